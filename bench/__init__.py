@@ -1,1 +1,1 @@
-"""Side-by-side measurements against peers; results are kept as data, tables are made from them."""
+"""Benchmarks of hotloop and other libraries, their stored results, and tables made from them."""

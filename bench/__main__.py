@@ -1,4 +1,4 @@
-"""`python -m bench NAME …` runs one benchmark; without a name it lists them."""
+"""Entry point of `python -m bench NAME …`. Without a name it lists the benchmarks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def main() -> int:
     """Run a benchmark."""
     name = sys.argv.pop(1) if len(sys.argv) > 1 else "list"
     if name == "accelerate":
-        # On a machine without what the catalogue's others import.
+        # The GPU machine may lack libraries that other benchmarks of the catalog import.
         from bench.accelerate import stages
 
         return stages.main()

@@ -1,6 +1,6 @@
-"""Run the benchmarks that have runs in the catalogue, each in a process of its own.
+"""Run all benchmarks that have runs in the catalog, each in its own process.
 
-One that fails is named in the end, and the others go on.
+Failed runs are listed at the end.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from bench.catalog import BENCHES
 
 
 def main() -> int:
-    """Run them all."""
+    """Run the benchmarks."""
     parser = argparse.ArgumentParser(prog="python -m bench all", description=__doc__)
     parser.parse_args()
-    runs = [f"{name} {options}".strip() for name, one in BENCHES.items() for options in one.runs]
+    runs = [
+        f"{name} {options}".strip() for name, bench in BENCHES.items() for options in bench.runs
+    ]
     failed: list[str] = []
     for run in runs:
         print(f"\npython -m bench {run}", flush=True)

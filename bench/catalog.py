@@ -1,4 +1,4 @@
-"""Catalogue of the benchmarks: `python -m bench` lists, dispatches and runs what stands here."""
+"""Catalog of the benchmarks that `python -m bench` lists and runs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ class Table(NamedTuple):
     """A table of a page.
 
     Attributes:
-        page: from the repository's root.
-        place: its name there.
-        make: returns it, from what is stored; FileNotFoundError, or nothing, before that is.
+        page: path of the page, relative to the repository's root.
+        place: name of the table's markers in the page.
+        make: returns the table from stored results. It raises FileNotFoundError or returns an
+            empty string if there are none.
     """
 
     page: str
@@ -46,18 +47,18 @@ class Table(NamedTuple):
 
 
 class Bench(NamedTuple):
-    """A benchmark, or a tool.
+    """A benchmark or a tool.
 
     Attributes:
-        module: whose `main` runs it.
-        about: what it measures.
-        takes: about how long, with its defaults, on two cores.
-        runs: options of each run that `python -m bench all` makes of it.
-        tables: made from its results.
+        module: module with the benchmark's `main`.
+        summary: purpose of the benchmark.
+        takes: approximate duration with default options on two cores.
+        runs: command-line options of each run in `python -m bench all`.
+        tables: tables made from the results.
     """
 
     module: str
-    about: str
+    summary: str
     takes: str
     runs: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
@@ -75,12 +76,10 @@ PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
 
 BENCHES: dict[str, Bench] = {
     "list": Bench("bench.list", "this list", "a moment"),
-    "all": Bench(
-        "bench.all", "what tables are made of, one after another, but for corpus", "10 hours"
-    ),
+    "all": Bench("bench.all", "run all benchmarks that the tables need, except corpus", "10 hours"),
     "tables": Bench(
         "bench.tables",
-        "write the pages' tables from bench/results",
+        "write the tables of the pages from bench/results",
         "a moment",
         tables=(
             *(
@@ -92,14 +91,14 @@ BENCHES: dict[str, Bench] = {
     ),
     "timing": Bench(
         "bench.timing",
-        "what one span costs, beside other ways to time a scope",
+        "overhead of one span, compared with other ways to time a scope",
         "1 min",
         runs=("",),
         tables=(Table("docs/timing.md", "timing table", timing.timing_table),),
     ),
     "train": Bench(
         "bench.train.speed",
-        "whole trainings, beside Stable-Baselines3 and sbx",
+        "speed of whole trainings, compared with Stable-Baselines3 and sbx",
         "3 to 20 min",
         runs=(
             "--env-id CartPole-v1",
@@ -122,7 +121,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "curves": Bench(
         "bench.train.curves",
-        "as good as the peer? learning curves over seeds",
+        "learning curves over seeds, compared with Stable-Baselines3",
         "10 min to hours",
         runs=(
             "--env-id HalfCheetah-v5 --timesteps 200000 --seeds 20",
@@ -137,7 +136,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "presets": Bench(
         "bench.train.presets",
-        "environments that have options of their own, over five seeds",
+        "returns of all presets over five seeds",
         "2 hours",
         runs=("",),
         tables=(
@@ -151,7 +150,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "pixels": Bench(
         "bench.train.pixels",
-        "PPO on Pong beside Stable-Baselines3, and replay of its frames",
+        "PPO on Pong, compared with Stable-Baselines3, and replay of frames",
         "10 min",
         runs=("",),
         tables=(
@@ -161,7 +160,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "memory": Bench(
         "bench.memory.compare",
-        "networks with memory: what needs it, learned with and without",
+        "recurrent networks: learning with and without hidden state, speed",
         "1 hour",
         runs=("",),
         tables=(
@@ -172,7 +171,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "accelerate": Bench(
         "bench.accelerate.stages",
-        "one GPU: is it right (--stage check), how fast (--stage measure), beside LeanRL",
+        "one GPU: correctness (--stage check) and speed (--stage measure), beside LeanRL",
         "4 and 8 min",
         tables=tuple(
             Table("docs/gpu.md", f"accelerate {part}", partial(accelerate.page_table, part))
@@ -181,28 +180,28 @@ BENCHES: dict[str, Bench] = {
     ),
     "start": Bench(
         "bench.train.start",
-        "what goes by from the prompt to the end of a short training, line by line",
+        "time from the prompt to the end of a short training, by stage",
         "2 min",
         runs=("",),
         tables=(Table("docs/runs.md", "start table", start.start_table),),
     ),
     "install": Bench(
         "bench.install",
-        "from an empty folder to the end of a first training: sizes and seconds",
+        "size and time of installation and first training",
         "5 min",
         runs=("",),
         tables=(Table(SPEED, "install table", install.install_table),),
     ),
     "report": Bench(
         "bench.runs.report",
-        "what a report of a run of 10,000,000 steps takes",
+        "time to report a run of 10,000,000 steps",
         "2 min",
         runs=("",),
         tables=(Table("docs/runs.md", "report table", report.report_table),),
     ),
     "replay": Bench(
         "bench.replay.compare",
-        "replay buffers, beside the peers and the O(N) ways",
+        "replay buffers, compared with other libraries and O(N) sampling",
         "40 min",
         runs=("",),
         tables=(
@@ -219,21 +218,21 @@ BENCHES: dict[str, Bench] = {
     ),
     "replay-share": Bench(
         "bench.replay.share",
-        "what drawing from a full replay buffer takes of a SAC training",
+        "share of a SAC training that sampling from a full buffer takes",
         "5 min",
         runs=("",),
         tables=(Table(OFF_POLICY, "replay-share-sac", replay.share_sac_table),),
     ),
     "replay-learning": Bench(
         "bench.replay.learning",
-        "does it learn better by returns or priorities than uniformly",
+        "learning with replay by returns or priorities, compared with uniform replay",
         "20 min",
         runs=("",),
         tables=(Table(OFF_POLICY, "replay-learning", replay.learning_table),),
     ),
     "rollouts": Bench(
         "bench.rollouts.compare",
-        "workers that never wait in lock-step, beside the peers that do",
+        "rollout workers, compared with lock-step vector environments",
         "2 hours",
         runs=("",),
         tables=(
@@ -254,7 +253,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "bandit": Bench(
         "bench.bandits.compare",
-        "bandits: a post's program, its fixes, peers, and the kernels",
+        "bandits: a blog post's program, its fixes, other libraries and hotloop",
         "15 min",
         runs=("",),
         tables=(
@@ -270,7 +269,7 @@ BENCHES: dict[str, Bench] = {
     ),
     "profiler": Bench(
         "bench.profiler.measure",
-        "does the profiler name the causes of its examples, and what does it cost",
+        "diagnoses of the slow examples, and the profiler's overhead",
         "50 min",
         runs=("",),
         tables=(
@@ -280,10 +279,10 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "stages table", profiler.stages_table),
         ),
     ),
-    # No run of `all`: whoever reads what the unseen half says has seen it.
+    # Not part of `all`: reading the results of the held-out half makes it known.
     "corpus": Bench(
         "bench.profiler.corpus.run",
-        "does the profiler name the cause in programs that it has never seen",
+        "diagnoses of programs that no rule was tuned on",
         "40 min",
         tables=(
             Table(PROFILER, "corpus table", corpus.corpus_table),
@@ -293,21 +292,21 @@ BENCHES: dict[str, Bench] = {
     ),
     "lanes": Bench(
         "bench.train.lanes",
-        "several seeds one after another, two at a time, and trained together in one update",
+        "several seeds: one after another, two at a time, vectorized in one update",
         "10 min",
         runs=("",),
         tables=(Table("docs/runs.md", "lanes table", lanes.lanes_table),),
     ),
     "sweep": Bench(
         "bench.train.sweeps",
-        "forty trials over processes and lanes, beside Optuna with a process for each",
+        "forty trials over processes and lanes, compared with Optuna and Ray Tune",
         "40 min",
         runs=("",),
         tables=(Table("docs/sweeps.md", "sweep table", sweeps.sweep_table),),
     ),
     "asynchronous": Bench(
         "bench.train.asynchronous",
-        "does APPO learn from old experience, and does anybody wait",
+        "APPO: learning from old experience, and throughput",
         "1 hour",
         runs=("",),
         tables=(
@@ -317,34 +316,30 @@ BENCHES: dict[str, Bench] = {
     ),
     "neighbours": Bench(
         "bench.train.neighbours",
-        "trainings side by side and beside other work, by threads of an update",
+        "concurrent trainings by number of torch threads",
         "15 min",
         runs=("",),
         tables=(Table(OFF_POLICY, "neighbours", neighbours.neighbours_table),),
     ),
-    "before": Bench(
-        "bench.train.before", "is anything slower than in an earlier checkout", "10 min"
-    ),
+    "before": Bench("bench.train.before", "speed compared with an earlier checkout", "10 min"),
     "weights": Bench(
-        "bench.train.weights", "are final weights the same, bit for bit, as before", "5 min"
+        "bench.train.weights", "bitwise comparison of final weights with stored ones", "5 min"
     ),
     "checkpoints": Bench(
-        "bench.train.checkpoints", "what verifying and saving a checkpoint takes", "1 min"
+        "bench.train.checkpoints", "time to verify and to save a checkpoint", "1 min"
     ),
     "matrix": Bench(
         "bench.matrix.run",
-        "does it work on every supported version of Python, torch, NumPy and Gymnasium",
+        "checks on every supported version of Python, torch, NumPy and Gymnasium",
         "1 hour",
         tables=(
             Table("docs/versions.md", "versions cells", matrix.cells_table),
             Table("docs/versions.md", "versions checks", matrix.checks_table),
         ),
     ),
-    "imports": Bench(
-        "bench.train.imports", "how long importing takes, and whether it brings torch", "1 min"
-    ),
+    "imports": Bench("bench.train.imports", "import time, and whether torch is imported", "1 min"),
     "step-budget": Bench(
-        "bench.train.step_budget", "CPU time of storing a step and of a launch around it", "1 min"
+        "bench.train.step_budget", "CPU time of storing a step and of an empty launch", "1 min"
     ),
-    "tanh": Bench("bench.train.tanh", "the coefficients of the compiled tanh", "1 min"),
+    "tanh": Bench("bench.train.tanh", "coefficients of the compiled tanh", "1 min"),
 }

@@ -1,16 +1,15 @@
-"""From an empty folder to a first training: what installing takes, and the first command.
+"""Size and time of an installation, and of the first training after it.
 
     python -m bench install
     python -m bench install --torch-index https://download.pytorch.org/whl/cpu
 
-A wheel is built of this checkout (or `--wheel` names one) and installed into fresh virtual
-environments, once alone and once as `hotloop[train]` after torch. Sizes are of what is added to an
-empty environment. Seconds of downloads are the network's as much as ours; pip's own cache is used
-as it is. Then comes the first command, with an empty home, so that nothing is found in any cache,
-and the same once more. How busy the machine was stands with the results.
+A wheel of this checkout (or the one given by `--wheel`) is installed into fresh virtual
+environments, once alone and once as `hotloop[train]` after torch. Sizes are the bytes added to an
+empty environment. Times include downloads and depend on the network and pip's cache. Then the first
+training runs twice, with an empty home directory so that all caches start empty.
 
-`install.json`: `sizes` and `seconds` by what is installed, `trainings`, each with `wall_s` and
-`cpu_s`, and `load`, the load average before each of them.
+`install.json`: `sizes` and `seconds` by installation, and `trainings`, each with `wall_s`, `cpu_s`
+and `load`, the load average before it.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ MB = 1e6
 
 
 def size_bytes(directory: Path) -> int:
-    """Bytes of all files below a directory; a file with several names counts once."""
+    """Return the bytes of all files below a directory. Hard links count once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in directory.rglob("*"):
         if path.is_file() and not path.is_symlink():
-            about = path.stat()
-            sizes[about.st_dev, about.st_ino] = about.st_size
+            status = path.stat()
+            sizes[status.st_dev, status.st_ino] = status.st_size
     return sum(sizes.values())
 
 
 def timed(command: list[str], directory: Path, environment: dict[str, str]) -> dict[str, float]:
-    """Run a command; its wall time and its processor time, children included."""
+    """Run a command; return its wall time, CPU time (with children) and the load before it."""
     load = os.getloadavg()[0]
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
@@ -55,7 +54,7 @@ def timed(command: list[str], directory: Path, environment: dict[str, str]) -> d
 
 
 def build(directory: Path) -> Path:
-    """A wheel of this checkout."""
+    """Build a wheel of this checkout; return its path."""
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir"]
     subprocess.run(
         [*command, str(directory), str(storage.ROOT)], check=True, stdout=subprocess.DEVNULL
@@ -64,7 +63,7 @@ def build(directory: Path) -> Path:
 
 
 def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
-    """Install, train, and return what was measured."""
+    """Install, train, and return the figures."""
     home = directory / "home"
     home.mkdir()
     environment = {
@@ -82,12 +81,12 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     for name, installs in steps.items():
         folder = directory / name
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        empty, took = size_bytes(folder), 0.0
-        for what in installs:
-            pip = [str(folder / "bin" / "pip"), "install", "--quiet", *what]
-            took += timed(pip, directory, environment)["wall_s"]
+        empty, duration_s = size_bytes(folder), 0.0
+        for arguments in installs:
+            pip = [str(folder / "bin" / "pip"), "install", "--quiet", *arguments]
+            duration_s += timed(pip, directory, environment)["wall_s"]
         result["sizes"][name] = size_bytes(folder) - empty
-        result["seconds"][name] = took
+        result["seconds"][name] = duration_s
     hotloop = str(directory / "train" / "bin" / "hotloop")
     environment["HOME"] = str(home)
     result["trainings"] = [timed([hotloop, *COMMAND], directory, environment) for _ in range(2)]
@@ -95,18 +94,18 @@ def measure(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
 
 
 def install_table() -> str:
-    """What is installed and trained, its size, and its seconds."""
+    """Return sizes and times of installations and trainings."""
     result = storage.load("install")
-    rows = [["", "adds, MB", "s", "of a processor, s"]]
-    abouts = {"base": "`pip install hotloop`", "train": "torch for the CPU and `hotloop[train]`"}
-    for name, about in abouts.items():
+    rows = [["", "size, MB", "time, s", "CPU time, s"]]
+    labels = {"base": "`pip install hotloop`", "train": "torch for the CPU and `hotloop[train]`"}
+    for name, label in labels.items():
         seconds = f"{result['seconds'][name]:.0f}"
-        rows.append([about, f"{result['sizes'][name] / MB:,.0f}", seconds, ""])
-    for about, training in zip(
-        ("the first training", "the second"), result["trainings"], strict=True
+        rows.append([label, f"{result['sizes'][name] / MB:,.0f}", seconds, ""])
+    for label, training in zip(
+        ("the first training", "the second training"), result["trainings"], strict=True
     ):
         cells = (f"{training[name]:.1f}" for name in ("wall_s", "cpu_s"))
-        rows.append([f"{about}, 50,000 steps of CartPole-v1", "", *cells])
+        rows.append([f"{label}, 50,000 steps of CartPole-v1", "", *cells])
     return table(*rows)
 
 
@@ -117,9 +116,11 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--wheel", type=Path, help="install this one; a new one by default")
-    parser.add_argument("--torch", default="torch", help="what is installed before hotloop[train]")
-    parser.add_argument("--torch-index", help="where that is taken from")
+    parser.add_argument("--wheel", type=Path, help="wheel to install (default: build one)")
+    parser.add_argument(
+        "--torch", default="torch", help="requirement installed before hotloop[train]"
+    )
+    parser.add_argument("--torch-index", help="package index for torch")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hotloop-install-") as directory:
         result = measure(options, Path(directory))

@@ -1,4 +1,4 @@
-"""List the benchmarks: what each measures, about how long it takes, which pages show it."""
+"""List the benchmarks with purpose, approximate duration and the pages with their tables."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def main() -> int:
         listed.add_column(column, no_wrap=column != "measures")
     for name, bench in BENCHES.items():
         pages = dict.fromkeys(table.page.removeprefix("docs/") for table in bench.tables)
-        listed.add_row(name, bench.about, bench.takes, "\n".join(pages))
+        listed.add_row(name, bench.summary, bench.takes, "\n".join(pages))
     console = Console()
-    console.print("usage: python -m bench NAME [OPTION …]; each has its --help", markup=False)
+    console.print("usage: python -m bench NAME [OPTION …], --help for its options", markup=False)
     console.print(listed)
     return 0

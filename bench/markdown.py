@@ -1,4 +1,4 @@
-"""Tables and figures in Markdown, and their places in the pages."""
+"""Tables and numbers in Markdown."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def table(*rows: list[str]) -> str:
-    """A table; the first row is its head."""
+    """Return a Markdown table; the first row is the header."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
-def scaled(figure: dict[str, float] | None, unit: float) -> str:
-    """Median and range, or a dash."""
-    if figure is None or math.isnan(figure["median"]):  # too short to tell
+def format_figure(figure: dict[str, float] | None, unit: float) -> str:
+    """Return median and range, or a dash."""
+    if figure is None or math.isnan(figure["median"]):  # the measurement was too short
         return "–"
 
     def digits(value: float) -> str:
@@ -23,21 +23,21 @@ def scaled(figure: dict[str, float] | None, unit: float) -> str:
     return f"{digits(figure['median'])} ({digits(figure['min'])}–{digits(figure['max'])})"
 
 
-def times(ratio: float) -> str:
+def format_ratio(ratio: float) -> str:
     if math.isnan(ratio):
         return "–"
     return f"{ratio:,.{0 if ratio >= 20 else 1 if ratio >= 2 else 2}f}"
 
 
-def why(missing: str) -> str:
-    """Why there is no figure, without the details."""
+def short_reason(missing: str) -> str:
+    """Return the reason for a missing figure without its details."""
     return missing.split(":")[0]
 
 
 def replace(page: Path, name: str, content: str) -> None:
-    """Rewrite the part of `page` that is called `name`."""
-    before, start, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->")
-    _, end, after = rest.partition(f"<!-- end {name} -->")
+    """Replace the part of `page` between the markers of `name`."""
+    before, start, remainder = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->")
+    _, end, after = remainder.partition(f"<!-- end {name} -->")
     if not (start and end):
         raise ValueError(f"{page} has no part between <!-- {name} --> and <!-- end {name} -->")
     page.write_text(f"{before}{start}\n{content}\n{end}{after}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Repeating a measurement, and what is told of it: medians, spread, what is missing."""
+"""Repeated measurements: medians, spread, missing libraries."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ Spread = dict[str, float]
 
 
 class Missing(Exception):
-    """What is to be measured is not there; the message says what."""
+    """Something that the measurement needs is missing. The message names it."""
 
 
-def imported(name: str) -> Any:
-    """A library.
+def import_library(name: str) -> Any:
+    """Import a library.
 
     Raises:
-        Missing: it is not installed, or does not load; the message says which.
+        Missing: the library is not installed or does not load.
     """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
         raise Missing("not installed") from None
     except (ImportError, OSError, RuntimeError) as error:
-        # The first line, without the folders in it.
+        # The first line, without directory names.
         line = re.sub(r"\S*/", "", str(error).splitlines()[0])
         raise Missing(f"does not load: {line[:120]}") from None
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and range over rounds."""
+    """Return median, minimum and maximum."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
-def repeated(
+def repeat_medians(
     once: Callable[[], tuple[float, ...]], names: Sequence[str], seconds: float, at_least: int = 5
 ) -> dict[str, float]:
-    """Medians of what `once` returns, over some time."""
+    """Call `once` for some seconds; return the medians of its figures by name."""
     series = []
     until = time.perf_counter() + seconds
     while len(series) < at_least or time.perf_counter() < until:

@@ -1,4 +1,4 @@
-"""The README's table: one row for each kind of work, from what the benchmarks have stored."""
+"""Table of the README: one row for each kind of work."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from functools import partial
 from typing import NamedTuple
 
 from bench import storage
-from bench.markdown import table, times
-
-BLOB = "https://github.com/hotloop/hotloop/blob/main/"
+from bench.markdown import format_ratio, table
 
 
-class Row(NamedTuple):
-    """One row.
+class ReadmeRow(NamedTuple):
+    """A row of the README's table.
 
     Attributes:
-        work: what is done.
-        ours: hotloop's figure, with its unit.
-        peer: the other's, with its name.
-        ratio: how many times as fast ours is.
-        whole: the same from the prompt to the end of the run; empty where that is not asked.
-        page: where it is measured.
+        work: label of the work.
+        hotloop: hotloop's figure with its unit.
+        peer: the other library's name and figure.
+        ratio: speed of hotloop over that of the peer.
+        whole: the same ratio from the prompt to the end of the run, or empty.
+        page: link to the page with the measurement.
     """
 
     work: str
-    ours: str
+    hotloop: str
     peer: str
     ratio: str
     whole: str
@@ -33,7 +31,7 @@ class Row(NamedTuple):
 
 
 def readme_table() -> str:
-    """The table; a row whose benchmark has not run is left out."""
+    """Return the table, without rows that have no stored result."""
     rows = [["work", "hotloop", "peer", "ratio", "whole run", "measured in"]]
     for make in ROWS:
         try:
@@ -41,20 +39,22 @@ def readme_table() -> str:
         except FileNotFoundError:  # not measured yet
             continue
         name = row.page.rpartition("/")[2].partition("#")[0].removesuffix(".md")
-        rows.append([*row[:-1], f"[{name}]({BLOB}{row.page})"])
+        rows.append([*row[:-1], f"[{name}]({row.page})"])
     return table(*rows)
 
 
-def _training(name: str, about: str, figure: str, page: str) -> Row:
+def _training(name: str, work: str, figure: str, page: str) -> ReadmeRow:
     result = storage.load(f"train_{name}")
-    ours, peer = (result["summaries"][who][figure]["median"] for who in ("hotloop", "sb3"))
+    hotloop, peer = (
+        result["summaries"][contender][figure]["median"] for contender in ("hotloop", "sb3")
+    )
     ratios = result["ratios"]["sb3"]
-    return Row(
-        about,
-        f"{ours:,.0f} steps/s",
+    return ReadmeRow(
+        work,
+        f"{hotloop:,.0f} steps/s",
         f"SB3: {peer:,.0f}",
-        times(ratios[RATIOS[figure]]),
-        times(ratios["total"]),
+        format_ratio(ratios[RATIOS[figure]]),
+        format_ratio(ratios["total"]),
         page,
     )
 
@@ -62,47 +62,47 @@ def _training(name: str, about: str, figure: str, page: str) -> Row:
 RATIOS = {"steps_per_s": "steps_per_s", "steps_per_s_while_learning": "while_learning"}
 
 
-def _replay() -> Row:
+def _replay() -> ReadmeRow:
     ways = storage.load("replay_loop")["ways"]
     both = {name: way["sizes"].get("1000000", {}).get("both") for name, way in ways.items()}
-    ours, peer = (both[name]["median"] for name in ("hotloop_prioritized", "tianshou"))
-    return Row(
+    hotloop, peer = (both[name]["median"] for name in ("hotloop_prioritized", "tianshou"))
+    return ReadmeRow(
         "prioritized replay: draw and update 256 of 1,000,000, within a training",
-        f"{ours * 1e6:,.0f} µs",
+        f"{hotloop * 1e6:,.0f} µs",
         f"tianshou: {peer * 1e6:,.0f}",
-        times(peer / ours),
+        format_ratio(peer / hotloop),
         "",
         "docs/replay-speed.md#in-a-training-loop",
     )
 
 
-def _workers() -> Row:
+def _workers() -> ReadmeRow:
     ways = storage.load("rollouts_lockstep")["cases"]["steps"]["ways"]
-    ours, peer = (ways[name]["rate 0%"]["median"] for name in ("variable", "gymnasium"))
-    return Row(
+    hotloop, peer = (ways[name]["rate 0%"]["median"] for name in ("variable", "gymnasium"))
+    return ReadmeRow(
         "24 uneven environments (3 ms a step, one step in ten 100 ms)",
-        f"{ours:,.0f} steps/s",
+        f"{hotloop:,.0f} steps/s",
         f"Gymnasium: {peer:,.0f}",
-        times(ours / peer),
+        format_ratio(hotloop / peer),
         "",
         "docs/workers-speed.md",
     )
 
 
-def _bandits() -> Row:
+def _bandits() -> ReadmeRow:
     ways = storage.load("bandit_seed")["ways"]
-    ours, peer = (ways[name]["ns"]["median"] for name in ("hotloop", "numpy_over_runs"))
-    return Row(
+    hotloop, peer = (ways[name]["ns"]["median"] for name in ("hotloop", "numpy_over_runs"))
+    return ReadmeRow(
         "ε-greedy bandit, 2,000 runs at once, one step of one run",
-        f"{ours:.1f} ns",
+        f"{hotloop:.1f} ns",
         f"NumPy: {peer:,.0f}",
-        times(peer / ours),
+        format_ratio(peer / hotloop),
         "",
         "docs/bandit-speed.md",
     )
 
 
-def _trainings() -> list[Callable[[], Row]]:
+def _trainings() -> list[Callable[[], ReadmeRow]]:
     speed, learning = "steps_per_s", "steps_per_s_while_learning"
     trainings = (
         ("ppo_CartPole-v1", "PPO, CartPole-v1", speed, "docs/speed.md#ppo"),
@@ -115,4 +115,4 @@ def _trainings() -> list[Callable[[], Row]]:
     return [partial(_training, *training) for training in trainings]
 
 
-ROWS: tuple[Callable[[], Row], ...] = (*_trainings(), _replay, _workers, _bandits)
+ROWS: tuple[Callable[[], ReadmeRow], ...] = (*_trainings(), _replay, _workers, _bandits)

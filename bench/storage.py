@@ -1,4 +1,4 @@
-"""Results: where they are kept, and what each says of the machine that it comes from."""
+"""Reading and writing of results, with a description of the machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions_of(libraries: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those that are installed."""
+    """Return the versions of the libraries that are installed."""
     versions: dict[str, str] = {}
     for library in libraries:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -43,7 +43,7 @@ def versions_of(libraries: Sequence[str]) -> dict[str, str]:
 
 
 def file_name(env_id: str) -> str:
-    """Return an environment's id as a part of a file's name: `ALE-Pong-v5`."""
+    """Return an environment's id in the form used in file names, such as `ALE-Pong-v5`."""
     return env_id.rpartition(":")[2].replace("/", "-")
 
 
@@ -51,15 +51,15 @@ def save(name: str, result: dict[str, Any], *, peers: Sequence[str] = ()) -> Pat
     """Write `bench/results/<name>.json`, with the machine's description.
 
     Args:
-        name: the result's.
-        result: what was measured.
-        peers: more libraries whose versions are kept with it.
+        name: name of the result.
+        result: measured figures.
+        peers: further libraries whose versions are stored.
     """
     if peers:
         result = {"peers_versions": versions_of(peers), **result}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    # A line for each entry: episodes one by one would make most of a file of their line ends.
+    # One line per entry: with indentation, line breaks would dominate the lists of episodes.
     entries = {"machine": machine(), **result}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
@@ -67,5 +67,5 @@ def save(name: str, result: dict[str, Any], *, peers: Sequence[str] = ()) -> Pat
 
 
 def load(name: str) -> dict[str, Any]:
-    """Read a result back."""
+    """Return a stored result."""
     return json.loads((RESULTS / f"{name}.json").read_text())

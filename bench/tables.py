@@ -1,9 +1,9 @@
-"""Write what the README and the pages show from what was measured: tables, timing tree, curve.
+"""Write tables, timing tree and learning curve into the README and the pages.
 
     python -m bench tables --run runs/demo
 
-Everything between `<!-- NAME -->` and `<!-- end NAME -->` in a page is replaced; a table whose
-benchmark has not run stays as it is.
+The text between `<!-- NAME -->` and `<!-- end NAME -->` in a page is replaced. A table without
+stored results stays as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench.storage import ROOT
 
 
 def timing_tree(run: Path) -> str:
-    """The timing tree of a run."""
+    """Return the timing tree of a run."""
     from hotloop import timing
 
     recordings, _ = timing.read_directory(run / "timing")
@@ -30,7 +30,7 @@ def timing_tree(run: Path) -> str:
 def main() -> int:
     """Rewrite the pages."""
     parser = argparse.ArgumentParser(prog="python -m bench tables", description=__doc__)
-    parser.add_argument("--run", type=Path, help="a run directory: its tree and curve are taken")
+    parser.add_argument("--run", type=Path, help="run directory for the timing tree and the curve")
     options = parser.parse_args()
     for bench in BENCHES.values():
         for page, place, make in bench.tables:

@@ -1,10 +1,10 @@
-"""Cost of one span, beside other ways to time a scope.
+"""Overhead of one span, compared with other ways to time a scope.
 
     python -m bench timing
 
-Each way runs in a process of its own; the rounds alternate, so that what else the machine does hits
-all of them. The figure is nanoseconds for one whole `with …("x"): pass`, less an empty loop, as the
-median of a process's repeats; of the rounds, the median and the extremes are kept.
+Each way runs in its own process. The rounds alternate, so that other load on the machine affects
+all ways alike. The figure is nanoseconds for one `with …("x"): pass` minus an empty loop, as the
+median of a process's repeats. Median, minimum and maximum over the rounds are stored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _contextmanager(_: str) -> Callable[[str], Any]:
 
 def _reused_object(_: str) -> Callable[[str], Any]:
     class Scope:
-        """Keeps a sum: no nesting, no threads, no percentiles, no file."""
+        """A sum of durations without nesting, threads, percentiles or a file."""
 
         total = 0.0
         start = 0.0
@@ -89,7 +89,7 @@ WAYS: dict[str, tuple[str, Callable[[str], Callable[[str], Any]], dict[str, str]
 
 
 def measure(way: str) -> float | None:
-    """Median ns a scope, in this process; None if what it needs is not there."""
+    """Return the median ns per scope in this process, or None if a library is missing."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             scope = WAYS[way][1](directory)
@@ -117,12 +117,12 @@ def measure(way: str) -> float | None:
 def _in_process(way: str) -> float | None:
     env = {k: v for k, v in os.environ.items() if k != "HOTLOOP_PURE_TIMING"} | WAYS[way][2]
     command = [sys.executable, "-m", "bench", "timing", "--measure", way]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def timing_table() -> str:
-    """One row for each way to time a scope."""
+    """Return a table with one row per way to time a scope."""
     rows = [["one scope", "ns, median of rounds (range)"]]
     for way in storage.load("timing")["ways"].values():
         if way["ns"] is not None:
@@ -136,7 +136,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench timing", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--measure", choices=WAYS, help="one way, in this process")
+    parser.add_argument("--measure", choices=WAYS, help="measure one way in this process")
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     if arguments.measure:
@@ -151,15 +151,15 @@ def main() -> int:
     ways: dict[str, Any] = {}
     print(f"{'ns a scope':44} {'median':>8} {'min':>8} {'max':>8}")
     for way, costs in rounds.items():
-        about = WAYS[way][0]
+        label = WAYS[way][0]
         if not costs:
-            print(f"{about:44} not installed")
-            ways[way] = {"about": about, "ns": None}
+            print(f"{label:44} not installed")
+            ways[way] = {"about": label, "ns": None}
             continue
         median, low, high = statistics.median(costs), min(costs), max(costs)
-        print(f"{about:44} {median:8.0f} {low:8.0f} {high:8.0f}")
+        print(f"{label:44} {median:8.0f} {low:8.0f} {high:8.0f}")
         ways[way] = {
-            "about": about,
+            "about": label,
             "ns": round(median, 1),
             "min_ns": round(low, 1),
             "max_ns": round(high, 1),

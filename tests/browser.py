@@ -1,4 +1,4 @@
-"""A page in headless Chromium, spoken to by the DevTools protocol over two pipes."""
+"""Control a page in headless Chromium with the DevTools protocol over two pipes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-# The browser reads from 3 and writes to 4.
+# The browser reads from descriptor 3 and writes to 4.
 _START = "import os, sys; os.dup2({0}, 3); os.dup2({1}, 4); os.execv(sys.argv[1], sys.argv[1:])"
 _TIMEOUT_S = 60.0
 
 
 def find() -> str | None:
-    """The browser's path; None: there is none."""
+    """Return the browser's path, or None without a browser."""
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
@@ -31,17 +31,17 @@ class Browser:
     """A browser with one page.
 
     Args:
-        path: of its program.
-        directory: for its own files.
+        path: path of the program.
+        directory: directory for the browser's files.
 
     Attributes:
-        problems: what scripts have thrown or complained of, and what the page's policy has refused.
+        problems: exceptions and complaints of scripts, and violations of the page's policy.
     """
 
     def __init__(self, path: str, directory: Path) -> None:
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
-        # Out of the way of 3 and 4.
+        # Avoid the descriptors 3 and 4.
         passed = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (theirs_in, theirs_out)]
         self._process = subprocess.Popen(
             [
@@ -68,7 +68,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
-        """End it."""
+        """End the browser."""
         os.close(self._out)
         os.close(self._in)
         self._process.terminate()
@@ -79,7 +79,7 @@ class Browser:
             self._process.wait()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol; gives its result."""
+        """Call a method of the protocol and return its result."""
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
@@ -104,18 +104,18 @@ class Browser:
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
-    def _note(self, event: str, told: dict[str, Any]) -> None:
+    def _note(self, event: str, details: dict[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":
-            self.problems.append(json.dumps(told["exceptionDetails"])[:2000])
-        elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.problems.append(told["entry"]["text"])
-        elif event == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
-            self.problems.append(json.dumps(told["args"])[:2000])
+            self.problems.append(json.dumps(details["exceptionDetails"])[:2000])
+        elif event == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
+            self.problems.append(details["entry"]["text"])
+        elif event == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning"):
+            self.problems.append(json.dumps(details["args"])[:2000])
         elif event == "Page.loadEventFired":
             self._loaded += 1
 
     def open(self, page: Path | str, *, width: int = 1280, dark: bool = False) -> None:
-        """Load a file or an address, and let its scripts run."""
+        """Load a file or an address and run its scripts."""
         self.problems.clear()
         self.look(width=width, dark=dark)
         loaded = self._loaded
@@ -135,11 +135,11 @@ class Browser:
         self._paint()
 
     def _paint(self) -> None:
-        """Wait until all that was asked for is painted."""
+        """Wait until the page is painted."""
         self.evaluate("new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression of JavaScript, in the page."""
+        """Return the value of a JavaScript expression in the page."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -147,7 +147,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press and let go of a key."""
+        """Press and release a key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key)
 
@@ -156,8 +156,8 @@ class Browser:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def picture(self, path: Path) -> None:
-        """Write what the whole page looks like, as PNG."""
+        """Write a screenshot of the whole page as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        taken = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(taken["data"]))
+        screenshot = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(screenshot["data"]))

@@ -18,10 +18,10 @@ from tests.trained_runs import copy_trained_run, shared_folder, trained_run
 
 __all__ = ["copy_trained_run", "trained_run"]  # fixtures of all tests
 
-# Kept between runs of the tests: what is compiled takes longer than most of them.
+# Compiled code is kept between test runs, since compiling takes longer than most tests.
 CACHE = Path(__file__).parent.parent / ".pytest_cache" / "compiled"
 
-# What may be skipped under `--no-skips`, by the beginning of its reason; all else fails.
+# Skip reasons that `--no-skips` allows, by their beginning. Other skips fail.
 MAY_BE_SKIPPED = (
     "Python 3.11 has exception groups",  # on 3.10
     "there is a GPU",
@@ -42,7 +42,7 @@ MAY_BE_SKIPPED = (
 # runs the tests of a GPU alone.
 OPTIONAL = ("docutils", "gymnasium", "hypothesis", "onnxruntime", "scipy", "sphinx", "vizdoom")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)[.\w]*'")
-# Fixtures that start programs of others: their tests are marked `outside`.
+# Tests with fixtures that start other programs are marked `outside`.
 OUTSIDE = {"chromium", "cluster", "ray"}
 
 
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not OUTSIDE.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("outside")
-        # Two Rays on one machine find each other: one process runs these tests (--dist loadgroup).
+        # Two Rays on one machine find each other, so one process runs them (--dist loadgroup).
         if "ray" in item.path.stem or item.path.parent.name == "ray":
             item.add_marker(pytest.mark.xdist_group("ray"))
     if config.getoption("--quick"):
@@ -97,15 +97,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests of a GPU where there is none; elsewhere they assume exact float32 arithmetic."""
+    """Skip GPU tests without a GPU, and use exact float32 arithmetic in the others."""
     if item.get_closest_marker("gpu") is None:
         return
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")
-    from bench.accelerate.check import exact_arithmetic
+    from bench.accelerate.check import set_exact_arithmetic
 
-    exact_arithmetic()
+    set_exact_arithmetic()
 
 
 def _skip_if_missing(report: Any) -> None:
@@ -141,32 +141,32 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_key(tmp_path_factory):
-    """The key that runs are signed with is the tests' own, in the processes that they start too."""
+    """Sign runs with a key of the tests, also in the processes that they start."""
     with pytest.MonkeyPatch.context() as patch:
-        # One key for all processes of the session: they share runs, which are signed.
+        # All processes of the session share signed runs, and therefore one key.
         patch.setenv("XDG_STATE_HOME", str(shared_folder(tmp_path_factory) / "state"))
         patch.setenv("HOTLOOP_CACHE", str(CACHE))
         with contextlib.suppress(ImportError):  # the base package trains nothing
             from hotloop.training.algorithm import Algorithm
 
-            # Trainings of the tests' own processes draw nothing unless a test asks for it.
+            # Trainings in test processes draw no curve unless a test enables it.
             patch.setitem(Algorithm.train.__kwdefaults__, "progress", False)
         yield
 
 
 @pytest.fixture(autouse=True, scope="module")
 def freeze_imports():
-    """Take what is alive out of the collector's sight: `gc.collect()` costs a second otherwise."""
+    """Exclude live objects from garbage collection: `gc.collect()` costs a second otherwise."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Browser]:
-    """A browser, in which one page is open at a time."""
+    """Return a browser with one page."""
     path = browser.find()
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(browser.NAMES)} is installed")
-    one = browser.Browser(path, tmp_path_factory.mktemp("browser"))
-    yield one
-    one.close()
+    page = browser.Browser(path, tmp_path_factory.mktemp("browser"))
+    yield page
+    page.close()

@@ -157,7 +157,7 @@ class Costs:
         self._new_collection = 0.0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if not hasattr(report, "cost"):  # of a worker process that crashed
+        if not hasattr(report, "cost"):  # the worker process crashed
             return
         wall_s, core_s = report.cost
         for name, is_shared, (fixture_wall_s, fixture_core_s) in report.fixture_costs:
@@ -195,8 +195,8 @@ class Costs:
         # A fixture of every test distinguishes none.
         expensive = {
             name
-            for name, one in self.fixtures.items()
-            if max(one[1:]) > CHEAP_FIXTURE_S and num_users[name] < len(self.tests)
+            for name, entry in self.fixtures.items()
+            if max(entry[1:]) > CHEAP_FIXTURE_S and num_users[name] < len(self.tests)
         }
         shared = {
             test: names
@@ -204,8 +204,8 @@ class Costs:
             if (names := [name for name in fixtures if name in expensive])
         }
         fixtures = {
-            name: [int(one[0]), round(one[1], 4), round(one[2], 4)]
-            for name, one in sorted(self.fixtures.items(), key=lambda item: -item[1][2])
+            name: [int(entry[0]), round(entry[1], 4), round(entry[2], 4)]
+            for name, entry in sorted(self.fixtures.items(), key=lambda item: -item[1][2])
         }
         tests = dict(sorted(self.tests.items(), key=lambda item: -total(item[1])[1]))
         parts = {
@@ -224,11 +224,13 @@ class Costs:
         rooms: dict[str, Cost] = defaultdict(lambda: [0.0, 0.0])
         for test, phases in self.tests.items():
             room = "/".join(test.partition("::")[0].split("/")[:2])
-            rooms[room] = [one + more for one, more in zip(rooms[room], total(phases), strict=True)]
+            rooms[room] = [
+                entry + more for entry, more in zip(rooms[room], total(phases), strict=True)
+            ]
         groups = {
             "rooms": rooms,
             "tests": {test: total(phases) for test, phases in self.tests.items()},
-            "fixtures": {name: one[1:] for name, one in self.fixtures.items()},
+            "fixtures": {name: entry[1:] for name, entry in self.fixtures.items()},
         }
         lines = []
         for title, group in groups.items():

@@ -24,11 +24,11 @@ _PRELOAD = (
     "hotloop.policies",
     "uuid",
 )
-_PROGRAMS = ("hotloop.rollouts.inference.program", "hotloop.rollouts.workers.worker")
+_PROGRAMS = ("hotloop.rollouts.inference.server", "hotloop.rollouts.workers.worker")
 
 
 def _serve(descriptor: int) -> None:
-    """Fork a worker for every request, until the test's process is gone."""
+    """Fork a worker for every request until the test's process ends."""
     for name in (*_PRELOAD, *_PROGRAMS):
         importlib.import_module(name)
     for name in _PROGRAMS:  # they run as `__main__`
@@ -57,7 +57,7 @@ def _serve(descriptor: int) -> None:
 
 
 def _become_worker(request, received, ends, starts, connection) -> NoReturn:
-    """Give this process what a new interpreter would have, and run the worker's program."""
+    """Set this process up like a new interpreter, and run the worker's program."""
     code = 1
     try:
         os.setsid()
@@ -102,7 +102,7 @@ def _place_descriptors(received: list[int], numbers: list[int]) -> None:
 
 
 def _replace_environment(environment: dict[str, str]) -> None:
-    """Replace the environment variables, and what `/proc/self/environ` shows of them."""
+    """Replace the environment variables, also in `/proc/self/environ`."""
     os.environ.clear()
     os.environ.update(environment)  # libc copies them: nothing points to the old block any more
     with open("/proc/self/stat") as file:

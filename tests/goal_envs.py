@@ -8,7 +8,7 @@ _BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Reach(gymnasium.Env):
-    """A point in a square that is to come near a place: −1 each step until it does.
+    """A point in a square that must get near a goal: −1 at each step until it does.
 
     `compute_reward` takes one pair of goals or a batch of them.
     """
@@ -44,7 +44,7 @@ class Reach(gymnasium.Env):
 
 
 class OneByOne(Reach):
-    """Takes no batches."""
+    """`Reach` whose `compute_reward` takes no batches."""
 
     def compute_reward(self, achieved_goal, desired_goal, info):
         assert achieved_goal.shape == (2,)

@@ -58,7 +58,7 @@ COVERED_BY = {
 }
 # What these rooms compile depends on their source, so a cache of it is used once only.
 _COMPILED = {"algorithms", "bandits", "learner", "ops", "policies", "replay"}
-# Left out of the copy in which tests run.
+# Not copied to the checkout in which tests run.
 _NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv*", "build", "dist", "runs", "__pycache__", ".*_cache", "*.egg-info"
 )
@@ -110,7 +110,7 @@ def places_of(path: str, text: str) -> list[_Place]:
     lines = [0]
     for line in raw.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
-    seen: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     places = []
     for function, node in _nodes(ast.parse(text), ""):
         for kind, after in _changes(node):
@@ -118,8 +118,8 @@ def places_of(path: str, text: str) -> list[_Place]:
             end = lines[node.end_lineno - 1] + node.end_col_offset
             before = raw[start:end].decode()
             key = (function, kind, before)
-            mutant = Mutant(path, function, kind, before, after, seen[key], node.lineno)
-            seen[key] += 1
+            mutant = Mutant(path, function, kind, before, after, counts[key], node.lineno)
+            counts[key] += 1
             places.append(_Place(mutant, start, end))
     return places
 
@@ -180,28 +180,28 @@ def pick(source: Path, seed: int, count: int) -> list[Mutant]:
 
 def mutate(mutant: Mutant, text: str) -> str | None:
     """Return a module's text with the change, or None if the place is not in it."""
-    wanted = replace(mutant, line=0)
+    target = replace(mutant, line=0)
     for place in places_of(mutant.path, text):
-        if replace(place.mutant, line=0) == wanted:
+        if replace(place.mutant, line=0) == target:
             raw = text.encode()
             return (raw[: place.start] + mutant.after.encode() + raw[place.end :]).decode()
     return None
 
 
 def stages_of(path: str, tests: Path) -> list[list[str]]:
-    """Return the tests that cover a module: those of its own room, then those of others."""
+    """Return the tests that cover a module: first those of its room, then those of others."""
     parts = path.split("/")[1:]  # without the package
     room = parts[0] if len(parts) > 1 else ""
-    own = (
+    room_tests = (
         [f"tests/{room}"]
         if room
-        else sorted(f"tests/{one.name}" for one in tests.glob("test_*.py"))
+        else sorted(f"tests/{file.name}" for file in tests.glob("test_*.py"))
     )
-    stages = [own, [f"tests/{name}" for name in COVERED_BY.get(room, COVERED_BY[""])]]
+    stages = [room_tests, [f"tests/{name}" for name in COVERED_BY.get(room, COVERED_BY[""])]]
     return [
         found
         for stage in stages
-        if (found := [one for one in stage if (tests.parent / one).exists()])
+        if (found := [file for file in stage if (tests.parent / file).exists()])
     ]
 
 
@@ -211,7 +211,7 @@ class Checkout:
     Args:
         source: the directory with the package, copied in place of the checkout's own `src`.
         tests: the directory `tests` of the checkout.
-        scratch: where the copies are made.
+        scratch: directory for the copies.
         timeout_s: the least time after which a stage of the tests counts as hanging.
     """
 
@@ -272,7 +272,7 @@ class Checkout:
         return self._clean[tuple(tests)]
 
     def judge(self, mutant: Mutant) -> str:
-        """Run the tests on a mutant, and return what became of it."""
+        """Run the tests on a mutant and return the verdict."""
         folder = self._copy()
         path = folder / "src" / mutant.path
         text = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -1,6 +1,6 @@
-"""Try an installed wheel: `python tests/smoke.py`. Needs nothing but the base package.
+"""Try an installed wheel: `python tests/smoke.py`. Only the base package is needed.
 
-It imports the extensions, asks for help and profiles a script, in a directory of its own.
+The script imports the extensions, prints the help and profiles a script in a temporary directory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 EXTENSIONS = ["hotloop.timing._recorder", "hotloop.system._files"]
-# It reads the interpreter's frames; elsewhere the profiler does without.
+# The extension reads the interpreter's frames; on other systems the profiler does not use it.
 if sys.platform == "linux" and (3, 11) <= sys.version_info < (3, 14):
     EXTENSIONS.append("hotloop.profiler.collect._ticker")
 
@@ -26,12 +26,12 @@ print(total)
 
 
 def run(*args: str) -> str:
-    """Run hotloop; returns what it prints, reports on standard error included."""
-    done = subprocess.run(
+    """Run hotloop and return its output, including standard error."""
+    result = subprocess.run(
         [sys.executable, "-m", "hotloop", *args], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"hotloop {' '.join(args)}: {done.stdout}{done.stderr}"
-    return done.stdout + done.stderr
+    assert result.returncode == 0, f"hotloop {' '.join(args)}: {result.stdout}{result.stderr}"
+    return result.stdout + result.stderr
 
 
 def main() -> None:
@@ -44,9 +44,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         script = Path(directory) / "script.py"
         script.write_text(SCRIPT, encoding="utf-8")
-        told = run("profile", "--out", str(Path(directory) / "profile"), str(script))
-        assert str(sum(i * i for i in range(3_000_000))) in told, told
-        assert "exit code 0" in told, told
+        output = run("profile", "--out", str(Path(directory) / "profile"), str(script))
+        assert str(sum(i * i for i in range(3_000_000))) in output, output
+        assert "exit code 0" in output, output
         assert "env_step" in run("report", str(Path(directory) / "profile"))
     print("fine")
 

@@ -1,4 +1,4 @@
-"""The stages of `python -m bench accelerate`, with jobs of a moment, and their tables."""
+"""The stages of `python -m bench accelerate`, with short jobs, and their tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bench import storage
-from bench.accelerate import check, stages, tables, trainings, work
+from bench.accelerate import check, jobs, stages, tables, trainings
 from bench.accelerate.rows import ROWS
 from bench.accelerate.runner import Job, Runner, read_lines
 from bench.accelerate.updates import make_batch, make_updates
@@ -68,9 +68,9 @@ def test_a_job_that_hangs_or_crashes_leaves_its_line_and_the_others_run(tmp_path
     assert "it printed no figures" in lines[3]["error"]
     assert "no memory" in lines[2]["error"]
     assert "SIGABRT" in lines[1]["error"]
-    assert lines[0]["error"].endswith("\nnot done after 1 s")
+    assert lines[0]["error"].endswith("\nnot finished after 1 s")
     assert "in wait_forever" in lines[0]["error"]
-    # The logs say where they were.
+    # The logs contain the stacks.
     logs = (tmp_path / "logs.txt").read_text()
     assert "in wait_forever" in logs
     assert "in crash" in logs
@@ -83,9 +83,9 @@ def test_children_of_a_job_end_with_it(tmp_path):
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
         "print('figures: {\"pid\": %d}' % child.pid, flush=True)\n"
     )
-    (ended, hung) = run(tmp_path, [job("a", code), job("b", code + "child.wait()", limit_s=2.0)])
-    assert (ended["status"], hung["status"]) == ("ok", "timeout")
-    for line in (ended, hung):
+    (finished, hung) = run(tmp_path, [job("a", code), job("b", code + "child.wait()", limit_s=2.0)])
+    assert (finished["status"], hung["status"]) == ("ok", "timeout")
+    for line in (finished, hung):
         assert ends(line["figures"]["pid"])
 
 
@@ -95,7 +95,7 @@ def test_the_deadline_ends_what_runs_and_skips_the_rest(tmp_path):
     began = time.monotonic()
     lines = run(tmp_path, jobs, deadline_s=6.0, side_by_side=2)
     assert [line["status"] for line in lines] == ["timeout", "timeout", "skipped"]
-    assert "s were left" in lines[-1]["error"]
+    assert "s remained" in lines[-1]["error"]
     assert time.monotonic() - began < 60  # and not 600
 
 
@@ -116,7 +116,7 @@ def test_a_job_that_measures_runs_alone(tmp_path):
     assert [line["figures"]["beside"] for line in lines] == [1, 1, 1, 1]
 
 
-def test_a_stage_that_is_ended_from_outside_ends_its_jobs(tmp_path):
+def test_terminating_a_stage_ends_its_jobs(tmp_path):
     code = f"""
 import sys, time
 from pathlib import Path
@@ -134,16 +134,16 @@ Runner(Path({str(tmp_path)!r}), time.monotonic() + 600).run(jobs)
     assert process.wait(30) == 128 + signal.SIGTERM
     lines = read_lines(tmp_path)
     assert [line["status"] for line in lines] == ["failed", "skipped"]
-    assert "ended from outside" in lines[1]["error"]
+    assert "stage was terminated" in lines[1]["error"]
 
 
-def test_a_line_that_was_cut_off_is_left_out(tmp_path):
+def test_a_truncated_line_is_skipped(tmp_path):
     (tmp_path / "results.jsonl").write_text('{"name": "a"}\n{"name": "b", "sta')
     assert read_lines(tmp_path) == [{"name": "a"}]
 
 
-def test_the_way_to_a_stage_needs_the_standard_library_alone(tmp_path):
-    """In an interpreter where no other library can be found."""
+def test_starting_a_stage_needs_only_the_standard_library(tmp_path):
+    """The interpreter can import no other library."""
     code = f"""
 import sys
 sys.path[:] = [{str(ROOT)!r}, *(path for path in sys.path if "site-packages" not in path)]
@@ -152,41 +152,41 @@ sys.argv += ["--out", {str(tmp_path)!r}, "--deadline", "1"]
 from bench.__main__ import main
 sys.exit(main())
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, env={}
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert read_lines(tmp_path)[0]["status"] == "skipped"
     assert "1 skipped" in (tmp_path / "table.txt").read_text()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_jobs_of_the_stages_are_complete(device):
-    """Each names a function of `work`, and arguments that it takes; none is there twice."""
+    """Each job names a function of `work` and valid arguments, and no job is repeated."""
     import inspect
 
     for name in ("check", "measure"):
-        jobs = list(getattr(stages.Stage(device, 8.0), name)())
-        assert len({job.name for job in jobs}) == len(jobs)
-        for one in jobs:
-            arguments = json.loads(one.command[-1])
-            function = work.KINDS[arguments.pop("kind")]
-            if function is work.train:
+        stage_jobs = list(getattr(stages.Stage(device, 8.0), name)())
+        assert len({job.name for job in stage_jobs}) == len(stage_jobs)
+        for job in stage_jobs:
+            arguments = json.loads(job.command[-1])
+            function = jobs.KINDS[arguments.pop("kind")]
+            if function is jobs.train:
                 inspect.signature(trainings.train).bind(**arguments)
             else:
                 inspect.signature(function).bind(**arguments)
-    alone = [job.alone for job in jobs]
-    assert alone == sorted(alone)  # what is compiled side by side comes first
+    alone = [job.alone for job in stage_jobs]
+    assert alone == sorted(alone)  # jobs that compile side by side come first
 
 
 def test_checks_pass_or_are_skipped_with_a_reason():
-    came = check.run_group("dqn eager", CPU)
-    assert (came["passed"], came["failed"]) == (2, 0)
+    results = check.run_group("dqn eager", CPU)
+    assert (results["passed"], results["failed"]) == (2, 0)
     with pytest.raises(check.Missing, match="no CUDA device"):
         check.run_group("dqn cudagraph", CPU)
 
 
-def test_an_update_that_goes_astray_fails(monkeypatch):
+def test_a_diverging_update_fails(monkeypatch):
     from hotloop.learner.execution import Execution
 
     run_update = Execution.__call__
@@ -201,11 +201,13 @@ def test_an_update_that_goes_astray_fails(monkeypatch):
         return self._update(state, *args)
 
     monkeypatch.setattr(Execution, "_run", eager)
-    assert "20 updates, at most 0.0e+00" in check.check_updates("dqn", "compile", CPU)
+    assert "20 updates, largest relative distance 0.0e+00" in check.check_updates(
+        "dqn", "compile", CPU
+    )
     monkeypatch.setattr(Execution, "__call__", astray)
-    came = check.run_group("dqn compile", CPU)
-    assert came["failed"] == 1
-    assert "`params` is" in came["checks"]["updates"]
+    results = check.run_group("dqn compile", CPU)
+    assert results["failed"] == 1
+    assert "`params` has" in results["checks"]["updates"]
 
 
 @pytest.mark.parametrize("name", ["ppo", "sac", "td3", "dqn"])
@@ -278,13 +280,13 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def test_tables_by_hand():
-    _, sac, theirs = rows_of(tables.speed_table(STORED))
+    _, sac, leanrl = rows_of(tables.speed_table(STORED))
     assert sac[:6] == ["SAC", "130", "–", "700", "1,304", "2,000"]
     assert sac[6:] == ["10.0×", "12% → 70%", "310 → 2"]
-    assert theirs[:5] == ["– LeanRL's README, one H100", "130", "255", "", "725"]
+    assert leanrl[:5] == ["– LeanRL's README, one H100", "130", "255", "", "725"]
     # 70 % of the 7.67 s that 10,000 steps take.
     assert rows_of(tables.load_table(STORED))[1] == ["SAC, compile+cudagraph", "70%", "5.37 s"]
-    # 6 MB take 3 µs, 600 MFLOP 12; of the other a launch takes longest.
+    # 6 MB take 3 µs and 600 MFLOP 12 µs. The launch dominates the other row.
     _, sac, dqn = rows_of(tables.floor_table(STORED))
     assert sac[1:7] == ["1,500", "–", "–", "–", "12.0", "6.00 MB"]
     assert dqn[5] == "4.0"
@@ -322,12 +324,12 @@ def test_results_of_a_stage_are_collected_by_the_gpus_name(tmp_path, monkeypatch
     ):
         out = tmp_path / str(number)
         out.mkdir()
-        (out / "results.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+        (out / "results.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in lines))
         path = stages.collect(out)
     assert path.name == "accelerate_NVIDIA-H100-80GB.json"
     stored = json.loads(path.read_text())
     assert stored["machine"] == {"cores": 16}
-    # The second run's rows replace the first's; those that it has not stay.
+    # The second run replaces its rows and keeps the others.
     modes = stored["table"]["sac"]["modes"]
     assert modes == {"eager": {"steps_per_s": 2.0}, "cudagraph": {"steps_per_s": 3.0}}
     assert stored["seeds"] == {"16": {"missing": "Error: no memory"}}
@@ -342,5 +344,5 @@ def test_the_page_has_tables_of_gpus_alone(tmp_path, monkeypatch):
     assert tables.page_table("seeds") == ""
     for name, stored in (("A-GPU", STORED), ("cpu", {**STORED, "device": {"name": "CPU"}})):
         (tmp_path / f"accelerate_{name}.json").write_text(json.dumps(stored))
-    assert tables.page_table("seeds").startswith("A GPU:\n\n| seeds of SAC")
-    assert tables.page_table("seeds").count("at once") == 1
+    assert tables.page_table("seeds").startswith("A GPU:\n\n| vectorized seeds of SAC")
+    assert tables.page_table("seeds").count("vectorized") == 1

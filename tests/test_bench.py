@@ -1,4 +1,4 @@
-"""The catalogue of benchmarks names what is there."""
+"""The catalogue of benchmarks names existing files and tables."""
 
 import importlib.util
 import re
@@ -15,7 +15,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 
 
 @pytest.mark.parametrize("name", BENCHES)
-def test_an_entry_has_its_main_and_its_places(name):
+def test_an_entry_has_a_main_and_existing_paths(name):
     spec = importlib.util.find_spec(BENCHES[name].module)
     assert spec is not None
     assert spec.origin is not None

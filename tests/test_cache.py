@@ -1,4 +1,4 @@
-"""Files that are kept: whole or not there, made by one, the user's own."""
+"""Cached files are complete, built by one process and private to the user."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def directory(tmp_path, monkeypatch):
 
 
 def make(content=b"code", key=KEY):
-    with cache.to_be_made(key, ".pt2") as making:
-        return making.keep(content)
+    with cache.creating(key, ".pt2") as making:
+        return making.save(content)
 
 
-def test_what_is_kept_is_found(directory):
+def test_stored_files_are_found(directory):
     assert cache.find(KEY, ".pt2") is None
     path = make()
     assert path.parent == directory
@@ -38,21 +38,21 @@ def test_what_is_kept_is_found(directory):
     assert cache.find(KEY, ".so") is None
     assert path.read_bytes() == b"code"
     assert os.stat(directory).st_mode & 0o777 == 0o700
-    (one,) = cache.kept()
-    assert (one.path, one.size) == (path, 4)
+    (entry,) = cache.entries()
+    assert (entry.path, entry.size_bytes) == (path, 4)
 
 
-def test_what_was_used_last_is_first():
+def test_the_last_used_entry_is_first():
     paths = [make(key=str(k) * 64) for k in range(3)]
     for k, path in enumerate(paths):
         os.utime(path, (k, k))
-    assert [one.path for one in cache.kept()] == paths[::-1]
+    assert [entry.path for entry in cache.entries()] == paths[::-1]
     cache.find("0" * 64, ".pt2")
-    assert cache.kept()[0].path == paths[0]
+    assert cache.entries()[0].path == paths[0]
 
 
 @pytest.mark.parametrize("content", [b"", b"cod", b"codf", b"code and more"])
-def test_what_is_damaged_is_removed(content):
+def test_damaged_entries_are_removed(content):
     path = make()
     path.write_bytes(content)
     assert cache.find(KEY, ".pt2") is None
@@ -71,25 +71,25 @@ def test_a_directory_that_others_may_write_is_not_used(directory):
     make()
     directory.chmod(0o777)
     assert cache.find(KEY, ".pt2") is None
-    with cache.to_be_made(KEY, ".pt2") as making:
-        path = making.keep(b"code")
+    with cache.creating(KEY, ".pt2") as making:
+        path = making.save(b"code")
         assert directory not in path.parents
-        assert path.read_bytes() == b"code"  # for as long as it is needed
+        assert path.read_bytes() == b"code"  # only during the use
     assert not path.exists()
 
 
-def test_where_it_can_not_be_made(directory):
+def test_a_directory_that_can_not_be_created(directory):
     directory.write_text("a file")
     assert cache.find(KEY, ".pt2") is None
-    assert cache.kept() == []
-    with cache.to_be_made(KEY, ".pt2") as making:
-        path = making.keep(b"code")
+    assert cache.entries() == []
+    with cache.creating(KEY, ".pt2") as making:
+        path = making.save(b"code")
         assert path.read_bytes() == b"code"
     assert not path.exists()
 
 
-def test_where_there_is_no_room(directory, monkeypatch):
-    """It is there for as long as it is needed, and nothing stays behind."""
+def test_a_full_disk(directory, monkeypatch):
+    """The file exists during its use, and nothing remains."""
 
     def write(path, content, write=Path.write_bytes):
         if directory in path.parents:
@@ -98,35 +98,35 @@ def test_where_there_is_no_room(directory, monkeypatch):
         return write(path, content)
 
     monkeypatch.setattr(Path, "write_bytes", write)
-    with cache.to_be_made(KEY, ".pt2") as making:
-        path = making.keep(b"code")
+    with cache.creating(KEY, ".pt2") as making:
+        path = making.save(b"code")
         assert directory not in path.parents
         assert path.read_bytes() == b"code"
     assert not path.exists()
-    assert cache.kept() == []
+    assert cache.entries() == []
     assert [path.name for path in directory.iterdir()] == [f".{KEY}.lock"]
 
 
-def test_what_fails_leaves_nothing(directory):
+def test_a_failed_build_leaves_nothing(directory):
     def fail():
-        with cache.to_be_made(KEY, ".pt2"):
+        with cache.creating(KEY, ".pt2"):
             raise RuntimeError("no room")
 
     with pytest.raises(RuntimeError, match="no room"):
         fail()
-    assert cache.kept() == []
+    assert cache.entries() == []
     assert [path.name for path in directory.iterdir()] == [f".{KEY}.lock"]
 
 
 def test_clearing(directory):
     make()
     (directory / ".making-of-a-killed-one").mkdir()
-    assert [one.size for one in cache.clear()] == [4]
+    assert [entry.size_bytes for entry in cache.clear()] == [4]
     assert list(directory.iterdir()) == []
     assert cache.clear() == []
 
 
-def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
+def test_the_torch_compiler_uses_a_folder_of_the_cache(directory, monkeypatch):
     variable = "TORCHINDUCTOR_CACHE_DIR"
     monkeypatch.delenv(variable, raising=False)
     with cache.inductor_directory(default_cache_dir()):
@@ -136,10 +136,10 @@ def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
     assert variable not in os.environ
     assert folder.parent == directory
     assert os.stat(folder).st_mode & 0o777 == 0o700
-    assert [(one.path, one.size) for one in cache.kept()] == [(folder, 4)]
-    assert [one.path for one in cache.clear()] == [folder]
+    assert [(entry.path, entry.size_bytes) for entry in cache.entries()] == [(folder, 4)]
+    assert [entry.path for entry in cache.clear()] == [folder]
     assert list(directory.iterdir()) == []
-    monkeypatch.setenv(variable, os.path.abspath(default_cache_dir()))  # by an import of torch's
+    monkeypatch.setenv(variable, os.path.abspath(default_cache_dir()))  # set by an import of torch
     with cache.inductor_directory(default_cache_dir()):
         assert os.environ[variable] == str(folder)
     assert os.environ[variable] == os.path.abspath(default_cache_dir())
@@ -148,7 +148,7 @@ def test_torchs_compiler_has_a_folder_in_it(directory, monkeypatch):
         assert os.environ[variable] == "the user's own"
 
 
-def test_a_folder_that_others_may_write_is_not_for_torchs_compiler(directory, monkeypatch):
+def test_the_torch_compiler_uses_no_folder_that_others_may_write(directory, monkeypatch):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     directory.mkdir()
     directory.chmod(0o777)
@@ -161,11 +161,11 @@ MAKES = """
 import sys, time
 from hotloop import cache
 
-with cache.to_be_made(sys.argv[1], ".pt2", lambda: print("waits", flush=True)) as making:
-    print("found" if making.found else "makes", flush=True)
-    if making.found is None:
+with cache.creating(sys.argv[1], ".pt2", lambda: print("waits", flush=True)) as making:
+    print("found" if making.existing else "makes", flush=True)
+    if making.existing is None:
         time.sleep(float(sys.argv[2]))
-        making.keep(b"code")
+        making.save(b"code")
 """
 
 
@@ -174,16 +174,16 @@ def start(seconds):
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_one_makes_it_and_the_others_wait():
+def test_one_process_builds_while_others_wait():
     first = start(1.0)
     assert first.stdout.readline() == "makes\n"
-    others = [start(9.0) for _ in range(2)]
-    assert [one.communicate(timeout=30)[0] for one in others] == ["waits\nfound\n"] * 2
+    waiting = [start(9.0) for _ in range(2)]
+    assert [entry.communicate(timeout=30)[0] for entry in waiting] == ["waits\nfound\n"] * 2
     first.communicate()
-    assert len(cache.kept()) == 1
+    assert len(cache.entries()) == 1
 
 
-def test_who_is_killed_is_followed_by_another():
+def test_a_killed_builder_is_replaced():
     first = start(60.0)
     assert first.stdout.readline() == "makes\n"
     other = start(0.0)
@@ -192,4 +192,4 @@ def test_who_is_killed_is_followed_by_another():
     first.send_signal(signal.SIGKILL)
     first.communicate()
     assert other.communicate(timeout=30)[0] == "makes\n"
-    assert len(cache.kept()) == 1
+    assert len(cache.entries()) == 1

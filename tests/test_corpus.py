@@ -1,4 +1,4 @@
-"""The corpus makes scripts that differ in their planted lines alone, and says which these are."""
+"""The corpus makes scripts that differ only in their planted lines, and lists these lines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def cases(request: pytest.FixtureRequest) -> list[tuple[plant.Case, plant.Script
     return _planted_in(request.param)
 
 
-def test_enough_of_everything() -> None:
+def test_the_corpus_has_enough_cases() -> None:
     styles = [program.style for program in programs().values()]
     assert len(styles) >= 40
     assert all(styles.count(style) >= 5 for style in set(styles))
     assert len(causes()) >= 30
     for half in plant.HALVES.values():
-        assert {one.style for one in programs().values() if one.half == half} == set(styles)
+        assert {template.style for template in programs().values() if template.half == half} == set(
+            styles
+        )
 
 
 @pytest.mark.parametrize("name", sorted(programs()))
@@ -56,7 +58,7 @@ def test_every_cause_fits_somewhere() -> None:
     assert fitting == set(causes())
 
 
-def test_scripts_compile_and_tell_nothing(cases) -> None:
+def test_scripts_compile_and_reveal_nothing(cases) -> None:
     assert len(cases) == 60
     for case, *scripts in cases:
         for script in scripts:
@@ -66,23 +68,23 @@ def test_scripts_compile_and_tell_nothing(cases) -> None:
 
 
 def test_scripts_differ_in_planted_lines_alone(cases) -> None:
-    def others(script: plant.Script) -> list[str]:
+    def unplanted_lines(script: plant.Script) -> list[str]:
         lines = enumerate(script.text.splitlines(), 1)
         return [line for at, line in lines if at not in script.planted and line.strip()]
 
     for case, with_it, without in cases:
         assert with_it.planted, case
         assert with_it.text != without.text, case
-        assert others(with_it) == others(without), case
+        assert unplanted_lines(with_it) == unplanted_lines(without), case
 
 
 def test_planted_lines_are_the_causes(cases) -> None:
     for case, with_it, _ in cases:
         cause, lines = causes()[case.cause], with_it.text.splitlines()
-        there = "\n".join(lines[at - 1] for at in with_it.planted)
+        planted_text = "\n".join(lines[at - 1] for at in with_it.planted)
         for line in (cause.slow + "\n" + cause.slow_globals).splitlines():
-            # Up to the first name that was filled in.
-            assert line.split("$")[0].strip() in there, case
+            # The text up to the first placeholder is equal.
+            assert line.split("$")[0].strip() in planted_text, case
 
 
 def test_every_name_is_defined(cases) -> None:
@@ -102,10 +104,10 @@ def test_every_name_is_defined(cases) -> None:
 
 
 def test_draws_are_repeatable_and_of_a_fair_size() -> None:
-    drawn = plant.draw("tune", 20, seed=5)
-    assert drawn == plant.draw("tune", 20, seed=5)
-    assert drawn != plant.draw("tune", 20, seed=6)
-    gains = [case.expected for case in drawn if case.expected is not None]
+    cases = plant.draw("tune", 20, seed=5)
+    assert cases == plant.draw("tune", 20, seed=5)
+    assert cases != plant.draw("tune", 20, seed=6)
+    gains = [case.expected for case in cases if case.expected is not None]
     assert np.mean([1.2 <= gain <= 3.2 for gain in gains]) > 0.6
 
 

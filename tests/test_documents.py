@@ -8,16 +8,16 @@ from hotloop import documents
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inner:
+class InnerRecord:
     x: float
     name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer:
+class OuterRecord:
     count: int
     is_on: bool = False
-    inner: Inner | None = None
+    inner: InnerRecord | None = None
     pairs: tuple[tuple[int, str], ...] = ()
     numbers: Sequence[float] = ()
     texts: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Outer:
     anything: Any = None
 
 
-def test_a_document_becomes_what_is_declared():
+def test_a_document_becomes_the_declared_record():
     value = {
         "count": 2,
         "is_on": True,
@@ -37,21 +37,23 @@ def test_a_document_becomes_what_is_declared():
         "plain": {"x": [1, {}]},
         "anything": [None],
     }
-    assert documents.record(Outer, value) == Outer(
+    assert documents.record(OuterRecord, value) == OuterRecord(
         count=2,
         is_on=True,
-        inner=Inner(x=1),
+        inner=InnerRecord(x=1),
         pairs=((1, "a"), (2, "b")),
         numbers=[1, 2.5],
         sizes={"a": 1},
         plain={"x": [1, {}]},
         anything=[None],
     )
-    assert documents.record(Outer, {"count": 1, "more": 2}, others=True) == Outer(count=1)
+    assert documents.record(
+        OuterRecord, {"count": 1, "more": 2}, ignore_unknown=True
+    ) == OuterRecord(count=1)
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ([], "it must be an object, got a list"),
         ({}, "`count` is missing"),
@@ -74,12 +76,12 @@ def test_a_document_becomes_what_is_declared():
         ({"count": 1, "plain": []}, "`plain` must be an object, got a list"),
     ],
 )
-def test_another_shape_is_told_in_a_sentence(value, told):
-    with pytest.raises(ValueError, match=told):
-        documents.record(Outer, value)
+def test_a_wrong_shape_is_explained(value, message):
+    with pytest.raises(ValueError, match=message):
+        documents.record(OuterRecord, value)
 
 
 @pytest.mark.parametrize("text", ["", "[" * 100_000, "{", "9" * 5000, b"\xff\xfe\x00", "nul"])
-def test_what_is_no_json_is_a_value_error(text):
+def test_invalid_json_is_a_value_error(text):
     with pytest.raises(ValueError):
         documents.parse(text)

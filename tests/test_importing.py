@@ -16,7 +16,7 @@ def find(name):
     return import_object(name, kind="network", example="my_nets:Net")
 
 
-def test_what_is_there():
+def test_existing_names_are_imported():
     assert find("math:sin") is math.sin
     assert find(f"{__name__}:Outer.Inner") is Outer.Inner
     assert find(name_of(Outer.Inner)) is Outer.Inner
@@ -33,7 +33,7 @@ def test_what_is_there():
         ("math:sine", "'math' has no 'sine'; did you mean 'sin'"),
     ],
 )
-def test_what_is_not_there(name, message):
+def test_missing_names_are_rejected(name, message):
     with pytest.raises(UnknownNameError, match=message):
         find(name)
 
@@ -48,7 +48,7 @@ def test_modules_that_can_not_be_imported(tmp_path, monkeypatch):
         find("half_written:f")
 
 
-def test_names_that_lead_nowhere_have_a_mark():
+def test_names_that_can_not_be_imported_are_marked():
     assert name_of(Outer) == f"{__name__}:Outer"
     assert "<" in name_of(lambda: None)
     assert name_of(functools.partial(Outer)) == f"{__name__}:<partial Outer>"

@@ -1,4 +1,4 @@
-"""The script that changes the source at random to see whether the tests notice."""
+"""The script that mutates the source to test the tests."""
 
 from pathlib import Path
 
@@ -27,7 +27,9 @@ class Clip:
 
 def test_places_are_where_behaviour_can_change():
     found = [place.mutant for place in places_of("ops/clip.py", MODULE)]
-    changes = [(one.function, one.kind, one.before, one.after, one.occurrence) for one in found]
+    changes = [
+        (entry.function, entry.kind, entry.before, entry.after, entry.occurrence) for entry in found
+    ]
     call = "Clip.__call__"
     assert sorted(changes) == sorted(
         [
@@ -81,7 +83,7 @@ def test_mutants_are_caught_or_survive_and_are_judged_once(tmp_path, capsys):
     assert "caught: tests/runs/test_add.py::test_less\n    hotloop/runs/add.py:4 is_less" in printed
     assert "survived: hotloop/runs/add.py:1 : 1 → 2" in printed
 
-    # Judged mutants stay judged, and can be tried on other source.
+    # Verdicts are kept, and mutants can be applied to another source.
     before = results.read_text()
     mutants.main(arguments)
     assert results.read_text() == before

@@ -1,4 +1,4 @@
-"""Training in one process and profiling work without what only Linux has; the rest says so."""
+"""One-process training and profiling need no Linux; other commands report that they need it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for command in json.loads(sys.argv[1]):
 def hotloop(directory: Path, *commands: list[str]) -> list[tuple[int, str, str]]:
     """Return the exit code, the output and the errors of each command, all in one process."""
     path = os.pathsep.join([str(THERE), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps(commands)],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": path},
@@ -41,14 +41,14 @@ def hotloop(directory: Path, *commands: list[str]) -> list[tuple[int, str, str]]
         timeout=200,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    # A profiled script is another process, which prints what it does itself.
-    results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    return [(code, out, error + done.stderr) for code, out, error in results]
+    assert result.returncode == 0, result.stderr
+    assert "Traceback" not in result.stderr
+    # A profiled script runs in another process and prints itself.
+    results = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("[")]
+    return [(code, out, error + result.stderr) for code, out, error in results]
 
 
-def test_training_in_one_process_works_and_workers_say_what_they_need(tmp_path):
+def test_one_process_trains_and_workers_report_their_requirements(tmp_path):
     train = [
         "train",
         "ppo",
@@ -79,5 +79,5 @@ def test_a_profile(tmp_path):
     (tmp_path / "script.py").write_text("print(sum(i * i for i in range(3_000_000)))\n")
     ((code, _, error),) = hotloop(tmp_path, ["profile", "--out", "profile", "script.py"])
     assert code == 0, error
-    assert "this system does not say when a thread is on a core" in error
+    assert "this system does not report when a thread is on a core" in error
     assert re.search(r"script\.py:1 in .+ 100%  +0%  +0%  print", error), error

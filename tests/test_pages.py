@@ -1,4 +1,4 @@
-"""What README.md and the pages say is what happens."""
+"""The code and commands of README.md and the pages work."""
 
 import re
 import shlex
@@ -11,20 +11,20 @@ import pytest
 
 from hotloop import bandits, timing
 from hotloop.cli import main, seeds
-from tests.cli.running import ChildInProcess
+from tests.cli.run_command import ChildInProcess
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# Tutorials go back and forth between files and commands: tests/docs/test_tutorials.py walks them.
+# tests/docs/test_tutorials.py runs the tutorials, which mix files and commands.
 RUN = [path for path in PAGES if path.parent.name != "tutorials"]
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in RUN]
-# Of what a page trains and plays.
+# Number of steps and episodes in a page's code.
 MOST = {"total_timesteps": 1_000, "num_runs": 50}
 
 
 @pytest.mark.parametrize("page", RUN, ids=NAMES)
 def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
-    """The blocks of a page build on each other, as a reader would run them."""
+    """Run the blocks of a page in order, since they build on each other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for play in (bandits.run, bandits.compare):
@@ -37,7 +37,7 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
             block,
         )
         file = re.match(r"# (\w+\.py)\n", block)
-        if file:  # a file that later blocks import
+        if file:  # later blocks import this file
             Path(file[1]).write_text(block)
             monkeypatch.delitem(sys.modules, file[1].removesuffix(".py"), raising=False)
         else:
@@ -49,7 +49,7 @@ SHORTER = {"200000": "1024", "50000": "1024", "1-5": "1-2"}
 
 
 def test_the_readmes_commands(tmp_path, monkeypatch, capsys):
-    """Each runs as it stands, for fewer steps and seeds."""
+    """The commands run with fewer steps and seeds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(seeds, "_Child", ChildInProcess)
     shutil.copytree(ROOT / "examples", "examples")
@@ -70,14 +70,14 @@ def test_the_readmes_commands(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "test-all", "lint", "bench"])
-def test_the_makefile_has_what_the_readme_names(target):
+def test_the_makefile_has_the_targets_of_the_readme(target):
     done = subprocess.run(
         ["make", "--dry-run", target], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout
 
 
-def test_links_between_pages_lead_somewhere():
+def test_links_between_pages_resolve():
     for page in PAGES:
         for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"

@@ -1,4 +1,4 @@
-"""Python's profilers see a training as it is: one process, one thread, every call."""
+"""Python's profilers record every call of a training in one process."""
 
 import cProfile
 import json
@@ -34,20 +34,20 @@ def test_cprofile(tmp_path):
     }
     assert calls["rollouts/inline.py", "collect"] == 2
     assert calls["envs/serial.py", "step"] == 2 * 32
-    assert calls["algorithms/ppo.py", "update"] == 2 * 8 + 1  # first on copies, to try it
+    assert calls["algorithms/ppo.py", "update"] == 2 * 8 + 1  # the first call is a trial on copies
     assert (tmp_path / "run" / "checkpoints" / "last" / "policy.safetensors").exists()
 
 
 def test_yappi(tmp_path):
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", YAPPI, *TRAIN, tmp_path / "run"],
         check=True,
         capture_output=True,
         text=True,
     )
-    code, num_threads, calls = json.loads(done.stdout.splitlines()[-1])
+    code, num_threads, calls = json.loads(result.stdout.splitlines()[-1])
     assert code == 0
-    assert num_threads == 2  # the training's, and one that waits while environments close
+    assert num_threads == 2  # the main thread, and one that waits for environments to close
     found = {name.rpartition(" ")[2]: count for name, count in calls.items()}
     assert found["InlineRollout.collect"] == 2
     assert found["SerialVectorEnv.step"] == 2 * 32

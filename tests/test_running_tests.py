@@ -1,4 +1,4 @@
-"""How the tests themselves are run: what they cost, and in which order."""
+"""Costs and order of the tests themselves."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_child(env):
     subprocess.run([sys.executable, "-c", SPIN.format(0.5)], check=True)
 
 def test_server():
-    # It has ended when its output ends, but nobody has waited for it.
+    # The process has ended when its output ends, but no parent has waited for it.
     command = [sys.executable, "-c", SPIN.format(0.5)]
     SERVERS.append(subprocess.Popen(command, stdout=subprocess.PIPE))
     SERVERS[-1].stdout.read()
@@ -38,7 +38,7 @@ def test_model(model, case): pass
 def test_sleeps():
     time.sleep(0.4)
 """
-# Each test writes down its turn.
+# Each test records its position.
 ORDER = """
 from pathlib import Path
 import pytest
@@ -58,9 +58,9 @@ def run_suite(folder: Path, *options: str) -> str:
     )
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist", *options]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def test_costs_add_up_over_workers_and_runs(tmp_path):
@@ -69,19 +69,19 @@ def test_costs_add_up_over_workers_and_runs(tmp_path):
     printed = run_suite(tmp_path, "--costs=build/costs.json", "-k", "sleeps")
     costs = Costs(tmp_path / "build" / "costs.json")
 
-    # Children count, waited for or not, and so does a fixture of the test alone.
+    # Children count, waited for or not, and so does a fixture used only by this test.
     core_s = {name.partition("::")[2]: total(cost)[1] for name, cost in costs.tests.items()}
     assert core_s["test_child"] >= 0.6
     assert core_s["test_server"] >= 0.5
     assert costs.tests["test_suite.py::test_child"]["setup"][1] >= 0.1
-    # A shared fixture counts as itself, once per worker that sets it up.
+    # A shared fixture counts separately, once per worker that sets it up.
     setups, _, fixture_s = costs.fixtures["test_suite.py::model"]
     assert setups in (1, 2)
     assert fixture_s >= 0.3 * setups
     assert all(core_s[f"test_model[{case}]"] < 0.2 for case in range(4))
     assert costs.shared["test_suite.py::test_model[2]"] == ["test_suite.py::model"]
     assert costs.collection["not slow"] > 0
-    # The second run has added its test: that one waits, and needs no core.
+    # The second run has added its test, which waits and needs no core.
     wall_s, sleep_core_s = total(costs.tests["test_suite.py::test_sleeps"])
     assert wall_s >= 0.4 > sleep_core_s
     assert "test_suite.py::test_child" in printed
@@ -109,7 +109,7 @@ def test_the_limit_of_long_tests_follows_from_the_budget(tmp_path):
     assert costs.long_ones(budget_s=6) == ([], 3.0)
 
 
-def test_a_seed_is_an_order(tmp_path):
+def test_a_seed_determines_the_order(tmp_path):
     (tmp_path / "test_order.py").write_text(ORDER)
     orders = []
     for options in (["-n3"], ["--shuffle=1"], ["--shuffle=1"], ["--shuffle=2"]):
@@ -118,5 +118,5 @@ def test_a_seed_is_an_order(tmp_path):
         (tmp_path / "order").unlink()
 
     assert all(sorted(order) == list(range(24)) for order in orders)
-    # A seed is an order.
+    # The same seed gives the same order.
     assert orders[1] == orders[2] != orders[3] != sorted(orders[3])

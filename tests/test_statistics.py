@@ -19,7 +19,7 @@ from hotloop.statistics import (
     theil_sen,
     thirds,
 )
-from tests.profiler.sessions import correlated
+from tests.profiler.sessions import correlated_noise
 from tests.reference import comparison as slow
 
 
@@ -31,7 +31,7 @@ def test_students_t_is_scipys(freedom, quantile):
 
 
 @pytest.mark.parametrize(
-    ("freedom", "quantile"),  # of any table
+    ("freedom", "quantile"),  # from a printed table
     [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1000, 1.9623)],
 )
 def test_students_t_by_hand(freedom, quantile):
@@ -64,7 +64,7 @@ def test_kendall_is_scipys(count):
 
 
 def test_kendall_by_hand():
-    # Of six pairs, five rise and one falls.
+    # Five of six pairs rise and one falls.
     assert kendall(np.array([1.0, 3.0, 2.0, 4.0])) == pytest.approx(4 / 6)
     assert kendall(np.array([1.0])) == 0.0
 
@@ -76,13 +76,13 @@ def test_thirds_by_hand():
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
 def test_autocorrelation_time_of_a_known_process(phi):
-    """It is (1 + φ) / (1 − φ)."""
+    """The expected time is (1 + φ) / (1 − φ)."""
     rng = np.random.default_rng(1)
-    found = np.mean([autocorrelation_time(correlated(rng, 4000, phi)) for _ in range(10)])
-    assert found == pytest.approx((1 + phi) / (1 - phi), rel=0.1)
+    result = np.mean([autocorrelation_time(correlated_noise(rng, 4000, phi)) for _ in range(10)])
+    assert result == pytest.approx((1 + phi) / (1 - phi), rel=0.1)
 
 
-def test_autocorrelation_time_where_nothing_varies():
+def test_autocorrelation_time_of_constant_values():
     assert autocorrelation_time(np.ones(5)) == autocorrelation_time(np.empty(0)) == 1.0
     assert math.isfinite(autocorrelation_time(np.array([0.0, 1.0])))
 
@@ -94,7 +94,7 @@ def test_the_interquartile_mean_is_scipys(count):
     np.testing.assert_allclose(interquartile_mean(values), expected)
 
 
-def test_the_interquartile_mean_of_what_is_not_known():
+def test_the_interquartile_mean_of_missing_values():
     values = np.array([[1.0, 1.0], [2.0, np.nan], [3.0, 3.0], [4.0, 4.0]])
     np.testing.assert_array_equal(interquartile_mean(values), [2.5, np.nan])
 
@@ -104,20 +104,20 @@ def test_the_bootstrap_is_scipys(count):
     values = np.random.default_rng(count).normal(size=(count, 3))
     low, high = bootstrap_interval(values, resamples=20_000)
     for k in range(3):
-        theirs = scipy.stats.bootstrap(
+        interval = scipy.stats.bootstrap(
             (values[:, k],),
             lambda x, axis: scipy.stats.trim_mean(x, 0.25, axis=axis),
             n_resamples=20_000,
             method="percentile",
             rng=np.random.default_rng(1),
         ).confidence_interval
-        width = theirs.high - theirs.low
-        assert low[k] == pytest.approx(theirs.low, abs=0.04 * width)
-        assert high[k] == pytest.approx(theirs.high, abs=0.04 * width)
+        width = interval.high - interval.low
+        assert low[k] == pytest.approx(interval.low, abs=0.04 * width)
+        assert high[k] == pytest.approx(interval.high, abs=0.04 * width)
 
 
-def test_the_bootstrap_covers_what_it_says():
-    """Of 200 samples of 20, some 95 % of the intervals hold the true middle."""
+def test_the_bootstrap_has_the_stated_coverage():
+    """About 95 % of the intervals of 200 samples of 20 contain the true value."""
     values = np.random.default_rng(0).normal(size=(20, 200))
     low, high = bootstrap_interval(values, resamples=500)
     assert 0.85 <= np.mean((low < 0.0) & (high > 0.0)) <= 1.0
@@ -134,18 +134,18 @@ def test_the_probability_of_improvement_is_scipys(sizes):
 
 
 def test_the_probability_of_improvement_by_hand():
-    # Of six pairs, three are above and one is equal.
-    found = probability_of_improvement(np.array([1.0, 3.0]), np.array([0.0, 3.0, 5.0]))
-    assert found == pytest.approx(3.5 / 6)
+    # Three of six pairs are above and one is equal.
+    result = probability_of_improvement(np.array([1.0, 3.0]), np.array([0.0, 3.0, 5.0]))
+    assert result == pytest.approx(3.5 / 6)
 
 
-def test_stratified_intervals_are_the_slow_ones():
+def test_stratified_intervals_match_the_slow_implementation():
     rng = np.random.default_rng(3)
-    # Two environments of very different scale, A and B in each.
+    # Two environments of very different scale have samples of A and B.
     strata = [rng.normal(mean, scale, 8) for mean, scale in [(0, 1), (1, 1), (0, 99), (50, 99)]]
 
-    def mean(drawn):
-        pairs = zip(drawn[::2], drawn[1::2], strict=True)
+    def mean(samples):
+        pairs = zip(samples[::2], samples[1::2], strict=True)
         return np.mean([probability_of_improvement(a, b) for a, b in pairs], axis=0)
 
     expected = slow.stratified_interval(strata, slow.mean_improvement, resamples=2_000)
@@ -155,7 +155,7 @@ def test_stratified_intervals_are_the_slow_ones():
 
 def test_the_interval_of_a_difference_is_scipys():
     a, b = np.random.default_rng(5).normal(size=(2, 12))
-    theirs = scipy.stats.bootstrap(
+    interval = scipy.stats.bootstrap(
         (a, b),
         lambda a, b, axis: (
             scipy.stats.trim_mean(b, 0.25, axis=axis) - scipy.stats.trim_mean(a, 0.25, axis=axis)
@@ -167,6 +167,6 @@ def test_the_interval_of_a_difference_is_scipys():
     low, high = stratified_interval(
         (a, b), lambda x: interquartile_mean(x[1]) - interquartile_mean(x[0]), resamples=20_000
     )
-    width = theirs.high - theirs.low
-    assert low == pytest.approx(theirs.low, abs=0.04 * width)
-    assert high == pytest.approx(theirs.high, abs=0.04 * width)
+    width = interval.high - interval.low
+    assert low == pytest.approx(interval.low, abs=0.04 * width)
+    assert high == pytest.approx(interval.high, abs=0.04 * width)

@@ -1,4 +1,4 @@
-"""Shared runs: each is trained once per session, and complete."""
+"""Each shared run is trained once per session and is complete."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 import hotloop
 from hotloop.algorithms import find
 from hotloop.runs import RunDirectory
-from tests.trained_runs import RUNS, config_of, made_once
+from tests.trained_runs import RUNS, config_of, created_once
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_a_shared_run_is_complete_and_can_be_resumed(name, copy_trained_run):
     path = copy_trained_run(name)
     run = RunDirectory.open(path)
-    assert run.is_own
+    assert run.is_signed
     steps = run.metrics()[-1]["timesteps"]
     assert steps == RUNS[name][1]["total_timesteps"]
     assert {"best", "last"} <= set(run.checkpoints.names())
@@ -29,25 +29,25 @@ def test_a_shared_run_is_complete_and_can_be_resumed(name, copy_trained_run):
     assert config_of(name, path).total_timesteps == steps
 
 
-def test_one_of_two_processes_makes_it(tmp_path):
-    made, inside = [], threading.Event()
+def test_one_of_two_processes_trains(tmp_path):
+    were_missing, inside = [], threading.Event()
 
     def make():
-        with made_once(tmp_path / "it") as is_missing:
+        with created_once(tmp_path / "it") as is_missing:
             inside.set()
-            made.append(is_missing)
+            were_missing.append(is_missing)
 
-    with made_once(tmp_path / "it") as is_missing:
+    with created_once(tmp_path / "it") as is_missing:
         assert is_missing
         thread = threading.Thread(target=make)
         thread.start()
         assert not inside.is_set()
     thread.join()
-    assert made == [False]
+    assert were_missing == [False]
 
 
-def test_what_failed_is_made_again(tmp_path):
-    with pytest.raises(RuntimeError), made_once(tmp_path / "it"):
+def test_a_failed_training_is_repeated(tmp_path):
+    with pytest.raises(RuntimeError), created_once(tmp_path / "it"):
         raise RuntimeError
-    with made_once(tmp_path / "it") as is_missing:
+    with created_once(tmp_path / "it") as is_missing:
         assert is_missing

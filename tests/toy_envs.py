@@ -1,4 +1,4 @@
-"""Environments whose values are known in closed form, for tests of what learns from them."""
+"""Environments with values in closed form, for tests of learning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 
 class ConstantReward(gymnasium.Env):
-    """Reward 1 at every step, for ever; cut off after `length` steps, by truncation or termination.
+    """Reward 1 at every step; episodes are truncated or terminated after `length` steps.
 
     With truncation the value is 1 / (1 − γ) everywhere, whatever `length` is.
     """
@@ -30,19 +30,19 @@ class ConstantReward(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        ended = self.count == self.length
+        is_over = self.count == self.length
         obs = np.full(2, self.count / self.length, np.float32)
         return (
             obs,
             1.0,
-            ended and self.ending == "terminated",
-            ended and self.ending != ("terminated"),
+            is_over and self.ending == "terminated",
+            is_over and self.ending != ("terminated"),
             {},
         )
 
 
 class ChooseTheSign(gymnasium.Env):
-    """One step: the return is 1 for the action that the observation's sign asks for, else 0."""
+    """One-step episodes: the reward is 1 for the action of the observation's sign, else 0."""
 
     observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
@@ -58,7 +58,7 @@ class ChooseTheSign(gymnasium.Env):
 
 
 class ReachTheTarget(gymnasium.Env):
-    """One step, continuous: the reward is −(action − 0.5 · observation)², summed."""
+    """One step, continuous actions: the reward is −(action − 0.5 · observation)², summed."""
 
     observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
@@ -112,7 +112,7 @@ class Misbehaves(ConstantReward):
 
 
 class Text(ConstantReward):
-    """Observes what no policy here can."""
+    """Text observations, which no policy supports."""
 
     observation_space = spaces.Text(5)
 
@@ -126,9 +126,9 @@ def next_step_signs(num_envs):
 class Allowed(gymnasium.Env):
     """Two choices of each component are allowed; others end the episode with a reward of −1.
 
-    Observes which they are, so that each row tells its own mask, and a sign that says whether the
-    lower or the upper one is right, which gives 1. Every other episode is truncated after `length`
-    steps, and the others terminate, with a mask of zeros.
+    The observation holds the mask, and a sign that selects the lower or the upper choice, which
+    gives 1. Half of the episodes are truncated after `length` steps, and the others terminate with
+    a mask of zeros.
     """
 
     def __init__(self, choices=(12,), length=5, how="well"):
@@ -174,15 +174,15 @@ class Allowed(gymnasium.Env):
             if chosen not in allowed:
                 return self.observe(), -1.0, True, False, self.info(is_over=True)
             rewards.append(float(chosen == allowed[int(self.sign > 0)]))
-        ended = self.count == self.length
-        terminated, truncated = ended and not self.is_truncated, ended and self.is_truncated
+        is_over = self.count == self.length
+        terminated, truncated = is_over and not self.is_truncated, is_over and self.is_truncated
         obs = self.observe()
         info = self.info(is_over=terminated)
         return obs, float(np.mean(rewards)), terminated, truncated, info
 
 
 class SlowToMake(ConstantReward):
-    """Takes its time to start."""
+    """An environment whose constructor takes 2 s."""
 
     def __init__(self):
         super().__init__()
@@ -190,7 +190,7 @@ class SlowToMake(ConstantReward):
 
 
 class FarAway(ChooseTheSign):
-    """`ChooseTheSign` whose observations are 1000 ± 0.01: of no use to who does not scale them."""
+    """`ChooseTheSign` with observations of 1000 ± 0.01, which need scaling."""
 
     observation_space = spaces.Box(-2000.0, 2000.0, (1,), np.float32)
 
@@ -199,8 +199,8 @@ class FarAway(ChooseTheSign):
         return (1000.0 + 0.01 * obs).astype(np.float32), info
 
 
-class Unrepeatable(ConstantReward):
-    """Its first observation, and with it all others, is another one each time."""
+class RandomOffset(ConstantReward):
+    """Observations with a new random offset in each episode."""
 
     def reset(self, *, seed=None, options=None):
         obs, info = super().reset(seed=seed)
@@ -208,12 +208,12 @@ class Unrepeatable(ConstantReward):
         return obs + self.offset, info
 
     def step(self, action):
-        obs, *rest = super().step(action)
-        return (obs + self.offset, *rest)
+        obs, *result = super().step(action)
+        return (obs + self.offset, *result)
 
 
 class Swallows(ConstantReward):
-    """Catches whatever happens in its steps, an interrupt too."""
+    """Steps swallow every exception, including interrupts."""
 
     def step(self, action):
         with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""Environments that are seen, small enough to be learned within a test."""
+"""Environments with image observations, small enough to be learned within a test."""
 
 import gymnasium
 import numpy as np
@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 
 class Catch(gymnasium.Env):
-    """A ball falls through all rows, and a paddle of the last one is to be under it: +1 or −1.
+    """A ball falls through all rows, and the paddle in the last row must be under it: +1 or −1.
 
     There are `places` × `places` places, each a square of `scale` × `scale` pixels.
     """
@@ -46,9 +46,9 @@ class Catch(gymnasium.Env):
 
 
 class Signs(gymnasium.Env):
-    """A light is left or right in the picture, and a number says whether to go there or away.
+    """A light is left or right in the image, and a number selects its side or the other one.
 
-    Neither alone tells which of two actions is rewarded: by chance it is 0 on average.
+    Neither alone determines the rewarded action. Random actions get 0 on average.
     """
 
     def __init__(self, side=12):
@@ -65,8 +65,8 @@ class Signs(gymnasium.Env):
         return self.draw(), {}
 
     def step(self, action):
-        wanted = self.is_right == (self.sign > 0)
-        reward = 1.0 if bool(action) == wanted else -1.0
+        is_right_best = self.is_right == (self.sign > 0)
+        reward = 1.0 if bool(action) == is_right_best else -1.0
         self.num_done += 1
         return self.draw(), reward, False, self.num_done == 20, {}
 

@@ -1,6 +1,6 @@
 """Small trained runs that the whole test session shares.
 
-A run is trained the first time that a test asks for it, in one process, once per session:
+A run is trained in one process, once per session, when the first test requests it:
 
     def test_something(trained_run):
         path = trained_run("ppo")  # read only
@@ -50,7 +50,7 @@ _OFF_POLICY = {
     "eval_episodes": 2,
     "save_replay": True,
 }
-# Name of a run → algorithm and options. A name says what differs from the plain algorithm.
+# Name of a run → algorithm and options. The name contains the differences to the defaults.
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", _ON_POLICY),
     "ppo-normalized": (
@@ -88,10 +88,10 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def made_once(path: Path) -> Iterator[bool]:
-    """Lock a path between the session's processes; yield whether it has yet to be made.
+def created_once(path: Path) -> Iterator[bool]:
+    """Lock a path between the session's processes, and yield whether it is missing.
 
-    A process that raises leaves it unmade, and the next one tries again.
+    If a process raises, the path stays missing and the next process tries again.
     """
     done = path.with_name(f"{path.name}.done")
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
@@ -117,7 +117,7 @@ def _state(path: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
-    """Return the directory of a shared run by its name; tests must not change what is in it."""
+    """Return the directory of a shared run by its name; tests must not change it."""
     folder = shared_folder(tmp_path_factory) / "trained_runs"
     folder.mkdir(exist_ok=True)
     states: dict[Path, dict[str, tuple[int, int]]] = {}
@@ -125,7 +125,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
     def find_or_train(name: str) -> Path:
         path = folder / name
         if path not in states:
-            with made_once(path) as is_missing:
+            with created_once(path) as is_missing:
                 if is_missing:
                     shutil.rmtree(path, ignore_errors=True)
                     _train(name, path)

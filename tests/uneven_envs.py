@@ -9,10 +9,10 @@ import numpy as np
 
 
 class FastAndSlow(gymnasium.Env):
-    """One step, two actions: the first pays 1 where it is fast, the second 1.5 where it is slow.
+    """One step, two actions: the first pays 1 in fast workers, the second 1.5 in slow ones.
 
-    Over all environments alike the second is the better one, 0.75 against 0.5; over all steps, of
-    which the fast ones make 20 times as many, the first.
+    Averaged over environments, the second action is better, 0.75 against 0.5. Averaged over steps,
+    of which fast workers make 20 times more, the first is better.
     """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -32,11 +32,10 @@ class FastAndSlow(gymnasium.Env):
 
 
 class Dawdling(gymnasium.Wrapper):
-    """CartPole whose steps take random times, of a law of their own in each worker: never twice the
-    same, whatever the seed.
+    """CartPole whose steps take exponentially distributed times, different in each run.
 
     Args:
-        mean_s: of a step, by worker, the last one of all others; exponential.
+        mean_s: Mean time of a step by worker, in seconds. The last one is for all other workers.
     """
 
     def __init__(self, mean_s=(0.0,)):

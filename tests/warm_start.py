@@ -94,14 +94,14 @@ class WarmStart:
         """Start the fork server, unless it runs already."""
         if self._socket is not None:
             return
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST)
-        with theirs:
+        with server_end:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                [sys.executable, "-m", "tests.fork_server", str(server_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 start_new_session=True,
             )
 
@@ -134,7 +134,7 @@ def warm_start() -> Iterator[WarmStart]:
 
 @pytest.fixture
 def cold_start(warm_start: WarmStart) -> Iterator[None]:
-    """Workers start as they do for users: with a new interpreter."""
+    """Start workers as for users, with a new interpreter."""
     warm_start.is_enabled = False
     yield
     warm_start.is_enabled = True

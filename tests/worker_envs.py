@@ -1,7 +1,6 @@
-"""Environments for workers, which import them by name: what they do is told to them by numbers.
+"""Environments that workers import by name, with scripted faults.
 
-What they were asked for is counted in files, one byte each, so that it is known whatever becomes of
-their processes.
+Calls are counted in files, one byte each, so that the counts survive the processes.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SLOW_S = 0.9
 
 
 def _cause(fault: str) -> None:
-    """Let something go wrong, here and now."""
+    """Raise, hang or end this process."""
     if fault == "raise":
         raise RuntimeError("the simulator diverged")
     if fault == "kill":
@@ -42,19 +41,19 @@ def _cause(fault: str) -> None:
 
 
 class Scripted(gymnasium.Env):
-    """Counts its steps; things go wrong in it where they are told to.
+    """Counts its steps and fails in scripted calls.
 
-    Every call is a byte in the file `<worker>.<call>` of a directory, with calls `make`, `reset`
+    Each call adds a byte to the file `<worker>.<call>` of a directory, with calls `make`, `reset`
     and `step`, over all environments and all processes of a worker. The observation is the number
-    of steps in this episode and a number that tells the episode from others; the reward is 1 in the
-    first step, 2 in the second, …
+    of steps in this episode and a random number that identifies the episode. The reward is 1 in
+    the first step, 2 in the second, …
 
     Args:
-        directory: of the files.
-        length: an episode is truncated, or terminated, after so many steps.
+        directory: Directory of the files.
+        length: Steps of an episode.
         ending: "truncated" or "terminated".
-        faults: by worker, what happens in which call: {"1": {"step 7": "kill"}}.
-        pause_s: by worker, how long a step takes.
+        faults: Faults of each worker by call: {"1": {"step 7": "kill"}}.
+        pause_s: Duration of a step by worker, in seconds.
     """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -99,18 +98,17 @@ class Scripted(gymnasium.Env):
 
 
 def count_calls(directory, kind, worker=None):
-    """How often the environments of a worker, or of all, were called."""
+    """Return the number of calls of one kind, of one worker or of all."""
     pattern = f"{'*' if worker is None else worker}.{kind}"
     return sum(path.stat().st_size for path in Path(directory).glob(pattern))
 
 
 class Waits(Scripted):
-    """Steps, or resets, of worker 1 end only once a file `open` is in the directory; but for the
-    first ones."""
+    """Blocks worker 1 in steps or resets after the first `num_free`, until a file `open` exists."""
 
-    def __init__(self, directory, where="step", num_free=0, **options):
+    def __init__(self, directory, blocked_call="step", num_free=0, **options):
         super().__init__(directory, **options)
-        self.where = where
+        self.blocked_call = blocked_call
         self.num_free = num_free
 
     def reset(self, *, seed=None, options=None):
@@ -121,37 +119,37 @@ class Waits(Scripted):
         self._wait_at("step")
         return super().step(action)
 
-    def _wait_at(self, where):
-        if WORKER != "1" or self.where != where:
+    def _wait_at(self, call):
+        if WORKER != "1" or self.blocked_call != call:
             return
         self.num_free -= 1
-        until = time.monotonic() + LONG_S
+        deadline = time.monotonic() + LONG_S
         while self.num_free < 0 and not (self.directory / "open").exists():
-            assert time.monotonic() < until, "nobody opened it"
+            assert time.monotonic() < deadline, "no file `open` appeared"
             time.sleep(0.005)
 
 
 class DependsOnWorker(Scripted):
-    """Has as many observations as its worker has a number, and three."""
+    """The space has a size of 3 plus the worker's number."""
 
-    def __init__(self, directory, what="observation"):
+    def __init__(self, directory, space="observation"):
         super().__init__(directory)
         size = 3 + int(WORKER or 0)
-        if what == "observation":
+        if space == "observation":
             self.observation_space = spaces.Box(-1.0, 1.0, (size,), np.float32)
         else:
             self.action_space = spaces.Discrete(size)
 
 
 class NeedsALibrary(gymnasium.Env):
-    """Its library is not installed."""
+    """An environment whose library is not installed."""
 
     def __init__(self):
         raise gymnasium.error.DependencyNotInstalled("no simulator")
 
 
 class CannotBeMade(ConstantReward):
-    """Its constructor raises, in one worker or in all."""
+    """An environment whose constructor raises, in one worker or in all."""
 
     def __init__(self, worker=None):
         super().__init__()
@@ -163,7 +161,7 @@ class CannotBeMade(ConstantReward):
 
 
 class LeavesAChild(Scripted):
-    """Starts a process of its own, as simulators do, and tells its number in a file."""
+    """Starts a child process, as simulators do, and writes its process ID to a file."""
 
     def __init__(self, directory, **options):
         import subprocess
@@ -176,27 +174,27 @@ class LeavesAChild(Scripted):
 
 
 class LeavesADaemon(Scripted):
-    """Starts a process in a session of its own whose parent is gone, as servers are started."""
+    """Starts a process in a new session whose parent has ended, as servers are started."""
 
     def __init__(self, directory, **options):
         import subprocess
 
         super().__init__(directory, **options)
         code = "setsid sleep 60 >/dev/null & echo $!"
-        said = subprocess.run(["/bin/sh", "-c", code], stdout=subprocess.PIPE, check=True).stdout
+        pid = subprocess.run(["/bin/sh", "-c", code], stdout=subprocess.PIPE, check=True).stdout
         with (self.directory / f"{WORKER}.daemons").open("ab") as file:
-            file.write(said)
+            file.write(pid)
 
 
 def vector_of_signs(num_envs):
-    """A vector environment whose every call can be a reset (next-step autoreset)."""
+    """Make a vector environment in which each call may be a reset (next-step autoreset)."""
     from tests.toy_envs import next_step_signs
 
     return next_step_signs(num_envs)
 
 
 def same_step_cartpoles(num_envs):
-    """A vector environment that resets within the step."""
+    """Make a vector environment that resets within the step."""
     mode = gymnasium.vector.AutoresetMode.SAME_STEP
     return gymnasium.make_vec(
         "CartPole-v1",
@@ -206,10 +204,10 @@ def same_step_cartpoles(num_envs):
     )
 
 
-class TellsImports(Scripted):
-    """Writes into `<worker>.imports` what of torch and networks its process has imported."""
+class RecordsImports(Scripted):
+    """Writes to `<worker>.imports` which of torch and the networks its process has imported."""
 
     def step(self, action):
-        found = [name for name in ("torch", "tests.policies.nets") if name in sys.modules]
-        (self.directory / f"{WORKER}.imports").write_text(" ".join(found))
+        imported = [name for name in ("torch", "tests.policies.nets") if name in sys.modules]
+        (self.directory / f"{WORKER}.imports").write_text(" ".join(imported))
         return super().step(action)

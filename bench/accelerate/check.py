@@ -1,7 +1,7 @@
-"""Checks of updates on a GPU: are compiled and captured ones what eager ones are?
+"""Checks on a GPU that compiled and captured updates equal eager ones.
 
-Checks belong to groups, one for each row and way of running updates. A group is run in its own
-process by `python -m bench accelerate --stage check`. They need torch, NumPy and hotloop, and
+Checks belong to groups, one for each row and way of running updates. `python -m bench accelerate
+--stage check` runs each group in its own process. The checks need torch, NumPy and hotloop, but
 neither Gymnasium nor a simulator. Without CUDA, graphs are skipped and the rest runs on the CPU.
 """
 
@@ -22,31 +22,31 @@ from bench.accelerate.rows import MODES, ROWS
 from bench.measuring import Missing
 
 NUM_UPDATES = 20
-# How far two ways of running may end apart, as a share of the distance that the parameters moved.
-# Adam's first steps have one length whatever the gradient, so rounding turns some of them round.
-APART = {"eager": 1e-3, "cudagraph": 1e-3, "compile": 2e-2, "compile+cudagraph": 2e-2}
+# Allowed distance between two ways of running, relative to the distance that the parameters moved.
+# Adam's first steps have the same length for any gradient, so rounding reverses some of them.
+MAX_DISTANCE = {"eager": 1e-3, "cudagraph": 1e-3, "compile": 2e-2, "compile+cudagraph": 2e-2}
 
 
-def exact_arithmetic() -> None:
+def set_exact_arithmetic() -> None:
     """Make float32 products exact and convolutions repeatable, as the checks assume."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
 
 
 def check_updates(name: str, mode: str, device: torch.device) -> str:
-    """Compare updates of an algorithm with the same ones run eagerly."""
+    """Compare updates of an algorithm with the same updates run eagerly."""
     from bench.accelerate.updates import make_updates
 
     _need_graphs(mode, device)
     eager, other = (make_updates(ROWS[name], way, device) for way in ("eager", mode))
-    start = copied(eager.learner.state)
+    start = copy_tensors(eager.learner.state)
     count = num_updates(name, device)
     for updates in (eager, other):
         updates.make(count)
-    executions = other.learner.executed()
+    executions = other.learner.modes_used()
     assert set(executions.values()) == {mode}, f"expected {mode}, ran {executions}"
-    apart = compare(start, eager.learner.state, other.learner.state, APART[mode])
-    return f"{count} updates, at most {apart:.1e} of the way apart"
+    apart = compare(start, eager.learner.state, other.learner.state, MAX_DISTANCE[mode])
+    return f"{count} updates, largest relative distance {apart:.1e}"
 
 
 def _need_graphs(mode: str, device: torch.device) -> None:
@@ -54,7 +54,7 @@ def _need_graphs(mode: str, device: torch.device) -> None:
         raise Missing("no CUDA device, so no graphs")
 
 
-def copied(state: Any) -> dict[str, torch.Tensor]:
+def copy_tensors(state: Any) -> dict[str, torch.Tensor]:
     """Return copies of a learner's tensors."""
     from hotloop.learner.state import tensors
 
@@ -62,61 +62,63 @@ def copied(state: Any) -> dict[str, torch.Tensor]:
 
 
 def compare(start: dict[str, torch.Tensor], state: Any, other: Any, limit: float) -> float:
-    """Compare two learners that began alike; return how far apart the farthest tensors are.
+    """Compare two learners with the same initial state; return the largest relative distance.
 
     Args:
-        start: the tensors that both began with.
-        state: of the first learner, which must have learned something.
-        other: of the second.
+        start: initial tensors of both.
+        state: state of the first learner, which must have learned something.
+        other: state of the second learner.
         limit: largest distance, as a share of the distance that the tensor moved.
     """
     from hotloop.learner.state import tensors
 
-    after, theirs = tensors(state), tensors(other)
+    state_tensors, other_tensors = tensors(state), tensors(other)
     worst = 0.0
-    for key, x in after.items():
+    for key, x in state_tensors.items():
         if not x.is_floating_point():
-            assert torch.equal(x, theirs[key]), f"`{key}` differs"
+            assert torch.equal(x, other_tensors[key]), f"`{key}` differs"
             continue
         moved = (x - start[key]).double().norm().item()
-        apart = (x - theirs[key]).double().norm().item() / max(moved, 1e-12)
+        apart = (x - other_tensors[key]).double().norm().item() / max(moved, 1e-12)
         assert np.isfinite(apart), f"`{key}` is not finite"
-        assert apart <= limit, f"`{key}` is {apart:.2e} of its way apart, at most {limit}"
+        assert apart <= limit, f"`{key}` has relative distance {apart:.2e}, at most {limit} allowed"
         worst = max(worst, apart)
-    assert any(not torch.equal(x, after[key]) for key, x in start.items()), "nothing was learned"
+    assert any(not torch.equal(x, state_tensors[key]) for key, x in start.items()), (
+        "nothing was learned"
+    )
     return worst
 
 
 def num_updates(name: str, device: torch.device) -> int:
-    """Return how many updates a check makes: a core makes two with convolutions a second."""
+    """Return the number of updates of a check. A core makes two with convolutions a second."""
     return 4 if name == "ppo-atari" and device.type == "cpu" else NUM_UPDATES
 
 
 def check_repeats(name: str, device: torch.device) -> str:
-    """Compare eager updates of one seed, made twice."""
+    """Compare two series of eager updates with the same seed."""
     from bench.accelerate.updates import make_updates
 
     first, second = (make_updates(ROWS[name], "eager", device) for _ in range(2))
-    start = copied(first.learner.state)
+    start = copy_tensors(first.learner.state)
     count = num_updates(name, device)
     for updates in (first, second):
         updates.make(count)
-    limit = 0.0 if device.type == "cpu" else APART["eager"]
+    limit = 0.0 if device.type == "cpu" else MAX_DISTANCE["eager"]
     apart = compare(start, first.learner.state, second.learner.state, limit)
-    return f"{count} updates of one seed are {apart:.1e} of the way apart"
+    return f"{count} updates of one seed, relative distance {apart:.1e}"
 
 
 def check_launches(name: str, device: torch.device) -> str:
-    """Count the launches of captured updates, and the waits for the device."""
+    """Count the launches and device synchronizations of captured updates."""
     from bench.accelerate.updates import make_updates
-    from hotloop.profiler.session.gpu import use_of
+    from hotloop.profiler.session.gpu import summarize_windows
 
     _need_graphs("cudagraph", device)
     updates = make_updates(ROWS[name], "cudagraph", device)
-    updates.make(8)  # delayed ones have been captured, too
+    updates.make(8)  # also captures delayed updates
     torch.cuda.synchronize()
-    window = profiled(lambda: updates.make(64))
-    use = use_of([window])
+    window = profile_window(lambda: updates.make(64))
+    use = summarize_windows([window])
     assert use.num_graphs >= 64, f"{use.num_graphs} launches of graphs for 64 batches"
     return (
         f"{use.num_graphs / 64:.1f} graphs and {use.num_launches / 64:.1f} launches a batch, "
@@ -124,14 +126,16 @@ def check_launches(name: str, device: torch.device) -> str:
     )
 
 
-def profiled(work: Callable[[], None]) -> Any:
-    """Return a profiler's window during which some work was repeated."""
+def profile_window(work: Callable[[], None]) -> Any:
+    """Return a profiler window recorded while `work` was repeated."""
     from hotloop.profiler.session.kineto import read_windows
     from hotloop.timing.gpu_window import SUFFIX, GpuWindows
 
     with tempfile.TemporaryDirectory() as folder:
         device = "cuda" if torch.cuda.is_available() else None
-        windows = GpuWindows(Path(folder), "check", length_s=0.3, at_s=(0.0,), device=device)
+        windows = GpuWindows(
+            Path(folder), "check", length_s=0.3, start_times_s=(0.0,), device=device
+        )
         windows.start()
         until = time.monotonic() + 60
         while not list(Path(folder).glob(f"*{SUFFIX}")) and time.monotonic() < until:
@@ -146,20 +150,20 @@ def profiled(work: Callable[[], None]) -> Any:
 
 
 def check_launch(name: str, mode: str, device: torch.device) -> str:
-    """Compare launches of draws, batches and two updates with the same ones run eagerly."""
+    """Compare launches (draws, batches and two updates) with the same launches run eagerly."""
     from bench.accelerate.updates import make_launches
 
     _need_graphs(mode, device)
     (eager, first), (other, second) = (
         make_launches(ROWS[name], way, device) for way in ("eager", mode)
     )
-    start = copied(eager.state)
+    start = copy_tensors(eager.state)
     for launches in (first, second):
         for _ in range(NUM_UPDATES // 2):
-            launches.make(2, None)
-    limit = 0.0 if (mode, device.type) == ("eager", "cpu") else APART[mode]
+            launches.run(2, None)
+    limit = 0.0 if (mode, device.type) == ("eager", "cpu") else MAX_DISTANCE[mode]
     apart = compare(start, eager.state, other.state, limit)
-    return f"{NUM_UPDATES // 2} launches of two updates, at most {apart:.1e} of the way apart"
+    return f"{NUM_UPDATES // 2} launches of two updates, largest relative distance {apart:.1e}"
 
 
 def groups(device: torch.device) -> dict[str, dict[str, Callable[[], str]]]:
@@ -177,22 +181,22 @@ def groups(device: torch.device) -> dict[str, dict[str, Callable[[], str]]]:
 
 
 def run_group(name: str, device: torch.device) -> dict[str, Any]:
-    """Run a group's checks; return the results by check, and how many passed, failed, skipped."""
+    """Run a group's checks; return results by check and the numbers of passed, failed, skipped."""
     torch.set_num_threads(1)
-    exact_arithmetic()
+    set_exact_arithmetic()
     counts, results = dict.fromkeys(("passed", "failed", "skipped"), 0), {}
     for check_name, check in groups(device)[name].items():
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         try:
             status, result = "passed", check()
-        except Missing as why:
-            status, result = "skipped", str(why)
+        except Missing as missing:
+            status, result = "skipped", str(missing)
         except Exception as error:
             status, result = "failed", f"{type(error).__name__}: {error}"
             traceback.print_exc(limit=-4)
         counts[status] += 1
         results[check_name] = f"{status}: {result}"
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start_s
         print(f"{name}, {check_name}: {status}: {result} ({seconds:.1f} s)", flush=True)
     if not counts["passed"] + counts["failed"]:
         raise Missing("; ".join(dict.fromkeys(results.values())))

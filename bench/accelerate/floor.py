@@ -1,9 +1,9 @@
-"""Updates alone, and the floor below them: bytes, arithmetic, launches.
+"""Duration of updates alone, and its lower bound from bytes, arithmetic and launches.
 
-An update has to read and write its state, read its batch and do its products: no way of running it
-is faster than the device does that, nor than one launch. What the device does is measured here:
-copying for its bandwidth, a product of large matrices for its arithmetic, a tiny operation and a
-graph of it for its launches.
+An update reads and writes its state, reads its batch and computes its matrix products. It cannot be
+faster than the device does that, nor than one launch. The device's rates are measured here: memory
+bandwidth by copies, arithmetic by a product of large matrices, launches by a tiny operation and a
+graph of it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from bench.accelerate.rows import MODES, ROWS
 from bench.accelerate.updates import Updates, make_updates
 
 
-def synchronise(device: torch.device) -> None:
-    """Wait until the device has done all."""
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -30,25 +30,25 @@ def seconds_each(
     device: torch.device,
     seconds: float,
     count: int,
-    of: Callable[[list[float]], float] = statistics.median,
+    reduce: Callable[[list[float]], float] = statistics.median,
 ) -> float:
-    """What one of `count` things takes, done at once: the median over some time, or the least."""
-    taken: list[float] = []
+    """Return the seconds of one of `count` operations, reduced over repeats for some seconds."""
+    durations_s: list[float] = []
     until = time.perf_counter() + seconds
-    while len(taken) < 3 or time.perf_counter() < until:
-        synchronise(device)
-        began = time.perf_counter()
+    while len(durations_s) < 3 or time.perf_counter() < until:
+        synchronize(device)
+        start_s = time.perf_counter()
         work(count)
-        synchronise(device)
-        taken.append((time.perf_counter() - began) / count)
-    return of(taken)
+        synchronize(device)
+        durations_s.append((time.perf_counter() - start_s) / count)
+    return reduce(durations_s)
 
 
 def measure_device(device: torch.device, seconds: float) -> dict[str, float | None]:
     """Return `bytes_per_s`, `flop_per_s` in float32, `launch_s`, `replay_s` and `in_graph_s`.
 
-    `launch_s` is what the host takes for a tiny operation, `replay_s` for a graph of one, and
-    `in_graph_s` what each takes within a graph of a hundred; None: there are no graphs.
+    `launch_s` is the host's time for a tiny operation, `replay_s` for a graph of one, and
+    `in_graph_s` the time per operation in a graph of a hundred. Both are None without graphs.
     """
     size = 1 << (28 if device.type == "cuda" else 24)
     source = torch.ones(size // 4, device=device)
@@ -69,8 +69,8 @@ def measure_device(device: torch.device, seconds: float) -> dict[str, float | No
         for _ in range(count):
             tiny.add_(1.0)
 
-    # What it can do, whatever else the machine does meanwhile.
-    found: dict[str, float | None] = {
+    # The minimum excludes other load on the machine.
+    figures: dict[str, float | None] = {
         "bytes_per_s": 2 * size / seconds_each(copies, device, seconds, 5, min),
         "flop_per_s": 2 * side**3 / seconds_each(products, device, seconds, 5, min),
         "launch_s": seconds_each(launches, device, seconds, 1000),
@@ -78,7 +78,7 @@ def measure_device(device: torch.device, seconds: float) -> dict[str, float | No
         "in_graph_s": None,
     }
     if device.type == "cuda":
-        one, hundred = (graph_of(lambda k=k: launches(k), device) for k in (1, 100))
+        single, hundred = (capture_graph(lambda k=k: launches(k), device) for k in (1, 100))
 
         def replays(graph: Any) -> Callable[[int], None]:
             def work(count: int) -> None:
@@ -87,13 +87,13 @@ def measure_device(device: torch.device, seconds: float) -> dict[str, float | No
 
             return work
 
-        found["replay_s"] = seconds_each(replays(one), device, seconds, 500)
-        found["in_graph_s"] = seconds_each(replays(hundred), device, seconds, 50) / 100
-    return found
+        figures["replay_s"] = seconds_each(replays(single), device, seconds, 500)
+        figures["in_graph_s"] = seconds_each(replays(hundred), device, seconds, 50) / 100
+    return figures
 
 
-def graph_of(work: Callable[[], None], device: torch.device) -> Any:
-    """Some work as a CUDA graph."""
+def capture_graph(work: Callable[[], None], device: torch.device) -> Any:
+    """Capture work as a CUDA graph."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -105,17 +105,17 @@ def graph_of(work: Callable[[], None], device: torch.device) -> Any:
     return graph
 
 
-def needs(updates: Updates) -> tuple[float, float]:
-    """Bytes and FLOP of a batch's updates at the least.
+def min_bytes_and_flop(updates: Updates) -> tuple[float, float]:
+    """Return the smallest possible bytes and FLOP of a batch's updates.
 
-    The state is read and written once, the batch read once. Delayed updates count with their share:
-    what eight batches need, by eight.
+    The state is read and written once, the batch is read once. Delayed updates count with their
+    share: the sum over eight batches divided by eight.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
     from hotloop.learner.state import tensors
 
-    updates.make(1)  # which checks the contract on copies
+    updates.make(1)  # the first update checks the contract on copies
     counter = FlopCounterMode(display=False)
     with counter:
         updates.make(8)
@@ -127,19 +127,19 @@ def needs(updates: Updates) -> tuple[float, float]:
 def measure_row(
     name: str, device: torch.device, seconds: float, modes: tuple[str, ...] = MODES
 ) -> dict[str, Any]:
-    """Return `size_bytes`, `flop`, and by mode the seconds of a batch's updates, or why not."""
+    """Return `size_bytes`, `flop`, and by mode the seconds of a batch's updates or `missing`."""
     from hotloop.errors import HotloopError
 
     eager = make_updates(ROWS[name], "eager", device)
-    size_bytes, flop = needs(eager)
-    found: dict[str, Any] = {"size_bytes": size_bytes, "flop": flop, "modes": {}}
+    size_bytes, flop = min_bytes_and_flop(eager)
+    figures: dict[str, Any] = {"size_bytes": size_bytes, "flop": flop, "modes": {}}
     for mode in modes:
         try:
             updates = make_updates(ROWS[name], mode, device)
-            updates.make(8)  # which compiles, and captures, delayed ones too
+            updates.make(8)  # compiles and captures, also delayed updates
         except HotloopError as error:
-            found["modes"][mode] = {"missing": str(error).split(":")[0]}
+            figures["modes"][mode] = {"missing": str(error).split(":")[0]}
             continue
         count = 64 if device.type == "cuda" else 4
-        found["modes"][mode] = {"s": seconds_each(updates.make, device, seconds, count)}
-    return found
+        figures["modes"][mode] = {"s": seconds_each(updates.make, device, seconds, count)}
+    return figures

@@ -1,4 +1,4 @@
-"""Rows of the table: algorithms with CleanRL's hyper-parameters."""
+"""Rows of the GPU tables: algorithms with CleanRL's hyper-parameters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ MODES = ("eager", "compile", "cudagraph", "compile+cudagraph")
 
 
 class Row(NamedTuple):
-    """One row.
+    """A row of the GPU tables.
 
     Attributes:
-        title: its name in the table.
+        title: label in the table.
         algorithm: hotloop's name of the algorithm.
-        env_id: the environment's id.
-        options: CleanRL's hyper-parameters, where they differ from hotloop's defaults.
+        env_id: id of the environment.
+        options: CleanRL's hyper-parameters that differ from hotloop's defaults.
         obs: shape and dtype of an observation.
         action: `("box", A)` or `("discrete", number of actions)`.
-        published: LeanRL's figures, steps/s on an H100: CleanRL's own script, then LeanRL's eager,
-            compiled, and compiled with CUDA graphs; None if there are none.
+        published: LeanRL's figures in steps/s on an H100, or None: CleanRL's own script, then
+            LeanRL's eager, compiled, and compiled with CUDA graphs.
     """
 
     title: str
@@ -34,7 +34,7 @@ ROWS = {
     "ppo-atari": Row(
         "PPO, Atari",
         "ppo",
-        # As CleanRL's wrappers have it, an episode ends with a life.
+        # As in CleanRL's wrappers, an episode ends with a life.
         "envpool:Breakout-v5",
         {
             "env_kwargs": {"episodic_life": True},
@@ -86,7 +86,7 @@ ROWS = {
         "TD3",
         "td3",
         "HalfCheetah-v5",
-        # CleanRL's 25,000 without learning would take a run's time.
+        # CleanRL's 25,000 steps without learning would use up the measured time.
         {"learning_starts": 5_000},
         ((17,), "float32"),
         ("box", 6),

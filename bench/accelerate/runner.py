@@ -1,9 +1,9 @@
-"""Run jobs, each in its own process, until a deadline; nothing beyond the standard library.
+"""Run jobs in their own processes until a deadline, with the standard library alone.
 
-A job that crashes, hangs or breaks the GPU's context must not take the others with it. So each has
-its own process group and limit. At the limit every process of the group prints its Python stacks
+A job that crashes, hangs or breaks the GPU's context must not affect others. So each job has its
+own process group and limit. At the limit every process of the group prints its Python stacks
 (SIGABRT, which `PYTHONFAULTHANDLER` catches) and is killed. A line of JSON is appended to
-`results.jsonl` as soon as a job ends, so that a run that is cut off keeps what it had.
+`results.jsonl` as soon as a job ends, so that an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 FIGURES = "figures: "
-"""Begins the line that a job prints with its figures, as JSON."""
+"""Prefix of the line with a job's figures as JSON."""
 
 _POLL_S = 0.05
 # A process that has loaded torch prints its stacks in a fraction of this.
 _STACKS_S = 2.0
-# Kept for ending the last jobs and for the table.
+# Reserved for ending the last jobs and for the table.
 _RESERVE_S = 5.0
 _LOG_LINES = 200
 _ERROR_LINES = 4
@@ -36,12 +36,12 @@ class Job(NamedTuple):
     """One process of a stage.
 
     Attributes:
-        name: shown in the table.
+        name: label in the table.
         command: arguments of the process.
-        limit_s: seconds until it is killed.
-        alone: whether no other job may run beside it, because it measures time.
-        least_s: with fewer seconds left until the deadline, the job is skipped.
-        place: keys of its figures in the stored result, such as `("seeds", "16")`.
+        limit_s: seconds until the process is killed.
+        alone: whether the job must run without other jobs because it measures time.
+        least_s: the job is skipped if fewer seconds remain until the deadline.
+        place: keys of the figures in the stored result, such as `("seeds", "16")`.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Runner:
 
     Args:
         out: folder for `results.jsonl` and `logs.txt`.
-        deadline: when all jobs must have ended, on the clock of `time.monotonic`.
-        side_by_side: how many jobs run at once.
-        about: entries that every line repeats, such as the GPU's name.
-        environment: added to the jobs' environment variables.
-        on_line: called with each line.
+        deadline: time by which all jobs must have ended, on the clock of `time.monotonic`.
+        side_by_side: number of concurrent jobs.
+        shared_entries: entries that every line repeats, such as the GPU's name.
+        environment: additional environment variables of the jobs.
+        on_line: callback for each line.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Runner:
         deadline: float,
         *,
         side_by_side: int = 1,
-        about: Mapping[str, Any] | None = None,
+        shared_entries: Mapping[str, Any] | None = None,
         environment: Mapping[str, str] | None = None,
         on_line: Callable[[dict[str, Any]], None] = lambda line: None,
     ) -> None:
         self._out, self._deadline, self._side_by_side = out, deadline, side_by_side
-        self._about, self._on_line = dict(about or {}), on_line
+        self._shared_entries, self._on_line = dict(shared_entries or {}), on_line
         self._environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})}
         self._running: list[_Running] = []
         self._aborted_at: dict[int, float] = {}
         self.lines: list[dict[str, Any]] = []
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Run the jobs; return when all have ended, at the deadline at the latest.
+        """Run the jobs; return when all have ended, at the latest at the deadline.
 
         A termination signal ends the running jobs and skips the rest.
         """
@@ -106,27 +106,27 @@ class Runner:
             finally:
                 for entry in list(self._running):
                     _kill(entry.process)
-                    self._end(entry, "failed", "the stage was ended from outside")
+                    self._end(entry, "failed", "the stage was terminated")
                 for job in pending:
-                    self._append(job, "skipped", 0.0, {}, "the stage was ended from outside")
+                    self._append(job, "skipped", 0.0, {}, "the stage was terminated")
 
-    def _left_s(self) -> float:
+    def _remaining_s(self) -> float:
         return self._deadline - _RESERVE_S - time.monotonic()
 
     def _may_start(self, job: Job) -> bool:
-        """Return whether a job may start now, or is to be skipped now."""
-        if self._left_s() < job.least_s:
+        """Return whether a job may start or be skipped now."""
+        if self._remaining_s() < job.least_s:
             return True
         if job.alone or any(entry.job.alone for entry in self._running):
             return not self._running
         return len(self._running) < self._side_by_side
 
     def _start(self, job: Job) -> None:
-        left_s = self._left_s()
+        left_s = self._remaining_s()
         if left_s < job.least_s:
-            self._append(job, "skipped", 0.0, {}, f"{max(left_s, 0):.0f} s were left")
+            self._append(job, "skipped", 0.0, {}, f"{max(left_s, 0):.0f} s remained")
             return
-        log = tempfile.TemporaryFile()  # noqa: SIM115 – closed as the job ends
+        log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the job ends)
         try:
             process = subprocess.Popen(
                 job.command,
@@ -155,16 +155,16 @@ class Runner:
             elif code is None and aborted_at is not None and now - aborted_at < _STACKS_S:
                 continue
             else:
-                _kill(entry.process)  # with all that it has left behind in its group
+                _kill(entry.process)  # with the remaining processes of its group
                 if aborted_at is not None:
-                    self._end(entry, "timeout", f"not done after {entry.limit_s:.0f} s")
+                    self._end(entry, "timeout", f"not finished after {entry.limit_s:.0f} s")
                 elif code:
-                    why = f"ended by {signal.Signals(-code).name}" if code < 0 else ""
-                    self._end(entry, "failed", why)
+                    reason = f"ended by {signal.Signals(-code).name}" if code < 0 else ""
+                    self._end(entry, "failed", reason)
                 else:
                     self._end(entry, "ok", "")
 
-    def _end(self, entry: _Running, status: str, why: str) -> None:
+    def _end(self, entry: _Running, status: str, reason: str) -> None:
         self._running.remove(entry)
         entry.log.seek(0)
         printed = entry.log.read().decode(errors="replace").splitlines()
@@ -175,22 +175,27 @@ class Runner:
                 figures = json.loads(line.removeprefix(FIGURES))
                 break
         if status == "ok" and not figures:
-            status, why = "failed", "it printed no figures"
+            status, reason = "failed", "it printed no figures"
         seconds = time.monotonic() - entry.started
         if status != "ok":
             with (self._out / "logs.txt").open("a", encoding="utf-8") as file:
-                file.write(f"==== {entry.job.name}: {status} {why}\n")
+                file.write(f"==== {entry.job.name}: {status} {reason}\n")
                 file.writelines(f"{line}\n" for line in printed[-_LOG_LINES:])
-            why = "\n".join(filter(None, [*_last_lines(printed), why]))
+            reason = "\n".join(filter(None, [*_last_lines(printed), reason]))
         elif "missing" in figures:
-            status, why = "skipped", str(figures["missing"])
-        self._append(entry.job, status, seconds, figures, why)
+            status, reason = "skipped", str(figures["missing"])
+        self._append(entry.job, status, seconds, figures, reason)
 
     def _append(
-        self, job: Job, status: str, seconds: float, figures: dict[str, Any], why: str
+        self, job: Job, status: str, seconds: float, figures: dict[str, Any], reason: str
     ) -> None:
         line = {"name": job.name, "status": status, "seconds": round(seconds, 1)}
-        line |= {"figures": figures, "error": why, "place": list(job.place), **self._about}
+        line |= {
+            "figures": figures,
+            "error": reason,
+            "place": list(job.place),
+            **self._shared_entries,
+        }
         self.lines.append(line)
         with (self._out / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -198,7 +203,7 @@ class Runner:
 
 
 def read_lines(out: Path) -> list[dict[str, Any]]:
-    """Return the lines of a folder's `results.jsonl`; a last one that was cut off is left out."""
+    """Return the lines of a folder's `results.jsonl` without an incomplete last line."""
     lines = []
     for text in (out / "results.jsonl").read_text(encoding="utf-8").splitlines():
         with contextlib.suppress(json.JSONDecodeError):
@@ -207,7 +212,7 @@ def read_lines(out: Path) -> list[dict[str, Any]]:
 
 
 def _last_lines(printed: Sequence[str]) -> list[str]:
-    """Return where a job stood if it printed its stack, else its last lines."""
+    """Return the top of a job's stack if it printed one, else its last lines."""
     for number, line in enumerate(printed):
         if line.startswith("Current thread"):
             return list(printed[number + 1 : number + 1 + _ERROR_LINES])
@@ -217,7 +222,7 @@ def _last_lines(printed: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Make SIGTERM raise `SystemExit`, so that the jobs are ended before this process."""
+    """Make SIGTERM raise `SystemExit`, so that the jobs end before this process."""
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
@@ -230,20 +235,20 @@ def _terminable() -> Iterator[None]:
 
 
 def _own_group() -> None:
-    """Make a job's process the first of its group; it stays in the session of the terminal."""
+    """Make a job's process the leader of a process group in the terminal's session."""
     os.setpgrp()
-    # Writing the memory of a process with a CUDA context to a core file takes minutes.
+    # Writing a core file of a process with a CUDA context takes minutes.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a job's group."""
+    """Send a signal to a job's process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     _signal(process, signal.SIGKILL)
-    # A process that waits within the GPU's driver may outlive even this; the others go on.
+    # A process that waits in the GPU's driver may survive SIGKILL; do not wait for it.
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(1.0)

@@ -1,22 +1,21 @@
-"""Learning on one GPU: is it right, and how fast? Two stages, each ready to run unattended.
+"""Correctness and speed of learning on one GPU, in two unattended stages.
 
     python -m bench accelerate --stage check --out results/check       # 240 s at most
     python -m bench accelerate --stage measure --out results/measure   # 450 s at most
     python -m bench accelerate --collect results/measure               # into bench/results
 
-A stage is a list of jobs in order of worth. Each has its own process and limit; the stage has a
-deadline, and jobs that it leaves no time for are skipped. So the time given decides how much is
-measured: `--deadline 3600` runs everything. `--out` gets a line of JSON per job
-(`results.jsonl`), the logs of jobs that failed (`logs.txt`) and a table (`table.txt`).
+A stage is a list of jobs in order of importance. Each job has its own process and limit. Jobs that
+do not fit before the stage's deadline are skipped, and `--deadline 3600` runs everything. `--out`
+receives a line of JSON per job (`results.jsonl`), the logs of failed jobs (`logs.txt`) and a table
+(`table.txt`).
 
 `check` compares updates of each algorithm and way of running with eager ones, runs the tests
 marked `gpu`, and trains for some seconds.
 
-`measure` first compiles every row, side by side, which fills the caches. Then it measures one
-training at a time: algorithms with CleanRL's hyper-parameters and one environment each (Atari:
-eight), simulators on the CPU; 16 seeds in one update; environments on the GPU; updates alone and
-the floor below them. Without a GPU eager updates on the CPU stand in, which tries out the stages
-and measures nothing.
+`measure` first compiles all rows in parallel to fill the caches. Then it measures one training at a
+time: algorithms with CleanRL's hyper-parameters and one environment each (Atari: eight), simulators
+on the CPU; 16 seeds in one update; environments on the GPU; updates alone and their lower bound.
+Without a GPU the stages run eager updates on the CPU. Such figures only show that the stages work.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from bench.accelerate.rows import MODES, ROWS
 from bench.accelerate.runner import Job, Runner, read_lines
 
 DEADLINES_S = {"check": 240.0, "measure": 450.0}
-# On the CPU, which a stage only tries out.
+# Small sizes for trying out a stage on the CPU.
 CPU_OPTIONS: dict[str, dict[str, Any]] = {
     "ppo-atari": {"num_steps": 16, "update_epochs": 1},
     "ppo": {"num_steps": 256, "num_minibatches": 4},
@@ -48,7 +47,7 @@ CPU_OPTIONS: dict[str, dict[str, Any]] = {
 }
 NUM_LANES = 16
 NUM_COPIES = (4096, 16384, 1024, 256)
-# Environments in JAX, the first that is installed counts: its id and its module.
+# Id and module of environments in JAX. The first that is installed is measured.
 JAX_ENVIRONMENTS = (
     ("playground:CheetahRun", "mujoco_playground"),
     ("brax:halfcheetah", "brax"),
@@ -57,24 +56,24 @@ JAX_ENVIRONMENTS = (
 
 
 class Stage:
-    """The jobs of a stage.
+    """The jobs of both stages.
 
     Args:
-        device: of the updates.
+        device: device of the updates.
         seconds: measured time of each training.
     """
 
     def __init__(self, device: str, seconds: float) -> None:
         self._device, self._seconds = device, seconds
         self._on_gpu = device != "cpu"
-        # On the CPU eager updates stand in: nothing waits for a compiler.
+        # Eager updates on the CPU avoid compilation.
         self._fastest = "compile+cudagraph" if self._on_gpu else "eager"
         self._modes = MODES if self._on_gpu else ("eager",)
         self._usual = "auto" if self._on_gpu else "eager"
         self._warm_s = 3.0 if self._on_gpu else 0.5
 
     def check(self) -> Iterator[Job]:
-        """Yield the jobs that tell whether everything is right."""
+        """Yield the jobs that check correctness."""
         yield self._job("facts", "facts", 60, device=self._device)
         if self._on_gpu:
             yield from self._checks("cudagraph")
@@ -87,12 +86,12 @@ class Stage:
         yield from self._check_tests("gpu and slow")
 
     def measure(self) -> Iterator[Job]:
-        """Yield the jobs that tell how fast everything is."""
+        """Yield the jobs that measure speed."""
         yield self._job("facts", "facts", 60, device=self._device)
         fastest = self._fastest
         jax_name = next((name for name, module in JAX_ENVIRONMENTS if _is_installed(module)), None)
         rows = ("sac", "td3", "ppo", "ppo-atari")
-        # Side by side: compile everything once.
+        # In parallel: compile everything once.
         short = {"warm_s": 0.0, "seconds": min(4.0, self._seconds), "windows": False}
         for row in rows:
             yield self._train(f"compile {row}", row, fastest, alone=False, **short)
@@ -102,7 +101,7 @@ class Stage:
                 options = self._copies(env_id, NUM_COPIES[0])
                 name = f"compile {env_id}"
                 yield self._train(name, None, fastest, alone=False, options=options, **short)
-        # One at a time, in order of worth.
+        # One at a time, in order of importance.
         for row in rows:
             yield self._row(row, fastest)
             if ROWS[row].algorithm != "ppo":
@@ -114,7 +113,7 @@ class Stage:
             yield self._copies_job(jax_name, NUM_COPIES[0])
         if self._on_gpu:
             yield self._row("sac", "eager")
-        # What a longer deadline allows.
+        # Jobs for a longer deadline.
         yield self._floor(None)
         for row in ROWS:
             yield self._floor(row)
@@ -131,7 +130,7 @@ class Stage:
         yield self._train("train sac", "sac", self._usual, **short)
         yield self._train("train ppo-atari", "ppo-atari", self._usual, **short)
         options = self._copies("hotloop:CartPole", 1024)
-        # At random the mean return is 22; half a million steps on the CPU reach 200.
+        # A random policy has a mean return of 22; half a million steps on the CPU reach 200.
         reaches = {"reaches": 100.0} if self._on_gpu else {}
         yield self._train(
             "train CartPole on the device", None, self._usual, options=options, **reaches, **short
@@ -139,21 +138,21 @@ class Stage:
         yield self._train("train 16 seeds of sac", "sac", self._usual, lanes=NUM_LANES, **short)
 
     def _check_tests(self, marks: str) -> Iterator[Job]:
-        needed = ("mark.gpu", "mark.slow") if marks == "gpu and slow" else ("mark.gpu",)
+        required_marks = ("mark.gpu", "mark.slow") if marks == "gpu and slow" else ("mark.gpu",)
         for path in sorted((storage.ROOT / "tests").rglob("test_*.py")):
             text = path.read_text(encoding="utf-8")
-            if all(mark in text for mark in needed):
+            if all(mark in text for mark in required_marks):
                 name = path.relative_to(storage.ROOT).as_posix()
                 yield self._job(f"{name} ({marks})", "tests", 100, path=name, marks=marks)
 
     def _checks(self, mode: str) -> Iterator[Job]:
-        # Convolutions take longest.
+        # Rows with convolutions take longest and come last.
         for row in sorted(ROWS, key=lambda row: row.startswith("ppo")):
             group = f"{row} {mode}"
             yield self._job(f"check {group}", "check", 110, group=group, device=self._device)
 
     def _row(self, row: str, mode: str) -> Job:
-        """Return the measurement of a row; mode "overlap": the fastest one, overlapped."""
+        """Return the measurement of a row. Mode "overlap" is the fastest mode, overlapped."""
         options = {"overlap": True} if mode == "overlap" and self._on_gpu else {}
         return self._train(
             f"{row} {mode}",
@@ -189,14 +188,14 @@ class Stage:
         *,
         alone: bool = True,
         place: tuple[str, ...] = (),
-        **more: Any,
+        **options_of_job: Any,
     ) -> Job:
         arguments = {"row": row, "mode": mode, "device": self._device}
-        arguments |= {"warm_s": self._warm_s, "seconds": self._seconds, **more}
+        arguments |= {"warm_s": self._warm_s, "seconds": self._seconds, **options_of_job}
         if not self._on_gpu:
-            options = {**more.get("options", {}), **CPU_OPTIONS.get(row or "", {})}
+            options = {**options_of_job.get("options", {}), **CPU_OPTIONS.get(row or "", {})}
             arguments["options"] = options
-        # Starting, capturing and compiling from a warm cache take some 15 s.
+        # Starting, capturing and compiling from a warm cache take about 15 s.
         limit_s = 100 + arguments["warm_s"] + arguments["seconds"]
         return self._job(name, "train", limit_s, alone=alone, place=place, **arguments)
 
@@ -213,7 +212,7 @@ class Stage:
         text = json.dumps({"kind": kind, **arguments})
         command = [sys.executable, "-W", "ignore", "-m", "bench", "accelerate", "--job", text]
         least_s = 15.0 + self._seconds if alone else 10.0
-        # Some cores take minutes for what a GPU's machine does in one.
+        # A CPU takes several times as long as a GPU machine.
         return Job(name, command, limit_s * (1 if self._on_gpu else 3), alone, least_s, place)
 
 
@@ -227,13 +226,13 @@ def gpu_name() -> str | None:
     """Return the first GPU's name by nvidia-smi, or None."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-        return done.stdout.splitlines()[0].strip()
+        completed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return completed.stdout.splitlines()[0].strip()
     return None
 
 
-def collected(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the lines of a stage in the form that results are stored and tables are made from."""
+def results_by_place(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the figures of a stage's lines in the form of stored results."""
     stored: dict[str, Any] = {}
     for line in lines:
         figures = line["figures"]
@@ -243,36 +242,36 @@ def collected(lines: list[dict[str, Any]]) -> dict[str, Any]:
             figures = {"missing": line["error"].splitlines()[-1][:200]}
         if line["place"] and (line["status"] != "skipped" or figures):
             *parents, key = line["place"]
-            where = stored
+            parent_entry = stored
             for parent in parents:
-                where = where.setdefault(parent, {})
-            where[key] = figures
+                parent_entry = parent_entry.setdefault(parent, {})
+            parent_entry[key] = figures
     return stored
 
 
 def collect(out: Path) -> Path:
-    """Store a folder's results under the name of its GPU; earlier ones of other rows stay.
+    """Store a folder's results under the name of its GPU, merged with earlier results.
 
     Raises:
-        SystemExit: the folder lacks the machine's facts.
+        SystemExit: the folder has no facts of the machine.
     """
-    stored = collected(read_lines(out))
+    stored = results_by_place(read_lines(out))
     if "device" not in stored:
-        raise SystemExit(f"{out} holds no facts of the machine: see its table.txt")
+        raise SystemExit(f"{out} has no facts of the machine: see its table.txt")
     cpu = "cuda" not in stored["device"]
     name = "cpu" if cpu else re.sub(r"[^A-Za-z0-9]+", "-", stored["device"]["name"]).strip("-")
     name = f"accelerate_{name}"
     if (storage.RESULTS / f"{name}.json").is_file():
-        stored = _merged(storage.load(name), stored)
+        stored = _merge(storage.load(name), stored)
     return storage.save(name, stored)
 
 
-def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return both; where both have a training's figures, the new ones."""
+def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Merge two results; figures of `new` replace those of `old`."""
     merged = dict(old)
     for key, value in new.items():
         nested = isinstance(value, dict) and "steps_per_s" not in value and key != "device"
-        merged[key] = _merged(old[key], value) if nested and key in old else value
+        merged[key] = _merge(old[key], value) if nested and key in old else value
     return merged
 
 
@@ -298,29 +297,29 @@ def main() -> int:
     )
     parser.add_argument("--stage", choices=list(DEADLINES_S))
     parser.add_argument("--out", type=Path, help="folder for the results of a stage")
-    parser.add_argument("--collect", type=Path, metavar="DIR", help="store a folder's results")
-    parser.add_argument("--deadline", type=float, metavar="S", help="for the whole stage")
-    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is a GPU)")
-    parser.add_argument("--side-by-side", type=int, help="jobs at once (default: by the cores)")
-    parser.add_argument("--seconds", type=float, help="of each training (default: 8; CPU: 4)")
-    parser.add_argument("--only", default="", help="jobs whose name contains this")
+    parser.add_argument("--collect", type=Path, metavar="DIR", help="store the results of a folder")
+    parser.add_argument("--deadline", type=float, metavar="S", help="time limit of the whole stage")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda if there is a GPU)")
+    parser.add_argument("--side-by-side", type=int, help="concurrent jobs (default: by cores)")
+    parser.add_argument("--seconds", type=float, help="per training (default: 8, on the CPU 4)")
+    parser.add_argument("--only", default="", help="run only jobs whose name contains this")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
-        from bench.accelerate import work
+        from bench.accelerate import jobs
 
-        return work.main(options.job)
+        return jobs.main(options.job)
     if options.collect:
         print(f"stored: {collect(options.collect)}\nnext: python -m bench tables")
         return 0
     if not (options.stage and options.out):
-        parser.error("--stage check or --stage measure needs --out DIR, or give --collect DIR")
+        parser.error("expected --stage check or measure with --out DIR, or --collect DIR")
 
     gpu = gpu_name()
     device = options.device or ("cuda" if gpu else "cpu")
     seconds = options.seconds or (4.0 if device == "cpu" else 8.0)
     cores = len(os.sched_getaffinity(0))
-    # A process compiles in some threads of its own, and a GPU has memory for a dozen.
+    # A process compiles in several threads, and a GPU has memory for a dozen processes.
     side_by_side = options.side_by_side or max(1, min(10, cores * 2 // 3))
     versions = storage.versions_of(("hotloop", "torch", "numpy", "triton"))
     if shutil.which("nvidia-smi") is None:
@@ -330,7 +329,7 @@ def main() -> int:
         options.out,
         started + (options.deadline or DEADLINES_S[options.stage]),
         side_by_side=side_by_side,
-        about={"gpu": gpu, "versions": versions},
+        shared_entries={"gpu": gpu, "versions": versions},
         environment={
             "TORCHINDUCTOR_COMPILE_THREADS": str(max(1, 2 * cores // side_by_side)),
             "OMP_NUM_THREADS": "1",
@@ -343,9 +342,9 @@ def main() -> int:
         runner.run(jobs)
     finally:
         text = table(runner.lines)
-        stored = collected(runner.lines)
+        stored = results_by_place(runner.lines)
         if options.stage == "measure" and "device" in stored:
-            text += "\n\n" + tables.all_of(stored)
+            text += "\n\n" + tables.all_tables(stored)
         text += f"\n{options.stage} took {time.monotonic() - started:.0f} s"
         (options.out / "table.txt").write_text(text + "\n", encoding="utf-8")
         print(f"\n{text}", flush=True)

@@ -1,4 +1,4 @@
-"""Tables of `accelerate`, made from the stored results; one for each GPU."""
+"""Tables of `accelerate`, one for each GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from bench import storage
 from bench.accelerate.rows import MODES, ROWS
-from bench.markdown import table, times
+from bench.markdown import format_ratio, table
 
-# The overlapped training is compiled and captured, too.
+# The overlapped training is also compiled and captured.
 _WAYS = (*MODES, "overlap")
 
 
@@ -25,7 +25,7 @@ def summary(figures: dict[str, Any]) -> str:
         if figures.get("busy") is not None:
             parts.append(f"GPU busy {figures['busy']:.0%}")
         if figures.get("launches") is not None:
-            parts.append(f"{figures['launches']:.1f} launches an update")
+            parts.append(f"{figures['launches']:.1f} launches per update")
         return ", ".join(parts)
     if "passed" in figures:
         return ", ".join(f"{figures[key]} {key}" for key in ("passed", "failed", "skipped"))
@@ -37,20 +37,20 @@ def summary(figures: dict[str, Any]) -> str:
 
 
 def floor_s(row: dict[str, Any], of_device: dict[str, float | None]) -> float:
-    """Return the longest of the times that its bytes, its arithmetic and one launch take."""
+    """Return the lower bound of an update: the longest of bytes, arithmetic and one launch."""
     launch = of_device["replay_s"] or of_device["launch_s"] or 0.0
     rates = of_device["bytes_per_s"] or 1.0, of_device["flop_per_s"] or 1.0
     return max(row["size_bytes"] / rates[0], row["flop"] / rates[1], launch)
 
 
 def speed_table(stored: dict[str, Any]) -> str:
-    """Return steps/s by way of running, above LeanRL's published figures."""
-    rows = [["steps/s", *_WAYS, "over eager", "GPU busy", "launches an update"]]
+    """Return steps/s by way of running, with LeanRL's published figures below."""
+    rows = [["steps/s", *_WAYS, "over eager", "GPU busy", "launches per update"]]
     for name, entry in stored["table"].items():
         by_way = entry["modes"]
         rates = [_rate(by_way.get(way)) for way in _WAYS]
         known = [rate for rate in rates[: len(MODES)] if rate is not None]
-        gain = "–" if rates[0] is None else f"{times(max(known) / rates[0])}×"
+        gain = "–" if rates[0] is None else f"{format_ratio(max(known) / rates[0])}×"
         rows.append(
             [
                 ROWS[name].title,
@@ -67,20 +67,20 @@ def speed_table(stored: dict[str, Any]) -> str:
 
 
 def floor_table(stored: dict[str, Any]) -> str:
-    """Return the times of updates alone, µs, and the floor."""
-    found = stored["floor"]
-    if "bytes_per_s" not in found.get("device", {}):
+    """Return the durations of updates alone and their lower bound in µs."""
+    floors = stored["floor"]
+    if "bytes_per_s" not in floors.get("device", {}):
         return ""
-    rows = [["an update alone, µs", *MODES, "floor", "bytes", "MFLOP"]]
-    for name, row in found.get("rows", {}).items():
+    rows = [["one update alone, µs", *MODES, "lower bound", "bytes", "MFLOP"]]
+    for name, row in floors.get("rows", {}).items():
         if "missing" in row:
             continue
         cells = [_us(row["modes"].get(mode, {"missing": ""})) for mode in MODES]
-        floor = f"{1e6 * floor_s(row, found['device']):,.1f}"
+        floor = f"{1e6 * floor_s(row, floors['device']):,.1f}"
         size, flop = f"{row['size_bytes'] / 1e6:,.2f} MB", f"{row['flop'] / 1e6:,.1f}"
         rows.append([ROWS[name].title, *(cell.removesuffix(" µs") for cell in cells)])
         rows[-1] += [floor, size, flop]
-    return table(*rows) + f"\n\n{_device_sentence(found['device'])}"
+    return table(*rows) + f"\n\n{_device_sentence(floors['device'])}"
 
 
 def _device_sentence(of_device: dict[str, float | None]) -> str:
@@ -92,17 +92,19 @@ def _device_sentence(of_device: dict[str, float | None]) -> str:
     if of_device["replay_s"] is not None and of_device["in_graph_s"] is not None:
         parts.append(f"{1e6 * of_device['replay_s']:.1f} µs for a graph of one")
         parts.append(f"{1e6 * of_device['in_graph_s']:.2f} µs each in a graph of a hundred")
-    return "Measured of the device: " + ", ".join(parts) + "."
+    return "Measured rates of the device: " + ", ".join(parts) + "."
 
 
 def seeds_table(stored: dict[str, Any]) -> str:
-    """Return the speed of K seeds of SAC in one update, beside that of one alone."""
+    """Return the speed of K seeds of SAC in one update, compared with one seed."""
     alone = stored.get("table", {}).get("sac", {}).get("modes", {}).get(MODES[-1])
     entries = {"1": alone or {}, **stored["seeds"]}
-    rows = [["seeds of SAC HalfCheetah-v5 at once", "steps/s in all", "over one"]]
+    rows = [["vectorized seeds of SAC HalfCheetah-v5", "steps/s of all seeds", "over one seed"]]
     for count, entry in entries.items():
-        rate, one = _rate(entry), _rate(alone)
-        ratio = "–" if rate is None or one is None else f"{times(rate / one)}×"
+        rate, single_rate = _rate(entry), _rate(alone)
+        ratio = (
+            "–" if rate is None or single_rate is None else f"{format_ratio(rate / single_rate)}×"
+        )
         rows.append([count, _cell(rate), ratio])
     return table(*rows)
 
@@ -117,7 +119,7 @@ def copies_table(stored: dict[str, Any]) -> str:
 
 
 def load_table(stored: dict[str, Any]) -> str:
-    """Return the GPU's utilization by NVML throughout trainings: its mean, and its area."""
+    """Return the GPU's utilization (NVML) during trainings: mean and area."""
     rows = [["GPU utilization (NVML)", "mean", "utilization × seconds for 10,000 steps"]]
     for name, entry in stored["table"].items():
         for way in _WAYS:
@@ -136,24 +138,24 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "copies": copies_table,
     "load": load_table,
 }
-# The load is measured within the trainings of the table.
+# The load is measured during the trainings of the table.
 _PARTS = {"load": "table"}
 
 
-def all_of(stored: dict[str, Any]) -> str:
+def all_tables(stored: dict[str, Any]) -> str:
     """Return all tables of one device."""
-    made = [make(stored) for part, make in TABLES.items() if stored.get(_PARTS.get(part, part))]
-    return "\n\n".join(filter(None, made))
+    texts = [make(stored) for part, make in TABLES.items() if stored.get(_PARTS.get(part, part))]
+    return "\n\n".join(filter(None, texts))
 
 
 def page_table(part: str) -> str:
-    """Return a part's tables for the page, of every GPU that was measured; empty if none was."""
-    made = []
+    """Return a part's tables of all measured GPUs for the page, or an empty string."""
+    texts = []
     for path in sorted(storage.RESULTS.glob("accelerate_*.json")):
         stored = storage.load(path.stem)
         if stored.get(_PARTS.get(part, part)) and "cuda" in stored["device"]:
-            made.append(f"{stored['device']['name']}:\n\n{TABLES[part](stored)}")
-    return "\n\n".join(made)
+            texts.append(f"{stored['device']['name']}:\n\n{TABLES[part](stored)}")
+    return "\n\n".join(texts)
 
 
 def _rate(figures: dict[str, Any] | None) -> float | None:
@@ -169,7 +171,7 @@ def _us(entry: dict[str, Any]) -> str:
 
 
 def _over_modes(by_way: dict[str, Any], key: str, form: str) -> str:
-    """Return the figures of the first and the last way: "12% → 71%"."""
+    """Return the figures of the first and the last mode, such as "12% → 71%"."""
     known = [x for mode in MODES if (x := by_way.get(mode, {}).get(key)) is not None]
     if not known:
         return "–"

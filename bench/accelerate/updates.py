@@ -1,4 +1,4 @@
-"""Updates alone, of made-up batches of an environment's shapes: no simulator is needed."""
+"""Updates with synthetic batches of an environment's shapes, without a simulator."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from bench.accelerate.rows import Row
 
 
 class Spaces(NamedTuple):
-    """What networks are made for."""
+    """Observation and action space of an environment."""
 
     obs_spec: Any
     action_spec: Any
 
 
 class Updates(NamedTuple):
-    """A learner with nothing around it.
+    """A learner with a fixed batch.
 
     Attributes:
-        learner: owns the state.
-        batch: what it learns from, on its device.
+        learner: learner with its state.
+        batch: batch on the learner's device.
         batch_size: B.
     """
 
@@ -35,17 +35,17 @@ class Updates(NamedTuple):
     batch_size: int
 
     def make(self, count: int) -> None:
-        """Make updates, one after another; nothing is waited for, and their metrics are let go."""
+        """Make updates without synchronization and discard their metrics."""
         for _ in range(count):
             self.learner.update(self.batch)
         self.learner.metrics.clear()
 
 
 def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Updates:
-    """Return a learner of a row that learns from a made-up batch.
+    """Return a learner of a row with a synthetic batch.
 
     Raises:
-        ConfigError: this machine can't do what `mode` asks for.
+        ConfigError: this machine does not support `mode`.
     """
     from hotloop.learner import UpdateRule
 
@@ -74,10 +74,10 @@ def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Up
 
 
 def make_launches(row: Row, mode: str, device: torch.device) -> tuple[Any, Any]:
-    """Return a learner, and what makes its updates from a full buffer on the device.
+    """Return a learner and the launches of its updates from a full buffer on the device.
 
     Raises:
-        ConfigError: this machine can't do what `mode` asks for.
+        ConfigError: this machine does not support `mode`.
     """
     from hotloop.training.device_replay import Launches, ReplayOnDevice
 
@@ -102,7 +102,7 @@ def make_launches(row: Row, mode: str, device: torch.device) -> tuple[Any, Any]:
 
 
 def spaces(row: Row) -> Spaces:
-    """Return an environment's spaces, without the environment."""
+    """Return the spaces of a row's environment without making it."""
     from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 
     shape, dtype = row.obs
@@ -120,7 +120,7 @@ def spaces(row: Row) -> Spaces:
 
 
 def make_batch(row: Row, size: int, device: torch.device, seed: int = 0) -> Any:
-    """Return a made-up batch of B rows: the same on every machine."""
+    """Return a synthetic batch of B rows, the same on every machine."""
     rng = np.random.default_rng(seed)
 
     def obs() -> np.ndarray:
@@ -138,8 +138,9 @@ def make_batch(row: Row, size: int, device: torch.device, seed: int = 0) -> Any:
     else:
         action = rng.integers(0, number, size)
     if row.algorithm == "ppo":
-        from hotloop.algorithms.ppo import Batch
+        from hotloop.algorithms import ppo
 
+        batch_type: Any = ppo.Batch
         fields: dict[str, Any] = {
             "obs": obs(),
             "action": action,
@@ -149,8 +150,9 @@ def make_batch(row: Row, size: int, device: torch.device, seed: int = 0) -> Any:
             "returns": numbers(),
         }
     else:
-        from hotloop.training import Batch
+        from hotloop.training import ReplayBatch
 
+        batch_type = ReplayBatch
         fields = {
             "obs": obs(),
             "action": action,
@@ -159,4 +161,4 @@ def make_batch(row: Row, size: int, device: torch.device, seed: int = 0) -> Any:
             "discount": (rng.random(size) > 0.05).astype(np.float32),
             "importance": np.ones(size, np.float32),
         }
-    return Batch(**{name: torch.from_numpy(x).to(device) for name, x in fields.items()})
+    return batch_type(**{name: torch.from_numpy(x).to(device) for name, x in fields.items()})

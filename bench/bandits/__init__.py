@@ -1,1 +1,1 @@
-"""Bandits: a post's program, peers, and the kernels."""
+"""Bandits: a blog post's program, other libraries, and hotloop's kernels."""

@@ -1,7 +1,7 @@
-"""Contenders of `bench bandit`: the post's versions, NumPy, Numba, the peers, hotloop.
+"""Contenders of `bench bandit`: the post's versions, NumPy, Numba, other libraries, hotloop.
 
-All play the ε-greedy agent with sample averages, ε = 0.1, on the book's testbed: ten arms, true
-values ~ N(0, 1) drawn anew for each run, rewards ~ N(true value, 1).
+All play the ε-greedy agent with sample averages, ε = 0.1, on the book's testbed: ten arms, new true
+values ~ N(0, 1) for each run, rewards ~ N(true value, 1).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from bench.bandits import post
 from bench.bandits.peers import epsilongreedy, mabwiser, pymab, smpybandits
 from bench.bandits.plays import ARMS, EPSILON, Moments, Play
-from bench.measuring import Missing, imported
+from bench.measuring import Missing, import_library
 
 
-def seed_version(version: str) -> Play:
-    """One of the seed's."""
+def post_version(version: str) -> Play:
+    """Return a version of the post's program."""
     if version in ("configuration_objects", "plain_dictionaries"):
-        imported("omegaconf")
+        import_library("omegaconf")
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         return Moments.of(post.play(version, num_runs, num_steps, seed))
@@ -30,19 +30,19 @@ def seed_version(version: str) -> Play:
     return play
 
 
-def numpy_a_run() -> Play:
-    """Arrays, one run at a time; what does not depend on the arms is drawn beforehand."""
+def numpy_per_run() -> Play:
+    """Return a NumPy program for one run at a time that draws noise and explorations in advance."""
 
-    def one(num_steps: int, rng: np.random.Generator) -> float:
+    def play_run(num_steps: int, rng: np.random.Generator) -> float:
         true_values = rng.standard_normal(ARMS)
         noise = rng.standard_normal(num_steps)
         explores = rng.random(num_steps) < EPSILON
-        others = rng.integers(ARMS, size=num_steps)
+        random_arms = rng.integers(ARMS, size=num_steps)
         estimates, counts = np.zeros(ARMS), np.zeros(ARMS)
         rewards = np.zeros(num_steps)
         for step in range(num_steps):
             if explores[step]:
-                arm = others[step]
+                arm = random_arms[step]
             else:
                 best = np.flatnonzero(estimates == estimates.max())
                 arm = best[0] if len(best) == 1 else best[rng.integers(len(best))]
@@ -53,13 +53,13 @@ def numpy_a_run() -> Play:
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         rng = np.random.default_rng(seed)
-        return Moments.of([one(num_steps, rng) for _ in range(num_runs)])
+        return Moments.of([play_run(num_steps, rng) for _ in range(num_runs)])
 
     return play
 
 
 def numpy_over_runs() -> Play:
-    """A step of all runs at once."""
+    """Return a NumPy program that steps all runs at once."""
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         rng = np.random.default_rng(seed)
@@ -69,7 +69,7 @@ def numpy_over_runs() -> Play:
         every = np.arange(num_runs)
         for _ in range(num_steps):
             arm = estimates.argmax(axis=1)
-            # Ties are drawn only where there are any: after some steps that is almost nowhere.
+            # Ties are broken only in runs that have any, which become rare after some steps.
             is_best = estimates == estimates[every, arm][:, None]
             tied = np.flatnonzero(np.count_nonzero(is_best, axis=1) > 1)
             if len(tied):
@@ -101,7 +101,7 @@ def _loop(
             if rng.random() < epsilon:
                 chosen = int(rng.random() * num_arms)
             else:
-                # Draws among equals in one pass: the n-th of them takes over with chance 1 / n.
+                # Break ties in one pass: the n-th equal arm replaces the choice with chance 1 / n.
                 ties = 1
                 for arm in range(1, num_arms):
                     if estimates[arm] > estimates[chosen]:
@@ -118,8 +118,8 @@ def _loop(
 
 
 def numba_loop() -> Play:
-    """The plain loop, compiled: what most people would write once NumPy is too slow."""
-    loop = imported("numba").njit(_loop)
+    """Return the plain loop, compiled by Numba."""
+    loop = import_library("numba").njit(_loop)
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         means = np.empty(num_runs)
@@ -130,15 +130,18 @@ def numba_loop() -> Play:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def hotloop_plays(agents: Sequence[Any], environment: Any, threads: int) -> Play:
-    """hotloop: one agent by `run`, several by `compare`; the reward is the first one's."""
-    bandits = imported("hotloop.bandits")
+    """Return a program that plays one agent by `run` or several by `compare`.
+
+    The reward is that of the first agent.
+    """
+    bandits = import_library("hotloop.bandits")
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         sizes = {"num_runs": num_runs, "num_steps": num_steps, "seed": seed, "threads": threads}
@@ -152,49 +155,52 @@ def hotloop_plays(agents: Sequence[Any], environment: Any, threads: int) -> Play
 
 
 def hotloop(threads: int) -> Play:
-    """hotloop's kernels at what all contenders play."""
+    """Return hotloop's kernels for the common task."""
     if threads > cores():
         raise Missing(f"needs {threads} cores")
-    bandits = imported("hotloop.bandits")
-    agent, environment = bandits.EpsilonGreedy(epsilon=EPSILON), bandits.Gaussian(num_arms=ARMS)
+    bandits = import_library("hotloop.bandits")
+    agent, environment = (
+        bandits.EpsilonGreedy(epsilon=EPSILON),
+        bandits.GaussianRewards(num_arms=ARMS),
+    )
     return hotloop_plays([agent], environment, threads)
 
 
-class Way(NamedTuple):
-    """A contender."""
+class BanditContender(NamedTuple):
+    """A contender of `bench bandit`."""
 
-    about: str
+    label: str
     make: Callable[[], Play]
     runs: int
-    """So many a call; where it is less than a grid point's, that is extrapolated."""
+    """Runs per call. With fewer than a grid point has, the grid point is extrapolated."""
     kind: str
-    """seed, plain, peer or hotloop."""
+    """`seed` (the post's), `plain`, `peer` or `hotloop`."""
     remark: str = ""
 
 
-WAYS: dict[str, Way] = {
+WAYS: dict[str, BanditContender] = {
     **{
-        name: Way(about, functools.partial(seed_version, name), 1, "seed")
-        for name, (about, _) in post.VERSIONS.items()
+        name: BanditContender(label, functools.partial(post_version, name), 1, "seed")
+        for name, (label, _) in post.VERSIONS.items()
     },
-    "numpy_a_run": Way("NumPy, one run at a time", numpy_a_run, 5, "plain"),
-    "numpy_over_runs": Way("NumPy, 2000 runs at once", numpy_over_runs, 2000, "plain"),
-    "numba_loop": Way("Numba, one run at a time", numba_loop, 2000, "plain"),
-    "epsilongreedy": Way("EpsilonGreedy (pure Python)", epsilongreedy, 10, "peer"),
-    "pymab": Way("PyMAB (Rust)", pymab, 20, "peer"),
-    "smpybandits": Way(
+    "numpy_a_run": BanditContender("NumPy, one run at a time", numpy_per_run, 5, "plain"),
+    "numpy_over_runs": BanditContender("NumPy, 2000 runs at once", numpy_over_runs, 2000, "plain"),
+    "numba_loop": BanditContender("Numba, one run at a time", numba_loop, 2000, "plain"),
+    "epsilongreedy": BanditContender("EpsilonGreedy (pure Python)", epsilongreedy, 10, "peer"),
+    "pymab": BanditContender("PyMAB (Rust)", pymab, 20, "peer"),
+    "smpybandits": BanditContender(
         "SMPyBandits",
         smpybandits,
         2,
         "peer",
         "exploits the largest sum of rewards instead of the largest mean",
     ),
-    "mabwiser": Way("MABWiser", mabwiser, 1, "peer"),
-    "hotloop": Way("hotloop, one thread", lambda: hotloop(1), 2000, "hotloop"),
-    "hotloop_two": Way("hotloop, two threads", lambda: hotloop(2), 2000, "hotloop"),
+    "mabwiser": BanditContender("MABWiser", mabwiser, 1, "peer"),
+    "hotloop": BanditContender("hotloop, one thread", lambda: hotloop(1), 2000, "hotloop"),
+    "hotloop_two": BanditContender("hotloop, two threads", lambda: hotloop(2), 2000, "hotloop"),
 }
 
-# Known, and not to be had from the package index.
+# Programs that are not on the package index.
 UNAVAILABLE = {
     "libbandit": "libbandit (C++)",
     "chapter_2": "ShangtongZhang's reinforcement-learning-an-introduction, chapter 2",

@@ -1,4 +1,4 @@
-"""The peers' bandits: libraries that play ε-greedy on Gaussian arms."""
+"""Other libraries that play ε-greedy on Gaussian arms."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import random
 import numpy as np
 
 from bench.bandits.plays import ARMS, EPSILON, Moments, Play
-from bench.measuring import imported
+from bench.measuring import import_library
 
 
 def pymab() -> Play:
-    """PyMAB 2, its engine in Rust; ten replicates a bandit, as it has a fixed cost a bandit."""
-    library, policies = imported("pymab"), imported("pymab.policies")
+    """Return PyMAB 2 with its Rust engine, with ten replicates to spread its cost per bandit."""
+    library, policies = import_library("pymab"), import_library("pymab.policies")
 
-    def one(num_runs: int, num_steps: int, rng: np.random.Generator) -> float:
+    def play_bandit(num_runs: int, num_steps: int, rng: np.random.Generator) -> float:
         experiment = library.Experiment(
             environment=library.BanditEnvironment(means=rng.standard_normal(ARMS)),
             policies={"epsilon": policies.EpsilonGreedyPolicy(n_arms=ARMS, epsilon=EPSILON)},
@@ -33,24 +33,24 @@ def pymab() -> Play:
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         rng = np.random.default_rng(seed)
         sizes = [min(10, num_runs - first) for first in range(0, num_runs, 10)]
-        # The replicates of one bandit are no independent runs of the testbed: their mean is one.
-        return Moments.of([one(size, num_steps, rng) for size in sizes])
+        # Replicates share a bandit, so only their mean is an independent run of the testbed.
+        return Moments.of([play_bandit(size, num_steps, rng) for size in sizes])
 
     return play
 
 
 def mabwiser() -> Play:
-    """MABWiser: a prediction and a partial fit a step."""
-    library = imported("mabwiser.mab")
+    """Return MABWiser, with a prediction and a partial fit per step."""
+    library = import_library("mabwiser.mab")
 
-    def one(num_steps: int, rng: np.random.Generator) -> float:
+    def play_run(num_steps: int, rng: np.random.Generator) -> float:
         policy = library.LearningPolicy.EpsilonGreedy(epsilon=EPSILON)
         agent = library.MAB(list(range(ARMS)), policy, seed=int(rng.integers(2**31)))
         true_values = rng.standard_normal(ARMS)
         noise = rng.standard_normal(num_steps)
         total = 0.0
         for step in range(num_steps):
-            # It predicts nothing before the first fit; any arm is as good as another by then.
+            # It cannot predict before the first fit, when all arms are alike.
             arm = agent.predict() if step else 0
             reward = true_values[arm] + noise[step]
             agent.partial_fit([arm], [reward])
@@ -59,21 +59,21 @@ def mabwiser() -> Play:
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         rng = np.random.default_rng(seed)
-        return Moments.of([one(num_steps, rng) for _ in range(num_runs)])
+        return Moments.of([play_run(num_steps, rng) for _ in range(num_runs)])
 
     return play
 
 
 def smpybandits() -> Play:
-    """SMPyBandits: `choice`, `draw` and `getReward` a step, as its evaluator calls them."""
-    special = imported("scipy.special")
-    # A name that SciPy has dropped and that SMPyBandits imports; ε-greedy does not call it.
+    """Return SMPyBandits, with `choice`, `draw` and `getReward` per step as in its evaluator."""
+    special = import_library("scipy.special")
+    # SMPyBandits imports this name, which SciPy has removed. ε-greedy does not call it.
     if not hasattr(special, "btdtri"):
         special.btdtri = special.betaincinv
     with contextlib.redirect_stdout(io.StringIO()), np.errstate(divide="ignore"):
-        policies, arms = imported("SMPyBandits.Policies"), imported("SMPyBandits.Arms")
+        policies, arms = import_library("SMPyBandits.Policies"), import_library("SMPyBandits.Arms")
 
-    def one(num_steps: int) -> float:
+    def play_run(num_steps: int) -> float:
         bandit = [
             arms.Gaussian(random.gauss(0.0, 1.0), sigma=1.0, mini=-math.inf, maxi=math.inf)
             for _ in range(ARMS)
@@ -91,16 +91,16 @@ def smpybandits() -> Play:
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         random.seed(seed)
         np.random.seed(seed)  # noqa: NPY002 (it draws from both)
-        return Moments.of([one(num_steps) for _ in range(num_runs)])
+        return Moments.of([play_run(num_steps) for _ in range(num_runs)])
 
     return play
 
 
 def epsilongreedy() -> Play:
-    """The package EpsilonGreedy: pure Python, its own loop."""
-    library = imported("EpsilonGreedy")
+    """Return the package EpsilonGreedy, pure Python with its own loop."""
+    library = import_library("EpsilonGreedy")
 
-    def one(num_steps: int, rng: random.Random) -> float:
+    def play_run(num_steps: int, rng: random.Random) -> float:
         arms = [
             library.Arm(name=str(arm), distribution="normal", mu=rng.gauss(0.0, 1.0))
             for arm in range(ARMS)
@@ -111,6 +111,6 @@ def epsilongreedy() -> Play:
 
     def play(num_runs: int, num_steps: int, seed: int) -> Moments:
         rng = random.Random(seed)
-        return Moments.of([one(num_steps, rng) for _ in range(num_runs)])
+        return Moments.of([play_run(num_steps, rng) for _ in range(num_runs)])
 
     return play

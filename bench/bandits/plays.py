@@ -1,4 +1,4 @@
-"""Play of a contender: what it is asked for, and what can be added up of its rewards."""
+"""Interface of a contender, and moments of its rewards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARMS, EPSILON = 10, 0.1
 
 
 class Moments(NamedTuple):
-    """Of the mean rewards of some runs: what can be added up over calls."""
+    """Additive moments of the runs' mean rewards."""
 
     runs: int = 0
     total: float = 0.0
@@ -22,23 +22,23 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, means: Sequence[float] | Floats) -> Moments:
-        """From each run's mean."""
+        """Return the moments of the runs' means."""
         values = np.asarray(means, np.float64)
         return cls(len(values), float(values.sum()), float(np.square(values).sum()))
 
     @classmethod
     def of_estimate(cls, runs: int, mean: float, se: float) -> Moments:
-        """From the mean over runs and its standard error."""
+        """Return the moments from the mean over runs and its standard error."""
         return cls(runs, runs * mean, runs * (mean * mean + (runs - 1) * se * se))
 
     def plus(self, other: Moments) -> Moments:
-        """Both together."""
+        """Return the moments of both."""
         return Moments(
             self.runs + other.runs, self.total + other.total, self.squares + other.squares
         )
 
     def estimate(self) -> dict[str, float]:
-        """Mean, its standard error (endless for a single run) and the number of runs."""
+        """Return the mean, its standard error (infinite for one run) and the number of runs."""
         mean = self.total / self.runs
         se = math.inf
         if self.runs > 1:
@@ -48,4 +48,4 @@ class Moments(NamedTuple):
 
 
 Play = Callable[[int, int, int], Moments]
-"""(num_runs, num_steps, seed) -> what the runs got."""
+"""(num_runs, num_steps, seed) -> moments of the rewards."""

@@ -1,15 +1,15 @@
-"""The program of a post, and its author's fixes one after another.
+"""A blog post's bandit program and its author's successive fixes.
 
-The post is "Speeding up a multiarmed bandit by 30x". It prints `argmax` and describes the rest;
-from that the program is rebuilt here: the ε-greedy agent of Sutton and Barto's chapter 2 with
-sample averages on ten arms, true values ~ N(0, 1), rewards ~ N(true value, 1); it keeps what both
-panels of the book's figure 2.2 are drawn from. All four versions are right; what differs is what
-surrounds the arithmetic:
+The post is "Speeding up a multiarmed bandit by 30x". It shows the code of `argmax` and describes
+the rest. This module reconstructs the program: the ε-greedy agent of Sutton and Barto's chapter 2
+with sample averages on ten arms, true values ~ N(0, 1), rewards ~ N(true value, 1). It records the
+data of both panels of the book's figure 2.2. All four versions are correct and differ only in the
+code around the arithmetic:
 
-1. `ConfigurationObjects`: what Hydra hands out are omegaconf objects; the hot loop uses them.
-2. `PlainDictionaries`: the same, but for the line that makes dictionaries of them.
-3. `EagerArrays`: NumPy arrays and its argmax, and debug messages with an array in an f-string.
-4. `LazyMessages`: the logging library fills in the message, if anybody wants it. The author's last.
+1. `ConfigurationObjects`: the hot loop uses Hydra's omegaconf objects.
+2. `PlainDictionaries`: the same, with the objects converted to dictionaries.
+3. `EagerArrays`: NumPy arrays and argmax, and debug messages with an array in an f-string.
+4. `LazyMessages`: the logging library formats messages on demand. The author's final version.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ SETTINGS: dict[str, Any] = {
     },
 }
 
-# What the author tells, of a desktop of unknown make. The figures of the two fixes are of a whole
-# program of unknown size on eight processes: their ratios are what they say.
+# The author's figures on an unspecified desktop. Those of the two fixes are for a whole program of
+# unknown size on eight processes, so only their ratios are meaningful.
 PUBLISHED = {
     "configuration_objects": "250 ms a run of 1000 steps, some 10 minutes a grid point",
     "plain_dictionaries": "from over 100 s to below 10",
@@ -52,39 +52,39 @@ PUBLISHED = {
 
 @functools.cache
 def configuration() -> Any:
-    """The settings as a program with Hydra gets them."""
+    """Return the settings in the form that Hydra passes to a program."""
     return importlib.import_module("omegaconf").OmegaConf.create(SETTINGS)
 
 
 class ConfigurationObjects:
-    """Version 1: what holds the values is what the configuration file became."""
+    """Version 1, which stores values in configuration objects."""
 
     def __init__(self, random: np.random.RandomState) -> None:
         self.random = random
         self.settings = configuration()
-        self.bandit = self.taken(self.settings.bandit.copy())
-        self.agent = self.taken(self.settings.agent.copy())
+        self.bandit = self.convert(self.settings.bandit.copy())
+        self.agent = self.convert(self.settings.agent.copy())
         self.true_values = self.bandit["true_values"]
         for arm in list(self.true_values.keys()):
-            drawn = self.random.normal(self.bandit["mean"], self.bandit["spread"])
-            self.true_values[arm] = float(drawn)
+            value = self.random.normal(self.bandit["mean"], self.bandit["spread"])
+            self.true_values[arm] = float(value)
         self.best = max(self.true_values.keys(), key=lambda arm: self.true_values[arm])
         self.estimates = self.agent["estimates"]
         self.counts = self.agent["counts"]
 
-    def taken(self, part: Any) -> Any:
-        """A part of the configuration, as it came."""
+    def convert(self, part: Any) -> Any:
+        """Return a part of the configuration unchanged."""
         return part
 
     def argmax(self) -> int:
-        """The arm with the largest estimate, drawn among equals; the post prints this one."""
+        """Return the arm with the largest estimate, random among equals, as in the post."""
         estimates = np.array(list(self.estimates.values()))
         best = np.argwhere(estimates == np.max(estimates)).flatten().tolist()
-        at = self.random.choice(best) if len(best) > 1 else best[0]
-        return list(self.estimates.keys())[at]
+        index = self.random.choice(best) if len(best) > 1 else best[0]
+        return list(self.estimates.keys())[index]
 
     def choose(self) -> int:
-        """ε-greedy."""
+        """Return an ε-greedy choice."""
         if self.random.random_sample() < self.agent["epsilon"]:
             arm = int(self.random.choice(list(self.estimates.keys())))
             log.debug(f"explores: arm {arm}")
@@ -94,16 +94,16 @@ class ConfigurationObjects:
         return arm
 
     def pull(self, arm: int) -> float:
-        """A reward."""
+        """Return a reward."""
         return float(self.random.normal(self.true_values[arm], self.bandit["noise"]))
 
     def update(self, arm: int, reward: float) -> None:
-        """Sample averages."""
+        """Update the sample average."""
         self.counts[arm] += 1
         self.estimates[arm] += (reward - self.estimates[arm]) / self.counts[arm]
 
     def play(self, num_steps: int) -> tuple[list[float], list[bool]]:
-        """One run's rewards, and which steps took the best arm."""
+        """Return one run's rewards, and the flags of steps with the best arm."""
         rewards, optimal = [], []
         for step in range(num_steps):
             arm = self.choose()
@@ -116,18 +116,18 @@ class ConfigurationObjects:
 
 
 class PlainDictionaries(ConfigurationObjects):
-    """Version 2."""
+    """Version 2, which converts configuration objects to dictionaries."""
 
-    def taken(self, part: Any) -> Any:
-        """A part of the configuration, as a dictionary."""
+    def convert(self, part: Any) -> Any:
+        """Return a part of the configuration as a dictionary."""
         return importlib.import_module("omegaconf").OmegaConf.to_container(part)
 
 
 class EagerArrays:
-    """Version 3: arrays instead of dictionaries, and messages that are written for nobody.
+    """Version 3, with arrays instead of dictionaries and eagerly formatted messages.
 
-    The array in the message is that of the counts. Ten integers take NumPy 40 µs to write; the ten
-    estimates would take 100.
+    The array in the message holds the counts. NumPy needs 40 µs to format ten integers. Ten
+    estimates would take 100 µs.
     """
 
     def __init__(self, random: np.random.RandomState) -> None:
@@ -142,7 +142,7 @@ class EagerArrays:
         self.counts = np.zeros(self.num_arms, np.int64)
 
     def choose(self) -> int:
-        """ε-greedy. Of equals the first, which changes no law here: no arm differs beforehand."""
+        """Return an ε-greedy choice. The first of equal arms wins, since arms are exchangeable."""
         if self.random.random_sample() < self.epsilon:
             arm = self.random.choice(self.num_arms)
             log.debug(f"explores: arm {arm}")
@@ -152,17 +152,17 @@ class EagerArrays:
         return int(arm)
 
     def pull(self, arm: int) -> float:
-        """A reward."""
+        """Return a reward."""
         return self.random.normal(self.true_values[arm], self.noise)
 
     def update(self, arm: int, reward: float) -> None:
-        """Sample averages."""
+        """Update the sample average."""
         self.counts[arm] += 1
         self.estimates[arm] += (reward - self.estimates[arm]) / self.counts[arm]
         log.debug(f"pulls so far {self.counts}")
 
     def play(self, num_steps: int) -> tuple[Floats, Flags]:
-        """One run's rewards, and which steps took the best arm."""
+        """Return one run's rewards, and the flags of steps with the best arm."""
         rewards, optimal = np.zeros(num_steps), np.zeros(num_steps, np.bool_)
         for step in range(num_steps):
             arm = self.choose()
@@ -175,10 +175,10 @@ class EagerArrays:
 
 
 class LazyMessages(EagerArrays):
-    """Version 4: what is written is the same, once somebody listens."""
+    """Version 4, with the same messages, formatted only if they are logged."""
 
     def choose(self) -> int:
-        """ε-greedy."""
+        """Return an ε-greedy choice."""
         if self.random.random_sample() < self.epsilon:
             arm = self.random.choice(self.num_arms)
             log.debug("explores: arm %s", arm)
@@ -188,13 +188,13 @@ class LazyMessages(EagerArrays):
         return int(arm)
 
     def update(self, arm: int, reward: float) -> None:
-        """Sample averages."""
+        """Update the sample average."""
         self.counts[arm] += 1
         self.estimates[arm] += (reward - self.estimates[arm]) / self.counts[arm]
         log.debug("pulls so far %s", self.counts)
 
     def play(self, num_steps: int) -> tuple[Floats, Flags]:
-        """One run's rewards, and which steps took the best arm."""
+        """Return one run's rewards, and the flags of steps with the best arm."""
         rewards, optimal = np.zeros(num_steps), np.zeros(num_steps, np.bool_)
         for step in range(num_steps):
             arm = self.choose()
@@ -215,7 +215,7 @@ VERSIONS: dict[str, tuple[str, type[Any]]] = {
 
 
 def play(version: str, num_runs: int, num_steps: int, seed: int) -> Floats:
-    """Runs one after another.
+    """Play runs one after another.
 
     Returns:
         Each run's mean reward, (num_runs,).

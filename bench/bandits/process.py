@@ -1,4 +1,4 @@
-"""Costs of a process: the time until its first result, and its memory at most."""
+"""Costs of a process: time until the first result, and peak memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bench.bandits.scale import Scale, store
+from bench.bandits.scale import BanditScale, store
 from bench.measuring import Missing, spread
 
-# A peer brings SciPy, and Numba imports it where it finds it; hotloop[bandit] does without.
+# Another library installs SciPy, and Numba imports it if present. hotloop[bandit] has no SciPy.
 WITHOUT_SCIPY = "import sys; sys.modules['scipy'] = None\n"
 START = (
     WITHOUT_SCIPY
@@ -33,40 +33,40 @@ COMMAND = WITHOUT_SCIPY + "from hotloop.cli import main; sys.exit(main(sys.argv[
 
 
 def timed_process(arguments: Sequence[str], cache: str) -> tuple[float, str]:
-    """Seconds of a Python process, and what it printed."""
-    began = time.perf_counter()
-    done = subprocess.run(
+    """Return the seconds of a Python process and its output."""
+    start_s = time.perf_counter()
+    completed = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, "NUMBA_CACHE_DIR": cache},
         capture_output=True,
         text=True,
     )
-    took = time.perf_counter() - began
-    if done.returncode:
-        raise Missing(f"failed: {''.join(done.stderr.strip().splitlines()[-1:])[:200]}")
-    return took, done.stdout
+    duration_s = time.perf_counter() - start_s
+    if completed.returncode:
+        raise Missing(f"failed: {''.join(completed.stderr.strip().splitlines()[-1:])[:200]}")
+    return duration_s, completed.stdout
 
 
-def start(scale: Scale, rounds: int) -> None:
-    """The first result of a process. Each cold start is followed by two warm ones."""
+def start(scale: BanditScale, rounds: int) -> None:
+    """Time the first result of a process. Two warm starts follow each cold one."""
     kinds: dict[str, dict[str, list[float]]] = {"cold": {}, "warm": {}}
     missing: dict[str, Any] = {}
     sizes = (str(scale.runs), str(scale.steps))
     words = ("bandit", "run", "epsilon-greedy", "--json", "--epsilon", "0.1")
     command = ("-c", COMMAND, *words, "--runs", sizes[0], "--steps", sizes[1])
     for _ in range(min(rounds, scale.starts)):
-        for what in ("api", "command"):
-            # A cache of its own for each: what one has compiled, the other would find.
+        for program in ("api", "command"):
+            # Separate caches, so that each program compiles its functions.
             with tempfile.TemporaryDirectory() as cache:
                 for kind in ("cold", "warm", "warm"):
                     try:
-                        if what == "command":
+                        if program == "command":
                             figures = {"command": timed_process(command, cache)[0]}
                         else:
                             process, printed = timed_process(("-c", START, *sizes), cache)
                             figures = json.loads(printed.splitlines()[-1]) | {"process": process}
                     except Missing as error:
-                        missing[what] = {"missing": str(error)}
+                        missing[program] = {"missing": str(error)}
                         continue
                     for name, value in figures.items():
                         kinds[kind].setdefault(name, []).append(value)
@@ -79,12 +79,12 @@ def start(scale: Scale, rounds: int) -> None:
     for kind, figures in result.items():
         cells = [f"{name} {values['median']:.2f} s" for name, values in figures.items()]
         print(f"  {kind} cache: {', '.join(cells)}")
-    for what, figures in missing.items():
-        print(f"  {what}: {figures['missing']}")
+    for program, figures in missing.items():
+        print(f"  {program}: {figures['missing']}")
     store("start", {"starts": min(rounds, scale.starts), **result, "missing": missing})
 
 
-# Not ru_maxrss: a child's starts from what its parent held.
+# Not ru_maxrss, which a child inherits from its parent.
 MEMORY = (
     WITHOUT_SCIPY
     + """
@@ -102,14 +102,14 @@ print(json.dumps({"runs": num_runs, "imported_bytes": imported, "peak_bytes": pe
 )
 
 
-def memory(scale: Scale, rounds: int) -> None:
-    """Peak memory by number of runs: processes of their own, one for each."""
-    del rounds  # bytes do not vary much
+def memory(scale: BanditScale, rounds: int) -> None:
+    """Measure peak memory by number of runs, each in its own process."""
+    del rounds  # memory hardly varies
     points = []
     for runs in (scale.runs, scale.most_runs):
         command = [sys.executable, "-c", MEMORY, str(runs), str(scale.steps)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        point = json.loads(done.stdout.splitlines()[-1])
+        completed = subprocess.run(command, check=True, capture_output=True, text=True)
+        point = json.loads(completed.stdout.splitlines()[-1])
         point["reward"] = dict(zip(("mean", "se"), point["reward"], strict=True))
         points.append(point)
         print(

@@ -82,8 +82,8 @@ def lower_bounds(extras: tuple[str, ...]) -> list[str]:
 
 def supported_pythons() -> list[str]:
     """Return the minor versions of Python that pyproject.toml claims."""
-    found = (
+    matches = (
         re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line)
         for line in project()["classifiers"]
     )
-    return [match[1] for match in found if match]
+    return [match[1] for match in matches if match]

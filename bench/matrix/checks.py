@@ -43,7 +43,7 @@ class Check(NamedTuple):
         extra: The extra that it needs. Cells without it leave it out.
     """
 
-    about: str
+    label: str
     run: Callable[[Environment], str]
     extra: str = ""
 
@@ -77,18 +77,18 @@ def check_profile(name: str, stack: tuple[str, ...], env: Environment) -> str:
 
 
 def check_training(name: str, execution: str, env: Environment) -> str:
-    """Train for some seconds; hold the metrics against what was asked for."""
+    """Train for some seconds; compare the metrics with the options."""
     run = env.work / f"{name}-{execution}"
-    before = _artefacts(env)
+    before = _artifacts(env)
     options = TRAININGS[name].split()
     env.hotloop("train", *options, "--execution", execution, "--run-dir", str(run))
     _check_metrics(run, int(options[options.index("--total-timesteps") + 1]))
-    if execution == "compile" and _artefacts(env) == before:
+    if execution == "compile" and _artifacts(env) == before:
         return "by torch.compile, without AOTInductor"
     return ""
 
 
-def _artefacts(env: Environment) -> set[str]:
+def _artifacts(env: Environment) -> set[str]:
     return {path.name for path in env.cache.glob("*.so")}
 
 
@@ -119,7 +119,7 @@ def check_resume(env: Environment) -> str:
         *("train", "ppo", *CARTPOLE, "--total-timesteps", "20480", "--execution", "eager"),
         *("--checkpoint-interval", "2048"),
     )
-    killed, whole = env.work / "killed", env.work / "whole"
+    killed, uninterrupted = env.work / "killed", env.work / "whole"
     process = env.start("-m", "hotloop", *options, "--run-dir", str(killed))
     deadline = time.monotonic() + 300
     while not list(killed.glob("checkpoints/step-*")):
@@ -131,8 +131,8 @@ def check_resume(env: Environment) -> str:
     if process.returncode != -signal.SIGKILL:
         raise CheckFailed("the training had ended before it was killed")
     env.hotloop("resume", str(killed))
-    env.hotloop(*options, "--run-dir", str(whole))
-    if _weights(killed) != _weights(whole):
+    env.hotloop(*options, "--run-dir", str(uninterrupted))
+    if _weights(killed) != _weights(uninterrupted):
         raise CheckFailed("the resumed run's weights are not those of the uninterrupted one")
     return ""
 
@@ -191,9 +191,9 @@ CHECKS: dict[str, Check] = {
     "wheel": Check("the wheel installs, its extensions import", check_wheel),
     **{
         f"profile {name}": Check(
-            f"`hotloop profile`: {about}", partial(check_profile, name, STACKS[name])
+            f"`hotloop profile`: {label}", partial(check_profile, name, STACKS[name])
         )
-        for name, about in (
+        for name, label in (
             ("plain", "a script"),
             ("processes", "multiprocessing"),
             ("threads", "threads"),

@@ -14,7 +14,7 @@ from bench.matrix.cells import Cell
 from bench.storage import ROOT
 
 # Sources that a wheel is built from. Building in the checkout would leave and reuse build/.
-_SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
+_SOURCES = ("src", "pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in")
 _LIBRARIES = (
     *("numpy", "rich", "torch", "gymnasium", "numba", "tyro", "matplotlib", "safetensors"),
     *("onnx", "onnxscript", "onnxruntime", "envpool"),
@@ -72,8 +72,8 @@ class Environment:
 
     Args:
         cell: The cell.
-        folder: Directory for the environment and for what the checks write. An environment that an
-            earlier run left there is used again.
+        folder: Directory for the environment and the output of the checks. An environment from an
+            earlier run is reused.
 
     Attributes:
         cell: The cell.
@@ -108,7 +108,7 @@ class Environment:
         variables = clean_variables() | {"PIP_CONSTRAINT": str(constraints)}
         if not self.python.exists():
             subprocess.run([str(interpreter), "-m", "venv", str(folder / "venv")], check=True)
-        else:  # kept from an earlier run: the wheel is new, its version is not
+        else:  # reused: the wheel is new but has the same version
             _pip([*pip, "--force-reinstall", "--no-deps", str(wheel)], variables)
         _pip([*pip, f"{wheel}[{','.join(cell.extras)}]" if cell.extras else str(wheel)], variables)
 
@@ -143,13 +143,15 @@ class Environment:
         except subprocess.TimeoutExpired as error:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
-            raise CheckFailed(f"`{shown(args)}` took more than {timeout_s:.0f} s") from error
+            raise CheckFailed(f"`{command_text(args)}` took more than {timeout_s:.0f} s") from error
         if process.returncode:
-            raise CheckFailed(f"`{shown(args)}` exits with {process.returncode}: {reason(err)}")
+            raise CheckFailed(
+                f"`{command_text(args)}` exits with {process.returncode}: {reason(err)}"
+            )
         return subprocess.CompletedProcess(args, process.returncode, out, err)
 
     def start(self, *args: str) -> subprocess.Popen[str]:
-        """Start the cell's Python with arguments, in a process group of its own."""
+        """Start the cell's Python with arguments, in its own process group."""
         return subprocess.Popen(
             [str(self.python), *args],
             cwd=self.work,
@@ -161,7 +163,7 @@ class Environment:
         )
 
 
-def shown(args: tuple[str, ...]) -> str:
+def command_text(args: tuple[str, ...]) -> str:
     """Return a command as a user would type it, without the text of programs."""
     short = ["…" if "\n" in arg else arg.rpartition("/")[2] for arg in args]
     return " ".join(["python", *short]).replace("python -m hotloop", "hotloop")

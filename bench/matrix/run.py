@@ -35,12 +35,12 @@ def run_cell(cell: Cell, folder: Path) -> Iterator[dict[str, Any]]:
     for name, check in CHECKS.items():
         if not check.runs_in(cell):
             continue
-        began = time.monotonic()
+        start_s = time.monotonic()
         try:
             checks[name] = f"yes: {note}" if (note := check.run(env)) else "yes"
         except CheckFailed as error:
             checks[name] = f"no: {error}"
-        print(f"  {name}: {checks[name]} ({time.monotonic() - began:.0f} s)", flush=True)
+        print(f"  {name}: {checks[name]} ({time.monotonic() - start_s:.0f} s)", flush=True)
         yield result
 
 
@@ -58,15 +58,15 @@ def main() -> int:
     failed = False
     for name in options.cells:
         print(name, flush=True)
-        kept = options.keep / name if options.keep else None
-        folder = kept or Path(tempfile.mkdtemp(prefix="hotloop-matrix-"))
+        kept_folder = options.keep / name if options.keep else None
+        folder = kept_folder or Path(tempfile.mkdtemp(prefix="hotloop-matrix-"))
         result: dict[str, Any] = {}
         try:
             for result in run_cell(CELLS[name], folder):
                 if options.store:  # after each check: a long run may be interrupted
                     store(name, result)
         finally:
-            if kept is None:
+            if kept_folder is None:
                 shutil.rmtree(folder, ignore_errors=True)
         if "untested" in result:
             print(f"  untested: {result['untested']}")

@@ -64,13 +64,13 @@ def checks_table() -> str:
     notes: list[str] = []
     rows = [["", *results]]
     for name, check in CHECKS.items():
-        row = [check.about]
+        row = [check.label]
         for cell, result in results.items():
             missing = "untested" if check.runs_in(CELLS[cell]) else ""
             outcome = result.get("checks", {}).get(name, missing)
             short, _, note = outcome.partition(": ")
             if note:
-                notes.append(f"{len(notes) + 1}. {cell}, {check.about}: {note}")
+                notes.append(f"{len(notes) + 1}. {cell}, {check.label}: {note}")
                 short += f" ({len(notes)})"
             row.append(short)
         rows.append(row)

@@ -1,1 +1,1 @@
-"""Memory: what networks that remember learn, how fast, and beside whom."""
+"""Recurrent networks: learning, speed, and comparisons with other libraries."""

@@ -1,4 +1,4 @@
-"""Networks with memory: do they learn what needs it, and how fast.
+"""Recurrent networks: learning of tasks that need memory, and speed.
 
 python -m bench memory --part learning [--only cartpole-lstm …] [--seeds 5] [--jobs 2]
 python -m bench memory --part speed [--rounds 3]
@@ -15,7 +15,7 @@ from bench.memory import doom, learning, speed
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Run the chosen parts."""
     parser = argparse.ArgumentParser(
         prog="python -m bench memory",
         description=__doc__,
@@ -24,8 +24,8 @@ def main() -> int:
     parser.add_argument("--part", choices=["learning", "speed", "doom"], help="default: all")
     parser.add_argument("--only", nargs="+", choices=list(learning.TASKS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="seeds side by side")
-    parser.add_argument("--sample-factory", type=Path, help="its Python; without it no doom")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="concurrent seeds")
+    parser.add_argument("--sample-factory", type=Path, help="Python with Sample Factory, for doom")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     code = 0
@@ -34,7 +34,7 @@ def main() -> int:
     if options.part in (None, "speed"):
         speed.measure(options.rounds)
     if options.part == "doom" and options.sample_factory is None:
-        parser.error("--part doom needs --sample-factory, a Python that has it")
+        parser.error("--part doom needs --sample-factory PATH/TO/python")
     if options.part in (None, "doom") and options.sample_factory is not None:
         doom.measure(options.rounds, options.sample_factory)
     return code

@@ -1,19 +1,19 @@
-"""PPO with memory on ViZDoom's basic scenario, beside Sample Factory.
+"""Recurrent PPO on ViZDoom's basic scenario, compared with Sample Factory.
 
     python -m bench memory --part doom --sample-factory PATH/TO/python [--rounds 3]
 
-Sample Factory 2.1.1 needs a Python of its own (gymnasium < 1, numpy < 2):
+Sample Factory 2.1.1 needs a separate environment (gymnasium < 1, numpy < 2):
 
     python3.11 -m venv sf
     sf/bin/pip install sample-factory==2.1.1 'gymnasium<1' 'numpy<2' vizdoom opencv-python-headless
 
-Both have two workers of eight games at 128×72, four frames a step; the convolutions that Sample
-Factory has for Doom, a linear layer of 512, an LSTM of 128; 32 steps of each, one pass over them in
-one batch of 512, one Adam of 1e-4. Sample Factory is run as it trains synchronously in one process
-(serial) and as it is meant to be run (asynchronous, with a policy worker), without normalising its
-inputs, which hotloop does not do either. hotloop's workers act by themselves, or one process acts
-for them (central). Frames a second are over the loop, as each tells it, and from prompt to end.
-Beside them is the share of all cores that is busy once it runs.
+Both use two workers of eight games at 128×72 with four frames per step, Sample Factory's
+convolutions for Doom, a linear layer of 512, an LSTM of 128, 32 steps per game, one pass with one
+batch of 512, and Adam with 1e-4. Sample Factory runs synchronously in one process (serial) and in
+its usual asynchronous mode with a policy worker. Neither library normalizes inputs. hotloop's
+workers act by themselves, or one process acts for them (central). Frames per second are those of
+the loop as each library reports them, and those from prompt to end. The share of busy cores is
+measured during the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import storage
-from bench.markdown import scaled, table
+from bench.markdown import format_figure, table
 from bench.measuring import spread
 
 FRAMES = 80_000
@@ -52,13 +52,13 @@ OURS: dict[str, dict[str, Any]] = {
     "hotloop, overlapped": {"overlap": True},
     "hotloop, central inference": {"inference": "central"},
     "hotloop, APPO, `lag:1`": {"algorithm": "appo", "schedule": "lag:1"},
-    # Threads of the learner wait for each other where workers have the cores.
+    # Several learner threads would wait for each other while workers occupy the cores.
     "hotloop, APPO, `async`": {"algorithm": "appo", "schedule": "async", "torch_threads": 1},
 }
 
 
 def run_hotloop(name: str) -> dict[str, float]:
-    """One training with hotloop."""
+    """Train once with hotloop."""
     options = dict(OURS[name])
     algorithm = importlib.import_module(f"hotloop.algorithms.{options.pop('algorithm', 'ppo')}")
     with tempfile.TemporaryDirectory() as folder:
@@ -85,26 +85,28 @@ def run_hotloop(name: str) -> dict[str, float]:
 
 
 def run_peer(name: str, python: Path) -> dict[str, float]:
-    """One training with Sample Factory."""
+    """Train once with Sample Factory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [python, "-m", "sf_examples.vizdoom.train_vizdoom", *_COMMON.split()]
         command += [*PEERS[name].split(), f"--train_for_env_steps={FRAMES}"]
         command += [f"--train_dir={folder}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
-    told = re.findall(r"Collected \{0: (\d+)\}, FPS: ([\d.]+)", done.stdout + done.stderr)
-    frames, rate = map(float, told[-1])
+        completed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    matches = re.findall(
+        r"Collected \{0: (\d+)\}, FPS: ([\d.]+)", completed.stdout + completed.stderr
+    )
+    frames, rate = map(float, matches[-1])
     return {"frames": frames, "loop_s": frames / rate}
 
 
-class Busy:
-    """Watches how busy the machine's cores are while a command runs: all of it, so be alone."""
+class CoreUsage:
+    """A monitor of the machine's busy cores. It counts all processes, so run nothing else."""
 
     def __init__(self) -> None:
-        self._told: list[tuple[float, float]] = []  # core-seconds at work, and in all
+        self._samples: list[tuple[float, float]] = []  # core-seconds at work, and in all
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
-    def __enter__(self) -> Busy:
+    def __enter__(self) -> CoreUsage:
         self._thread.start()
         return self
 
@@ -117,28 +119,30 @@ class Busy:
             fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
             user, nice, system, idle, io_wait, irq, soft_irq, steal = map(float, fields)
             work = user + nice + system + irq + soft_irq
-            self._told.append((work, work + idle + io_wait + steal))
+            self._samples.append((work, work + idle + io_wait + steal))
 
     def share(self) -> float:
-        """Return the share in the second half, but for its end: start-up and farewell are out."""
-        first, last = (self._told[int(part * len(self._told))] for part in (0.5, 0.9))
+        """Return the busy share between 50 % and 90 % of the time, without start-up and end."""
+        first, last = (self._samples[int(part * len(self._samples))] for part in (0.5, 0.9))
         return (last[0] - first[0]) / (last[1] - first[1])
 
 
 def measure(rounds: int, python: Path) -> None:
-    """Alternate, print, store."""
+    """Run all ways in turn, print and store."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*OURS, *PEERS)}
     for _ in range(rounds):
         for name in runs:
-            began = time.perf_counter()
-            with Busy() as busy:
+            start_s = time.perf_counter()
+            with CoreUsage() as busy:
                 if name in PEERS:
                     run = run_peer(name, python)
                 else:
                     command = [sys.executable, "-m", "bench.memory.doom", name]
-                    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                    run = json.loads(done.stdout.splitlines()[-1])
-            run |= {"whole_s": time.perf_counter() - began, "busy": busy.share()}
+                    completed = subprocess.run(
+                        command, check=True, stdout=subprocess.PIPE, text=True
+                    )
+                    run = json.loads(completed.stdout.splitlines()[-1])
+            run |= {"whole_s": time.perf_counter() - start_s, "busy": busy.share()}
             runs[name].append(run)
             rate = run["frames"] / run["loop_s"]
             print(f"{name}: {rate:,.0f} frames/s, {run['busy']:.0%} busy", flush=True)
@@ -147,19 +151,23 @@ def measure(rounds: int, python: Path) -> None:
 
 
 def doom_table() -> str:
-    """One row for each way to train: frames a second, and the ratio to the peer's serial way."""
-    runs = {x: some for x, some in storage.load("memory_doom")["runs"].items() if some}
-    told = ("loop_s", "whole_s")
+    """Return a table of frames per second and the ratio to Sample Factory's serial mode."""
+    runs = {x: entries for x, entries in storage.load("memory_doom")["runs"].items() if entries}
+    keys = ("loop_s", "whole_s")
     rates = {
-        name: [[run["frames"] / run[key] for run in some] for key in told]
-        for name, some in runs.items()
+        name: [[run["frames"] / run[key] for run in entries] for key in keys]
+        for name, entries in runs.items()
     }
-    peer = [statistics.median(one) for one in rates["Sample Factory, serial"]]
-    rows = [["", "frames/s in the loop", "of serial", "from prompt to end", "of serial", "busy"]]
+    peer = [statistics.median(values) for values in rates["Sample Factory, serial"]]
+    rows = [["", "frames/s in the loop", "over serial", "frames/s from prompt to end"]]
+    rows[0] += ["over serial", "busy cores"]
     for name, each in rates.items():
         row = [name]
-        for rate, theirs in zip(each, peer, strict=True):
-            row += [scaled(spread(rate), 1.0), f"{statistics.median(rate) / theirs:.2f}"]
+        for rate, serial_rate in zip(each, peer, strict=True):
+            row += [
+                format_figure(spread(rate), 1.0),
+                f"{statistics.median(rate) / serial_rate:.2f}",
+            ]
         busy = [run["busy"] for run in runs[name] if "busy" in run]
         rows.append([*row, f"{statistics.median(busy):.0%}" if busy else "–"])
     return table(*rows)

@@ -1,4 +1,4 @@
-"""Environments that can't be solved by what is observed now."""
+"""Environments that cannot be solved from the current observation alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Without velocities: the cart's position and the pole's angle."""
+    """A wrapper that reduces the observation to the cart's position and the pole's angle."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -22,17 +22,17 @@ class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def positions_of_cartpole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """CartPole-v1 without velocities."""
+    """Return CartPole-v1 without velocities."""
     return Positions(gymnasium.make("CartPole-v1", disable_env_checker=True, **kwargs))
 
 
 class TMaze(gymnasium.Env[Any, Any]):
-    """A corridor whose sign, seen in the first step alone, tells where to turn at its end.
+    """A corridor with a sign at the start that shows the right turn at the end.
 
-    After Bakker 2001, "Reinforcement Learning with Long Short-Term Memory". Observed are three
-    bits: 011 or 110 at the start, 101 in the corridor, 010 at the junction; moving is north, south,
-    east or west. The turn that the sign tells of earns 4, the other one −0.1, and standing still
-    −0.1.
+    After Bakker 2001, "Reinforcement Learning with Long Short-Term Memory". The observation has
+    three bits: 011 or 110 at the start, 101 in the corridor, 010 at the junction. The actions are
+    north, south, east and west. The turn that the sign shows earns 4, the other turn −0.1, and
+    standing still −0.1.
 
     Args:
         length: steps from the start to the junction.
@@ -48,7 +48,7 @@ class TMaze(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         self._place, self._steps = 0, 0
         self._is_north = int(self.np_random.integers(2))
-        return self._seen(), {}
+        return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         north, south, east, west = range(4)
@@ -56,16 +56,16 @@ class TMaze(gymnasium.Env[Any, Any]):
         truncated = self._steps >= 10 * self._length
         if self._place == self._length and action in (north, south):
             is_right = (action == north) == bool(self._is_north)
-            return self._seen(), 4.0 if is_right else -0.1, True, False, {}
+            return self._observation(), 4.0 if is_right else -0.1, True, False, {}
         before = self._place
         if action == east:
             self._place = min(self._place + 1, self._length)
         elif action == west:
             self._place = max(self._place - 1, 0)
         reward = -0.1 if self._place == before else 0.0
-        return self._seen(), reward, False, truncated, {}
+        return self._observation(), reward, False, truncated, {}
 
-    def _seen(self) -> Any:
+    def _observation(self) -> Any:
         if self._place == 0:
             bits = (0, 1, 1) if self._is_north else (1, 1, 0)
         else:

@@ -1,9 +1,9 @@
-"""Memory: tasks that need it, with and without, over five seeds.
+"""Tasks that need memory, trained with and without hidden state, over five seeds.
 
     python -m bench memory --part learning [--only NAME …] [--seeds 5] [--jobs 2]
 
-Each seed is trained and then plays 100 episodes with its most probable actions, from the command
-line. Runs lie in `runs/memory/` until they are stored: what was stopped goes on where it was.
+Each seed is trained from the command line and then plays 100 episodes with its most probable
+actions. Runs are in `runs/memory/`, and an interrupted benchmark resumes them.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from typing import Any, NamedTuple
 
 from bench import storage
 from bench.markdown import table
-from bench.train.presets import learn
+from bench.train.presets import train_and_evaluate
 
 ENVIRONMENTS = "bench.memory.environments"
 _DISCOUNTS = "--gamma 0.98 --gae-lambda 0.9 --normalize-reward"
 
 
-class Task(NamedTuple):
-    """What is trained.
+class MemoryTask(NamedTuple):
+    """A training task.
 
     Attributes:
-        about: the environment, for people.
-        algorithm: by its name.
-        env_id: of the environment.
-        total: transitions.
-        options: on the command line.
-        goal: what is asked of every seed: a mean return at least, or below; None: nothing.
+        title: readable name of the environment.
+        algorithm: name of the algorithm.
+        env_id: id of the environment.
+        total: number of transitions.
+        options: options on the command line.
+        goal: goal of every seed: a minimum ("≥") or an upper bound ("<") of the mean return.
     """
 
-    about: str
+    title: str
     algorithm: str
     env_id: str
     total: int
@@ -45,7 +45,7 @@ class Task(NamedTuple):
 CARTPOLE = "CartPole-v1 without velocities"
 T_MAZE = "T-maze of 10 steps"
 TASKS = {
-    "cartpole-lstm": Task(
+    "cartpole-lstm": MemoryTask(
         CARTPOLE,
         "ppo",
         f"{ENVIRONMENTS}:positions_of_cartpole",
@@ -53,7 +53,7 @@ TASKS = {
         f"--memory lstm:64 {_DISCOUNTS}",
         ("≥", 475.0),
     ),
-    "cartpole-gru": Task(
+    "cartpole-gru": MemoryTask(
         CARTPOLE,
         "ppo",
         f"{ENVIRONMENTS}:positions_of_cartpole",
@@ -61,7 +61,7 @@ TASKS = {
         f"--memory gru:64 {_DISCOUNTS}",
         ("≥", 475.0),
     ),
-    "cartpole-none": Task(
+    "cartpole-none": MemoryTask(
         CARTPOLE,
         "ppo",
         f"{ENVIRONMENTS}:positions_of_cartpole",
@@ -69,7 +69,7 @@ TASKS = {
         "--normalize-reward",
         ("<", 200.0),
     ),
-    "t-maze-gru": Task(
+    "t-maze-gru": MemoryTask(
         T_MAZE,
         "ppo",
         f"{ENVIRONMENTS}:TMaze",
@@ -77,7 +77,7 @@ TASKS = {
         f"--memory gru:32 {_DISCOUNTS} --num-steps 32 --num-minibatches 2 --entropy-coef 0.01",
         ("≥", 3.9),
     ),
-    "t-maze-none": Task(
+    "t-maze-none": MemoryTask(
         T_MAZE,
         "ppo",
         f"{ENVIRONMENTS}:TMaze",
@@ -85,7 +85,7 @@ TASKS = {
         "--gamma 0.98 --normalize-reward --entropy-coef 0.01",
         ("<", 3.0),
     ),
-    "t-maze-dqn-gru": Task(
+    "t-maze-dqn-gru": MemoryTask(
         T_MAZE,
         "dqn",
         f"{ENVIRONMENTS}:TMaze",
@@ -99,61 +99,63 @@ TASKS = {
 
 
 def measure(only: list[str] | None, seeds: int, jobs: int) -> int:
-    """Train and evaluate what is not stored yet, print, store."""
+    """Train and evaluate missing seeds, print and store."""
     try:
         results = storage.load("memory_learning")["tasks"]
     except FileNotFoundError:
         results = {}
-    wanted: list[tuple[str, int]] = []
+    missing: list[tuple[str, int]] = []
     for name in only or TASKS:
         task = TASKS[name]
-        told = {"options": task.options, "total_timesteps": task.total}
-        if {x: results.get(name, {}).get(x) for x in told} != told:
-            results[name] = {**told, "runs": []}
-        kept = {run["seed"] for run in results[name]["runs"]}
-        wanted += [(name, seed) for seed in range(1, seeds + 1) if seed not in kept]
+        settings = {"options": task.options, "total_timesteps": task.total}
+        if {x: results.get(name, {}).get(x) for x in settings} != settings:
+            results[name] = {**settings, "runs": []}
+        stored = {run["seed"] for run in results[name]["runs"]}
+        missing += [(name, seed) for seed in range(1, seeds + 1) if seed not in stored]
     has_failed = False
     with ThreadPoolExecutor(jobs) as pool:
         trainings: dict[Future[dict[str, Any]], str] = {}
-        for name, seed in wanted:
+        for name, seed in missing:
             task, folder = TASKS[name], storage.ROOT / "runs" / "memory" / name
-            more = ["--torch-threads", "1", *task.options.split()]
-            arguments = task.algorithm, task.env_id, task.total, seed, folder, more
-            trainings[pool.submit(learn, *arguments)] = name
+            extra = ["--torch-threads", "1", *task.options.split()]
+            arguments = task.algorithm, task.env_id, task.total, seed, folder, extra
+            trainings[pool.submit(train_and_evaluate, *arguments)] = name
         for training in as_completed(trainings):
             name = trainings[training]
             try:
                 run = training.result()
-            except Exception as error:  # the others go on
+            except Exception as error:  # other trainings continue
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
                 has_failed = True
                 continue
             print(name, json.dumps({**run, "curve": "…"}, ensure_ascii=False), flush=True)
-            runs = sorted([*results[name]["runs"], run], key=lambda one: one["seed"])
+            runs = sorted([*results[name]["runs"], run], key=lambda item: item["seed"])
             results[name]["runs"] = runs
-            told = {name: results[name] for name in TASKS if results.get(name, {}).get("runs")}
-            storage.save("memory_learning", {"tasks": told})
+            measured = {name: results[name] for name in TASKS if results.get(name, {}).get("runs")}
+            storage.save("memory_learning", {"tasks": measured})
     return int(has_failed)
 
 
 def learning_table() -> str:
-    """One row a task that was trained."""
-    rows = [["", "options", "steps", "100 episodes each: mean over seeds", "asked of each seed"]]
+    """Return a table with one row per trained task."""
+    rows = [
+        ["", "options", "steps", "mean of 100 episodes, over seeds", "goal: seeds that reach it"]
+    ]
     for name, result in storage.load("memory_learning")["tasks"].items():
         task = TASKS[name]
         means = [run["mean_return"] for run in result["runs"]]
-        asked = "–"
+        goal = "–"
         if task.goal is not None:
             sign, bound = task.goal
             met = sum(mean >= bound if sign == "≥" else mean < bound for mean in means)
-            asked = f"{sign} {bound:g}: {met} of {len(means)}"
+            goal = f"{sign} {bound:g}: {met} of {len(means)}"
         rows.append(
             [
-                f"{task.algorithm}, {task.about}",
+                f"{task.algorithm}, {task.title}",
                 f"`{result['options']}`",
                 f"{result['total_timesteps']:,}",
                 f"{statistics.fmean(means):,.1f} ({min(means):,.1f} to {max(means):,.1f})",
-                asked,
+                goal,
             ]
         )
     return table(*rows)

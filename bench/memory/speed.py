@@ -1,11 +1,11 @@
-"""Recurrent PPO beside sb3-contrib's: same task, layers, hyper-parameters, threads.
+"""Recurrent PPO compared with sb3-contrib's: same task, layers, hyper-parameters, threads.
 
     python -m bench memory --part speed [--rounds 3]
 
-Runs alternate, each in a process of its own: CartPole-v1 without velocities, an LSTM of 64 that
-policy and value share, two hidden layers of 64 each behind it, 8 environments × 32 steps, 10 passes
-of 2 minibatches, one thread. sb3-contrib pads sequences that it cuts where episodes begin, and lets
-the policy alone teach a shared LSTM, which is less work.
+Runs alternate, each in its own process: CartPole-v1 without velocities, an LSTM of 64 shared by
+policy and value, each with two hidden layers of 64 behind it, 8 environments × 32 steps, 10 passes
+of 2 minibatches, one thread. sb3-contrib cuts sequences at episode starts and pads them. It trains
+a shared LSTM only by the policy's gradient, which is less work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from bench import storage
-from bench.markdown import scaled, table
+from bench.markdown import format_figure, table
 from bench.measuring import spread
 from bench.memory.environments import positions_of_cartpole
 
@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {"gamma": 0.98, "gae_lambda": 0.9, "learning_rate": 1
 
 
 def run_hotloop(steps: int) -> dict[str, Any]:
-    """One training with hotloop."""
+    """Train once with hotloop."""
     from hotloop.algorithms import ppo
 
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def run_hotloop(steps: int) -> dict[str, Any]:
 
 
 def run_peer(steps: int) -> dict[str, Any]:
-    """One training with sb3-contrib."""
+    """Train once with sb3-contrib."""
     import torch
     from sb3_contrib import RecurrentPPO  # pyright: ignore[reportMissingImports]
     from stable_baselines3.common.env_util import (  # pyright: ignore[reportMissingImports]
@@ -72,21 +72,21 @@ def run_peer(steps: int) -> dict[str, Any]:
         device="cpu",
         **SETTINGS,
     )
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     model.learn(steps)
-    return {"timesteps": model.num_timesteps, "loop_s": time.perf_counter() - began}
+    return {"timesteps": model.num_timesteps, "loop_s": time.perf_counter() - start_s}
 
 
 def measure(rounds: int) -> None:
-    """Alternate, print, store."""
+    """Run both in turn, print and store."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in STEPS}
     for _ in range(rounds):
         for name in STEPS:
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             command = [sys.executable, "-m", "bench.memory.speed", name]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            run = json.loads(done.stdout.splitlines()[-1])
-            run["whole_s"] = time.perf_counter() - began
+            completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            run = json.loads(completed.stdout.splitlines()[-1])
+            run["whole_s"] = time.perf_counter() - start_s
             runs[name].append(run)
             print(f"{name}: {run['timesteps'] / run['loop_s']:,.0f} steps/s", flush=True)
     storage.save("memory_speed", {"runs": runs}, peers=("sb3_contrib",))
@@ -94,24 +94,25 @@ def measure(rounds: int) -> None:
 
 
 def speed_table() -> str:
-    """One row: steps a second of both, and the ratio."""
+    """Return a table with the steps per second of both and their ratio."""
     runs = storage.load("memory_speed")["runs"]
     rates = {
-        name: [run["timesteps"] / run["loop_s"] for run in some] for name, some in runs.items()
+        name: [run["timesteps"] / run["loop_s"] for run in entries]
+        for name, entries in runs.items()
     }
-    ours, theirs = (statistics.median(rates[name]) for name in STEPS)
+    rate, peer_rate = (statistics.median(rates[name]) for name in STEPS)
     return table(
         ["PPO, LSTM of 64, CartPole-v1 without velocities", *STEPS, "ratio"],
         [
-            "steps a second",
-            *(scaled(spread(rates[name]), 1.0) for name in STEPS),
-            f"{ours / theirs:.1f}",
+            "steps/s",
+            *(format_figure(spread(rates[name]), 1.0) for name in STEPS),
+            f"{rate / peer_rate:.1f}",
         ],
     )
 
 
 def main() -> None:
-    """Train with one of them, for `measure`."""
+    """Train with one library, for `measure`."""
     name = sys.argv[1]
     run = {"hotloop": run_hotloop, "sb3-contrib": run_peer}[name](STEPS[name])
     print(json.dumps(run))

@@ -1,1 +1,1 @@
-"""The profiler: what it finds, what it costs, and a corpus of programs."""
+"""The profiler: its diagnoses, its overhead, and a corpus of programs."""

@@ -1,29 +1,28 @@
-"""Causes that `hotloop profile` names, the gains that it estimates, and what it costs.
+"""Causes named by `hotloop profile`, its estimates of gains, and its overhead.
 
     python -m bench profiler
     python -m bench profiler --part examples --rounds 3
     python -m bench profiler --quick
 
-The programs are those of examples/slow: slow for a reason that is known and can be removed, and
-that rules were made with. What they say of other programs `python -m bench corpus` measures. Parts,
-each of which is stored by itself:
+The programs are those of examples/slow. Each is slow for a known, removable reason, and the rules
+were developed with them. `python -m bench corpus` measures diagnoses of other programs. Each part
+is stored in its own file:
 
-- `examples`: each planted cause of examples/slow, with the others of its program removed.
+- `examples`: each planted cause of examples/slow, with the other causes of its program removed.
   `profiler_examples.json`: `cases`, by name: `program`, `slow` and `fixed` (arguments), `rule` (of
-  the planted cause), `first` (rounds in which it was named first), `rounds`, `estimate` (the gain
-  that was named) and `measured` (by the unprofiled program's wall time, slow over fixed), `error`
-  (of the estimates' median); `twins`, by program: `alarms`, the rules that spoke up, by round.
-- `cost`: a program bare, with spans alone, and with the full profile, alternating; of its loop, as
-  it says itself: starting takes 0.1 to 0.2 s more, once.
-  `profiler_cost.json`: `programs`, by name: `bare`, `spans`, `full` (seconds), `spans_cost`,
-  `full_cost` (shares of bare, by medians), `says` (what the report itself says: spans, sampling).
-
-- `report`: CPU time of `hotloop report DIR --html FILE`, Python's start included, of the same
+  the planted cause), `first` (rounds in which it was named first), `rounds`, `estimate` (estimated
+  gain), `measured` (wall time without profiler, slow over fixed), `error` (of the estimates'
+  median); `twins`, by program: the rules with a gain in the healthy program, by round.
+- `cost`: the time of a program's loop bare, with spans alone, and with the full profile, in turn.
+  The start takes 0.1 to 0.2 s more, once. `profiler_cost.json`: `programs`, by name: `bare`,
+  `spans`, `full` (seconds), `spans_cost`, `full_cost` (shares of bare, by medians), `says`
+  (overhead in the report: spans, sampling).
+- `report`: CPU time of `hotloop report DIR --html FILE`, with Python's start, for the same
   programs' profiles. `profiler_report.json`: `programs`, by name: `processes`, `recorded_s`,
   `cpu_s`.
-- `stages`: shares of environments, acting, replay and updates, beside timers placed by hand in
-  the scripts of staged/ (it needs Stable-Baselines3). `profiler_stages.json`: `programs`, by name,
-  by stage: `by_hand`, `by_profile` (shares, medians of `rounds`), `off` (of their differences).
+- `stages`: shares of environments, acting, replay and updates, compared with manual timers in the
+  scripts of staged/ (needs Stable-Baselines3). `profiler_stages.json`: `programs`, by name, by
+  stage: `by_hand`, `by_profile` (shares, medians of `rounds`), `off` (median difference).
 
 A figure is {"median", "min", "max"}.
 """
@@ -54,24 +53,24 @@ from hotloop.profiler.session.reading import read
 EXAMPLES = storage.ROOT / "examples" / "slow"
 
 
-class Scale(NamedTuple):
-    """How much is measured.
+class ProfilerScale(NamedTuple):
+    """Sizes of the measurements.
 
     Attributes:
-        seconds: roughly, of a slow program.
+        seconds: approximate duration of a slow program.
     """
 
     seconds: float
 
 
-class Case(NamedTuple):
-    """A planted cause.
+class PlantedCause(NamedTuple):
+    """A cause planted in a program.
 
     Attributes:
-        program: its file's stem in examples/slow.
-        rule: that should name it.
-        slow, fixed: arguments with it and without.
-        length: the option that sets how long the program runs, and its value for ten seconds.
+        program: stem of the program's file in examples/slow.
+        rule: name of the rule that should find the cause.
+        slow, fixed: arguments with and without the cause.
+        length: option for the program's length, and its value for ten seconds.
     """
 
     program: str
@@ -84,62 +83,73 @@ class Case(NamedTuple):
 _NO_CONFIG = ("--fix", "config")
 _NO_LOGGING = (*_NO_CONFIG, "--fix", "logging")
 _HEALTHY = ("--healthy",)
-CASES: dict[str, Case] = {
-    "replay": Case("weighted_replay", "replay-grows", (), _HEALTHY, ("--updates", 400)),
-    "config": Case("bandit_sweep", "configuration-objects", (), _NO_CONFIG, ("--runs", 50)),
-    "logging": Case("bandit_sweep", "logging", _NO_CONFIG, _NO_LOGGING, ("--runs", 200)),
-    "argmax": Case("bandit_sweep", "slow-argmax", _NO_LOGGING, _HEALTHY, ("--runs", 700)),
-    "lockstep": Case("lockstep_envs", "lockstep-stragglers", (), _HEALTHY, ("--steps", 400)),
-    "tiny": Case(
+CASES: dict[str, PlantedCause] = {
+    "replay": PlantedCause("weighted_replay", "replay-grows", (), _HEALTHY, ("--updates", 400)),
+    "config": PlantedCause("bandit_sweep", "configuration-objects", (), _NO_CONFIG, ("--runs", 50)),
+    "logging": PlantedCause("bandit_sweep", "logging", _NO_CONFIG, _NO_LOGGING, ("--runs", 200)),
+    "argmax": PlantedCause("bandit_sweep", "slow-argmax", _NO_LOGGING, _HEALTHY, ("--runs", 700)),
+    "lockstep": PlantedCause(
+        "lockstep_envs", "lockstep-stragglers", (), _HEALTHY, ("--steps", 400)
+    ),
+    "tiny": PlantedCause(
         "eager_update", "tiny-operations", ("--fix", "sync"), _HEALTHY, ("--updates", 1000)
     ),
-    "sync": Case("eager_update", "host-sync", ("--fix", "tiny"), _HEALTHY, ("--updates", 1600)),
-    "pipeline": Case("starved_pipeline", "starved-pipeline", (), _HEALTHY, ("--fragments", 1000)),
+    "sync": PlantedCause(
+        "eager_update", "host-sync", ("--fix", "tiny"), _HEALTHY, ("--updates", 1600)
+    ),
+    "pipeline": PlantedCause(
+        "starved_pipeline", "starved-pipeline", (), _HEALTHY, ("--fragments", 1000)
+    ),
 }
 
 
-def _command(case: Case, arguments: Sequence[str], scale: Scale) -> list[str]:
+def _command(case: PlantedCause, arguments: Sequence[str], scale: ProfilerScale) -> list[str]:
     option, ten_seconds = case.length
     length = max(1, round(ten_seconds * scale.seconds / 10))
     program = [str(EXAMPLES / f"{case.program}.py")]
     return [*program, option, str(length), *arguments]
 
 
-class Ran(NamedTuple):
-    """A program that has ended.
+class ProgramTimes(NamedTuple):
+    """Durations of a finished program.
 
     Attributes:
-        whole_s: wall time, starting and importing included.
-        loop_s: of its loop, as it says itself in its last line; 0.1 s are the least.
+        whole_s: wall time with start and imports.
+        loop_s: duration of the loop, printed in the program's last line, at least 0.1 s.
     """
 
     whole_s: float
     loop_s: float
 
 
-def _run(command: Sequence[str]) -> Ran:
-    began = time.perf_counter()
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=storage.ROOT)
-    whole_s = time.perf_counter() - began
-    said = re.findall(r"([\d.]+) s\b", done.stdout)
-    return Ran(whole_s, float(said[-1]) if said else whole_s)
+def _run(command: Sequence[str]) -> ProgramTimes:
+    start_s = time.perf_counter()
+    completed = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=storage.ROOT
+    )
+    whole_s = time.perf_counter() - start_s
+    printed = re.findall(r"([\d.]+) s\b", completed.stdout)
+    return ProgramTimes(whole_s, float(printed[-1]) if printed else whole_s)
 
 
-def bare(command: Sequence[str]) -> Ran:
-    """A program by itself."""
+def run_bare(command: Sequence[str]) -> ProgramTimes:
+    """Run a program without the profiler."""
     return _run([sys.executable, *command])
 
 
-def profiled(command: Sequence[str], interval_s: float = 0.01) -> tuple[Ran, Session]:
-    """A program with a profile of it, without the report."""
+def run_profiled(command: Sequence[str], interval_s: float = 0.01) -> tuple[ProgramTimes, Session]:
+    """Run a program with the profiler; return its durations and the profile."""
     with tempfile.TemporaryDirectory(prefix="bench-profile-") as out:
         settings = json.dumps({"directory": out, "interval_s": interval_s, "hooks": True})
         ran = _run([sys.executable, "-m", "hotloop.profiler.collect.script", settings, *command])
         return ran, read(out)
 
 
-def _named(found: Sequence[Diagnosis]) -> list[list[Any]]:
-    return [[one.rule, None if one.gain is None else round(one.gain, 3)] for one in found]
+def _rules_and_gains(diagnoses: Sequence[Diagnosis]) -> list[list[Any]]:
+    return [
+        [diagnosis.rule, None if diagnosis.gain is None else round(diagnosis.gain, 3)]
+        for diagnosis in diagnoses
+    ]
 
 
 def _figure(values: Sequence[float]) -> dict[str, float]:
@@ -153,8 +163,8 @@ def _figure(values: Sequence[float]) -> dict[str, float]:
 # --- the parts ------------------------------------------------------------------------------------
 
 
-def examples(scale: Scale, rounds: int) -> None:
-    """See the top of the file."""
+def examples(scale: ProfilerScale, rounds: int) -> None:
+    """See the module's docstring."""
     firsts: dict[str, list[bool]] = {name: [] for name in CASES}
     estimates: dict[str, list[float]] = {name: [] for name in CASES}
     ratios: dict[str, list[float]] = {name: [] for name in CASES}
@@ -162,22 +172,34 @@ def examples(scale: Scale, rounds: int) -> None:
     for _ in range(rounds):
         for name, case in CASES.items():
             slow = _command(case, case.slow, scale)
-            found = diagnose(profiled(slow)[1])
-            firsts[name].append(bool(found) and found[0].rule == case.rule)
-            estimates[name] += [one.gain for one in found if one.rule == case.rule and one.gain]
+            diagnoses = diagnose(run_profiled(slow)[1])
+            firsts[name].append(bool(diagnoses) and diagnoses[0].rule == case.rule)
+            estimates[name] += [
+                diagnosis.gain
+                for diagnosis in diagnoses
+                if diagnosis.rule == case.rule and diagnosis.gain
+            ]
             ratios[name].append(
-                bare(slow).whole_s / bare(_command(case, case.fixed, scale)).whole_s
+                run_bare(slow).whole_s / run_bare(_command(case, case.fixed, scale)).whole_s
             )
-            print(f"  {name:10} {_named(found)}, measured {ratios[name][-1]:.2f}", flush=True)
+            print(
+                f"  {name:10} {_rules_and_gains(diagnoses)}, measured {ratios[name][-1]:.2f}",
+                flush=True,
+            )
         for program in dict.fromkeys(case.program for case in CASES.values()):
-            # The longest of its cases: a fixed program takes a fraction of the slow one's time.
+            # The longest of the program's cases, since a fixed program is much faster.
             case = max(
                 (case for case in CASES.values() if case.program == program),
                 key=lambda case: case.length[1],
             )
-            found = diagnose(profiled(_command(case, _HEALTHY, scale))[1])
-            alarms.setdefault(program, []).append([one.rule for one in found if one.gain])
-            print(f"  {program} --healthy: {_named(found) or 'nothing found'}", flush=True)
+            diagnoses = diagnose(run_profiled(_command(case, _HEALTHY, scale))[1])
+            alarms.setdefault(program, []).append(
+                [diagnosis.rule for diagnosis in diagnoses if diagnosis.gain]
+            )
+            print(
+                f"  {program} --healthy: {_rules_and_gains(diagnoses) or 'nothing found'}",
+                flush=True,
+            )
     cases: dict[str, Any] = {}
     for name, case in CASES.items():
         estimate = float(np.median(estimates[name])) if estimates[name] else None
@@ -203,37 +225,37 @@ COST_PROGRAMS = {
 }
 
 
-def cost(scale: Scale, rounds: int) -> None:
-    """See the top of the file."""
+def cost(scale: ProfilerScale, rounds: int) -> None:
+    """See the module's docstring."""
     programs: dict[str, Any] = {}
-    for about, (name, arguments) in COST_PROGRAMS.items():
+    for label, (name, arguments) in COST_PROGRAMS.items():
         command = _command(CASES[name], arguments, scale)
         seconds: dict[str, list[float]] = {"bare": [], "spans": [], "full": []}
-        says: list[tuple[float, float]] = []
+        reported: list[tuple[float, float]] = []
         for _ in range(rounds):
-            seconds["bare"].append(bare(command).loop_s)
-            seconds["spans"].append(profiled(command, interval_s=0)[0].loop_s)
-            ran, session = profiled(command)
+            seconds["bare"].append(run_bare(command).loop_s)
+            seconds["spans"].append(run_profiled(command, interval_s=0)[0].loop_s)
+            ran, session = run_profiled(command)
             seconds["full"].append(ran.loop_s)
-            says.append(_own_cost(session))
+            reported.append(_reported_cost(session))
         medians = {way: float(np.median(values)) for way, values in seconds.items()}
-        programs[about] = {
+        programs[label] = {
             **{way: _figure(values) for way, values in seconds.items()},
             "spans_cost": round(medians["spans"] / medians["bare"] - 1, 4),
             "full_cost": round(medians["full"] / medians["bare"] - 1, 4),
             "says": {
-                "spans": _figure([spans for spans, _ in says]),
-                "sampling": _figure([sampling for _, sampling in says]),
+                "spans": _figure([spans for spans, _ in reported]),
+                "sampling": _figure([sampling for _, sampling in reported]),
             },
         }
-        print(f"  {about}: {programs[about]}", flush=True)
+        print(f"  {label}: {programs[label]}", flush=True)
     storage.save("profiler_cost", {"programs": programs})
 
 
-def report(scale: Scale, rounds: int) -> None:
-    """See the top of the file."""
+def report(scale: ProfilerScale, rounds: int) -> None:
+    """See the module's docstring."""
     programs: dict[str, Any] = {}
-    for about, (name, arguments) in COST_PROGRAMS.items():
+    for label, (name, arguments) in COST_PROGRAMS.items():
         with tempfile.TemporaryDirectory(prefix="bench-report-") as folder:
             out = Path(folder) / "profile"
             command = [sys.executable, "-m", "hotloop", "profile", "--out", str(out)]
@@ -254,12 +276,12 @@ def report(scale: Scale, rounds: int) -> None:
                 _run_quietly(page)
                 after = resource.getrusage(resource.RUSAGE_CHILDREN)
                 cpu_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-            programs[about] = {
+            programs[label] = {
                 "processes": len(session.processes),
                 "recorded_s": round((session.end_ns - session.start_ns) / 1e9, 1),
                 "cpu_s": _figure(cpu_s),
             }
-        print(f"  {about}: {programs[about]}", flush=True)
+        print(f"  {label}: {programs[label]}", flush=True)
     storage.save("profiler_report", {"programs": programs})
 
 
@@ -267,12 +289,12 @@ def _run_quietly(command: Sequence[str]) -> None:
     subprocess.run(command, check=True, capture_output=True, cwd=storage.ROOT)
 
 
-def _own_cost(session: Session) -> tuple[float, float]:
-    """What the report says that spans and sampling took of the processes' time."""
-    whole = sum(process.duration_ns for process in session.processes)
+def _reported_cost(session: Session) -> tuple[float, float]:
+    """Return the reported shares of spans and sampling in the processes' time."""
+    total_ns = sum(process.duration_ns for process in session.processes)
     spans = sum(node.count for process in session.processes for _, node in process.tree.walk())
     sampling = sum(process.own_ns for process in session.processes)
-    return spans * timing.overhead() / whole, sampling / whole
+    return spans * timing.overhead() / total_ns, sampling / total_ns
 
 
 def main() -> int:
@@ -286,7 +308,7 @@ def main() -> int:
             "report": report,
             "stages": lambda scale, rounds: stages.measure(scale.seconds, rounds),
         },
-        scale=Scale(seconds=15.0),
-        quick=Scale(seconds=4.0),
-        seconds="of a slow program, roughly",
+        scale=ProfilerScale(seconds=15.0),
+        quick=ProfilerScale(seconds=4.0),
+        seconds="approximate duration of a slow program",
     )

@@ -1,7 +1,7 @@
-"""Shares of the stages, by the profile and by timers placed by hand, of the same runs.
+"""Shares of the stages by the profile and by manual timers, in the same runs.
 
-The scripts are those of staged/: loops in one piece, as CleanRL writes them, and
-Stable-Baselines3's users'.
+The scripts in staged/ are single-file loops in CleanRL's style, and programs with
+Stable-Baselines3.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import Any, NamedTuple
 
 from bench import storage
 from hotloop.profiler.session.reading import read
-from hotloop.profiler.session.stages import Share, stages
+from hotloop.profiler.session.stages import TimeSum, stage_times
 
 STAGES = ("env", "act", "replay", "update")
-# How far apart two shares may be, of the whole.
+# Allowed difference between two shares of the total time.
 CLOSE = 0.03
 SCRIPTS = Path(__file__).parent / "staged"
 
 
-class Staged(NamedTuple):
-    """A script with timers.
+class StagedScript(NamedTuple):
+    """A script with manual timers.
 
     Attributes:
-        script: its file's stem.
-        kind: its first argument.
-        length: its second, for ten seconds.
+        script: stem of its file.
+        kind: first argument.
+        length: second argument, for a duration of ten seconds.
     """
 
     script: str
@@ -40,19 +40,19 @@ class Staged(NamedTuple):
 
 
 PROGRAMS = {
-    "PPO, one file": Staged("ppo", "CartPole-v1", 60),
-    "PPO, one file, continuous": Staged("ppo", "Pendulum-v1", 50),
-    "DQN, one file": Staged("dqn", "CartPole-v1", 15_000),
-    "SAC, one file": Staged("sac", "Pendulum-v1", 1_600),
-    "Stable-Baselines3 PPO": Staged("sb3", "ppo", 16_000),
-    "Stable-Baselines3 PPO, processes": Staged("sb3", "ppo-processes", 12_000),
-    "Stable-Baselines3 SAC": Staged("sb3", "sac", 1_200),
-    "Stable-Baselines3 DQN": Staged("sb3", "dqn", 20_000),
+    "PPO, one file": StagedScript("ppo", "CartPole-v1", 60),
+    "PPO, one file, continuous": StagedScript("ppo", "Pendulum-v1", 50),
+    "DQN, one file": StagedScript("dqn", "CartPole-v1", 15_000),
+    "SAC, one file": StagedScript("sac", "Pendulum-v1", 1_600),
+    "Stable-Baselines3 PPO": StagedScript("sb3", "ppo", 16_000),
+    "Stable-Baselines3 PPO, processes": StagedScript("sb3", "ppo-processes", 12_000),
+    "Stable-Baselines3 SAC": StagedScript("sb3", "sac", 1_200),
+    "Stable-Baselines3 DQN": StagedScript("sb3", "dqn", 20_000),
 }
 
 
-def shares(program: Staged, seconds: float) -> dict[str, tuple[float, float]]:
-    """Shares of the time since the timers began: by hand, by the profile."""
+def shares(program: StagedScript, seconds: float) -> dict[str, tuple[float, float]]:
+    """Return the shares by manual timers and by the profile, by stage."""
     with tempfile.TemporaryDirectory(prefix="bench-stages-") as folder:
         profile, times = Path(folder) / "profile", Path(folder) / "times.json"
         settings = {"directory": str(profile), "interval_s": 0.01, "hooks": True}
@@ -62,33 +62,33 @@ def shares(program: Staged, seconds: float) -> dict[str, tuple[float, float]]:
         env = os.environ | {"PYTHONPATH": str(storage.ROOT)}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
         spent = json.loads(times.read_text(encoding="utf-8"))
-        found = stages(read(profile).main).by_stage
-    whole = spent["whole"]
+        profiled = stage_times(read(profile).main).by_stage
+    total_s = spent["whole"]
     return {
         stage: (
-            spent.get(stage, 0.0) / whole,
-            found.get(stage, Share()).elapsed_ns / 1e9 / whole,
+            spent.get(stage, 0.0) / total_s,
+            profiled.get(stage, TimeSum()).elapsed_ns / 1e9 / total_s,
         )
         for stage in STAGES
     }
 
 
 def measure(seconds: float, rounds: int) -> None:
-    """Measure all, print, store: medians over rounds, and of each stage the largest difference."""
+    """Measure all scripts; print and store medians of shares and of their differences."""
     programs: dict[str, Any] = {}
-    for about, program in PROGRAMS.items():
-        ran = [shares(program, seconds) for _ in range(rounds)]
-        programs[about] = {
+    for label, program in PROGRAMS.items():
+        runs = [shares(program, seconds) for _ in range(rounds)]
+        programs[label] = {
             stage: {
-                "by_hand": round(statistics.median(one[stage][0] for one in ran), 4),
-                "by_profile": round(statistics.median(one[stage][1] for one in ran), 4),
-                "off": round(statistics.median(one[stage][1] - one[stage][0] for one in ran), 4),
+                "by_hand": round(statistics.median(run[stage][0] for run in runs), 4),
+                "by_profile": round(statistics.median(run[stage][1] for run in runs), 4),
+                "off": round(statistics.median(run[stage][1] - run[stage][0] for run in runs), 4),
             }
             for stage in STAGES
         }
-        told = (
-            f"{stage} {one['by_hand']:.1%} {one['off'] * 100:+.1f}"
-            for stage, one in programs[about].items()
+        texts = (
+            f"{stage} {figures['by_hand']:.1%} {figures['off'] * 100:+.1f}"
+            for stage, figures in programs[label].items()
         )
-        print(f"  {about}: {', '.join(told)}", flush=True)
+        print(f"  {label}: {', '.join(texts)}", flush=True)
     storage.save("profiler_stages", {"rounds": rounds, "programs": programs})

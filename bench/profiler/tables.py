@@ -1,4 +1,4 @@
-"""Tables of what `python -m bench profiler` has stored."""
+"""Tables of `python -m bench profiler`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def _gain(figure: dict[str, float] | None) -> str:
 
 
 def examples_table() -> str:
-    """The planted causes of examples/slow, beside what their removal brought."""
+    """Return a table of the planted causes of examples/slow with estimated and measured gains."""
     result = storage.load("profiler_examples")
-    rows = [["program", "cause", "named first", "estimate", "measured", "off by"]]
+    rows = [["program", "cause", "named first", "estimated gain", "measured gain", "error"]]
     for case in result["cases"].values():
         error = case["error"]
         rows.append(
@@ -32,55 +32,57 @@ def examples_table() -> str:
             ]
         )
     for program, rounds in result["twins"].items():
-        alarms = sorted({rule for found in rounds for rule in found})
-        silent = sum(not found for found in rounds)
-        named = f"; {', '.join(f'`{rule}`' for rule in alarms)}" if alarms else ""
+        alarms = sorted({rule for rules in rounds for rule in rules})
+        silent = sum(not rules for rules in rounds)
+        named = f", otherwise {', '.join(f'`{rule}`' for rule in alarms)}" if alarms else ""
         rows.append(
-            [f"{program}.py --healthy", f"none: silent in {silent} of {len(rounds)}{named}"]
+            [f"{program}.py --healthy", f"none: no finding in {silent} of {len(rounds)}{named}"]
             + [""] * 4
         )
     return table(*rows)
 
 
 def cost_table() -> str:
-    """What recording costs."""
+    """Return a table of the overhead of recording."""
     programs: dict[str, Any] = storage.load("profiler_cost")["programs"]
-    rows = [
-        ["program", "bare, s", "spans, s", "full profile, s", "spans", "full", "it says itself"],
-    ]
-    for about, one in programs.items():
-        says = one["says"]
+    rows = [["program", "bare, s", "spans, s", "full profile, s", "overhead of spans"]]
+    rows[0] += ["overhead of the full profile", "reported by the profile: spans and sampling"]
+    for label, program in programs.items():
+        reported = program["says"]
         rows.append(
             [
-                about,
-                *(f"{one[way]['median']:.2f}" for way in ("bare", "spans", "full")),
-                *(f"{one[f'{way}_cost']:+.1%}" for way in ("spans", "full")),
-                f"{says['spans']['median']:.2%} and {says['sampling']['median']:.2%}",
+                label,
+                *(f"{program[way]['median']:.2f}" for way in ("bare", "spans", "full")),
+                *(f"{program[f'{way}_cost']:+.1%}" for way in ("spans", "full")),
+                f"{reported['spans']['median']:.2%} and {reported['sampling']['median']:.2%}",
             ]
         )
     return table(*rows)
 
 
 def report_table() -> str:
-    """What a report takes."""
+    """Return a table of the CPU time of reports."""
     rows = [["profile of", "processes", "recorded, s", "report and page, s of CPU"]]
-    for about, one in storage.load("profiler_report")["programs"].items():
-        cpu = one["cpu_s"]
-        told = f"{cpu['median']:.2f} ({cpu['min']:.2f}–{cpu['max']:.2f})"
-        rows.append([about, str(one["processes"]), f"{one['recorded_s']:.0f}", told])
+    for label, program in storage.load("profiler_report")["programs"].items():
+        cpu = program["cpu_s"]
+        cpu_text = f"{cpu['median']:.2f} ({cpu['min']:.2f}–{cpu['max']:.2f})"
+        rows.append([label, str(program["processes"]), f"{program['recorded_s']:.0f}", cpu_text])
     return table(*rows)
 
 
 def stages_table() -> str:
-    """Shares of the stages by hand, and how far the profile's are off, in points."""
+    """Return the shares by manual timers, and the profile's errors in percentage points."""
     result = storage.load("profiler_stages")
     rows = [["program", *STAGES, f"within {CLOSE:.0%}"]]
-    for about, by_stage in result["programs"].items():
-        close = sum(abs(one["off"]) <= CLOSE for one in by_stage.values())
+    for label, by_stage in result["programs"].items():
+        close = sum(abs(stage["off"]) <= CLOSE for stage in by_stage.values())
         rows.append(
             [
-                about,
-                *(f"{one['by_hand']:.1%} ({one['off'] * 100:+.1f})" for one in by_stage.values()),
+                label,
+                *(
+                    f"{stage['by_hand']:.1%} ({stage['off'] * 100:+.1f})"
+                    for stage in by_stage.values()
+                ),
                 f"{close} of {len(by_stage)}",
             ]
         )

@@ -1,1 +1,1 @@
-"""Replay buffers, beside peers and by themselves in a training."""
+"""Replay buffers: comparisons with other libraries, and their share of a training."""

@@ -1,7 +1,7 @@
-"""Contenders in a comparison of replay buffers: their transitions and weights, what each can do.
+"""Interface of the contenders in a comparison of replay buffers, and their data.
 
-All hold the same transitions, sized like HalfCheetah's, and do the same four things: draw and
-gather a batch, hand it over as torch tensors, write new weights for it, take one more transition.
+All contain the same transitions, with HalfCheetah's shapes, and have the same four operations: draw
+and gather a batch, convert it to torch tensors, write new weights, add a transition.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Fields = dict[str, npt.NDArray[Any]]
 
 
 class Steps:
-    """A stream of transitions, the same after each 100,000; an episode is 1,000 steps."""
+    """A stream of transitions with a period of 100,000, in episodes of 1,000 steps."""
 
     def __init__(self, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
         states = rng.standard_normal((PERIOD, OBS), np.float32)
         following = np.roll(states, -1, axis=0)
-        ends = slice(EPISODE - 1, None, EPISODE)  # what follows these is a reset
+        ends = slice(EPISODE - 1, None, EPISODE)  # resets follow these steps
         following[ends] = rng.standard_normal(following[ends].shape, np.float32)
         self.fields: Fields = {
             "obs": states,
@@ -40,18 +40,18 @@ class Steps:
         self.fields["truncated"][ends] = True
 
     def rows(self, start: int, stop: int) -> Fields:
-        """Transitions start … stop − 1."""
-        wanted = np.arange(start, stop) % PERIOD
-        return {name: values[wanted] for name, values in self.fields.items()}
+        """Return transitions start … stop − 1."""
+        index = np.arange(start, stop) % PERIOD
+        return {name: values[index] for name, values in self.fields.items()}
 
     def chunks(self, size: int) -> Iterator[tuple[slice, Fields]]:
-        """Transitions 0 … size − 1 in pieces."""
+        """Yield transitions 0 … size − 1 in chunks."""
         for start in range(0, size, CHUNK):
             stop = min(start + CHUNK, size)
             yield slice(start, stop), self.rows(start, stop)
 
-    def one(self, number: int) -> dict[str, Any]:
-        """Transition `number`, as an environment would hand it out."""
+    def transition(self, number: int) -> dict[str, Any]:
+        """Return transition `number` in the form that an environment returns."""
         number %= PERIOD
         values = {name: values[number] for name, values in self.fields.items()}
         return values | {
@@ -62,10 +62,10 @@ class Steps:
 
 
 class Weights:
-    """Where weights come from.
+    """A generator of weights.
 
-    `returns` are like those of HalfCheetah, with negative ones among them; `long_tail` is
-    lognormal, its maximum some hundred times its mean; `td` is what absolute TD errors look like.
+    `returns` resemble those of HalfCheetah and may be negative. `long_tail` is lognormal, with a
+    maximum about a hundred times the mean. `td` resembles absolute TD errors.
     """
 
     def __init__(self, kind: str, seed: int = 0) -> None:
@@ -73,7 +73,7 @@ class Weights:
         self.rng = np.random.default_rng(seed)
 
     def draw(self, count: int) -> Floats:
-        """New weights."""
+        """Return new weights."""
         if self.kind == "returns":
             return self.rng.normal(2_000.0, 1_500.0, count)
         if self.kind == "long_tail":
@@ -82,7 +82,7 @@ class Weights:
 
 
 class Contender:
-    """What each of them can do. `weights` is None where entries have none."""
+    """Interface of a contender. `weights` is None if entries have no weights."""
 
     weights: Weights | None = None
     next_number: int
@@ -92,23 +92,23 @@ class Contender:
         raise NotImplementedError
 
     def tensors(self, batch: Any) -> tuple[Any, ...]:
-        """obs, action, reward, next_obs, terminated and importance (or None) as tensors."""
+        """Return obs, action, reward, next_obs, terminated and importance (or None) as tensors."""
         raise NotImplementedError
 
     def update(self, batch: Any, weight: npt.NDArray[Any]) -> None:
         """Write new weights for a batch."""
 
     def add(self, step: dict[str, Any], weight: float) -> None:
-        """Take one more transition."""
+        """Add one transition."""
         raise NotImplementedError
 
-    def adding(self, step: dict[str, Any], weight: float) -> Callable[[], None]:
-        """What does so, with as little of ours around it as can be."""
+    def prepare_add(self, step: dict[str, Any], weight: float) -> Callable[[], None]:
+        """Return a call of `add` with minimal overhead."""
         return functools.partial(self.add, step, weight)
 
 
 def fields() -> dict[str, tuple[tuple[int, ...], Any]]:
-    """HalfCheetah's fields, as hotloop's buffer wants them declared."""
+    """Return HalfCheetah's fields in the form that hotloop's buffer expects."""
     return {
         "obs": ((OBS,), np.float32),
         "action": ((ACTION,), np.float32),

@@ -1,7 +1,7 @@
-"""A SAC-like training loop around a replay buffer, which times every part of an update by itself.
+"""A SAC-like training loop around a replay buffer that times every part of an update.
 
-Actor and twin critics of 2 × 256 units, batches of 256, Adam, target critics; the temperature is
-fixed. The environment's step is replaced by one transition that is added per update.
+It has an actor and twin critics of 2 × 256 units, batches of 256, Adam, target critics and a fixed
+temperature. Adding one transition per update replaces the environment's step.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS = ("sample", "tensors", "update", "add", "learn", "iteration")
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
-    """Two hidden layers."""
+    """Return a network with two hidden layers."""
     return nn.Sequential(
         *(nn.Linear(inputs, HIDDEN), nn.ReLU()),
         *(nn.Linear(HIDDEN, HIDDEN), nn.ReLU()),
@@ -32,7 +32,7 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Learner:
-    """The networks, and one update of them."""
+    """The networks and their update."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -43,11 +43,11 @@ class Learner:
         self.critics_adam = torch.optim.Adam(self.critics.parameters(), LEARNING_RATE)
 
     def act(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A squashed Gaussian's sample and its log-probability."""
+        """Return a squashed Gaussian's sample and its log-probability."""
         mean, log_std = self.actor(obs).chunk(2, dim=-1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-5, 2).exp())
         raw = normal.rsample()
-        # log(1 − tanh²) in a form that does not lose its digits.
+        # A numerically stable form of log(1 − tanh²).
         squash = 2 * (np.log(2) - raw - functional.softplus(-2 * raw))
         return torch.tanh(raw), (normal.log_prob(raw) - squash).sum(-1)
 
@@ -60,7 +60,7 @@ class Learner:
         terminated: torch.Tensor,
         importance: torch.Tensor | None,
     ) -> npt.NDArray[np.float32]:
-        """One update of critics, actor and targets; the absolute TD errors, (256,)."""
+        """Update critics, actor and targets; return the absolute TD errors, (256,)."""
         reward, terminated = reward.reshape(-1), terminated.reshape(-1).float()
         with torch.no_grad():
             following, log_prob = self.act(next_obs)
@@ -95,7 +95,7 @@ class Learner:
 
 
 class Loop:
-    """Updates with one contender's batches."""
+    """A training loop with one contender's batches."""
 
     def __init__(self, contender: Contender, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -104,20 +104,20 @@ class Loop:
         self.steps = Steps()
         self.number = contender.next_number
         weights = contender.weights
-        # New weights come from the TD errors, or, where those are not what weights are, from here.
+        # New weights are TD errors, or come from this pool if the weights are of another kind.
         self.from_td = weights is not None and weights.kind == "td"
         self.pool = [np.zeros(BATCH)] * POOL
         if weights is not None:
             self.pool = [weights.draw(BATCH) for _ in range(POOL)]
 
-    def once(self) -> tuple[float, ...]:
-        """One update: seconds of each of `PARTS`."""
+    def time_update(self) -> tuple[float, ...]:
+        """Make one update; return the seconds of each of `PARTS`."""
         clock, contender = time.perf_counter, self.contender
-        step = self.steps.one(self.number)
+        step = self.steps.transition(self.number)
         pool = self.pool[self.number % POOL]
         one_weight = float(pool[self.number % BATCH])
         self.number += 1
-        began = clock()
+        start_s = clock()
         batch = contender.sample()
         sampled = clock()
         tensors = contender.tensors(batch)
@@ -129,10 +129,10 @@ class Loop:
         contender.add(step, one_weight)
         added = clock()
         return (
-            sampled - began,
+            sampled - start_s,
             converted - sampled,
             updated - learned,
             added - updated,
             learned - converted,
-            added - began,
+            added - start_s,
         )

@@ -1,4 +1,4 @@
-"""The peers' replay buffers, as contenders."""
+"""Replay buffers of other libraries, as contenders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.measuring import imported
+from bench.measuring import import_library
 from bench.replay.contenders import (
     ACTION,
     BATCH,
@@ -25,9 +25,9 @@ class SB3(Contender):
     """Stable-Baselines3's uniform buffer."""
 
     def __init__(self, size: int) -> None:
-        imported("torch")
-        buffers = imported("stable_baselines3.common.buffers")
-        box = imported("gymnasium").spaces.Box
+        import_library("torch")
+        buffers = import_library("stable_baselines3.common.buffers")
+        box = import_library("gymnasium").spaces.Box
         self.buffer = buffers.ReplayBuffer(
             size,
             box(-math.inf, math.inf, (OBS,), np.float32),
@@ -35,24 +35,24 @@ class SB3(Contender):
             device="cpu",
         )
         self.next_number = size
-        for where, rows in Steps().chunks(size):
-            self.buffer.observations[where, 0] = rows["obs"]
-            self.buffer.actions[where, 0] = rows["action"]
-            self.buffer.rewards[where, 0] = rows["reward"]
-            self.buffer.next_observations[where, 0] = rows["next_obs"]
+        for slots_filled, rows in Steps().chunks(size):
+            self.buffer.observations[slots_filled, 0] = rows["obs"]
+            self.buffer.actions[slots_filled, 0] = rows["action"]
+            self.buffer.rewards[slots_filled, 0] = rows["reward"]
+            self.buffer.next_observations[slots_filled, 0] = rows["next_obs"]
         self.buffer.full = True
 
     def sample(self) -> Any:
-        """Comes as tensors."""
+        """Sample a batch of tensors."""
         return self.buffer.sample(BATCH)
 
     def tensors(self, batch: Any) -> tuple[Any, ...]:
-        """They are already."""
+        """Return the sampled tensors unchanged."""
         obs, reward, following = batch.observations, batch.rewards, batch.next_observations
         return obs, batch.actions, reward, following, batch.dones, None
 
     def add(self, step: dict[str, Any], weight: float) -> None:
-        """As `collect_rollouts` calls it: one environment is a batch of one."""
+        """Add a transition like `collect_rollouts`, as a batch of one environment."""
         self.buffer.add(
             step["obs"][None],
             step["next_obs"][None],
@@ -67,10 +67,10 @@ class Cpprb(Contender):
     """cpprb's prioritized buffer."""
 
     def __init__(self, size: int) -> None:
-        self.torch = imported("torch")
+        self.torch = import_library("torch")
         self.weights = Weights("td")
         self.next_number = size
-        self.buffer = imported("cpprb").PrioritizedReplayBuffer(
+        self.buffer = import_library("cpprb").PrioritizedReplayBuffer(
             size,
             {
                 "obs": {"shape": OBS},
@@ -92,20 +92,20 @@ class Cpprb(Contender):
             )
 
     def sample(self) -> Any:
-        """A dict of new arrays."""
+        """Sample a dict of new arrays."""
         return self.buffer.sample(BATCH, beta=0.4)
 
     def tensors(self, batch: Any) -> tuple[Any, ...]:
-        """Without a copy."""
+        """Return tensors without a copy."""
         names = ("obs", "act", "rew", "next_obs", "done", "weights")
         return tuple(self.torch.from_numpy(batch[name]) for name in names)
 
     def update(self, batch: Any, weight: npt.NDArray[Any]) -> None:
-        """By slots."""
+        """Write weights by slot."""
         self.buffer.update_priorities(batch["indexes"], weight)
 
     def add(self, step: dict[str, Any], weight: float) -> None:
-        """A new entry gets the maximum."""
+        """Add a transition with the maximum priority."""
         self.buffer.add(
             obs=step["obs"],
             act=step["action"],
@@ -119,15 +119,15 @@ class Tianshou(Contender):
     """tianshou's prioritized buffer."""
 
     def __init__(self, size: int) -> None:
-        self.torch = imported("torch")
-        tianshou = imported("tianshou.data")
+        self.torch = import_library("torch")
+        tianshou = import_library("tianshou.data")
         self.make_batch = tianshou.Batch
         self.weights = Weights("td")
         self.next_number = size
         self.buffer = tianshou.PrioritizedReplayBuffer(size, alpha=0.6, beta=0.4)
-        # One `add` makes the arrays; the others are written past it, which takes minutes less.
+        # One `add` allocates the arrays. Direct writes for the rest save minutes.
         steps = Steps()
-        self.add(steps.one(0), 0.0)
+        self.add(steps.transition(0), 0.0)
         names = {
             "obs": "obs",
             "act": "action",
@@ -137,29 +137,29 @@ class Tianshou(Contender):
             "truncated": "truncated",
             "done": "truncated",
         }
-        for where, rows in steps.chunks(size):
-            for theirs, ours in names.items():
-                getattr(self.buffer, theirs)[where] = rows[ours]
-            slots = np.arange(where.start, where.stop)
+        for slots_filled, rows in steps.chunks(size):
+            for peer_name, name in names.items():
+                getattr(self.buffer, peer_name)[slots_filled] = rows[name]
+            slots = np.arange(slots_filled.start, slots_filled.stop)
             self.buffer.update_weight(slots, self.weights.draw(len(slots)))
         self.buffer._size = size
 
     def sample(self) -> Any:
-        """A Batch and its slots."""
+        """Sample a Batch and its slots."""
         return self.buffer.sample(BATCH)
 
     def tensors(self, batch: Any) -> tuple[Any, ...]:
-        """Without a copy."""
+        """Return tensors without a copy."""
         values = batch[0]
         arrays = values.obs, values.act, values.rew, values.obs_next, values.terminated
         return tuple(map(self.torch.from_numpy, (*arrays, values.weight)))
 
     def update(self, batch: Any, weight: npt.NDArray[Any]) -> None:
-        """By slots."""
+        """Write weights by slot."""
         self.buffer.update_weight(batch[1], weight)
 
     def add(self, step: dict[str, Any], weight: float) -> None:
-        """A new entry gets the maximum."""
+        """Add a transition with the maximum priority."""
         self.buffer.add(
             self.make_batch(
                 obs=step["obs"],
@@ -177,12 +177,14 @@ class TorchRL(Contender):
     """torchrl's prioritized buffer, over a storage of tensors."""
 
     def __init__(self, size: int) -> None:
-        self.torch = imported("torch")
+        self.torch = import_library("torch")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torchrl = imported("torchrl.data")
-            imported("torchrl._torchrl")  # its trees; torchrl itself only warns where it is broken
-        self.make_batch = imported("tensordict").TensorDict
+            torchrl = import_library("torchrl.data")
+            import_library(
+                "torchrl._torchrl"
+            )  # its trees; torchrl itself only warns if they are broken
+        self.make_batch = import_library("tensordict").TensorDict
         self.weights = Weights("td")
         self.next_number = size
         self.buffer = torchrl.TensorDictPrioritizedReplayBuffer(
@@ -195,8 +197,8 @@ class TorchRL(Contender):
         for _, rows in Steps().chunks(size):
             count = len(rows["reward"])
             slots = self.buffer.extend(self.make_batch(self._named(rows), batch_size=[count]))
-            drawn = self.torch.from_numpy(self.weights.draw(count).astype(np.float32))
-            self.buffer.update_priority(slots, drawn)
+            priorities = self.torch.from_numpy(self.weights.draw(count).astype(np.float32))
+            self.buffer.update_priority(slots, priorities)
 
     def _named(self, rows: dict[str, Any]) -> dict[str, Any]:
         torch = self.torch
@@ -209,42 +211,42 @@ class TorchRL(Contender):
         }
 
     def sample(self) -> Any:
-        """A TensorDict."""
+        """Sample a TensorDict."""
         return self.buffer.sample()
 
     def tensors(self, batch: Any) -> tuple[Any, ...]:
-        """They are already."""
-        # Some versions call the importance weights priority_weight, older ones _weight.
+        """Return the sampled tensors unchanged."""
+        # Importance weights are named priority_weight, or _weight in older versions.
         name = "priority_weight" if "priority_weight" in batch.keys() else "_weight"  # noqa: SIM118
         names = ("obs", "action", "reward", "next_obs", "done", name)
         return tuple(batch.get(name) for name in names)
 
     def update(self, batch: Any, weight: npt.NDArray[Any]) -> None:
-        """By slots."""
+        """Write weights by slot."""
         priority = self.torch.from_numpy(np.asarray(weight, np.float32))
         self.buffer.update_priority(batch.get("index"), priority)
 
     def add(self, step: dict[str, Any], weight: float) -> None:
-        """A new entry gets the default priority."""
+        """Add a transition with the default priority."""
         self.buffer.add(self.make_batch(self._named(step), batch_size=[]))
 
 
 class SumTree(Contender):
-    """The package sumtree: a tree without a buffer, so that it only draws."""
+    """The package sumtree, a tree without a buffer. It only draws."""
 
     def __init__(self, size: int) -> None:
         self.weights = None
         self.next_number = size
-        self.tree = imported("sumtree").SumTree(size)
-        drawn = Weights("td")
+        self.tree = import_library("sumtree").SumTree(size)
+        weights = Weights("td")
         for start in range(0, size, CHUNK):
-            for weight in drawn.draw(min(CHUNK, size - start)):
+            for weight in weights.draw(min(CHUNK, size - start)):
                 self.tree.add(weight)
 
     def sample(self) -> Any:
-        """With replacement; lists of slots and weights."""
+        """Sample lists of slots and weights with replacement."""
         return self.tree.sample(BATCH)
 
     def tensors(self, batch: Any) -> tuple[Any, ...]:
-        """There are none."""
+        """Return nothing, since there is no data."""
         return ()

@@ -1,11 +1,11 @@
-"""The O(N) ways to draw a batch in proportion to shifted returns, and what their author published.
+"""O(N) procedures to draw a batch in proportion to shifted returns, and a post's published figures.
 
-The procedure is that of the post "Code Optimization: 8h to gain 26h" (CC BY 4.0). Of the returns B:
+The procedure is that of the post "Code Optimization: 8h to gain 26h" (CC BY 4.0). For returns B:
 
     m = min(min(B), 0),   w = B + |m|,   p = w / Σ w
 
-and then a batch is drawn without replacement in proportion to p. `NumpyOld` and `TorchNew` are what
-its author had before and after; the others are what he tried or gave up, written with some care.
+A batch is drawn without replacement in proportion to p. `NumpyOld` and `TorchNew` are the author's
+code before and after. The others are careful versions of attempts that the author describes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.measuring import Missing
 Floats = npt.NDArray[np.float64]
 Slots = npt.NDArray[np.int64]
 
-# Seconds on the author's three machines, as published: the old way (NumPy) and the new (PyTorch).
+# Published seconds on the author's three machines: the old way (NumPy) and the new (PyTorch).
 PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
     "probability": {
         "Home": (0.0069, 0.00114),
@@ -48,16 +48,16 @@ PUBLISHED: dict[str, dict[str, tuple[float, float]]] = {
 
 
 class Procedure(Protocol):
-    """One way to go from returns to a batch of slots."""
+    """A procedure that draws a batch of slots from returns."""
 
     def fill(self, size: int) -> None:
-        """Have `size` live entries."""
+        """Set the number of live entries."""
 
     def probabilities(self) -> Any:
-        """The probability of every entry, as `draw` takes them."""
+        """Return the probabilities of all entries, for `draw`."""
 
     def draw(self, probabilities: Any, count: int) -> Slots:
-        """Slots, without replacement."""
+        """Return slots drawn without replacement."""
         ...
 
     def write(self, slots: int | Slots, returns: float | Floats) -> None:
@@ -65,7 +65,7 @@ class Procedure(Protocol):
 
 
 class NumpyOld:
-    """As the author had it: the minimum is looked for every time."""
+    """The author's original code, which computes the minimum every time."""
 
     def __init__(self, returns: Floats, seed: int) -> None:
         self.returns = returns
@@ -73,17 +73,17 @@ class NumpyOld:
         self.rng = np.random.default_rng(seed)
 
     def fill(self, size: int) -> None:
-        """Have `size` live entries."""
+        """Set the number of live entries."""
         self.size = size
 
     def probabilities(self) -> Floats:
-        """min, shift, sum, divide."""
+        """Compute minimum, shift, sum and quotient."""
         live = self.returns[: self.size]
         weight = live + abs(min(live.min(), 0.0))
         return weight / weight.sum()
 
     def draw(self, probabilities: Floats, count: int) -> Slots:
-        """`choice`, without replacement."""
+        """Draw by `choice` without replacement."""
         return self.rng.choice(self.size, count, replace=False, p=probabilities)
 
     def write(self, slots: int | Slots, returns: float | Floats) -> None:
@@ -92,14 +92,14 @@ class NumpyOld:
 
 
 class NumpyRunning(NumpyOld):
-    """The minimum is kept in a variable, which only ever falls."""
+    """A version with a running minimum, which never rises."""
 
     def __init__(self, returns: Floats, seed: int) -> None:
         super().__init__(returns, seed)
         self.least = float(returns.min())
 
     def probabilities(self) -> Floats:
-        """Shift, sum, divide."""
+        """Compute shift, sum and quotient."""
         weight = self.returns[: self.size] + abs(min(self.least, 0.0))
         return weight / weight.sum()
 
@@ -110,7 +110,7 @@ class NumpyRunning(NumpyOld):
 
 
 class TorchNew:
-    """As the author had it in the end: a running minimum and `multinomial`, in torch's float32."""
+    """The author's final code: a running minimum and `multinomial`, in torch's float32."""
 
     def __init__(self, returns: Floats, seed: int) -> None:
         self.torch: Any = importlib.import_module("torch")
@@ -121,16 +121,16 @@ class TorchNew:
         self.size = len(returns)
 
     def fill(self, size: int) -> None:
-        """Have `size` live entries."""
+        """Set the number of live entries."""
         self.size = size
 
     def probabilities(self) -> Any:
-        """Shift, sum, divide."""
+        """Compute shift, sum and quotient."""
         weight = self.returns[: self.size] + abs(min(self.least, 0.0))
         return weight / weight.sum()
 
     def draw(self, probabilities: Any, count: int) -> Slots:
-        """`multinomial`, without replacement."""
+        """Draw by `multinomial` without replacement."""
         return self.torch.multinomial(probabilities, count, replacement=False).numpy()
 
     def write(self, slots: int | Slots, returns: float | Floats) -> None:
@@ -141,10 +141,10 @@ class TorchNew:
 
 
 def _compiled() -> tuple[Any, Any]:
-    """The two loops of the Numba column."""
+    """Return the two compiled loops of the Numba version."""
     numba: Any = importlib.import_module("numba")
 
-    # Sums may be taken in any order, so that the loop can be vectorised, as NumPy's is.
+    # Allow sums in any order, so that the loop is vectorized like NumPy's.
     @numba.njit(fastmath={"reassoc", "contract", "nsz"})
     def weigh(returns: Any, shift: float, weight: Any) -> float:
         total = 0.0
@@ -154,13 +154,13 @@ def _compiled() -> tuple[Any, Any]:
         return total
 
     @numba.njit
-    def draw(weight: Any, cumulative: Any, drawn: Any, chosen: Any) -> None:
+    def draw(weight: Any, cumulative: Any, is_drawn: Any, chosen: Any) -> None:
         total = 0.0
         for i in range(len(weight)):
             total += weight[i]
             cumulative[i] = total
-        got = 0
-        while got < len(chosen):
+        num_drawn = 0
+        while num_drawn < len(chosen):
             target = np.random.random() * total  # noqa: NPY002 (Numba's own generator)
             low, high = 0, len(weight)
             while low < high:
@@ -169,20 +169,20 @@ def _compiled() -> tuple[Any, Any]:
                     low = middle + 1
                 else:
                     high = middle
-            if low < len(weight) and not drawn[low]:
-                drawn[low] = True
-                chosen[got] = low
-                got += 1
+            if low < len(weight) and not is_drawn[low]:
+                is_drawn[low] = True
+                chosen[num_drawn] = low
+                num_drawn += 1
         for slot in chosen:
-            drawn[slot] = False
+            is_drawn[slot] = False
 
     return weigh, draw
 
 
 class NumbaRunning(NumpyRunning):
-    """The same O(N) work in two compiled loops, without temporary arrays.
+    """A version with two compiled O(N) loops and without temporary arrays.
 
-    Dividing by the sum is left to the draw, which scales its random number instead.
+    `draw` scales its random number instead of dividing the weights by their sum.
     """
 
     def __init__(self, returns: Floats, seed: int) -> None:
@@ -193,13 +193,13 @@ class NumbaRunning(NumpyRunning):
         self._drawn = np.zeros(len(returns), np.bool_)
 
     def probabilities(self) -> Floats:
-        """Shift and sum, in one loop."""
+        """Compute shift and sum in one loop."""
         weight = self._weight[: self.size]
         self._weigh(self.returns[: self.size], abs(min(self.least, 0.0)), weight)
         return weight
 
     def draw(self, probabilities: Floats, count: int) -> Slots:
-        """Cumulative sums, binary searches; repeats are drawn again."""
+        """Draw by cumulative sums and binary search, with rejection of repeats."""
         chosen = np.empty(count, np.int64)
         self._draw(probabilities, self._cumulative, self._drawn, chosen)
         return chosen
@@ -209,7 +209,7 @@ def build_cpp(directory: str) -> Any:
     """Compile post.cpp and import it.
 
     Raises:
-        Missing: there is no compiler, or no pybind11, or it did not compile.
+        Missing: there is no compiler or no pybind11, or compilation failed.
     """
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
@@ -234,7 +234,7 @@ def build_cpp(directory: str) -> Any:
 
 
 class CppRunning(NumpyRunning):
-    """The same in C++."""
+    """The Numba version in C++."""
 
     def __init__(self, returns: Floats, seed: int) -> None:
         super().__init__(returns, seed)
@@ -242,11 +242,11 @@ class CppRunning(NumpyRunning):
             self._sampler = build_cpp(directory).Sampler(len(returns), seed)
 
     def probabilities(self) -> Any:
-        """Shift and sum; the weights stay on the other side."""
+        """Compute shift and sum. The weights stay in C++."""
         return self._sampler.weigh(self.returns[: self.size], abs(min(self.least, 0.0)))
 
     def draw(self, probabilities: Any, count: int) -> Slots:
-        """Cumulative sums, binary searches; repeats are drawn again."""
+        """Draw by cumulative sums and binary search, with rejection of repeats."""
         return self._sampler.draw(count)
 
 

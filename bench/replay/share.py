@@ -1,19 +1,18 @@
-"""Share of a SAC training that drawing takes: a full buffer, hotloop's own loop, its own tree.
+"""Share of sampling in a SAC training with a full buffer, from hotloop's timing tree.
 
     python -m bench replay-share
 
-HalfCheetah-v5, 256×256 networks, batches of 256, an update a step. The buffer holds 1,000,000
-synthetic transitions (episodes of 1,000 steps, returns from 0 to 5,000) when the run begins; then
-come real steps, with an update each. Shares are read from the run's timing tree between two
-reports, the first of which comes after the updates were compiled: time in the span over all the
-time that went by. `--replays` are measured in turn, each run in a process of its own.
+The training is HalfCheetah-v5 with 256×256 networks, batches of 256 and one update per step. The
+buffer starts with 1,000,000 synthetic transitions (episodes of 1,000 steps, returns from 0 to
+5,000). Shares are computed from the timing tree between two reports after compilation: time in the
+span over elapsed time. `--replays` are measured in turn, each run in its own process.
 
-`sample` draws numbers, `gather` copies their rows, `store` adds the new transition and weighs it.
-The post that this follows (see docs/replay-speed.md) had 65 % of a training in drawing batches in
-proportion to returns, and 16 % in uniform drawing, with other networks on another machine.
+`sample` draws numbers, `gather` copies their rows, `store` adds the new transition and its weight.
+In the post (see docs/replay-speed.md) drawing batches in proportion to returns took 65 % of a
+training, and uniform drawing 16 %, with other networks on another machine.
 
-`replay_share_sac.json`: `ways`, by replay: `about`, `ms` a step of each part and `step`, the whole;
-`share` of each part, and `drawing`, sample and gather together; `published`: the post's shares.
+`replay_share_sac.json`: `ways`, by replay: `about`, `ms` per step of each part and of the whole
+`step`, `share` of each part and of `drawing` (sample and gather); `published`: the post's shares.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ ABOUTS = {
     "uniform": "uniform",
     "prioritized": "by TD error",
 }
-# The parts of a step that are shown, by their path in the tree.
+# Path of each part of a step in the timing tree.
 PARTS = {
     "sample": ("sample",),
     "gather": ("gather",),
@@ -55,14 +54,14 @@ REPORT_INTERVAL = 250
 
 
 def fill(buffer: Any, entries: int) -> None:
-    """Synthetic episodes, as HalfCheetah's transitions look, until there are so many entries."""
+    """Fill a buffer with synthetic episodes of HalfCheetah's shapes."""
     rng = np.random.default_rng(0)
-    left = -(-entries // EPISODE)
-    while left:
-        count = min(left, EPISODES_AT_ONCE)
-        left -= count
+    num_missing = -(-entries // EPISODE)
+    while num_missing:
+        count = min(num_missing, EPISODES_AT_ONCE)
+        num_missing -= count
         obs = rng.standard_normal((count, EPISODE + 1, 17))
-        # A mean reward for each episode, so that returns are far apart.
+        # A separate mean reward per episode spreads the returns.
         reward = rng.uniform(0.0, 5.0, (count, 1)) + rng.standard_normal((count, EPISODE))
         truncated = np.zeros((count, EPISODE), bool)
         truncated[:, -1] = True
@@ -77,13 +76,13 @@ def fill(buffer: Any, entries: int) -> None:
 
 
 def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
-    """One run, in this process; seconds of each part, and `step`, for each step with an update."""
+    """Run once in this process; return the seconds per step of each part and of `step`."""
     from hotloop import timing
     from hotloop.algorithms import sac
     from hotloop.training import off_policy
 
     class Filled(off_policy.Replay):
-        """Begins with a buffer that is full."""
+        """A replay that starts with a full buffer."""
 
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
@@ -100,7 +99,7 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
     marks: list[tuple[int, float, dict[str, float]]] = []
 
     def on_report(report: Any) -> bool:
-        # Reading the tree is no part of a step: the clock starts after it and stops before.
+        # The clock starts after reading the tree and stops before it.
         now = time.perf_counter()
         if report.timesteps == report.total_timesteps:
             marks.append((report.timesteps, now, seconds_in_parts()))
@@ -130,26 +129,26 @@ def measure(replay: str, options: argparse.Namespace) -> dict[str, float]:
             on_report=on_report,
             progress=False,
         )
-    (first, began, before), (last, ended, after) = marks
+    (first, start_s, before), (last, end_s, after) = marks
     steps = last - first
     figures = {part: (after[part] - before[part]) / steps for part in PARTS}
-    return {**figures, "step": (ended - began) / steps}
+    return {**figures, "step": (end_s - start_s) / steps}
 
 
 def measure_in_process(replay: str, options: argparse.Namespace) -> dict[str, float]:
-    """One run in a fresh process."""
+    """Run once in a new process."""
     command = [
         *(sys.executable, "-m", "bench", "replay-share", "--worker", replay),
         *("--entries", str(options.entries), "--updates", str(options.updates)),
         *("--warm-up", str(options.warm_up), "--threads", str(options.threads)),
         *("--execution", options.execution),
     ]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    completed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(
         prog="python -m bench replay-share",
         description=__doc__,
@@ -158,9 +157,11 @@ def main() -> int:
     parser.add_argument(
         "--replays", nargs="+", choices=list(ABOUTS), default=["proportional", "uniform"]
     )
-    parser.add_argument("--entries", type=int, default=1_000_000, help="in the buffer at first")
-    parser.add_argument("--updates", type=int, default=2_000, help="that are measured")
-    parser.add_argument("--warm-up", type=int, default=300, help="updates before those")
+    parser.add_argument(
+        "--entries", type=int, default=1_000_000, help="initial entries in the buffer"
+    )
+    parser.add_argument("--updates", type=int, default=2_000, help="measured updates")
+    parser.add_argument("--warm-up", type=int, default=300, help="updates before the measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--execution", default="compile", choices=["auto", "eager", "compile"])
@@ -172,20 +173,20 @@ def main() -> int:
 
     runs: dict[str, list[dict[str, float]]] = {replay: [] for replay in options.replays}
     for number in range(options.rounds):
-        # Alternating, and every other time the other one first.
+        # The order is reversed every other round.
         for replay in options.replays[:: 1 if number % 2 == 0 else -1]:
             figures = measure_in_process(replay, options)
             runs[replay].append(figures)
             drawing = (figures["sample"] + figures["gather"]) / figures["step"]
             print(
-                f"{replay:12} {figures['step'] * 1e3:.2f} ms a step, drawing {drawing:.2%} of it",
+                f"{replay:12} {figures['step'] * 1e3:.2f} ms per step, drawing {drawing:.2%}",
                 flush=True,
             )
     ways: dict[str, Any] = {}
     for replay, rounds in runs.items():
-        ms = {name: spread([one[name] * 1e3 for one in rounds]) for name in (*PARTS, "step")}
-        share = {name: spread([one[name] / one["step"] for one in rounds]) for name in PARTS}
-        drawing = [(one["sample"] + one["gather"]) / one["step"] for one in rounds]
+        ms = {name: spread([run[name] * 1e3 for run in rounds]) for name in (*PARTS, "step")}
+        share = {name: spread([run[name] / run["step"] for run in rounds]) for name in PARTS}
+        drawing = [(run["sample"] + run["gather"]) / run["step"] for run in rounds]
         share["drawing"] = spread(drawing)
         ways[replay] = {"about": ABOUTS[replay], "ms": ms, "share": share}
     path = storage.save(
@@ -209,11 +210,11 @@ def main() -> int:
     )
     for replay, way in ways.items():
         drawing = way["share"]["drawing"]
-        beside = f" (the post's: {PUBLISHED[replay]:.0%})" if replay in PUBLISHED else ""
+        published_text = f" (the post's: {PUBLISHED[replay]:.0%})" if replay in PUBLISHED else ""
         print(
-            f"{replay:12} {way['ms']['step']['median']:.2f} ms a step; sample "
+            f"{replay:12} {way['ms']['step']['median']:.2f} ms per step; sample "
             f"{way['ms']['sample']['median']:.3f}, gather {way['ms']['gather']['median']:.3f}: "
-            f"{drawing['median']:.2%} ({drawing['min']:.2%}–{drawing['max']:.2%}){beside}"
+            f"{drawing['median']:.2%} ({drawing['min']:.2%}–{drawing['max']:.2%}){published_text}"
         )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0

@@ -1,4 +1,4 @@
-"""The tables of docs/replay-speed.md, and those of replay in docs/off-policy.md and speed.md."""
+"""Tables of docs/replay-speed.md, and of replay in docs/off-policy.md and speed.md."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ import statistics
 from typing import Any
 
 from bench import storage
-from bench.markdown import scaled, table, why
+from bench.markdown import format_figure, short_reason, table
 
 
 def post_table(name: str) -> str:
-    """One of the seed's three tables: ways here, then its author's two on his machines."""
+    """Return one of the post's three tables: measured here and published."""
     result = storage.load("replay_tables")
-    rows = [["way", "here", *(f"{machine}, published" for machine in result["published"][name])]]
+    rows = [
+        [
+            "implementation",
+            "here",
+            *(f"{machine}, published" for machine in result["published"][name]),
+        ]
+    ]
     published = {"numpy_old": 0, "torch_new": 1}
     for key, way in result["ways"].items():
         if "missing" in way:
-            here = why(way["missing"])
+            here = short_reason(way["missing"])
         elif name in way["seconds"]:
-            here = scaled(way["seconds"][name], 1e3)
+            here = format_figure(way["seconds"][name], 1e3)
         else:
             here = {"probability": "not needed", "sampling": "see the total"}[name]
         row = [way["about"], here]
@@ -34,7 +40,7 @@ def _sizes(ways: dict[str, Any]) -> list[int]:
 
 
 def peers_table() -> str:
-    """Sample, gather and update, alone: a column for each number of entries."""
+    """Return a table of sample, gather and update alone, with a column per number of entries."""
     ways = storage.load("replay_peers")["ways"]
     sizes = _sizes(ways)
     rows = [["alone", *(f"{size:,}" for size in sizes)]]
@@ -43,69 +49,73 @@ def peers_table() -> str:
         for size in sizes:
             figures = way["sizes"].get(str(size), {})
             figure = figures.get("both", figures.get("sample"))
-            row.append(why(figures["missing"]) if "missing" in figures else scaled(figure, 1e6))
+            row.append(
+                short_reason(figures["missing"])
+                if "missing" in figures
+                else format_figure(figure, 1e6)
+            )
         rows.append(row)
     return table(*rows)
 
 
 def loop_table() -> str:
-    """What each part costs within the loop."""
+    """Return a table of each part's time within the loop."""
     names = {
         "sample": "sample + gather",
         "update": "update 256",
-        "both": "the two together",
+        "both": "both together",
         "tensors": "to tensors",
-        "add": "add one",
+        "add": "add one transition",
     }
     rows = [["in the loop", "entries", *names.values()]]
     for way in storage.load("replay_loop")["ways"].values():
         for size, figures in way["sizes"].items():
             row = [way["about"], f"{int(size):,}"]
             if "missing" in figures:
-                row += [why(figures["missing"]), *[""] * (len(names) - 1)]
+                row += [short_reason(figures["missing"]), *[""] * (len(names) - 1)]
             else:
-                row += [scaled(figures[name], 1e6) for name in names]
+                row += [format_figure(figures[name], 1e6) for name in names]
             rows.append(row)
     return table(*rows)
 
 
 def short_table() -> str:
-    """Sample, gather and update of the largest buffers that all have, and the ratios to ours."""
+    """Return a table of sample, gather and update at 1,000,000 entries with ratios to hotloop."""
     ways = storage.load("replay_loop")["ways"]
     size = "1000000"
-    found = {key: way for key, way in ways.items() if "both" in way["sizes"].get(size, {})}
-    first = next(iter(found.values()))["sizes"][size]["both"]["median"]
-    rows = [["", "sample + gather", "update 256", "both", "times ours"]]
-    for way in found.values():
+    complete = {key: way for key, way in ways.items() if "both" in way["sizes"].get(size, {})}
+    first = next(iter(complete.values()))["sizes"][size]["both"]["median"]
+    rows = [["", "sample + gather", "update 256", "both", "time over hotloop's"]]
+    for way in complete.values():
         figures = way["sizes"][size]
-        cells = [scaled(figures[name], 1e6) for name in ("sample", "update", "both")]
+        cells = [format_figure(figures[name], 1e6) for name in ("sample", "update", "both")]
         rows.append([way["about"], *cells, f"{figures['both']['median'] / first:.1f}"])
     return table(*rows)
 
 
 def share_table() -> str:
-    """What replay takes of training."""
+    """Return a table of replay's share of training."""
     result = storage.load("replay_share")
     rows = [
         [
             "buffer",
-            "replay, ms an update",
+            "replay per update, ms",
             "whole update, ms",
             "share",
             f"replay, h over {result['updates']:,} updates",
-            "saved against the old way, h",
+            "saved compared with the old way, h",
         ]
     ]
     for way in result["ways"].values():
         if "missing" in way:
-            rows.append([way["about"], why(way["missing"]), "", "", "", ""])
+            rows.append([way["about"], short_reason(way["missing"]), "", "", "", ""])
             continue
         seconds, saved = way["seconds"], way["hours_saved"]
         rows.append(
             [
                 way["about"],
-                scaled(seconds["replay"], 1e3),
-                scaled(seconds["iteration"], 1e3),
+                format_figure(seconds["replay"], 1e3),
+                format_figure(seconds["iteration"], 1e3),
                 f"{way['share']:.1%}",
                 f"{way['hours']:.2f}",
                 "–" if saved is None else f"{saved:.1f}",
@@ -115,48 +125,56 @@ def share_table() -> str:
 
 
 def small_table() -> str:
-    """Writing, memory and starting."""
+    """Return a table of writing and memory."""
     result = storage.load("replay_small")
     rows = [["", "next_obs stored", "next_obs shared"]]
     layouts = ("plain", "shared")
-    for name, about in {"add": "`add`, µs", "extend_64": "`extend` of 64 rows, µs"}.items():
+    for name, label in {"add": "`add`, µs", "extend_64": "`extend` of 64 rows, µs"}.items():
         figures = [result[name][layout] for layout in layouts]
-        cells = (why(it["missing"]) if "missing" in it else scaled(it, 1e6) for it in figures)
-        rows.append([about, *cells])
+        cells = (
+            short_reason(entry["missing"]) if "missing" in entry else format_figure(entry, 1e6)
+            for entry in figures
+        )
+        rows.append([label, *cells])
     memory = result["memory"]
-    rows.append(["an entry's fields, bytes", *(str(memory["fields"][it]) for it in layouts)])
-    whole = [memory[layout] for layout in layouts]
-    cells = (why(it["missing"]) if "missing" in it else f"{it['entry']:.1f}" for it in whole)
-    rows.append(["an entry in the full buffer, bytes", *cells])
+    rows.append(["fields of an entry, bytes", *(str(memory["fields"][entry]) for entry in layouts)])
+    totals = [memory[layout] for layout in layouts]
+    cells = (
+        short_reason(entry["missing"]) if "missing" in entry else f"{entry['entry']:.1f}"
+        for entry in totals
+    )
+    rows.append(["memory per entry of a full buffer, bytes", *cells])
     return table(*rows)
 
 
 def start_table() -> str:
-    """What a process pays once."""
+    """Return a table of a process's start."""
     start = storage.load("replay_small")["start"]
-    rows = [["compiled functions' cache", "imports, s", "first calls, s", "the whole process, s"]]
+    rows = [["cache of compiled functions", "imports, s", "first calls, s", "whole process, s"]]
     if "missing" in start:
-        rows.append([why(start["missing"]), "", "", ""])
+        rows.append([short_reason(start["missing"]), "", "", ""])
     else:
-        for kind, about in {"cold": "empty", "warm": "filled"}.items():
+        for kind, label in {"cold": "empty", "warm": "filled"}.items():
             names = ("imports", "first_calls", "process")
-            rows.append([about, *(scaled(start[kind][name], 1.0) for name in names)])
+            rows.append([label, *(format_figure(start[kind][name], 1.0) for name in names)])
     return table(*rows)
 
 
 def share_sac_table() -> str:
-    """What drawing takes of a SAC training, and what the post's author had."""
+    """Return a table of drawing's share of a SAC training, with the post's shares."""
     result = storage.load("replay_share_sac")
     drawing = f"drawing 256 of {result['entries']:,}"
-    rows = [[drawing, "sample, µs", "gather, µs", "store, µs", "a step, ms", "share", "published"]]
+    rows = [
+        [drawing, "sample, µs", "gather, µs", "store, µs", "step, ms", "share", "published share"]
+    ]
     for replay, way in result["ways"].items():
         ms, share = way["ms"], way["share"]["drawing"]
         published = result["published"].get(replay)
         rows.append(
             [
                 way["about"],
-                *(scaled(ms[part], 1e3) for part in ("sample", "gather", "store")),
-                scaled(ms["step"], 1.0),
+                *(format_figure(ms[part], 1e3) for part in ("sample", "gather", "store")),
+                format_figure(ms["step"], 1.0),
                 f"{share['median']:.2%} ({share['min']:.2%}–{share['max']:.2%})",
                 "" if published is None else f"{published:.0%}",
             ]
@@ -165,8 +183,8 @@ def share_sac_table() -> str:
 
 
 def learning_table() -> str:
-    """What kinds of replay learn, beside uniform."""
-    abouts = {
+    """Return a table of returns by kind of replay, compared with uniform."""
+    labels = {
         "uniform": "uniform",
         "proportional": "in proportion to the episode's return",
         "return_to_go": "in proportion to the return to go",
@@ -175,21 +193,21 @@ def learning_table() -> str:
     }
     measures = {"area": "over the whole run", "last_tenth": "last tenth"}
     head = ["training", "replay", "first tenth"]
-    for about in measures.values():
-        head += [about, "beside uniform"]
+    for label in measures.values():
+        head += [label, "relative to uniform"]
     rows = [head]
     for name, case in storage.load("replay_learning")["cases"].items():
         title = f"{name}, {case['timesteps']:,} steps, {len(case['seeds'])} seeds"
         for replay, summary in case["summaries"].items():
-            row = [title, abouts[replay], f"{statistics.fmean(summary['first_tenth']):.0f}"]
+            row = [title, labels[replay], f"{statistics.fmean(summary['first_tenth']):.0f}"]
             for measure in measures:
                 values = summary[measure]
                 row.append(f"{statistics.fmean(values):.0f} ± {statistics.stdev(values):.0f}")
-                one = case["differences"].get(replay, {}).get(measure)
+                change = case["differences"].get(replay, {}).get(measure)
                 row.append(
-                    f"{one['verdict']}: {one['relative']:+.0%} "
-                    f"({one['lower']:+.0%} to {one['upper']:+.0%})"
-                    if one
+                    f"{change['verdict']}: {change['relative']:+.0%} "
+                    f"({change['lower']:+.0%} to {change['upper']:+.0%})"
+                    if change
                     else ""
                 )
             rows.append(row)

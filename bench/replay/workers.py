@@ -1,7 +1,7 @@
-"""Measuring contenders in turn, each in a process of its own that is filled once.
+"""Measurement of contenders in turn, each in its own process with a buffer that is filled once.
 
-A worker (`python -m bench.replay.workers KIND WAY SIZE SCALE`) sets up, then answers each line that
-comes in with the figures of one round.
+A worker (`python -m bench.replay.workers KIND WAY SIZE SCALE`) fills its buffer. For each line of
+input it then prints the figures of one round.
 """
 
 from __future__ import annotations
@@ -15,81 +15,85 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
-from bench.measuring import Missing, imported, repeated, spread
+from bench.measuring import Missing, import_library, repeat_medians, spread
 from bench.replay.contenders import BATCH, Steps, Weights, fields
 from bench.replay.post import PROCEDURES
-from bench.replay.ways import WAYS, Hotloop
+from bench.replay.registry import WAYS, HotloopContender
 
 MILLION = 1_000_000
 
 
-class Scale(NamedTuple):
-    """How much is measured."""
+class ReplayScale(NamedTuple):
+    """Sizes of the measurements."""
 
     large: int = MILLION
     sizes: tuple[int, ...] = (10_000, 100_000, MILLION)
     huge: int = 10 * MILLION
     points: int = 20
     seconds: float = 0.5
-    """Repeats of one measurement in a round go on for this long."""
+    """Duration of one measurement's repeats in a round."""
     updates: int = 300
     warm_up: int = 30
     starts: int = 3
 
 
-QUICK = Scale(2_000, (1_000, 2_000), 4_000, 4, 0.02, 10, 2, 1)
+QUICK = ReplayScale(2_000, (1_000, 2_000), 4_000, 4, 0.02, 10, 2, 1)
 
 
-# Sittings: what a worker's process holds. `round` is what it is told to do again and again.
+# Measurements of a worker's process. Each has a method `round` for one round.
 
 
-class Table:
-    """The seed's three tables, and the growth: one procedure, or hotloop's `sample`."""
+class PostTables:
+    """The post's three tables and the growth, for one procedure or hotloop's `sample`."""
 
-    def __init__(self, way: str, size: int, scale: Scale) -> None:
+    def __init__(self, way: str, size: int, scale: ReplayScale) -> None:
         self.scale = scale
-        self.hotloop = Hotloop(size, "proportional", "returns") if way == "hotloop" else None
+        self.hotloop = (
+            HotloopContender(size, "proportional", "returns") if way == "hotloop" else None
+        )
         if self.hotloop is None:
             try:
                 self.procedure = PROCEDURES[way][1](Weights("returns").draw(size), 0)
             except ImportError:
                 raise Missing("not installed") from None
-            self.three()  # compiles, where it is compiled
+            self.time_procedure()  # triggers compilation
 
-    def three(self) -> tuple[float, ...]:
-        """Probability calculation, sampling, both."""
+    def time_procedure(self) -> tuple[float, ...]:
+        """Return the seconds of the probabilities, of sampling, and of both."""
         clock = time.perf_counter
-        began = clock()
+        start_s = clock()
         probabilities = self.procedure.probabilities()
         calculated = clock()
         self.procedure.draw(probabilities, BATCH)
-        drawn = clock()
-        return calculated - began, drawn - calculated, drawn - began
+        drawn_s = clock()
+        return calculated - start_s, drawn_s - calculated, drawn_s - start_s
 
-    def sampled(self) -> tuple[float, ...]:
-        """A batch, gathered as well."""
+    def time_sample(self) -> tuple[float, ...]:
+        """Return the seconds to sample and gather a batch."""
         assert self.hotloop is not None
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         self.hotloop.sample()
-        return (time.perf_counter() - began,)
+        return (time.perf_counter() - start_s,)
 
     def round(self, fill: int = 0) -> dict[str, float]:
-        """Measure, at `fill` entries."""
+        """Measure one round at `fill` entries."""
         if self.hotloop is not None:
             if fill:
                 self.hotloop.fill(fill)
-            self.sampled()
-            return repeated(self.sampled, ("total",), self.scale.seconds)
+            self.time_sample()
+            return repeat_medians(self.time_sample, ("total",), self.scale.seconds)
         if fill:
             self.procedure.fill(fill)
-        self.three()
-        return repeated(self.three, ("probability", "sampling", "total"), self.scale.seconds)
+        self.time_procedure()
+        return repeat_medians(
+            self.time_procedure, ("probability", "sampling", "total"), self.scale.seconds
+        )
 
 
 class Alone:
-    """A contender by itself: everything that it touches is in the caches."""
+    """A contender alone, with warm CPU caches."""
 
-    def __init__(self, way: str, size: int, scale: Scale) -> None:
+    def __init__(self, way: str, size: int, scale: ReplayScale) -> None:
         self.scale = scale
         self.contender = WAYS[way].make(size)
         weights = self.contender.weights or Weights("td")
@@ -98,71 +102,71 @@ class Alone:
         self.number = self.contender.next_number
         self.calls = 0
         for _ in range(3):
-            self.batch()
-            self.added()
+            self.time_batch()
+            self.time_add()
 
-    def batch(self) -> tuple[float, ...]:
-        """sample, tensors, update, and the first and last of these together."""
+    def time_batch(self) -> tuple[float, ...]:
+        """Return the seconds of sample, tensors, update, and of sample and update together."""
         clock, contender = time.perf_counter, self.contender
         self.calls += 1
         weight = self.pool[self.calls % 64]
-        began = clock()
+        start_s = clock()
         batch = contender.sample()
         sampled = clock()
         contender.tensors(batch)
         converted = clock()
         contender.update(batch, weight)
         updated = clock()
-        sample, update = sampled - began, updated - converted
+        sample, update = sampled - start_s, updated - converted
         return sample, converted - sampled, update, sample + update
 
-    def added(self) -> tuple[float, ...]:
-        """One more transition."""
-        step = self.steps.one(self.number)
+    def time_add(self) -> tuple[float, ...]:
+        """Return the seconds to add a transition."""
+        step = self.steps.transition(self.number)
         weight = float(self.pool[self.number % 64][self.number % BATCH])
         self.number += 1
-        add = self.contender.adding(step, weight)
+        add = self.contender.prepare_add(step, weight)
         with suppress(NotImplementedError):
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             add()
-            return (time.perf_counter() - began,)
+            return (time.perf_counter() - start_s,)
         return (0.0,)
 
     def round(self) -> dict[str, float]:
-        """Measure."""
+        """Measure one round."""
         seconds = self.scale.seconds
-        figures = repeated(self.batch, ("sample", "tensors", "update", "both"), seconds)
-        return figures | repeated(self.added, ("add",), seconds / 4)
+        figures = repeat_medians(self.time_batch, ("sample", "tensors", "update", "both"), seconds)
+        return figures | repeat_medians(self.time_add, ("add",), seconds / 4)
 
 
 class InLoop:
-    """A contender within the training loop."""
+    """A contender in the training loop."""
 
-    def __init__(self, way: str, size: int, scale: Scale) -> None:
+    def __init__(self, way: str, size: int, scale: ReplayScale) -> None:
         from bench.replay.loop import PARTS, Loop
 
         self.names = (*PARTS, "both", "replay")
         self.loop = Loop(WAYS[way].make(size), threads=2)
         self.scale = scale
-        self.once()
+        self.time_update()
 
-    def once(self) -> tuple[float, ...]:
-        """One update, with sample + update, and with sample + tensors + update."""
-        parts = self.loop.once()
+    def time_update(self) -> tuple[float, ...]:
+        """Return an update's seconds, with sample + update and sample + tensors + update."""
+        parts = self.loop.time_update()
         return (*parts, parts[0] + parts[2], parts[0] + parts[1] + parts[2])
 
     def round(self) -> dict[str, float]:
-        """Measure `updates` updates; the first ones only bring the caches back."""
+        """Measure `updates` updates after some that warm up the caches."""
         for _ in range(self.scale.warm_up):
-            self.once()
-        return repeated(self.once, self.names, 0.0, self.scale.updates)
+            self.time_update()
+        return repeat_medians(self.time_update, self.names, 0.0, self.scale.updates)
 
 
 class Extending:
-    """`extend` of one row from each of 64 environments."""
+    """`extend` with one row from each of 64 environments."""
 
-    def __init__(self, way: str, size: int, scale: Scale) -> None:
-        replay = imported("hotloop.replay")
+    def __init__(self, way: str, size: int, scale: ReplayScale) -> None:
+        replay = import_library("hotloop.replay")
         self.scale = scale
         self.buffer = replay.ReplayBuffer(
             capacity=size,
@@ -175,49 +179,51 @@ class Extending:
         self.weight = Weights("returns").draw(64)
         self.calls = 0
         for _ in range(size // 64 + 2):
-            self.once()
+            self.time_extend()
 
-    def once(self) -> tuple[float, ...]:
-        """One call."""
+    def time_extend(self) -> tuple[float, ...]:
+        """Return the seconds of one call."""
         self.calls += 1
         rows = self.rows[self.calls % len(self.rows)]
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         self.buffer.extend(**rows, weight=self.weight)
-        return (time.perf_counter() - began,)
+        return (time.perf_counter() - start_s,)
 
     def round(self) -> dict[str, float]:
-        """Measure."""
-        return repeated(self.once, ("extend_64",), self.scale.seconds)
+        """Measure one round."""
+        return repeat_medians(self.time_extend, ("extend_64",), self.scale.seconds)
 
 
 class Memory:
-    """Bytes of a full buffer; measures no time."""
+    """Memory of a full buffer."""
 
-    def __init__(self, way: str, size: int, scale: Scale) -> None:
+    def __init__(self, way: str, size: int, scale: ReplayScale) -> None:
         self.size = size
-        self.buffer = Hotloop(size, "proportional", "returns", shared=way == "shared").buffer
+        self.buffer = HotloopContender(
+            size, "proportional", "returns", shared=way == "shared"
+        ).buffer
 
     def round(self) -> dict[str, float]:
-        """By part."""
+        """Return the bytes by part."""
         return {name: float(count) for name, count in self.buffer.memory().items()}
 
 
-SITTINGS: dict[str, Callable[[str, int, Scale], Any]] = {
-    "table": Table,
+MEASUREMENTS: dict[str, Callable[[str, int, ReplayScale], Any]] = {
+    "table": PostTables,
     "alone": Alone,
     "loop": InLoop,
     "extend": Extending,
     "memory": Memory,
 }
-MARK = "@replay "  # before the lines that are answers; libraries print as well
+MARK = "@replay "  # prefix of results, since libraries also print
 
 
-def serve(kind: str, way: str, size: int, scale: Scale) -> int:
-    """Be a worker: set up, then measure a round for each line that comes in."""
+def serve(kind: str, way: str, size: int, scale: ReplayScale) -> int:
+    """Run a worker: set up, then measure a round for each line of input."""
     try:
-        sitting = SITTINGS[kind](way, size, scale)
-    except Missing as why:
-        print(f"{MARK}{json.dumps({'missing': str(why)})}", flush=True)
+        sitting = MEASUREMENTS[kind](way, size, scale)
+    except Missing as error:
+        print(f"{MARK}{json.dumps({'missing': str(error)})}", flush=True)
         return 0
     print(f"{MARK}{{}}", flush=True)
     for line in sys.stdin:
@@ -226,10 +232,10 @@ def serve(kind: str, way: str, size: int, scale: Scale) -> int:
 
 
 class Worker:
-    """A contender's process."""
+    """The process of a contender."""
 
-    def __init__(self, kind: str, way: str, size: int, scale: Scale) -> None:
-        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (closed at the exit)
+    def __init__(self, kind: str, way: str, size: int, scale: ReplayScale) -> None:
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (closed at exit)
         command = [sys.executable, "-m", "bench.replay.workers", kind, way, str(size)]
         self.process = subprocess.Popen(
             [*command, json.dumps(scale._asdict())],
@@ -250,7 +256,7 @@ class Worker:
         return {"missing": f"failed: {''.join(last)[:200]}"}
 
     def round(self, **arguments: Any) -> dict[str, float]:
-        """One round's figures; nothing if it has failed."""
+        """Return the figures of one round, empty if it failed."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(arguments) + "\n")
@@ -269,7 +275,7 @@ class Worker:
 
 
 def free_bytes() -> float:
-    """Memory that is left; endless where the system does not say."""
+    """Return the available memory, or infinity if the system does not report it."""
     with suppress(OSError), open("/proc/meminfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -278,30 +284,31 @@ def free_bytes() -> float:
 
 
 class Entrant(NamedTuple):
-    """What takes part in a comparison."""
+    """A contender in a comparison, with a size."""
 
     way: str
     size: int
-    about: str
+    label: str
     bytes_per_entry: int
 
 
-def entrant(way: str, size: int) -> Entrant:
-    """One of `WAYS`."""
-    return Entrant(way, size, WAYS[way].about, WAYS[way].bytes_per_entry)
+def make_entrant(way: str, size: int) -> Entrant:
+    """Return a contender of `WAYS` with a size."""
+    return Entrant(way, size, WAYS[way].label, WAYS[way].bytes_per_entry)
 
 
 def compare(
     kind: str,
     entrants: Sequence[Entrant],
     rounds: int,
-    scale: Scale,
+    scale: ReplayScale,
     each_round: Sequence[dict[str, Any]] = ({},),
 ) -> list[dict[str, Any]]:
-    """Alternate the entrants' rounds.
+    """Measure the entrants' rounds in turn.
 
     Args:
-        each_round: the arguments of the measurements that make up a round.
+        each_round: arguments of the measurements in a round.
+
     Returns:
         For each entrant and each of `each_round`, in this order, the spread of its figures over
         the rounds, or `missing`.
@@ -309,31 +316,31 @@ def compare(
     results: list[dict[str, Any]] = []
     with ExitStack() as stack:
         workers: list[Worker | None] = []
-        for one in entrants:
-            # Half a gigabyte for the interpreter with torch and the working arrays.
-            if free_bytes() < 1.2 * one.size * one.bytes_per_entry + 5e8:
+        for entrant in entrants:
+            # Half a gigabyte for the interpreter with torch and working arrays.
+            if free_bytes() < 1.2 * entrant.size * entrant.bytes_per_entry + 5e8:
                 workers.append(None)
             else:
-                workers.append(stack.enter_context(Worker(kind, one.way, one.size, scale)))
+                workers.append(stack.enter_context(Worker(kind, entrant.way, entrant.size, scale)))
             print(".", end="", flush=True)
         measured: list[list[dict[str, list[float]]]] = [[{} for _ in each_round] for _ in entrants]
         for number in range(rounds):
             for place, arguments in enumerate(each_round):
                 order = list(enumerate(workers))[:: 1 if (number + place) % 2 else -1]
-                for which, worker in order:
+                for index, worker in order:
                     if worker is not None and worker.missing is None:
                         for name, value in worker.round(**arguments).items():
-                            measured[which][place].setdefault(name, []).append(value)
+                            measured[index][place].setdefault(name, []).append(value)
             print(".", end="", flush=True)
         print()
-        for one, worker, places in zip(entrants, workers, measured, strict=True):
-            why = "too little memory" if worker is None else worker.missing
-            if why is not None:
-                print(f"  {one.about}, {one.size:,} entries: {why}")
+        for entrant, worker, places in zip(entrants, workers, measured, strict=True):
+            reason = "too little memory" if worker is None else worker.missing
+            if reason is not None:
+                print(f"  {entrant.label}, {entrant.size:,} entries: {reason}")
             for figures in places:
                 results.append(
-                    {"missing": why}
-                    if why is not None
+                    {"missing": reason}
+                    if reason is not None
                     else {name: spread(values) for name, values in figures.items()}
                 )
     return results
@@ -341,4 +348,4 @@ def compare(
 
 if __name__ == "__main__":
     kind, way, size, scale = sys.argv[1:]
-    sys.exit(serve(kind, way, int(size), Scale(**json.loads(scale))))
+    sys.exit(serve(kind, way, int(size), ReplayScale(**json.loads(scale))))

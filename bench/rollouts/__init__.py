@@ -1,1 +1,1 @@
-"""Rollouts by workers, beside peers in lock-step."""
+"""Rollouts by workers, compared with lock-step vector environments."""

@@ -1,7 +1,7 @@
-"""Rollouts on Ray: actors on nodes that are simulated here, RLlib's beside them, and the reckoning.
+"""Rollouts on Ray: actors on simulated nodes, RLlib's env runners, and the forecast.
 
-Environments sleep, so that dozens of them run on two cores. A node is a raylet of its own, with
-its own store and its own processes; what lies between two nodes of a cluster is not simulated.
+Environments sleep, so that dozens of them run on two cores. Each node is a separate raylet with its
+own store and processes. The network between nodes is not simulated.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 
 from bench.measuring import Missing
 from bench.rollouts.environments import UNEVEN
-from bench.rollouts.scale import QUICK, Scale, alternate, store
+from bench.rollouts.scale import QUICK, RolloutScale, alternate, store
 
-# Ray's own processes, and so many bytes of a store of each node.
+# Bytes of each node's object store.
 _STORE = 200 * 2**20
-_SHARE = 0.02  # of a core, by Ray's account, for an environment that sleeps
+_SHARE = 0.02  # share of a core that Ray reserves for a sleeping environment
 _NODES = 8
-ACTOR = b"ray::Actor"  # in a command of one that steps environments
+ACTOR = b"ray::Actor"  # in the command of a process that steps environments
 
 
 @contextlib.contextmanager
-def cluster_of(nodes: int) -> Iterator[Any]:
-    """A head, on which the learner is, and so many nodes beside it; connected to.
+def start_cluster(nodes: int) -> Iterator[Any]:
+    """Start a head node for the learner and further nodes, and connect to them.
 
     Raises:
         Missing: Ray is not installed.
@@ -57,8 +57,8 @@ def cluster_of(nodes: int) -> Iterator[Any]:
         cluster.shutdown()
 
 
-def environments(env: str, *, workers: int, per_worker: int, **made: Any) -> Any:
-    """Environments of actors, which share cores."""
+def make_environments(env: str, *, workers: int, per_worker: int, **options: Any) -> Any:
+    """Return environments of actors that share cores."""
     from hotloop.rollouts.ray.environments import RayEnvironments
 
     return RayEnvironments(
@@ -66,18 +66,18 @@ def environments(env: str, *, workers: int, per_worker: int, **made: Any) -> Any
         num_workers=workers,
         envs_per_worker=per_worker,
         resources={"num_cpus": _SHARE},
-        **made,
+        **options,
     )
 
 
 class RLlib:
-    """RLlib's env runners, as its PPO asks them, all together, or as its IMPALA does, who is ready.
+    """RLlib's env runners, sampled synchronously like its PPO or as they are ready like its IMPALA.
 
     Args:
-        env_kwargs: of `Uneven`.
-        workers: W, of one environment each.
+        env_kwargs: arguments of `Uneven`.
+        workers: W, with one environment each.
         num_steps: T.
-        waits: for all of them.
+        waits: whether to wait for all env runners.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RLlib:
         self._steps, self._waits = num_steps, waits
 
     def advance(self) -> int:
-        """T steps of each, or fragments of who is ready."""
+        """Collect T steps of each runner, or the fragments that are ready."""
         if self._waits:
             episodes = self._sample(
                 worker_set=self._group,
@@ -111,59 +111,59 @@ class RLlib:
                 sample_timeout_s=120.0,
                 _uses_new_env_runners=True,
             )
-            return sum(len(one) for one in episodes)
+            return sum(len(episode) for episode in episodes)
         while True:
-            come = self._group.foreach_env_runner_async_fetch_ready(
+            ready = self._group.foreach_env_runner_async_fetch_ready(
                 func="sample", kwargs={"num_timesteps": self._steps}, tag="s", timeout_seconds=0.05
             )
-            if come:
-                return sum(len(one) for episodes in come for one in episodes)
+            if ready:
+                return sum(len(episode) for episodes in ready for episode in episodes)
 
     def close(self) -> None:
-        """End the actors."""
+        """Stop the actors."""
         self._algorithm.stop()
 
 
 def make_uneven(config: Mapping[str, Any]) -> Any:
-    """For RLlib, by its own way of naming environments."""
+    """Return an environment for RLlib's registry."""
     from bench.rollouts.environments import Uneven
 
     return Uneven(**config)
 
 
-# --- in a process of their own --------------------------------------------------------------------
+# --- measurements in their own process ------------------------------------------------------------
 
 
 def sample_on_ray(nodes: int = 1, **arguments: Any) -> dict[str, float]:
-    """`measure.sample` on a cluster of so many nodes."""
+    """Call `measure.sample` on a cluster of `nodes` nodes."""
     from bench.rollouts.measure import sample
 
-    with cluster_of(nodes):
+    with start_cluster(nodes):
         return sample(**arguments)
 
 
 def fragments_on_ray(**arguments: Any) -> dict[str, float]:
-    """`measure.fragments` of an actor."""
+    """Call `measure.fragments` with an actor."""
     from bench.rollouts.measure import fragments
 
-    with cluster_of(1):
+    with start_cluster(1):
         return fragments(**arguments)
 
 
 def start_on_ray(workers: int) -> dict[str, float]:
-    """Until all workers are ready.
+    """Start Ray and all workers.
 
     Returns:
-        `ray_s`, starting Ray; `ready_s`, until environments can be stepped; `cpu_s`, of a worker's
-        process until then; `processes`, of the actors.
+        `ray_s`, seconds to start Ray; `ready_s`, seconds until environments can be stepped;
+        `cpu_s`, CPU time of a worker's process until then; `processes`, number of actors.
     """
-    began = time.perf_counter()
-    with cluster_of(1):
-        ray_s = time.perf_counter() - began
-        began = time.perf_counter()
-        envs = environments(UNEVEN, workers=workers, per_worker=1)
-        ready_s = time.perf_counter() - began
-        times = [cpu_s(pid) for pid in pids_of(ACTOR)]
+    start_s = time.perf_counter()
+    with start_cluster(1):
+        ray_s = time.perf_counter() - start_s
+        start_s = time.perf_counter()
+        envs = make_environments(UNEVEN, workers=workers, per_worker=1)
+        ready_s = time.perf_counter() - start_s
+        times = [cpu_s(pid) for pid in find_pids(ACTOR)]
         envs.close()
     return {
         "ray_s": ray_s,
@@ -174,12 +174,12 @@ def start_on_ray(workers: int) -> dict[str, float]:
 
 
 def recover_on_ray(kills: int) -> dict[str, float]:
-    """How long a fragment of all workers takes beyond the usual when an actor or a node is lost."""
+    """Return the additional seconds of a fragment after an actor or a node is lost."""
     from bench.rollouts.samplers import make_sampler
 
     clock = time.perf_counter
-    found: dict[str, list[float]] = {"actor": [], "node": []}
-    with cluster_of(3) as cluster:
+    delays_s: dict[str, list[float]] = {"actor": [], "node": []}
+    with start_cluster(3) as cluster:
         sampler = make_sampler(
             "ray barrier",
             env=UNEVEN,
@@ -190,41 +190,41 @@ def recover_on_ray(kills: int) -> dict[str, float]:
         )
         usual: list[float] = []
         for _ in range(5):
-            began = clock()
+            start_s = clock()
             sampler.advance()
-            usual.append(clock() - began)
+            usual.append(clock() - start_s)
         for _ in range(kills):
-            os.kill(pids_of(ACTOR)[0], signal.SIGKILL)
-            began = clock()
+            os.kill(find_pids(ACTOR)[0], signal.SIGKILL)
+            start_s = clock()
             sampler.advance()
-            found["actor"].append(clock() - began - statistics.median(usual))
+            delays_s["actor"].append(clock() - start_s - statistics.median(usual))
         for _ in range(2):
             node = cluster.added.pop()
             cluster.remove_node(node, allow_graceful=False)
-            began = clock()
+            start_s = clock()
             sampler.advance()
-            found["node"].append(clock() - began - statistics.median(usual))
+            delays_s["node"].append(clock() - start_s - statistics.median(usual))
         sampler.close()
     return {
-        f"{what}_{name}_s": function(values)
-        for what, values in found.items()
+        f"{lost}_{name}_s": function(values)
+        for lost, values in delays_s.items()
         for name, function in (("median", statistics.median), ("worst", max))
     }
 
 
-def pids_of(*marks: bytes) -> list[int]:
-    """Processes, but this one, whose command has one of these marks."""
-    found = []
+def find_pids(*marks: bytes) -> list[int]:
+    """Return the other processes whose command contains one of the marks."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             line, pid = path.read_bytes(), int(path.parent.name)
             if pid != os.getpid() and any(mark in line for mark in marks):
-                found.append(pid)
-    return sorted(found)
+                pids.append(pid)
+    return sorted(pids)
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds that a process has had of the cores."""
+    """Return the CPU seconds of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -236,39 +236,39 @@ ON_RAY = {
     "ray variable overlap": "hotloop, `variable`, overlapped",
     "ray async fragments": "hotloop, `async`",
     "ray barrier": "hotloop, `barrier`",
-    "rllib": "RLlib's env runners, all together, as PPO",
-    "rllib async": "RLlib's env runners, who is ready, as IMPALA",
+    "rllib": "RLlib's env runners, synchronous as in PPO",
+    "rllib async": "RLlib's env runners, asynchronous as in IMPALA",
 }
 
 
-def on_ray(scale: Scale, rounds: int) -> None:
-    """Uneven steps on one node and on eight; overhead; start; recovery."""
+def on_ray(scale: RolloutScale, rounds: int) -> None:
+    """Measure uneven steps on one and eight nodes, overhead, start and recovery."""
     from bench.rollouts.measure import measure
 
     load = 0.2
-    asked = {"env": UNEVEN, "num_steps": scale.num_steps, "seconds": scale.seconds}
+    arguments = {"env": UNEVEN, "num_steps": scale.num_steps, "seconds": scale.seconds}
     measures: dict[str, Callable[[], dict[str, Any]]] = {}
-    many = 2 * scale.workers
-    for how in ON_RAY:
-        loads = [0.0, load] if how.startswith("ray") else [0.0]
-        measures[how] = functools.partial(
-            measure, "sample_on_ray", how=how, workers=scale.workers, loads=loads, **asked
+    many_workers = 2 * scale.workers
+    for method in ON_RAY:
+        loads = [0.0, load] if method.startswith("ray") else [0.0]
+        measures[method] = functools.partial(
+            measure, "sample_on_ray", method=method, workers=scale.workers, loads=loads, **arguments
         )
-    for how in ("ray variable overlap", "ray async fragments"):
-        measures[f"{how}, {_NODES} nodes"] = functools.partial(
+    for method in ("ray variable overlap", "ray async fragments"):
+        measures[f"{method}, {_NODES} nodes"] = functools.partial(
             measure,
             "sample_on_ray",
-            how=how,
-            workers=many,
+            method=method,
+            workers=many_workers,
             nodes=_NODES,
             loads=[0.0, load],
-            **asked,
+            **arguments,
         )
-    for how, way in (("inline", "fragments"), ("ray barrier", "fragments_on_ray")):
-        measures[f"fragment {how}"] = functools.partial(
+    for method, way in (("inline", "fragments"), ("ray barrier", "fragments_on_ray")):
+        measures[f"fragment {method}"] = functools.partial(
             measure,
             way,
-            how=how,
+            method=method,
             num_steps=scale.num_steps,
             per_worker=8,
             seconds=scale.cheap_seconds,
@@ -277,63 +277,63 @@ def on_ray(scale: Scale, rounds: int) -> None:
     kills = 3 if scale is QUICK else 10
     measures["recovery"] = functools.partial(measure, "recover_on_ray", kills=kills)
     print("  ", end="", flush=True)
-    found = alternate(measures, rounds)
-    for name, figures in found.items():
-        told = {key: one["median"] for key, one in figures.items() if key != "missing"}
-        print(f"    {name:40} {', '.join(f'{k} {v:,.4g}' for k, v in told.items())}")
-    sizes = {"workers": scale.workers, "many": many, "nodes": _NODES, "load": load}
+    results = alternate(measures, rounds)
+    for name, figures in results.items():
+        medians = {key: figure["median"] for key, figure in figures.items() if key != "missing"}
+        print(f"    {name:40} {', '.join(f'{k} {v:,.4g}' for k, v in medians.items())}")
+    sizes = {"workers": scale.workers, "many": many_workers, "nodes": _NODES, "load": load}
     sizes |= {"num_steps": scale.num_steps, "rounds": rounds, "seconds": scale.seconds}
-    store("ray", {**sizes, "about": ON_RAY, "ways": found})
+    store("ray", {**sizes, "about": ON_RAY, "ways": results})
 
 
-def plan(scale: Scale, rounds: int) -> None:
-    """What is reckoned beside what is measured, on 1, 2, 4 and 8 nodes."""
+def plan(scale: RolloutScale, rounds: int) -> None:
+    """Compare forecasts with measurements on 1, 2, 4 and 8 nodes."""
     from bench.rollouts.measure import measure
-    from hotloop.rollouts.planning import Cluster, reckon, two_speeds
+    from hotloop.rollouts.cluster_forecast import Cluster, forecast_cluster, two_speed_timing
 
     speeds = {"fast_s": 0.003, "slow_s": 0.1, "slow_share": 0.1}
-    measured = two_speeds(speeds["fast_s"], speeds["slow_s"], speeds["slow_share"])
-    each = 2 if scale is QUICK else 8
+    measured = two_speed_timing(speeds["fast_s"], speeds["slow_s"], speeds["slow_share"])
+    workers_per_node = 2 if scale is QUICK else 8
     measures, forecasts = {}, {}
     for nodes in (1, 2) if scale is QUICK else (1, 2, 4, 8):
-        for how, schedule, overlap in (
+        for method, schedule, overlap in (
             ("ray barrier", "barrier", False),
             ("ray variable overlap", "variable", True),
             ("ray async fragments", "async", False),
         ):
             name = f"{nodes} {schedule}"
             cluster = Cluster(
-                workers=nodes * each,
+                workers=nodes * workers_per_node,
                 num_steps=scale.num_steps,
                 schedule=schedule,  # pyright: ignore[reportArgumentType]
                 overlap=overlap,
                 nodes=nodes,
             )
-            forecasts[name] = reckon(measured, cluster)
+            forecasts[name] = forecast_cluster(measured, cluster)
             measures[name] = functools.partial(
                 measure,
                 "sample_on_ray",
-                how=how,
+                method=method,
                 env=UNEVEN,
-                workers=nodes * each,
+                workers=nodes * workers_per_node,
                 nodes=nodes,
                 num_steps=scale.num_steps,
                 seconds=scale.seconds,
                 env_kwargs=speeds,
             )
     print("  ", end="", flush=True)
-    found = alternate(measures, rounds)
+    results = alternate(measures, rounds)
     rows: list[dict[str, Any]] = []
-    for name, figures in found.items():
+    for name, figures in results.items():
         nodes, schedule = name.split()
-        row = {"nodes": int(nodes), "workers": int(nodes) * each, "schedule": schedule}
+        row = {"nodes": int(nodes), "workers": int(nodes) * workers_per_node, "schedule": schedule}
         row |= {"forecast": forecasts[name].steps_per_s, **figures}
         rows.append(row)
         rate = figures.get("rate 0%", {}).get("median", float("nan"))
         print(f"    {name:14} forecast {row['forecast']:8,.0f}/s, measured {rate:8,.0f}/s")
-    only = [
+    forecasts_alone = [
         vars(
-            reckon(
+            forecast_cluster(
                 measured,
                 Cluster(
                     workers=count, num_steps=scale.num_steps, schedule="async", nodes=count // 8
@@ -342,4 +342,7 @@ def plan(scale: Scale, rounds: int) -> None:
         )
         for count in (256, 1024)
     ]
-    store("plan", {"num_steps": scale.num_steps, "rounds": rounds, "rows": rows, "only": only})
+    store(
+        "plan",
+        {"num_steps": scale.num_steps, "rounds": rounds, "rows": rows, "only": forecasts_alone},
+    )

@@ -1,50 +1,48 @@
-"""Rollouts by workers: steps of uneven length, beside peers that step in lock-step.
+"""Rollouts by workers: steps of uneven duration, compared with lock-step vector environments.
 
     python -m bench rollouts
     python -m bench rollouts --part lockstep --rounds 3
     python -m bench rollouts --quick
 
-Each way is measured in a process of its own, one after another, in another order each round, so
-that what else the machine does hits all of them; kept are the median and the extremes over the
-rounds. `--quick` has small sizes, shows whether everything runs, and keeps its results apart.
+Each way is measured in its own process, in a new order each round, so that other load on the
+machine affects all alike. Median, minimum and maximum over the rounds are stored. `--quick` uses
+small sizes to test that everything runs and stores results in a temporary folder.
 
-Parts, each of which is stored by itself, with the machine and all libraries' versions:
+Each part is stored in its own file with the machine and the libraries' versions:
 
-- `lockstep`: 24 workers of one environment, whose steps sleep 3 ms, each with probability 0.1
-  independently 100 ms; and again with 1 % of the steps ending the episode and resets of 2 s.
-  `rollouts_lockstep.json`: `cases`, by name: `about`, `law` (transitions a second by arithmetic,
+- `lockstep`: 24 workers with one environment each. A step sleeps 3 ms, or 100 ms with probability
+  0.1. A second case adds resets of 2 s after 1 % of the steps.
+  `rollouts_lockstep.json`: `cases`, by name: `about`, `law` (expected transitions per second, idle
   and at 20 % load), `ways`, by name: `about`, `law` (its key there), and the figures of
   `measure.sample` by load.
-- `diagnostic`: a post's table. `rollouts_diagnostic.json`: `ways`, by name: `about` and the figures
-  of `measure.diagnose`, `hours` and `hours_wasted` over 20,000,000 transitions; `published`.
-- `curves`: expected speed-up over lock-step by the standard deviation of steps and of resets, and
-  points of it measured. `rollouts_curves.json`: `panels`, by name: `about`, `std` (over the mean),
-  `ways` (lists), `points`. Drawn to docs/workers-curves.png; and docs/workers-waiting.png, who
-  waits when, by the same arithmetic.
-- `cheap`: CartPole, two workers of eight environments, beside the bare environments in two
+- `diagnostic`: a blog post's table. `rollouts_diagnostic.json`: `ways`, by name: `about`, the
+  figures of `measure.diagnose`, `hours` and `hours_wasted` over 20,000,000 transitions;
+  `published`.
+- `curves`: expected speed-up over lock-step by the standard deviation of steps and of resets, with
+  measured points. `rollouts_curves.json`: `panels`, by name: `about`, `std` (over the mean), `ways`
+  (lists), `points`. Plots: docs/workers-curves.png, and docs/workers-waiting.png with the expected
+  timeline of steps and waits.
+- `cheap`: CartPole with two workers of eight environments, compared with bare environments in two
   processes. `rollouts_cheap.json`: `ways`, by name: `about`, `rate`, `of_bare`.
-- `overhead`: of a fragment, by an environment that does nothing; and what starting takes.
+- `overhead`: overhead of a fragment with an idle environment, and duration of the start.
   `rollouts_overhead.json`: `fragments`: `num_steps`, `num_envs`, `inline`, `processes`, `overhead`
   (seconds); `start`: the figures of `measure.start`.
-- `ppo`: whole trainings on CartPole. `rollouts_ppo.json`: `ways`, by name: `about` and the figures
-  of `bench.train.speed.summary`; `ratio`, of the rate to Stable-Baselines3's, and `ratio_total`.
-
-- `auto`: whole trainings with `--workers auto` beside inline, where environments take microseconds,
+- `ppo`: whole trainings on CartPole. `rollouts_ppo.json`: `ways`, by name: `about`, the figures of
+  `bench.train.speed.summarize`, and the ratios to Stable-Baselines3 `ratio` and `ratio_total`.
+- `auto`: whole trainings with `--workers auto` and inline, with environment steps of microseconds,
   tenths of a millisecond and tens of milliseconds. `rollouts_auto.json`: `cases`, a list: `about`,
-  `timesteps`, `inline` and `auto` (seconds in all), `workers` (that were chosen), `ratio` (of the
-  rates).
-- `ray`: the first case of `lockstep` by actors of Ray, on one node and, twice as many, on eight
-  that are simulated, beside RLlib's env runners. `rollouts_ray.json`: `ways`, by name: the figures
-  of `measure.sample` by load, of `measure.fragments`, and of `clusters.start_on_ray` and
+  `timesteps`, `inline` and `auto` (total seconds), `workers` (chosen number), `ratio` (of rates).
+- `ray`: the first case of `lockstep` by Ray actors on one node, and twice the number on eight
+  simulated nodes, compared with RLlib's env runners. `rollouts_ray.json`: `ways`, by name: the
+  figures of `measure.sample` by load, of `measure.fragments`, `clusters.start_on_ray` and
   `clusters.recover_on_ray`; `about`.
-- `plan`: what `hotloop plan` forecasts of it, and what is measured, on 1, 2, 4 and 8 nodes of 8
-  workers. `rollouts_plan.json`: `rows`: `nodes`, `workers`, `schedule`, `forecast` (transitions a
-  second) and the figures of `measure.sample`; `only`: forecasts alone, of 256 and 1,024 workers.
-- `central`: a network of images, asked by each worker or by one process for all, on this machine
-  and on Ray. `rollouts_central.json`: `ways`, by name: the figures of `central.act_centrally`;
-  `about`.
+- `plan`: the forecast of `hotloop plan` and the measurement, on 1, 2, 4 and 8 nodes of 8 workers.
+  `rollouts_plan.json`: `rows`: `nodes`, `workers`, `schedule`, `forecast` (transitions per second)
+  and the figures of `measure.sample`; `only`: forecasts for 256 and 1,024 workers.
+- `central`: inference with an image network in each worker or in one process, on this machine and
+  on Ray. `rollouts_central.json`: `ways`, by name: the figures of `central.act_centrally`; `about`.
 
-A figure is {"median", "min", "max"}; what could not be measured is {"missing": why}.
+A figure is {"median", "min", "max"}; a missing figure is {"missing": reason}.
 """
 
 from __future__ import annotations
@@ -55,19 +53,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bench.parts import run_parts
-from bench.rollouts.arithmetic import loaded, rates, uneven
+from bench.rollouts.arithmetic import rates, rates_under_load, uneven_law
 from bench.rollouts.central import central
 from bench.rollouts.clusters import on_ray, plan
 from bench.rollouts.curves import curves
 from bench.rollouts.environments import CARTPOLE, UNEVEN
 from bench.rollouts.measure import measure
-from bench.rollouts.scale import LAWS, OURS, PEERS, QUICK, Scale, alternate, store
+from bench.rollouts.scale import LAWS, OURS, PEERS, QUICK, RolloutScale, alternate, store
 from bench.train import settings, speed
 
 LOAD = 0.2
-TRANSITIONS_OF_THE_SEED = 20_000_000
-# The post's diagnostic of its own experiment, in seconds, and the whole in hours: 24 cores, another
-# machine, an environment of its own.
+POST_TRANSITIONS = 20_000_000
+# Figures of the post's experiment in seconds, and its total in hours, on another machine with 24
+# cores and another environment.
 PUBLISHED = {
     "Stable Baselines (vectorised)": {
         "sampling_s": 150.0,
@@ -88,7 +86,7 @@ PUBLISHED = {
 }
 
 
-# --- steps of uneven length -----------------------------------------------------------------------
+# --- steps of uneven duration ---------------------------------------------------------------------
 
 CASES: dict[str, tuple[str, dict[str, float], float]] = {
     "steps": ("steps of 3 ms, one in ten of 100 ms", {}, 1.0),
@@ -100,49 +98,57 @@ CASES: dict[str, tuple[str, dict[str, float], float]] = {
 }
 
 
-def lockstep(scale: Scale, rounds: int) -> None:
-    """Everybody's rate beside the sum of the workers' rates alone."""
+def lockstep(scale: RolloutScale, rounds: int) -> None:
+    """Measure all rates, and compare them with the sum of the workers' rates alone."""
     cases: dict[str, Any] = {}
-    for case, (about, env_kwargs, times) in CASES.items():
-        law = uneven(**env_kwargs)
+    for case, (label, env_kwargs, duration_factor) in CASES.items():
+        law = uneven_law(**env_kwargs)
         sizes: dict[str, Any] = {
             "num_envs": scale.workers,
             "num_steps": scale.num_steps,
             "num_fragments": scale.num_fragments,
         }
-        by_law, by_law_loaded = rates(law, **sizes), loaded(law, LOAD, **sizes)
-        asked: dict[str, Any] = {
+        by_law, by_law_loaded = rates(law, **sizes), rates_under_load(law, LOAD, **sizes)
+        arguments: dict[str, Any] = {
             "workers": scale.workers,
             "num_steps": scale.num_steps,
-            "seconds": scale.seconds * times,
+            "seconds": scale.seconds * duration_factor,
             "env_kwargs": env_kwargs,
         }
         measures = {
-            how: functools.partial(
-                measure, "sample", how=how, loads=[0.0, LOAD] if how in OURS else [0.0], **asked
+            method: functools.partial(
+                measure,
+                "sample",
+                method=method,
+                loads=[0.0, LOAD] if method in OURS else [0.0],
+                **arguments,
             )
-            for how in (*OURS, *PEERS)
+            for method in (*OURS, *PEERS)
         }
-        print(f"  {about} ", end="", flush=True)
-        found = alternate(measures, rounds)
+        print(f"  {label} ", end="", flush=True)
+        results = alternate(measures, rounds)
         ways = {
-            how: {"about": {**OURS, **PEERS}[how], "law": LAWS.get(how, "ideal"), **figures}
-            for how, figures in found.items()
+            method: {
+                "about": {**OURS, **PEERS}[method],
+                "law": LAWS.get(method, "ideal"),
+                **figures,
+            }
+            for method, figures in results.items()
         }
-        for how, way in ways.items():
+        for method, way in ways.items():
             if "missing" in way:
                 continue
             for load in ("0%", f"{LOAD:.0%}"):
                 if f"rate {load}" in way:
                     expected = (by_law if load == "0%" else by_law_loaded)[way["law"]]
                     print(
-                        f"    {how:18} load {load:4} {way[f'rate {load}']['median']:8,.0f}/s, "
+                        f"    {method:18} load {load:4} {way[f'rate {load}']['median']:8,.0f}/s, "
                         f"{way[f'of_ideal {load}']['median']:6.1%} of the ideal, "
                         f"busy {way[f'busy {load}']['median']:6.1%}; arithmetic "
                         f"{expected:,.0f}/s, {expected / by_law['ideal']:.1%}"
                     )
         by_load = {"0%": by_law, f"{LOAD:.0%}": by_law_loaded}
-        cases[case] = {"about": about, "law": by_load, "ways": ways}
+        cases[case] = {"about": label, "law": by_load, "ways": ways}
     sizes = {"workers": scale.workers, "num_steps": scale.num_steps, "rounds": rounds}
     store("lockstep", {**sizes, "seconds": scale.seconds, "cases": cases})
 
@@ -150,10 +156,10 @@ def lockstep(scale: Scale, rounds: int) -> None:
 # --- the post's table -----------------------------------------------------------------------------
 
 
-def diagnostic(scale: Scale, rounds: int) -> None:
-    """Sampling, optimising, reset, inference, step, and hours wasted."""
+def diagnostic(scale: RolloutScale, rounds: int) -> None:
+    """Measure sampling, optimizing, reset, inference, step, and wasted hours."""
     env_kwargs = {"end_share": 0.01, "reset_s": 0.1}
-    abouts = {
+    labels = {
         "sb3": "Stable-Baselines3, 24 in lock-step",
         "barrier": OURS["barrier"],
         "barrier overlap": OURS["barrier overlap"],
@@ -161,35 +167,36 @@ def diagnostic(scale: Scale, rounds: int) -> None:
         "variable overlap": OURS["variable overlap"],
     }
     measures = {
-        how: functools.partial(
+        method: functools.partial(
             measure,
             "diagnose",
-            how=how,
+            method=method,
             sizes=[
                 scale.workers,
                 scale.num_steps,
-                scale.lockstep_iterations if how == "sb3" else scale.iterations,
+                scale.lockstep_iterations if method == "sb3" else scale.iterations,
             ],
             env_kwargs=env_kwargs,
         )
-        for how in abouts
+        for method in labels
     }
     print("  ", end="")
-    found = alternate(measures, rounds)
+    results = alternate(measures, rounds)
     ways: dict[str, Any] = {}
-    for how, figures in found.items():
-        ways[how] = {"about": abouts[how], **figures}
+    for method, figures in results.items():
+        ways[method] = {"about": labels[method], **figures}
         if "missing" in figures:
             continue
-        hours = TRANSITIONS_OF_THE_SEED / figures["rate"]["median"] / 3_600
-        needed = TRANSITIONS_OF_THE_SEED / figures["ideal"]["median"] / 3_600
-        ways[how] |= {"hours": hours, "hours_wasted": hours - needed}
+        hours = POST_TRANSITIONS / figures["rate"]["median"] / 3_600
+        ideal = POST_TRANSITIONS / figures["ideal"]["median"] / 3_600
+        ways[method] |= {"hours": hours, "hours_wasted": hours - ideal}
         sampling, optimising, step, waited = (
             figures[name]["median"] for name in ("sampling_s", "optimising_s", "step_s", "waited")
         )
         print(
-            f"    {how:18} sampling {sampling:.2f} s, optimising {optimising:.2f} s, step "
-            f"{step * 1e3:.1f} ms, {waited:.0%} waited, {hours:.1f} h, {hours - needed:.1f} wasted"
+            f"    {method:18} sampling {sampling:.2f} s, optimizing {optimising:.2f} s, step "
+            f"{step * 1e3:.1f} ms, {waited:.0%} waiting, {hours:.1f} h, "
+            f"{hours - ideal:.1f} wasted"
         )
     store(
         "diagnostic",
@@ -197,7 +204,7 @@ def diagnostic(scale: Scale, rounds: int) -> None:
             "workers": scale.workers,
             "num_steps": scale.num_steps,
             "rounds": rounds,
-            "transitions": TRANSITIONS_OF_THE_SEED,
+            "transitions": POST_TRANSITIONS,
             "env_kwargs": env_kwargs,
             "ways": ways,
             "published": PUBLISHED,
@@ -221,74 +228,78 @@ CHEAP = {
 }
 
 
-def cheap(scale: Scale, rounds: int) -> None:
-    """CartPole: what of the bare environments' rate is left."""
+def cheap(scale: RolloutScale, rounds: int) -> None:
+    """Measure CartPole's rates as a share of the bare environments' rate."""
     sizes: dict[str, Any] = {"workers": 2, "per_worker": 8, "seconds": scale.cheap_seconds}
     measures = {
-        how: functools.partial(measure, "bare", **sizes)
-        if how == "bare"
+        method: functools.partial(measure, "bare", **sizes)
+        if method == "bare"
         else functools.partial(
-            measure, "sample", how=how, env=CARTPOLE, num_steps=scale.num_steps, **sizes
+            measure, "sample", method=method, env=CARTPOLE, num_steps=scale.num_steps, **sizes
         )
-        for how in CHEAP
+        for method in CHEAP
     }
     print("  ", end="")
-    found = alternate(measures, rounds)
+    results = alternate(measures, rounds)
     ways: dict[str, Any] = {}
-    for how, figures in found.items():
-        ways[how] = {"about": CHEAP[how]}
+    for method, figures in results.items():
+        ways[method] = {"about": CHEAP[method]}
         if "missing" in figures:
-            ways[how] |= figures
+            ways[method] |= figures
             continue
         rate = figures["rate 0%"]
-        ways[how] |= {"rate": rate, "of_bare": rate["median"] / _rate_of(found["bare"])}
-        print(f"    {how:18} {rate['median']:12,.0f}/s, {ways[how]['of_bare']:6.1%} of the bare")
+        ways[method] |= {"rate": rate, "of_bare": rate["median"] / _median_rate(results["bare"])}
+        print(
+            f"    {method:18} {rate['median']:12,.0f}/s, {ways[method]['of_bare']:6.1%} of the bare"
+        )
     store("cheap", {**sizes, "rounds": rounds, "ways": ways})
 
 
-def _rate_of(figures: Mapping[str, Any]) -> float:
+def _median_rate(figures: Mapping[str, Any]) -> float:
     return figures["rate 0%"]["median"] if "rate 0%" in figures else float("nan")
 
 
-# --- what workers themselves cost -----------------------------------------------------------------
+# --- overhead of workers --------------------------------------------------------------------------
 
 
-def overhead(scale: Scale, rounds: int) -> None:
-    """Of a fragment, over inline; and starting."""
+def overhead(scale: RolloutScale, rounds: int) -> None:
+    """Measure a fragment's overhead over inline, and the start of a worker."""
     sizes = [(scale.num_steps, 8), (scale.num_steps, 1), (1, 8), (1, 1)]
     measures: dict[str, Callable[[], dict[str, Any]]] = {
-        f"{num_steps} {num_envs} {how}": functools.partial(
+        f"{num_steps} {num_envs} {method}": functools.partial(
             measure,
             "fragments",
-            how=how,
+            method=method,
             num_steps=num_steps,
             per_worker=num_envs,
             seconds=scale.cheap_seconds / 2,
         )
         for num_steps, num_envs in sizes
-        for how in ("inline", "barrier")
+        for method in ("inline", "barrier")
     }
     measures["start"] = functools.partial(measure, "start")
     print("  ", end="")
-    found = alternate(measures, rounds)
+    results = alternate(measures, rounds)
     rows: list[dict[str, Any]] = []
     for num_steps, num_envs in sizes:
-        own, workers = (found[f"{num_steps} {num_envs} {how}"] for how in ("inline", "barrier"))
+        inline_figures, worker_figures = (
+            results[f"{num_steps} {num_envs} {method}"] for method in ("inline", "barrier")
+        )
         row: dict[str, Any] = {"num_steps": num_steps, "num_envs": num_envs}
-        if "missing" not in {*own, *workers}:
-            inline, processes = own["seconds"], workers["seconds"]
-            more = processes["median"] - inline["median"]
-            row |= {"inline": inline, "processes": processes, "overhead": more}
+        if "missing" not in {*inline_figures, *worker_figures}:
+            inline, processes = inline_figures["seconds"], worker_figures["seconds"]
+            extra_s = processes["median"] - inline["median"]
+            row |= {"inline": inline, "processes": processes, "overhead": extra_s}
             print(
                 f"    {num_steps:4} steps × {num_envs}: inline {inline['median'] * 1e3:.3f} ms, "
-                f"a worker {processes['median'] * 1e3:.3f} ms, {more * 1e3:+.3f} ms"
+                f"a worker {processes['median'] * 1e3:.3f} ms, {extra_s * 1e3:+.3f} ms"
             )
             rows.append(row)
-    start = found["start"]
+    start = results["start"]
     if "missing" not in start:
         print(
-            f"    a worker is ready after {start['ready_s']['median']:.2f} s (its imports alone "
-            f"{start['imports_s']['median']:.2f} s) and holds "
+            f"    a worker is ready after {start['ready_s']['median']:.2f} s (imports alone "
+            f"{start['imports_s']['median']:.2f} s) and uses "
             f"{start['resident_bytes']['median'] / 1e6:.0f} MB, the imports "
             f"{start['imports_bytes']['median'] / 1e6:.0f} MB; torch: "
             f"{'yes' if start['has_torch']['max'] else 'no'}"
@@ -316,46 +327,48 @@ TRAININGS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def ppo(scale: Scale, rounds: int) -> None:
-    """PPO on CartPole, from prompt to end."""
+def ppo(scale: RolloutScale, rounds: int) -> None:
+    """Measure PPO on CartPole from prompt to end."""
     parser = argparse.ArgumentParser()
     settings.add_options(parser)
     options = parser.parse_args(["--algorithm", "ppo", "--timesteps", str(scale.timesteps)])
-    settings.complete(parser, options)
+    settings.complete_options(parser, options)
     options.execution = "eager" if scale is QUICK else "compile"
-    asked = {
+    options_by_name = {
         name: argparse.Namespace(**{**vars(options), **extra})
         for name, (_, _, extra) in TRAININGS.items()
     }
-    if options.execution == "compile":  # fills the cache: what is measured is a warm one
-        for name in ("inline", "2 variable"):  # weights make another graph
-            short = argparse.Namespace(**{**vars(asked[name]), "timesteps": 2_048})
+    if options.execution == "compile":  # fill the compiler's cache
+        for name in ("inline", "2 variable"):  # weights need another graph
+            short = argparse.Namespace(**{**vars(options_by_name[name]), "timesteps": 2_048})
             speed.run_in_process("hotloop", short, 1)
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in TRAININGS}
     for seed in range(1, rounds + 1):
         for name in list(TRAININGS)[:: 1 if seed % 2 else -1]:
-            run = speed.run_in_process(TRAININGS[name][1], asked[name], seed)
+            run = speed.run_in_process(TRAININGS[name][1], options_by_name[name], seed)
             runs[name].append(run)
             print(
                 f"    {name:18} seed {seed}: {run['timesteps'] / run['loop_s']:8,.0f} steps/s, "
-                f"{run['total_s']:6.1f} s in all, "
-                f"return {speed.last_tenth(run, options.timesteps):.1f}",
+                f"{run['total_s']:6.1f} s in total, "
+                f"return {speed.last_tenth_return(run, options.timesteps):.1f}",
                 flush=True,
             )
-    summaries = {name: speed.summary(done, options.timesteps) for name, done in runs.items()}
+    summaries = {
+        name: speed.summarize(name_runs, options.timesteps) for name, name_runs in runs.items()
+    }
     peer = summaries["sb3"]
     ways: dict[str, Any] = {}
-    for name, own in summaries.items():
-        rate = own["steps_per_s"]["median"] / peer["steps_per_s"]["median"]
-        total = peer["total_s"]["median"] / own["total_s"]["median"]
-        ways[name] = {"about": TRAININGS[name][0], **own, "ratio": rate, "ratio_total": total}
-        print(f"    {name:18} {rate:.2f} × Stable-Baselines3, {total:.2f} × in all")
+    for name, figures in summaries.items():
+        rate = figures["steps_per_s"]["median"] / peer["steps_per_s"]["median"]
+        total = peer["total_s"]["median"] / figures["total_s"]["median"]
+        ways[name] = {"about": TRAININGS[name][0], **figures, "ratio": rate, "ratio_total": total}
+        print(f"    {name:18} {rate:.2f} × Stable-Baselines3, {total:.2f} × in total")
     store("ppo", {"timesteps": options.timesteps, "rounds": rounds, "ways": ways})
 
 
-# --- workers or none ------------------------------------------------------------------------------
+# --- choice of workers ----------------------------------------------------------------------------
 
-# Of `measure.choose`, with eight environments.
+# Arguments of `measure.choose`, with eight environments.
 TASKS: dict[str, dict[str, Any]] = {
     "CartPole-v1": {"env": CARTPOLE, "num_steps": 128, "timesteps": 204_800},
     "HalfCheetah-v5": {"env": "HalfCheetah-v5", "num_steps": 256, "timesteps": 61_440},
@@ -369,33 +382,33 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 
 
-def auto(scale: Scale, rounds: int) -> None:
-    """What `auto` chooses beside no workers at all."""
+def auto(scale: RolloutScale, rounds: int) -> None:
+    """Compare the choice of `auto` with no workers."""
     cases: list[dict[str, Any]] = []
-    for about, task in TASKS.items():
+    for label, task in TASKS.items():
         if scale is QUICK:
             task = {**task, "timesteps": 2 * 8 * task["num_steps"]}
         measures = {
             name: functools.partial(measure, "choose", workers=workers, num_envs=8, **task)
             for name, workers in (("inline", 0), ("auto", "auto"))
         }
-        print(f"  {about} ", end="")
-        found = alternate(measures, rounds)
-        case: dict[str, Any] = {"about": about, "timesteps": task["timesteps"]}
-        if "missing" not in {*found["inline"], *found["auto"]}:
-            inline, own = (found[name]["seconds"] for name in ("inline", "auto"))
-            ratio = inline["median"] / own["median"]
-            workers = found["auto"]["workers"]
-            case |= {"inline": inline, "auto": own, "workers": workers, "ratio": ratio}
+        print(f"  {label} ", end="")
+        results = alternate(measures, rounds)
+        case: dict[str, Any] = {"about": label, "timesteps": task["timesteps"]}
+        if "missing" not in {*results["inline"], *results["auto"]}:
+            inline, chosen = (results[name]["seconds"] for name in ("inline", "auto"))
+            ratio = inline["median"] / chosen["median"]
+            workers = results["auto"]["workers"]
+            case |= {"inline": inline, "auto": chosen, "workers": workers, "ratio": ratio}
             print(
-                f"    inline {inline['median']:.1f} s, auto {own['median']:.1f} s with "
-                f"{workers['median']:g} workers: {ratio:.2f} × as fast"
+                f"    inline {inline['median']:.1f} s, auto {chosen['median']:.1f} s with "
+                f"{workers['median']:g} workers: speed-up {ratio:.2f}"
             )
         cases.append(case)
     store("auto", {"rounds": rounds, "cases": cases})
 
 
-RUN: dict[str, Callable[[Scale, int], None]] = {
+RUN: dict[str, Callable[[RolloutScale, int], None]] = {
     "lockstep": lockstep,
     "diagnostic": diagnostic,
     "curves": curves,
@@ -410,6 +423,6 @@ RUN: dict[str, Callable[[Scale, int], None]] = {
 
 
 def main() -> int:
-    """Measure, print, store."""
-    seconds = "of a measurement with sleeping environments"
-    return run_parts("rollouts", __doc__, RUN, scale=Scale(), quick=QUICK, seconds=seconds)
+    """Run the chosen parts."""
+    seconds = "duration of a measurement with sleeping environments"
+    return run_parts("rollouts", __doc__, RUN, scale=RolloutScale(), quick=QUICK, seconds=seconds)

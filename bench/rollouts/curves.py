@@ -1,4 +1,4 @@
-"""Speed-up over lock-step by how uneven steps and resets are: expected, measured, drawn."""
+"""Expected and measured speed-up over lock-step by the unevenness of steps and resets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.rollouts.arithmetic import rates, timelines, uneven
+from bench.rollouts.arithmetic import rates, timelines, uneven_law
 from bench.rollouts.measure import measure
-from bench.rollouts.scale import Scale, alternate, figure_path, store
+from bench.rollouts.scale import RolloutScale, alternate, figure_path, store
 
 MEAN_STEP_S, MEAN_RESET_S = 0.01, 1.0
-# The post's, of acting for all environments at once and for one; a worker with four acts for these
-# at once.
+# The post's seconds to act for all environments at once and for one. A worker with four
+# environments acts for them at once.
 ACT_ALL_S, ACT_ONE_S = 0.8e-3, 1e-3
-# Ours, of acting for one.
+# hotloop's seconds to act for one environment.
 ACT_OURS_S = 0.03e-3
 PANELS: dict[str, tuple[str, dict[str, float], str, float, tuple[float, ...]]] = {
     "steps": (
@@ -35,65 +35,73 @@ PANELS: dict[str, tuple[str, dict[str, float], str, float, tuple[float, ...]]] =
 }
 LINES = {
     "batched": "batched: a fragment of each, then all wait (acting as in the post)",
-    "hybrid": "hybrid: the same, four environments a worker",
+    "hybrid": "hybrid: the same, four environments per worker",
     "barrier": "hotloop, `barrier`",
-    "ideal": "hotloop, `variable` and `async`: nobody waits",
+    "ideal": "hotloop, `variable` and `async`: no waiting",
 }
 POINTS = {"barrier": "barrier", "variable overlap": "ideal"}
 
 
-def expected(env_kwargs: Mapping[str, float], scale: Scale) -> dict[str, float]:
-    """Speed-up over lock-step of each of `LINES`."""
+def expected_speed_ups(env_kwargs: Mapping[str, float], scale: RolloutScale) -> dict[str, float]:
+    """Return the expected speed-up over lock-step of each of `LINES`."""
     sizes: dict[str, Any] = {
         "num_envs": scale.workers,
         "num_steps": scale.num_steps,
         "num_fragments": scale.num_fragments,
     }
-    law = uneven(**env_kwargs)
+    law = uneven_law(**env_kwargs)
     post = rates(law, **sizes, act_s=(ACT_ALL_S, ACT_ONE_S, ACT_ONE_S))
-    own = rates(law, **sizes, act_s=(ACT_ALL_S, ACT_OURS_S, ACT_OURS_S))
-    found = {
+    hotloop = rates(law, **sizes, act_s=(ACT_ALL_S, ACT_OURS_S, ACT_OURS_S))
+    line_rates = {
         "batched": post["barrier"],
         "hybrid": post["hybrid"],
-        "barrier": own["barrier"],
-        "ideal": own["ideal"],
+        "barrier": hotloop["barrier"],
+        "ideal": hotloop["ideal"],
     }
-    return {name: rate / post["lockstep"] for name, rate in found.items()}
+    return {name: rate / post["lockstep"] for name, rate in line_rates.items()}
 
 
-def curves(scale: Scale, rounds: int) -> None:
-    """Expected speed-up, with points that were measured."""
+def curves(scale: RolloutScale, rounds: int) -> None:
+    """Compute the expected speed-up, and measure some points."""
     panels: dict[str, Any] = {}
-    for panel, (about, env_kwargs, varied, mean, at) in PANELS.items():
+    for panel, (label, env_kwargs, varied, mean, measured_stds) in PANELS.items():
         stds = [2.0 * place / (scale.points - 1) for place in range(scale.points)]
-        lines = [expected({**env_kwargs, varied: std * mean}, scale) for std in stds]
+        lines = [expected_speed_ups({**env_kwargs, varied: std * mean}, scale) for std in stds]
         points: list[dict[str, Any]] = []
-        print(f"  {about} ", end="", flush=True)
-        for std in at:
-            asked: dict[str, Any] = {
+        print(f"  {label} ", end="", flush=True)
+        for std in measured_stds:
+            arguments: dict[str, Any] = {
                 "workers": scale.workers,
                 "num_steps": scale.num_steps,
                 "seconds": scale.seconds,
                 "env_kwargs": {**env_kwargs, varied: std * mean},
             }
             measures = {
-                how: functools.partial(
-                    measure, "sample", how=how, act_s=ACT_ALL_S if how == "sb3" else 0.0, **asked
+                method: functools.partial(
+                    measure,
+                    "sample",
+                    method=method,
+                    act_s=ACT_ALL_S if method == "sb3" else 0.0,
+                    **arguments,
                 )
-                for how in ("sb3", *POINTS)
+                for method in ("sb3", *POINTS)
             }
-            found = alternate(measures, rounds)
-            if any("missing" in figures for figures in found.values()):
+            results = alternate(measures, rounds)
+            if any("missing" in figures for figures in results.values()):
                 continue
-            whole = {how: figures["rate 0%"]["median"] for how, figures in found.items()}
-            ups = {how: whole[how] / whole["sb3"] for how in POINTS}
-            should = expected(asked["env_kwargs"], scale)
-            points.append({"std": std, "rates": whole, "speed_up": ups, "expected": should})
-            cells = [f"{how} {up:.2f}" for how, up in ups.items()]
-            cells += [f"{line} expected {should[line]:.2f}" for line in POINTS.values()]
+            rates_by_method = {
+                method: figures["rate 0%"]["median"] for method, figures in results.items()
+            }
+            ups = {method: rates_by_method[method] / rates_by_method["sb3"] for method in POINTS}
+            expected = expected_speed_ups(arguments["env_kwargs"], scale)
+            points.append(
+                {"std": std, "rates": rates_by_method, "speed_up": ups, "expected": expected}
+            )
+            cells = [f"{method} {up:.2f}" for method, up in ups.items()]
+            cells += [f"{line} expected {expected[line]:.2f}" for line in POINTS.values()]
             print(f"    σ = {std:g} × mean: {', '.join(cells)}")
         ways = {name: [line[name] for line in lines] for name in LINES}
-        panels[panel] = {"about": about, "std": stds, "ways": ways, "points": points}
+        panels[panel] = {"about": label, "std": stds, "ways": ways, "points": points}
     result = {"workers": scale.workers, "num_steps": scale.num_steps, "rounds": rounds}
     store("curves", {**result, "lines": LINES, "panels": panels})
     path = figure_path("workers-curves.png", scale)
@@ -103,7 +111,7 @@ def curves(scale: Scale, rounds: int) -> None:
 
 
 def draw_waiting(path: Path) -> None:
-    """Who steps and who waits: a line for each environment, white where it waits."""
+    """Draw the timeline of each environment, with white gaps for waiting."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -113,16 +121,18 @@ def draw_waiting(path: Path) -> None:
     titles = {
         "lockstep": "lock-step: all wait in every step",
         "barrier": f"barrier: all wait after {num_steps} steps of each",
-        "ideal": "variable, async: nobody waits",
+        "ideal": "variable, async: no waiting",
     }
-    found = timelines(uneven(), num_envs=num_envs, num_steps=num_steps, until_s=until_s, seed=1)
+    spans_by_way = timelines(
+        uneven_law(), num_envs=num_envs, num_steps=num_steps, until_s=until_s, seed=1
+    )
     figure, axes = pyplot.subplots(3, 1, figsize=(10, 5.5), sharex=True, layout="constrained")
     for ax, (way, title) in zip(axes, titles.items(), strict=True):
-        for env, spans in enumerate(found[way]):
+        for env, spans in enumerate(spans_by_way[way]):
             is_slow = [duration > 0.05 for _, duration in spans]
-            colours = ["tab:blue" if slow else "lightsteelblue" for slow in is_slow]
-            ax.broken_barh(spans, (env - 0.4, 0.8), facecolors=colours)
-        at_work = sum(duration for spans in found[way] for _, duration in spans)
+            colors = ["tab:blue" if slow else "lightsteelblue" for slow in is_slow]
+            ax.broken_barh(spans, (env - 0.4, 0.8), facecolors=colors)
+        at_work = sum(duration for spans in spans_by_way[way] for _, duration in spans)
         ax.set_title(f"{title} ({at_work / num_envs / until_s:.0%} at work)", fontsize=10)
         ax.set_yticks([])
         ax.set_ylabel(f"{num_envs} workers")
@@ -132,7 +142,7 @@ def draw_waiting(path: Path) -> None:
     pyplot.close(figure)
 
 
-COLOURS = {
+COLORS = {
     "batched": "tab:orange",
     "hybrid": "tab:green",
     "barrier": "tab:cyan",
@@ -141,7 +151,7 @@ COLOURS = {
 
 
 def draw_curves(panels: Mapping[str, Any], path: Path) -> None:
-    """Speed-up over lock-step by standard deviation; measured points on top."""
+    """Draw the speed-up over lock-step by standard deviation, with measured points."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -151,17 +161,17 @@ def draw_curves(panels: Mapping[str, Any], path: Path) -> None:
     for ax, (name, panel) in zip(axes, panels.items(), strict=True):
         for line, ups in panel["ways"].items():
             label = LINES[line].replace("`", "")
-            ax.plot(panel["std"], ups, color=COLOURS[line], label=label)
-        for how, line in POINTS.items():
-            where = [point["std"] for point in panel["points"]]
-            ups = [point["speed_up"][how] for point in panel["points"]]
-            ax.plot(where, ups, "o", color=COLOURS[line], markersize=6, markeredgecolor="black")
-        what = "step" if name == "steps" else "reset"
+            ax.plot(panel["std"], ups, color=COLORS[line], label=label)
+        for method, line in POINTS.items():
+            xs = [point["std"] for point in panel["points"]]
+            ups = [point["speed_up"][method] for point in panel["points"]]
+            ax.plot(xs, ups, "o", color=COLORS[line], markersize=6, markeredgecolor="black")
+        varied = "step" if name == "steps" else "reset"
         ax.axhline(1.0, color="grey", linewidth=0.8)
         ax.set_ylim(bottom=0)
         ax.set_title(panel["about"], fontsize=10)
-        ax.set_xlabel(f"standard deviation of a {what}'s time, over the mean")
-        ax.set_ylabel("transitions a second, over lock-step")
+        ax.set_xlabel(f"standard deviation of a {varied}'s time, over the mean")
+        ax.set_ylabel("speed-up over lock-step")
         ax.grid(alpha=0.3)
     axes[0].legend(fontsize=8)
     figure.savefig(path, dpi=110)

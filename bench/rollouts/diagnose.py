@@ -1,4 +1,4 @@
-"""Trainings with PPO taken apart, as a post did: where the time of an iteration goes."""
+"""Time of each part of a PPO iteration, as in a blog post."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.measuring import Missing
-from bench.rollouts.environments import UNEVEN, Slept, read_ledger
-from bench.rollouts.peers import single
+from bench.rollouts.environments import UNEVEN, SleepTotals, read_ledger
+from bench.rollouts.peers import env_maker
 
 
 class Sizes(NamedTuple):
-    """Of a training that is taken apart."""
+    """Sizes of a training."""
 
     workers: int
     num_steps: int
@@ -27,31 +27,31 @@ class Sizes(NamedTuple):
     minibatch: int = 256
 
 
-def diagnose(how: str, *, sizes: list[int], env_kwargs: Mapping[str, Any]) -> dict[str, float]:
-    """Where the time of PPO goes: a fragment's sampling and optimising, a step, a reset, acting.
+def diagnose(method: str, *, sizes: list[int], env_kwargs: Mapping[str, Any]) -> dict[str, float]:
+    """Measure the time of PPO's sampling, optimizing, steps, resets and acting.
 
     Args:
-        how: `sb3`, or hotloop's schedule, perhaps with ` overlap`.
-        sizes: `Sizes`.
-        env_kwargs: of `Uneven`.
+        method: `sb3`, or hotloop's schedule with an optional ` overlap`.
+        sizes: values of `Sizes`.
+        env_kwargs: arguments of `Uneven`.
 
     Returns:
-        `sampling_s`, `optimising_s` and `wall_s` of an iteration (with overlap the first two may
-        add up to more than the wall time, or sampling be what is waited for), `step_s` with
-        `step_p50_s` and `step_p99_s` as who samples sees it, `reset_s`, `inference_s` for a step of
-        what acts at once, `waited` (share of the environments' time in which they do nothing),
-        `rate` and `ideal` in transitions a second.
+        `sampling_s`, `optimising_s` and `wall_s` of an iteration (with overlap, the sum of the
+        first two may exceed the wall time, or sampling may be the time spent waiting), `step_s`
+        with `step_p50_s` and `step_p99_s` from the sampler's side, `reset_s`, `inference_s` of one
+        action step, `waited` (share of time in which environments are idle), `rate` and `ideal` in
+        transitions per second.
     """
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder, "ledger")
         ledger.mkdir()
         kwargs = {**env_kwargs, "ledger": str(ledger)}
-        run = _diagnose_sb3 if how == "sb3" else _diagnose_hotloop
-        figures, marks = run(how, Sizes(*sizes), kwargs, folder)
+        run = _diagnose_sb3 if method == "sb3" else _diagnose_hotloop
+        figures, marks = run(method, Sizes(*sizes), kwargs, folder)
     (start_s, before), (end_s, after) = marks[0], marks[-1]
     slept, elapsed_s, workers = after.since(before), end_s - start_s, sizes[0]
-    # What environments made, not what was learned from: with overlap, how much lies ready differs
-    # from one end to the other.
+    # Count the steps of environments, not the learned ones: with overlap, the number of transitions
+    # in flight differs between start and end.
     rate = slept.steps / elapsed_s
     return {
         **figures,
@@ -64,17 +64,17 @@ def diagnose(how: str, *, sizes: list[int], env_kwargs: Mapping[str, Any]) -> di
     }
 
 
-Marks = list[tuple[float, Slept]]
+Marks = list[tuple[float, SleepTotals]]
 
 
 def _diagnose_hotloop(
-    how: str, sizes: Sizes, env_kwargs: dict[str, Any], folder: str
+    method: str, sizes: Sizes, env_kwargs: dict[str, Any], folder: str
 ) -> tuple[dict[str, float], Marks]:
     from hotloop import timing
     from hotloop.algorithms import ppo
-    from hotloop.rollouts.accounting import shares_of
+    from hotloop.rollouts.accounting import time_shares
 
-    schedule, _, overlap = how.partition(" ")
+    schedule, _, overlap = method.partition(" ")
     marks: Marks = []
 
     def mark(progress: Any) -> None:
@@ -101,7 +101,7 @@ def _diagnose_hotloop(
     recordings, _ = timing.read_directory(Path(result.run_dir) / "timing")
     trees = {recording.component: recording.tree() for recording in recordings}
     workers = [tree for name, tree in trees.items() if name.startswith("worker-")]
-    shares = [shares_of(tree) for tree in workers]
+    shares = [time_shares(tree) for tree in workers]
     learner = trees["learner"]
     acting = [tree.find("act") for tree in workers]
     steps = [tree.find("env_step") for tree in workers]
@@ -115,11 +115,11 @@ def _diagnose_hotloop(
         / sum(node.count for node in acting)
         / 1e9,
     }
-    return figures, marks[1:]  # the first is before the first iteration
+    return figures, marks[1:]  # the first mark is before the first iteration
 
 
 def _diagnose_sb3(
-    how: str, sizes: Sizes, env_kwargs: dict[str, Any], folder: str
+    method: str, sizes: Sizes, env_kwargs: dict[str, Any], folder: str
 ) -> tuple[dict[str, float], Marks]:
     try:
         import torch
@@ -137,7 +137,7 @@ def _diagnose_sb3(
     series: dict[str, list[float]] = {"step": [], "inference": []}
 
     class Times(BaseCallback):
-        """Keeps when each fragment begins and how long it takes."""
+        """A callback that records start and duration of each fragment."""
 
         def _on_step(self) -> bool:
             return True
@@ -156,14 +156,14 @@ def _diagnose_sb3(
 
     def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            began = time.perf_counter()
+            start_s = time.perf_counter()
             answer = function(*arguments, **named)
-            series[name].append(time.perf_counter() - began)
+            series[name].append(time.perf_counter() - start_s)
             return answer
 
         return call
 
-    make = single(UNEVEN, env_kwargs)
+    make = env_maker(UNEVEN, env_kwargs)
     envs: Any = SubprocVecEnv([make] * sizes.workers, start_method="fork")
     torch.set_num_threads(1)
     envs.step = timed("step", envs.step)
@@ -181,7 +181,7 @@ def _diagnose_sb3(
     model.learn(sizes.iterations * size, callback=Times())
     envs.close()
     iterations = [end - begin for (begin, _), (end, _) in itertools.pairwise(marks)]
-    optimising = [whole - part for whole, part in zip(iterations, sampling, strict=True)]
+    optimising = [iteration - part for iteration, part in zip(iterations, sampling, strict=True)]
     figures = {
         "sampling_s": statistics.fmean(sampling),
         "optimising_s": statistics.fmean(optimising),

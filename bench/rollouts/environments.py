@@ -1,6 +1,6 @@
-"""Environments whose steps and resets take a time of their own, and what they really took.
+"""Environments with configurable durations of steps and resets, and a ledger of actual durations.
 
-They sleep, so that two dozen workers run on two cores as they would on two dozen.
+They sleep, so that two dozen workers run on two cores like on two dozen.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-# Words of an environment's ledger: steps, seconds of them, resets, seconds of them, and since when
-# a sleep is going on (0: none is).
+# Words of an environment's ledger: steps, their seconds, resets, their seconds, and the start time
+# of a current sleep (0: none).
 STEPS, STEP_S, RESETS, RESET_S, SINCE = range(5)
 _SIZE = 8 * 5
-# What the environments are asked for by.
+# Ids of the environments.
 UNEVEN, IDLE, CARTPOLE = f"{__name__}:Uneven", f"{__name__}:Idle", "CartPole-v1"
-SEEN = f"{__name__}:Seen"
+NOISE_IMAGES = f"{__name__}:Seen"
 
 
 class Uneven(gymnasium.Env[Any, Any]):
-    """Sleeps in each step: mostly a short time, now and then a long one.
+    """An environment that sleeps in each step, usually briefly and sometimes longer.
 
     Args:
         fast_s: seconds of a usual step.
-        slow_s: of a slow one.
-        slow_share: how many are slow, each independently.
-        std_s: standard deviation of a usual step; normal, cut off at 0.
-        end_share: how many steps end the episode, each independently.
-        reset_s: seconds of a reset, but for the first one.
-        reset_std_s: its standard deviation, likewise.
-        ledger: a directory to keep accounts in; None: none are kept.
+        slow_s: seconds of a slow step.
+        slow_share: probability of a slow step.
+        std_s: standard deviation of a usual step, normal and clipped at 0.
+        end_share: probability that a step ends the episode.
+        reset_s: seconds of a reset, except the first one.
+        reset_std_s: standard deviation of a reset, normal and clipped at 0.
+        ledger: directory for the ledger, or None.
     """
 
     observation_space = Box(-1.0, 1.0, (4,), np.float32)
@@ -66,10 +66,10 @@ class Uneven(gymnasium.Env[Any, Any]):
                 self._words = memoryview(mmap.mmap(file.fileno(), _SIZE)).cast("d")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Sleep, and begin an episode."""
+        """Sleep and start an episode."""
         super().reset(seed=seed)
         if self._has_begun:
-            self._sleep(self._drawn(*self._reset_law), RESETS)
+            self._sleep(self._draw(*self._reset_law), RESETS)
         self._has_begun = True
         return self._obs(), {}
 
@@ -77,19 +77,19 @@ class Uneven(gymnasium.Env[Any, Any]):
         """Sleep."""
         rng = self.np_random
         is_slow = rng.random() < self._slow_share
-        self._sleep(self._slow_s if is_slow else self._drawn(*self._law), STEPS)
+        self._sleep(self._slow_s if is_slow else self._draw(*self._law), STEPS)
         return self._obs(), 1.0, bool(rng.random() < self._end_share), False, {}
 
-    def _drawn(self, mean: float, std: float) -> float:
+    def _draw(self, mean: float, std: float) -> float:
         return max(0.0, float(self.np_random.normal(mean, std))) if std else mean
 
-    def _sleep(self, seconds: float, what: int) -> None:
+    def _sleep(self, seconds: float, word: int) -> None:
         words = self._words
-        words[SINCE] = began = time.monotonic()
+        words[SINCE] = start_s = time.monotonic()
         if seconds > 0:
             time.sleep(seconds)
-        words[what + 1] += time.monotonic() - began
-        words[what] += 1
+        words[word + 1] += time.monotonic() - start_s
+        words[word] += 1
         words[SINCE] = 0.0
 
     def _obs(self) -> Any:
@@ -97,29 +97,29 @@ class Uneven(gymnasium.Env[Any, Any]):
 
 
 class Idle(gymnasium.Env[Any, Any]):
-    """Does nothing, as fast as it can."""
+    """An environment that does nothing."""
 
     observation_space = Box(-1.0, 1.0, (4,), np.float32)
     action_space = Discrete(2)
     _obs = np.zeros(4, np.float32)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Nothing."""
+        """Return constants."""
         return self._obs, {}
 
     def step(self, action: Any) -> Any:
-        """Nothing."""
+        """Return constants."""
         return self._obs, 0.0, False, False, {}
 
 
-class Seen(gymnasium.Env[Any, Any]):
-    """Sleeps 5 ms in each step, and gives an image of noise."""
+class NoiseImages(gymnasium.Env[Any, Any]):
+    """An environment that sleeps 5 ms in each step and returns an image of noise."""
 
     observation_space = Box(0, 255, (84, 84, 4), np.uint8)
     action_space = Discrete(6)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        """Draw the images that there are."""
+        """Draw the images."""
         super().reset(seed=seed)
         self._images = self.np_random.integers(0, 256, (16, 84, 84, 4), np.uint8)
         return self._images[0], {}
@@ -130,33 +130,33 @@ class Seen(gymnasium.Env[Any, Any]):
         return self._images[self.np_random.integers(16)], 0.0, False, False, {}
 
 
-class Slept(NamedTuple):
-    """What the environments of a ledger did, together."""
+class SleepTotals(NamedTuple):
+    """Totals over the environments of a ledger."""
 
     steps: float
     step_s: float
     resets: float
     reset_s: float
-    going_on_s: float
-    """Of the sleeps that have not ended."""
+    unfinished_s: float
+    """Seconds of sleeps that have not ended."""
 
-    def since(self, earlier: Slept) -> Slept:
-        """The difference."""
-        return Slept(*(new - old for new, old in zip(self, earlier, strict=True)))
+    def since(self, earlier: SleepTotals) -> SleepTotals:
+        """Return the difference."""
+        return SleepTotals(*(new - old for new, old in zip(self, earlier, strict=True)))
 
     @property
     def busy_s(self) -> float:
-        """Environments' seconds in steps and resets."""
-        return self.step_s + self.reset_s + self.going_on_s
+        """Seconds of environments in steps and resets."""
+        return self.step_s + self.reset_s + self.unfinished_s
 
 
-def read_ledger(directory: str) -> Slept:
-    """What the environments did until now."""
+def read_ledger(directory: str) -> SleepTotals:
+    """Return the current totals of a ledger."""
     now, total = time.monotonic(), np.zeros(5)
     for path in Path(directory).iterdir():
         content = path.read_bytes()
-        if len(content) == _SIZE:  # else it is being made
+        if len(content) == _SIZE:  # else it is incomplete
             words = np.frombuffer(content, np.float64).copy()
             words[SINCE] = now - words[SINCE] if words[SINCE] else 0.0
             total += words
-    return Slept(*total.tolist())
+    return SleepTotals(*total.tolist())

@@ -1,9 +1,9 @@
-"""The ways to collect that `bench rollouts` compares, each measured in a process of its own.
+"""Measurements of `bench rollouts`, each in its own process.
 
     python -m bench.rollouts.measure WAY ARGUMENTS
 
-prints the figures of one measurement as JSON. `ARGUMENTS` are JSON: those of the function in
-`WAYS`.
+prints the figures of one measurement as JSON. `ARGUMENTS` are the arguments of the function in
+`WAYS`, as JSON.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from bench.rollouts.clusters import (
     start_on_ray,
 )
 from bench.rollouts.diagnose import diagnose
-from bench.rollouts.environments import CARTPOLE, IDLE, UNEVEN, Slept, read_ledger
-from bench.rollouts.samplers import Hotloop, make_sampler
+from bench.rollouts.environments import CARTPOLE, IDLE, UNEVEN, SleepTotals, read_ledger
+from bench.rollouts.samplers import HotloopSampler, make_sampler
 
-MARK = "@rollouts "  # before the line that is the answer; libraries print as well
+MARK = "@rollouts "  # prefix of the line with the result, since libraries also print
 _PR_SET_PDEATHSIG = 1
 
 
 def learn(seconds: float) -> None:
-    """Take a core for so long, as a learner would."""
+    """Occupy a core for some seconds, like a learner."""
     until = time.perf_counter() + seconds
     matrix = np.ones((128, 128), np.float32)
     product = np.empty_like(matrix)
@@ -49,7 +49,7 @@ def learn(seconds: float) -> None:
 
 
 def sample(
-    how: str,
+    method: str,
     *,
     env: str = UNEVEN,
     workers: int = 24,
@@ -60,30 +60,30 @@ def sample(
     env_kwargs: Mapping[str, Any] | None = None,
     act_s: float = 0.0,
 ) -> dict[str, float]:
-    """Transitions a second, and how they relate to what the environments could have given.
+    """Measure the transitions per second, and compare them with the environments' own rate.
 
     Args:
-        how: which sampler.
-        env: which environment.
+        method: name of the sampler.
+        env: id of the environment.
         workers: W.
-        per_worker: environments of each.
+        per_worker: environments per worker.
         num_steps: T.
-        seconds: of each measurement, which ends with a call to `advance`.
-        loads: shares of the wall time that the learner takes, one measurement after another.
-        env_kwargs: for the environment.
-        act_s: of a lock-step policy.
+        seconds: duration of each measurement, which ends with a call to `advance`.
+        loads: shares of the wall time that the learner takes, one measurement each.
+        env_kwargs: arguments of the environment.
+        act_s: seconds of a lock-step policy.
 
     Returns:
-        By load in percent, `… 0` and so on: `rate`, transitions a second; and of environments that
-        keep a ledger `step_s`, a step's mean, `reset_s`, a reset's, `ideal`, what the rates of the
-        workers alone add up to with the times that were really slept, `of_ideal`, and `busy`, the
-        share of the environments' time in steps and resets.
+        By load in percent, such as `rate 0%`: `rate`, transitions per second, and for environments
+        with a ledger `step_s` and `reset_s`, mean seconds of a step and a reset, `ideal`, the sum
+        of the workers' rates alone with the actual sleeps, `of_ideal`, and `busy`, the share of the
+        environments' time in steps and resets.
     """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as ledger:
         kwargs = {**(env_kwargs or {}), **({"ledger": ledger} if env == UNEVEN else {})}
         sampler = make_sampler(
-            how,
+            method,
             env=env,
             workers=workers,
             per_worker=per_worker,
@@ -95,30 +95,34 @@ def sample(
         try:
             for load in loads:
                 sampler.advance()
-                began = clock()
+                start_s = clock()
                 sampler.advance()
-                # It begins and ends right after a call: what overlap has then collected ahead is
-                # as much at the end as at the beginning.
+                # Start and end right after a call, so that the amount collected ahead by overlap is
+                # the same.
                 start, before = clock(), read_ledger(ledger)
-                num_transitions, took_s = 0, start - began
+                num_transitions, took_s = 0, start - start_s
                 while clock() - start < seconds:
                     if load:
                         learn(load / (1.0 - load) * took_s)
-                    began = clock()
+                    start_s = clock()
                     num_transitions += sampler.advance()
-                    took_s = clock() - began
+                    took_s = clock() - start_s
                 elapsed_s = clock() - start
                 slept = read_ledger(ledger).since(before)
-                found = {"rate": num_transitions / elapsed_s}
+                load_figures = {"rate": num_transitions / elapsed_s}
                 if env == UNEVEN:
-                    found |= _beside_ideal(slept, found["rate"], sampler.num_envs, elapsed_s)
-                figures |= {f"{name} {load:.0%}": value for name, value in found.items()}
+                    load_figures |= _compare_with_ideal(
+                        slept, load_figures["rate"], sampler.num_envs, elapsed_s
+                    )
+                figures |= {f"{name} {load:.0%}": value for name, value in load_figures.items()}
         finally:
             sampler.close()
     return figures
 
 
-def _beside_ideal(slept: Slept, rate: float, num_envs: int, elapsed_s: float) -> dict[str, float]:
+def _compare_with_ideal(
+    slept: SleepTotals, rate: float, num_envs: int, elapsed_s: float
+) -> dict[str, float]:
     ideal = num_envs * slept.steps / slept.busy_s
     return {
         "step_s": slept.step_s / slept.steps,
@@ -151,13 +155,13 @@ print(steps * num_envs / (time.perf_counter() - start))
 
 
 def bare(*, workers: int, per_worker: int, seconds: float) -> dict[str, float]:
-    """Processes that step their environments in a plain loop, at the same time."""
+    """Measure concurrent processes that step their environments in a plain loop."""
     command = [sys.executable, "-c", _BARE, str(per_worker), str(seconds)]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(workers)
     ]
-    for process in processes:  # all are ready before one begins
+    for process in processes:  # wait until all are ready
         assert process.stdout is not None
         process.stdout.readline()
     for process in processes:
@@ -168,23 +172,23 @@ def bare(*, workers: int, per_worker: int, seconds: float) -> dict[str, float]:
     return {"rate 0%": sum(map(float, answers))}
 
 
-def fragments(how: str, *, num_steps: int, per_worker: int, seconds: float) -> dict[str, float]:
-    """Seconds a fragment of an environment that does nothing, one worker."""
+def fragments(method: str, *, num_steps: int, per_worker: int, seconds: float) -> dict[str, float]:
+    """Measure the seconds of one worker's fragment with an idle environment."""
     sampler = make_sampler(
-        how, env=IDLE, workers=1, per_worker=per_worker, num_steps=num_steps, env_kwargs={}
+        method, env=IDLE, workers=1, per_worker=per_worker, num_steps=num_steps, env_kwargs={}
     )
-    clock, taken = time.perf_counter, []
+    clock, durations_s = time.perf_counter, []
     try:
         for _ in range(20):
             sampler.advance()
         until = clock() + seconds
         while clock() < until:
-            began = clock()
+            start_s = clock()
             sampler.advance()
-            taken.append(clock() - began)
+            durations_s.append(clock() - start_s)
     finally:
         sampler.close()
-    return {"seconds": statistics.median(taken)}
+    return {"seconds": statistics.median(durations_s)}
 
 
 _IMPORTS = f"""
@@ -195,32 +199,32 @@ env.reset()
 
 
 def start() -> dict[str, float]:
-    """One worker with one CartPole: until it is ready, and what it holds after some fragments."""
-    import hotloop.rollouts.workers.pool  # noqa: F401 (what the learner imports is not the worker's)
+    """Measure a worker with one CartPole: seconds until ready, memory after some fragments."""
+    import hotloop.rollouts.workers.pool  # noqa: F401 (exclude the learner's imports)
 
-    began = time.perf_counter()
-    sampler = Hotloop(
-        CARTPOLE, workers=1, per_worker=1, num_steps=128, how="barrier", env_kwargs={}, minimum=1
+    start_s = time.perf_counter()
+    sampler = HotloopSampler(
+        CARTPOLE, workers=1, per_worker=1, num_steps=128, method="barrier", env_kwargs={}, minimum=1
     )
-    ready_s = time.perf_counter() - began
+    ready_s = time.perf_counter() - start_s
     try:
         for _ in range(20):
             sampler.advance()
         pid = sampler.environments.workers[0].pid
-        held = _resident(Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+        resident_bytes = _resident(Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
         has_torch = "/torch/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
     finally:
         sampler.close()
-    own = f'{_IMPORTS}\nprint(open("/proc/self/status").read())'
+    program = f'{_IMPORTS}\nprint(open("/proc/self/status").read())'
     status = subprocess.run(
-        [sys.executable, "-c", own], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     subprocess.run([sys.executable, "-c", _IMPORTS], check=True)
     return {
         "ready_s": ready_s,
-        "imports_s": time.perf_counter() - began,
-        "resident_bytes": held,
+        "imports_s": time.perf_counter() - start_s,
+        "resident_bytes": resident_bytes,
         "imports_bytes": _resident(status),
         "has_torch": float(has_torch),
     }
@@ -240,15 +244,15 @@ def choose(
     timesteps: int,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, float]:
-    """PPO, from the call to its result: the probe, starting workers and learning included.
+    """Measure PPO from the call to its result, with the probe and the start of workers.
 
     Returns:
-        `seconds` of it, and `workers`, how many there were.
+        `seconds`, and the number of `workers`.
     """
     from hotloop.algorithms import ppo
     from hotloop.runs import RunDirectory
 
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = ppo.train(
             ppo.Config(
@@ -264,7 +268,7 @@ def choose(
             ),
             progress=False,
         )
-        took_s = time.perf_counter() - began
+        took_s = time.perf_counter() - start_s
         chosen = RunDirectory.open(result.run_dir).config["config"]["workers"]
     return {"seconds": took_s, "workers": float(chosen)}
 
@@ -285,15 +289,15 @@ WAYS: dict[str, Callable[..., dict[str, float]]] = {
 
 
 def measure(way: str, *, timeout_s: float = 900.0, **arguments: Any) -> dict[str, Any]:
-    """One measurement in a fresh process.
+    """Measure in a new process.
 
     Args:
-        way: of `WAYS`.
-        timeout_s: after which the process, and all that it started, are killed.
-        arguments: of the way's function.
+        way: key of `WAYS`.
+        timeout_s: seconds until the process and its children are killed.
+        arguments: arguments of the way's function.
 
     Returns:
-        Its figures, or `missing`: why there are none.
+        The figures, or `missing` with the reason.
     """
     command = [sys.executable, "-m", "bench.rollouts.measure", way, json.dumps(arguments)]
     process = subprocess.Popen(
@@ -316,14 +320,14 @@ def measure(way: str, *, timeout_s: float = 900.0, **arguments: Any) -> dict[str
 
 
 def main() -> int:
-    """Measure, and answer."""
-    # Whoever stops the bench stops this, and by that the workers, which do the same.
+    """Measure and print the figures."""
+    # Terminate this process together with its parent. The workers do the same.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     way, arguments = sys.argv[1:]
     try:
         figures: dict[str, Any] = WAYS[way](**json.loads(arguments))
-    except Missing as why:
-        figures = {"missing": str(why)}
+    except Missing as error:
+        figures = {"missing": str(error)}
     print(f"{MARK}{json.dumps(figures)}", flush=True)
     return 0
 

@@ -1,4 +1,4 @@
-"""The peers that rollouts are measured against: vector environments in lock-step, and EnvPool."""
+"""Vector environments of other libraries: in lock-step, and EnvPool."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ACTIONS_AHEAD = 4_096
 
 
 class Lockstep:
-    """A vector environment, stepped with actions that were drawn ahead.
+    """A vector environment that is stepped with precomputed actions.
 
     Args:
-        step: the vector environment's.
-        close: likewise.
+        step: method `step` of the vector environment.
+        close: method `close` of the vector environment.
         num_envs: N.
-        act_s: seconds that a policy takes for each step; slept.
+        act_s: seconds of sleep per step in place of a policy.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Lockstep:
         self._number = 0
 
     def advance(self) -> int:
-        """One step of all."""
+        """Step all environments."""
         if self._act_s:
             time.sleep(self._act_s)
         self._step(self._actions[self._number % _ACTIONS_AHEAD])
@@ -45,12 +45,12 @@ class Lockstep:
         return self.num_envs
 
     def close(self) -> None:
-        """End it."""
+        """Close the environments."""
         self._close()
 
 
-def single(env: str, env_kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    """What makes one environment, as its users would."""
+def env_maker(env: str, env_kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """Return a function that makes one environment."""
     import gymnasium
 
     if env == UNEVEN:
@@ -59,25 +59,25 @@ def single(env: str, env_kwargs: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def sb3(env: str, num_envs: int, env_kwargs: Mapping[str, Any], act_s: float) -> Lockstep:
-    """Stable-Baselines3's processes; forked, since two dozen that import torch need 5 GB."""
+    """Return Stable-Baselines3's processes, forked because two dozen torch imports need 5 GB."""
     from stable_baselines3.common.vec_env import (  # pyright: ignore[reportMissingImports]
         SubprocVecEnv,
     )
 
-    made = SubprocVecEnv([single(env, env_kwargs)] * num_envs, start_method="fork")
-    made.reset()
-    return Lockstep(made.step, made.close, num_envs, act_s)
+    envs = SubprocVecEnv([env_maker(env, env_kwargs)] * num_envs, start_method="fork")
+    envs.reset()
+    return Lockstep(envs.step, envs.close, num_envs, act_s)
 
 
 def gymnasium_async(
     env: str, num_envs: int, env_kwargs: Mapping[str, Any], act_s: float
 ) -> Lockstep:
-    """Gymnasium's processes."""
+    """Return Gymnasium's processes."""
     from gymnasium.vector import AsyncVectorEnv
 
-    made = AsyncVectorEnv([single(env, env_kwargs)] * num_envs)
-    made.reset(seed=0)
-    return Lockstep(made.step, made.close, num_envs, act_s)
+    envs = AsyncVectorEnv([env_maker(env, env_kwargs)] * num_envs)
+    envs.reset(seed=0)
+    return Lockstep(envs.step, envs.close, num_envs, act_s)
 
 
 def _envpool(num_envs: int, batch_size: int) -> Any:
@@ -91,29 +91,29 @@ def _envpool(num_envs: int, batch_size: int) -> Any:
 
 
 def envpool_sync(env: str, num_envs: int, env_kwargs: Mapping[str, Any], act_s: float) -> Lockstep:
-    """EnvPool's threads, all environments in a step."""
-    made = _envpool(num_envs, num_envs)
-    made.reset()
-    return Lockstep(made.step, made.close, num_envs, act_s)
+    """Return EnvPool's threads with all environments in a step."""
+    envs = _envpool(num_envs, num_envs)
+    envs.reset()
+    return Lockstep(envs.step, envs.close, num_envs, act_s)
 
 
 class EnvPoolAsync:
-    """EnvPool's threads, whichever half of the environments is first."""
+    """EnvPool's threads with the first half of the environments that is ready."""
 
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
-        self._made = _envpool(num_envs, num_envs // 2)
-        self._made.async_reset()
+        self._envs = _envpool(num_envs, num_envs // 2)
+        self._envs.async_reset()
         actions = np.random.default_rng(0).integers(0, 2, (_ACTIONS_AHEAD, num_envs // 2))
         self._actions, self._number = actions, 0
 
     def advance(self) -> int:
-        """Receive, and send."""
-        *_, info = self._made.recv()
-        self._made.send(self._actions[self._number % _ACTIONS_AHEAD], info["env_id"])
+        """Receive observations and send actions."""
+        *_, info = self._envs.recv()
+        self._envs.send(self._actions[self._number % _ACTIONS_AHEAD], info["env_id"])
         self._number += 1
         return self.num_envs // 2
 
     def close(self) -> None:
-        """End it."""
-        self._made.close()
+        """Close the environments."""
+        self._envs.close()

@@ -1,4 +1,4 @@
-"""Samplers by name: hotloop's workers, and the peers."""
+"""Samplers by name: hotloop's workers and other libraries."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from bench.rollouts.peers import EnvPoolAsync, envpool_sync, gymnasium_async, sb
 
 
 class Sampler(Protocol):
-    """Something that collects."""
+    """Interface of a sampler."""
 
     num_envs: int
 
     def advance(self) -> int:
-        """Collect what it gives at once: how many transitions that were."""
+        """Collect a batch; return its number of transitions."""
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Close the sampler."""
         ...
 
 
-class Hotloop:
-    """Workers, or the same environments inline, with the tiniest policy.
+class HotloopSampler:
+    """hotloop's workers, or the same environments inline, with a tiny policy.
 
     Args:
-        env: an id.
+        env: id of the environment.
         workers: W.
-        per_worker: environments of each.
+        per_worker: environments per worker.
         num_steps: T.
-        how: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap`, `inline`;
-            `async fragments`, whole ones, as old as APPO's defaults allow; or `async random`,
-            uniform actions that no network is asked for. Any of workers after `ray `: by actors of
-            the Ray that is connected to.
-        env_kwargs: for the environment.
-        minimum: async: transitions of a call, at least.
+        method: `barrier`, `variable`, `async`, `barrier overlap`, `variable overlap`, `inline`,
+            `async fragments` (whole fragments with APPO's age limit), or `async random` (uniform
+            actions without a network). The prefix `ray ` uses actors of the connected Ray.
+        env_kwargs: arguments of the environment.
+        minimum: minimum transitions per call with `async`.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Hotloop:
         workers: int,
         per_worker: int,
         num_steps: int,
-        how: str,
+        method: str,
         env_kwargs: Mapping[str, Any],
         minimum: int,
     ) -> None:
@@ -63,22 +62,26 @@ class Hotloop:
         from hotloop.rollouts.workers.pool import WorkerPool
 
         self.num_envs = workers * per_worker
-        made: dict[str, Any] = {"env_kwargs": dict(env_kwargs), "stagger": self.num_envs}
-        if how == "inline":
+        options: dict[str, Any] = {"env_kwargs": dict(env_kwargs), "stagger": self.num_envs}
+        if method == "inline":
             environments: Any = InlineEnvironments(
                 [
-                    make_vec(env, per_worker, first_env=worker * per_worker, **made)
+                    make_vec(env, per_worker, first_env=worker * per_worker, **options)
                     for worker in range(workers)
                 ]
             )
-        elif how.startswith("ray "):
-            from bench.rollouts.clusters import environments as on_ray
+        elif method.startswith("ray "):
+            from bench.rollouts.clusters import make_environments as make_ray_environments
 
-            how = how.removeprefix("ray ")
-            environments = on_ray(env, workers=workers, per_worker=per_worker, **made)
+            method = method.removeprefix("ray ")
+            environments = make_ray_environments(
+                env, workers=workers, per_worker=per_worker, **options
+            )
         else:
-            environments = WorkerPool(env, num_workers=workers, envs_per_worker=per_worker, **made)
-        schedule, _, extra = how.replace("inline", "barrier").partition(" ")
+            environments = WorkerPool(
+                env, num_workers=workers, envs_per_worker=per_worker, **options
+            )
+        schedule, _, extra = method.replace("inline", "barrier").partition(" ")
         if extra == "random":
             network = actor(environments, "greedy", hidden_sizes=(16,))
             exploration = Exploration(epsilon=(1.0, 1.0))
@@ -87,7 +90,12 @@ class Hotloop:
         self._params = network.initial_parameters(0)
         self._snapshot = PolicySnapshot
         self._version = 0
-        plan: Any = {"num_steps": num_steps, "seed": 0, "schedule": schedule, "minimum": minimum}
+        plan: Any = {
+            "num_steps": num_steps,
+            "seed": 0,
+            "schedule": schedule,
+            "min_transitions": minimum,
+        }
         if extra == "fragments":
             from hotloop.algorithms import appo
 
@@ -99,7 +107,7 @@ class Hotloop:
         )
 
     def advance(self) -> int:
-        """Collect, and publish."""
+        """Collect and publish a snapshot."""
         fragments = self.rollout.collect()
         self.rollout.pop_episodes()
         self._version += 1
@@ -107,12 +115,12 @@ class Hotloop:
         return sum(int(fragment.valid.sum()) for fragment in fragments)
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self.rollout.close()
 
 
 def make_sampler(
-    how: str,
+    method: str,
     *,
     env: str,
     workers: int,
@@ -121,34 +129,34 @@ def make_sampler(
     env_kwargs: Mapping[str, Any],
     act_s: float = 0.0,
 ) -> Sampler:
-    """The sampler of a name.
+    """Return a sampler by name.
 
     Raises:
-        Missing: its library is not installed.
+        Missing: the sampler's library is not installed.
     """
     num_envs = workers * per_worker
-    if how == "envpool async":
+    if method == "envpool async":
         return EnvPoolAsync(num_envs)
     peers = {"sb3": sb3, "gymnasium": gymnasium_async, "envpool": envpool_sync}
-    if how.startswith("rllib"):
+    if method.startswith("rllib"):
         from bench.rollouts.clusters import RLlib
 
         try:
-            waits = how == "rllib"
+            waits = method == "rllib"
             return RLlib(env_kwargs, workers=workers, num_steps=num_steps, waits=waits)
         except ImportError:
             raise Missing("not installed") from None
-    if how in peers:
+    if method in peers:
         try:
-            return peers[how](env, num_envs, env_kwargs, act_s)
+            return peers[method](env, num_envs, env_kwargs, act_s)
         except ImportError:
             raise Missing("not installed") from None
-    return Hotloop(
+    return HotloopSampler(
         env,
         workers=workers,
         per_worker=per_worker,
         num_steps=num_steps,
-        how=how,
+        method=method,
         env_kwargs=env_kwargs,
         minimum=num_envs if env == UNEVEN else num_steps * num_envs,
     )

@@ -1,4 +1,4 @@
-"""Scale of the measurements of rollouts, and how they take turns."""
+"""Sizes of the rollout measurements, and their alternation."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from bench import storage
 from bench.measuring import spread
 
 
-class Scale(NamedTuple):
-    """How much is measured."""
+class RolloutScale(NamedTuple):
+    """Sizes of the measurements."""
 
     seconds: float = 20.0
-    """Of one measurement with sleeping environments; of those with resets half as much again."""
+    """Duration of a measurement with sleeping environments, 1.5 times longer with resets."""
     workers: int = 24
     num_steps: int = 128
     iterations: int = 10
     lockstep_iterations: int = 3
     cheap_seconds: float = 5.0
     num_fragments: int = 300
-    """Drawn for the arithmetic."""
+    """Random fragments for the arithmetic."""
     points: int = 21
     timesteps: int = 102_400
 
 
-QUICK = Scale(1.0, 3, 8, 3, 2, 0.5, 20, 3, 4_096)
+QUICK = RolloutScale(1.0, 3, 8, 3, 2, 0.5, 20, 3, 4_096)
 
 OURS = {
     "variable": "hotloop, `variable`",
@@ -46,7 +46,7 @@ LAWS["gymnasium"] = "lockstep"
 def alternate(
     measures: Mapping[str, Callable[[], dict[str, Any]]], rounds: int
 ) -> dict[str, dict[str, Any]]:
-    """Take all measurements in turn, in the other direction every other round.
+    """Take all measurements in turn, in reverse order every other round.
 
     Returns:
         By name the spread of each figure over the rounds, or `missing`.
@@ -75,11 +75,11 @@ def alternate(
 
 
 def store(part: str, result: dict[str, Any]) -> None:
-    """Write one part's result."""
+    """Store the result of a part."""
     path = storage.save(f"rollouts_{part}", result, peers=("envpool",))
     print(f"stored: {path.parent.name}/{path.name}")
 
 
-def figure_path(name: str, scale: Scale) -> Path:
-    """Where a figure is drawn."""
+def figure_path(name: str, scale: RolloutScale) -> Path:
+    """Return the path of a plot."""
     return (storage.RESULTS if scale is QUICK else storage.DOCS) / name

@@ -1,54 +1,55 @@
-"""The tables of docs/workers-speed.md, from what `python -m bench rollouts` has stored."""
+"""Tables of `python -m bench rollouts`, most of them in docs/workers-speed.md."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bench import storage
-from bench.markdown import scaled, table, times, why
+from bench.markdown import format_figure, format_ratio, short_reason, table
+from bench.rollouts.clusters import ON_RAY
 
 
 def _percent(figure: dict[str, float]) -> str:
-    """Median and range."""
+    """Return median and range in percent."""
     return f"{figure['median']:.1%} ({figure['min']:.1%}–{figure['max']:.1%})"
 
 
 def lockstep_table(case: str) -> str:
-    """Rates beside the ideal and beside the arithmetic, the learner idle and at work."""
+    """Return a table of rates compared with the ideal and the arithmetic, by load."""
     result = storage.load("rollouts_lockstep")["cases"][case]
-    head = ["", "learner", "transitions/s", "of the ideal", "by arithmetic"]
-    rows = [[*head, "environments at work"]]
+    head = ["", "learner", "transitions/s", "over the ideal", "expected over the ideal"]
+    rows = [[*head, "environments busy"]]
     for way in result["ways"].values():
         if "missing" in way:
-            rows.append([way["about"], "", why(way["missing"]), "", "", ""])
+            rows.append([way["about"], "", short_reason(way["missing"]), "", "", ""])
             continue
-        about = way["about"]
+        label = way["about"]
         for load, law in result["law"].items():
             if f"rate {load}" not in way:
                 continue
             rows.append(
                 [
-                    about,
-                    "idle" if load == "0%" else f"{load} of the time",
-                    scaled(way[f"rate {load}"], 1.0),
+                    label,
+                    "idle" if load == "0%" else f"busy {load} of the time",
+                    format_figure(way[f"rate {load}"], 1.0),
                     _percent(way[f"of_ideal {load}"]),
                     f"{law[way['law']] / law['ideal']:.1%}",
                     _percent(way[f"busy {load}"]),
                 ]
             )
-            about = ""
+            label = ""
     return table(*rows)
 
 
 def diagnostic_table() -> str:
-    """The post's table, here and as its author published it."""
+    """Return the post's table with measured and published figures."""
     result = storage.load("rollouts_diagnostic")
-    head = ["", "sampling, s", "optimising, s", "reset, ms", "inference, ms", "step, ms"]
-    head += ["step p50, p99, ms", "waited", "hours", "of them wasted"]
+    head = ["", "sampling, s", "optimizing, s", "reset, ms", "inference, ms", "step, ms"]
+    head += ["step p50, p99, ms", "waiting", "hours", "wasted hours"]
     rows = [head]
     for way in result["ways"].values():
         if "missing" in way:
-            rows.append([way["about"], why(way["missing"]), *[""] * (len(head) - 2)])
+            rows.append([way["about"], short_reason(way["missing"]), *[""] * (len(head) - 2)])
             continue
         tail = (f"{way[name]['median'] * 1e3:.1f}" for name in ("step_p50_s", "step_p99_s"))
         rows.append(
@@ -79,7 +80,7 @@ def diagnostic_table() -> str:
 
 
 def curves_table() -> str:
-    """The points of the figure that were measured."""
+    """Return a table of the measured points."""
     result = storage.load("rollouts_curves")
     names = {"barrier": "`barrier`", "variable overlap": "`variable`, overlapped"}
     lines = {"barrier": "barrier", "variable overlap": "ideal"}
@@ -88,39 +89,39 @@ def curves_table() -> str:
         head += [f"{name}, measured", "expected"]
     rows = [head]
     for panel in result["panels"].values():
-        about = panel["about"]
+        label = panel["about"]
         for point in panel["points"]:
-            row = [about, f"{point['std']:g}", f"{point['rates']['sb3']:,.0f}"]
-            for how, line in lines.items():
+            row = [label, f"{point['std']:g}", f"{point['rates']['sb3']:,.0f}"]
+            for method, line in lines.items():
                 row += [
-                    f"{point['speed_up'][how]:.2f}×",
+                    f"{point['speed_up'][method]:.2f}×",
                     f"{point['expected'][line]:.2f}×",
                 ]
             rows.append(row)
-            about = ""
+            label = ""
     return table(*rows)
 
 
 def cheap_table() -> str:
-    """CartPole's rates."""
-    rows = [["16 CartPoles, two cores", "transitions/s", "of the bare environments"]]
+    """Return a table of CartPole's rates."""
+    rows = [["16 CartPoles, two cores", "transitions/s", "over the bare environments"]]
     for way in storage.load("rollouts_cheap")["ways"].values():
         if "missing" in way:
-            rows.append([way["about"], why(way["missing"]), ""])
+            rows.append([way["about"], short_reason(way["missing"]), ""])
         else:
-            rows.append([way["about"], scaled(way["rate"], 1.0), f"{way['of_bare']:.0%}"])
+            rows.append([way["about"], format_figure(way["rate"], 1.0), f"{way['of_bare']:.0%}"])
     return table(*rows)
 
 
 def overhead_table() -> str:
-    """A fragment by a worker, and inline."""
-    rows = [["steps", "environments", "inline, ms", "one worker, ms", "the worker's more, ms"]]
+    """Return a table of a fragment's duration by a worker and inline."""
+    rows = [["steps", "environments", "inline, ms", "one worker, ms", "overhead, ms"]]
     for row in storage.load("rollouts_overhead")["fragments"]:
         rows.append(
             [
                 f"{row['num_steps']}",
                 f"{row['num_envs']}",
-                *(scaled(row[name], 1e3) for name in ("inline", "processes")),
+                *(format_figure(row[name], 1e3) for name in ("inline", "processes")),
                 f"{row['overhead'] * 1e3:.2f}",
             ]
         )
@@ -128,23 +129,23 @@ def overhead_table() -> str:
 
 
 def start_table() -> str:
-    """What a worker takes before its first step, and what it holds."""
+    """Return a table of a worker's start and memory."""
     start = storage.load("rollouts_overhead")["start"]
     if "missing" in start:
-        return why(start["missing"])
-    rows = [["", "s", "resident, MB", "torch"]]
-    alone = (scaled(start["imports_s"], 1.0), scaled(start["imports_bytes"], 1e-6))
-    rows.append(["Gymnasium and one CartPole, by themselves", *alone, ""])
-    ready = (scaled(start["ready_s"], 1.0), scaled(start["resident_bytes"], 1e-6))
+        return short_reason(start["missing"])
+    rows = [["", "time, s", "resident memory, MB", "torch imported"]]
+    alone = (format_figure(start["imports_s"], 1.0), format_figure(start["imports_bytes"], 1e-6))
+    rows.append(["Gymnasium and one CartPole alone", *alone, ""])
+    ready = (format_figure(start["ready_s"], 1.0), format_figure(start["resident_bytes"], 1e-6))
     torch = "yes" if start["has_torch"]["max"] else "no"
-    rows.append(["a worker with one CartPole, until it is ready", *ready, torch])
-    more = start["resident_bytes"]["median"] - start["imports_bytes"]["median"]
-    rows.append(["the worker's more", "", f"{more / 1e6:.0f}", ""])
+    rows.append(["a worker with one CartPole until it is ready", *ready, torch])
+    extra_bytes = start["resident_bytes"]["median"] - start["imports_bytes"]["median"]
+    rows.append(["overhead of the worker", "", f"{extra_bytes / 1e6:.0f}", ""])
     return table(*rows)
 
 
 def ppo_table() -> str:
-    """Whole trainings."""
+    """Return a table of whole trainings."""
     result = storage.load("rollouts_ppo")
     head = [f"PPO, CartPole, {result['timesteps']:,} steps", "steps/s", "ratio"]
     rows = [[*head, "from prompt to end, s", "ratio", "return, last tenth"]]
@@ -153,106 +154,119 @@ def ppo_table() -> str:
         rows.append(
             [
                 way["about"],
-                scaled(way["steps_per_s"], 1.0),
-                times(way["ratio"]),
-                scaled(way["total_s"], 1.0),
-                times(way["ratio_total"]),
-                ", ".join(f"{one:.0f}" for one in returns),
+                format_figure(way["steps_per_s"], 1.0),
+                format_ratio(way["ratio"]),
+                format_figure(way["total_s"], 1.0),
+                format_ratio(way["ratio_total"]),
+                ", ".join(f"{value:.0f}" for value in returns),
             ]
         )
     return table(*rows)
 
 
 def auto_table() -> str:
-    """Whole trainings with what was chosen, and inline."""
+    """Return a table of whole trainings with the chosen workers and inline."""
     head = ["8 environments", "transitions", "inline, s", "`--workers auto`, s", "workers"]
-    rows = [[*head, "as fast as inline"]]
+    rows = [[*head, "speed over inline"]]
     for case in storage.load("rollouts_auto")["cases"]:
         if "ratio" not in case:
-            rows.append([case["about"], "", why("failed"), "", "", ""])
+            rows.append([case["about"], "", short_reason("failed"), "", "", ""])
             continue
         low, high = (int(case["workers"][end]) for end in ("min", "max"))
         rows.append(
             [
                 case["about"],
                 f"{case['timesteps']:,}",
-                *(scaled(case[name], 1.0) for name in ("inline", "auto")),
+                *(format_figure(case[name], 1.0) for name in ("inline", "auto")),
                 f"{low}" if low == high else f"{low}–{high}",
-                times(case["ratio"]),
+                format_ratio(case["ratio"]),
             ]
         )
     return table(*rows)
 
 
 def ray_table() -> str:
-    """Uneven steps by actors of Ray, beside RLlib's."""
+    """Return a table of uneven steps by Ray actors, compared with RLlib's env runners."""
     result = storage.load("rollouts_ray")
-    rows = [["", "workers", "nodes", "learner", "transitions/s", "of the ideal"]]
+    rows = [["", "workers", "nodes", "learner", "transitions/s", "over the ideal"]]
     for name, way in result["ways"].items():
-        how, _, many = name.partition(", ")
-        if how not in result["about"]:
+        method, _, many_nodes = name.partition(", ")
+        if method not in ON_RAY:
             continue
-        count = result["many" if many else "workers"]
-        about = [result["about"][how], f"{count}", f"{result['nodes'] if many else 1}"]
+        count = result["many" if many_nodes else "workers"]
+        label = [ON_RAY[method], f"{count}", f"{result['nodes'] if many_nodes else 1}"]
         if "missing" in way:
-            rows.append([*about, "", why(way["missing"]), ""])
+            rows.append([*label, "", short_reason(way["missing"]), ""])
             continue
         for load in ("0%", f"{result['load']:.0%}"):
             if f"rate {load}" in way:
-                learner = "idle" if load == "0%" else f"{load} of the time"
-                rate = scaled(way[f"rate {load}"], 1.0)
-                rows.append([*about, learner, rate, _percent(way[f"of_ideal {load}"])])
-                about = [""] * 3
+                learner = "idle" if load == "0%" else f"busy {load} of the time"
+                rate = format_figure(way[f"rate {load}"], 1.0)
+                rows.append([*label, learner, rate, _percent(way[f"of_ideal {load}"])])
+                label = [""] * 3
     return table(*rows)
 
 
 def ray_costs_table() -> str:
-    """What a fragment, a start and a loss cost on Ray."""
+    """Return a table of a fragment's overhead, the start and the recovery on Ray."""
     ways = storage.load("rollouts_ray")["ways"]
-    own, actor = ways["fragment inline"], ways["fragment ray barrier"]
+    inline, actor = ways["fragment inline"], ways["fragment ray barrier"]
     start, lost = ways["start"], ways["recovery"]
-    more = actor["seconds"]["median"] - own["seconds"]["median"]
+    extra_s = actor["seconds"]["median"] - inline["seconds"]["median"]
     return table(
         ["", ""],
-        ["a fragment of 128 steps of 8 environments beyond stepping them, ms", f"{more * 1e3:.1f}"],
-        ["starting Ray, s", scaled(start["ray_s"], 1.0)],
-        ["starting all workers, s", scaled(start["ready_s"], 1.0)],
-        ["of it each worker's process on a core, s", scaled(start["cpu_s"], 1.0)],
-        ["an actor is killed: until its work goes on, s", scaled(lost["actor_median_s"], 1.0)],
-        ["at worst, s", scaled(lost["actor_worst_s"], 1.0)],
-        ["a node is lost: until its work goes on, s", scaled(lost["node_median_s"], 1.0)],
-        ["at worst, s", scaled(lost["node_worst_s"], 1.0)],
+        ["overhead of a fragment of 128 steps of 8 environments, ms", f"{extra_s * 1e3:.1f}"],
+        ["start of Ray, s", format_figure(start["ray_s"], 1.0)],
+        ["start of all workers, s", format_figure(start["ready_s"], 1.0)],
+        ["CPU time of each worker's process, s", format_figure(start["cpu_s"], 1.0)],
+        ["recovery after an actor is killed, s", format_figure(lost["actor_median_s"], 1.0)],
+        ["slowest recovery of an actor, s", format_figure(lost["actor_worst_s"], 1.0)],
+        ["recovery after a node is lost, s", format_figure(lost["node_median_s"], 1.0)],
+        ["slowest recovery of a node, s", format_figure(lost["node_worst_s"], 1.0)],
     )
 
 
 def central_table() -> str:
-    """Who asks the network of images."""
+    """Return a table of inference by workers and in a central process."""
     result = storage.load("rollouts_central")
-    rows = [["", "transitions/s", "CPU time of each, ms", "memory of the processes, MiB"]]
+    rows = [["", "transitions/s", "CPU time per transition, ms", "memory of the processes, MiB"]]
     for name, way in result["ways"].items():
         rows.append(
-            [result["about"][name], why(way["missing"]), "", ""]
+            [result["about"][name], short_reason(way["missing"]), "", ""]
             if "missing" in way
-            else [result["about"][name], *(scaled(way[x], 1.0) for x in ("rate", "cpu_ms", "mib"))]
+            else [
+                result["about"][name],
+                *(format_figure(way[x], 1.0) for x in ("rate", "cpu_ms", "mib")),
+            ]
         )
     return table(*rows)
 
 
 def plan_table() -> str:
-    """What is forecast beside what is measured."""
+    """Return a table of forecasts and measurements."""
     result = storage.load("rollouts_plan")
-    rows = [["schedule", "nodes", "workers", "forecast/s", "measured/s", "forecast / measured"]]
+    rows = [["schedule", "nodes", "workers", "forecast, transitions/s", "measured, transitions/s"]]
+    rows[0] += ["forecast / measured"]
     for row in sorted(result["rows"], key=lambda row: row["schedule"]):
-        about = [f"`{row['schedule']}`", f"{row['nodes']}", f"{row['workers']}"]
-        about.append(f"{row['forecast']:,.0f}")
+        label = [f"`{row['schedule']}`", f"{row['nodes']}", f"{row['workers']}"]
+        label.append(f"{row['forecast']:,.0f}")
         if "missing" in row:
-            rows.append([*about, why(row["missing"]), ""])
+            rows.append([*label, short_reason(row["missing"]), ""])
             continue
         rate = row["rate 0%"]
-        rows.append([*about, scaled(rate, 1.0), times(row["forecast"] / rate["median"])])
-    for one in result["only"]:
-        nodes = one["workers"] // 8
         rows.append(
-            ["`async`", f"{nodes}", f"{one['workers']:,}", f"{one['steps_per_s']:,.0f}", "–", ""]
+            [*label, format_figure(rate, 1.0), format_ratio(row["forecast"] / rate["median"])]
+        )
+    for forecast in result["only"]:
+        nodes = forecast["workers"] // 8
+        rows.append(
+            [
+                "`async`",
+                f"{nodes}",
+                f"{forecast['workers']:,}",
+                f"{forecast['steps_per_s']:,.0f}",
+                "–",
+                "",
+            ]
         )
     return table(*rows)

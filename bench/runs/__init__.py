@@ -1,1 +1,1 @@
-"""Runs: what reading one takes."""
+"""Runs: time to read them."""

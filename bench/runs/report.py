@@ -1,12 +1,12 @@
-"""Report of a long run: what `hotloop report` takes for one of 10,000,000 steps.
+"""Duration of `hotloop report` for a run of 10,000,000 steps.
 
     python -m bench report
     python -m bench report --quick
 
-The run is made here: `config.json`, a recording with the spans of its learner, and `metrics.jsonl`
-as a PPO training of CartPole would have left it, 8 environments × 128 steps an iteration, with
-evaluations, and with 50,000 episodes or with some 500,000. Timed is a process from its start to its
-end: the report in the terminal, and the one with the page.
+The run is synthetic: `config.json`, a recording with the learner's spans, and a `metrics.jsonl`
+like that of PPO on CartPole with 8 environments × 128 steps per iteration, evaluations, and about
+50,000 or 500,000 episodes. The time is that of a whole process, for the report in the terminal and
+for the report with a page.
 
 `report.json`: `runs`, by name: `episodes`, `file_mb`, `page_mb`, `text_s` and `page_s` (figures).
 """
@@ -25,23 +25,23 @@ from typing import Any
 import numpy as np
 
 from bench import storage
-from bench.markdown import scaled, table
+from bench.markdown import format_figure, table
 from bench.measuring import spread
 from hotloop import span, timing
 
 STEPS, STEPS_OF_ITERATION = 10_000_000, 8 * 128
-# Mean length of an episode in the end, and what a run is called by.
+# Mean length of an episode, by name of the run.
 RUNS = {"50,000 episodes": 200.0, "500,000 episodes": 20.0}
 
 
 def make_run(path: Path, *, steps: int, mean_length: float, seed: int = 0) -> int:
-    """Write a run, and return its number of episodes.
+    """Write a run; return its number of episodes.
 
     Args:
-        path: its directory, which is made.
-        steps: of the run.
-        mean_length: of an episode.
-        seed: of its numbers.
+        path: directory of the run, which must not exist.
+        steps: number of steps.
+        mean_length: mean length of an episode.
+        seed: seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     path.mkdir(parents=True)
@@ -55,12 +55,12 @@ def make_run(path: Path, *, steps: int, mean_length: float, seed: int = 0) -> in
         "started_at": "2026-01-31T12:00:00+0000",
     }
     (path / "config.json").write_text(json.dumps(content))
-    num_episodes, left = 0, 0.0
+    num_episodes, fraction = 0, 0.0
     with open(path / "metrics.jsonl", "w", encoding="utf-8") as file:
         for k in range(1, steps // STEPS_OF_ITERATION + 1):
             share = k * STEPS_OF_ITERATION / steps
-            left += STEPS_OF_ITERATION / mean_length
-            count, left = int(left), left % 1.0
+            fraction += STEPS_OF_ITERATION / mean_length
+            count, fraction = int(fraction), fraction % 1.0
             lengths = rng.gamma(4.0, mean_length / 4.0, count).clip(8, 500).astype(int).tolist()
             num_episodes += count
             line: dict[str, Any] = {
@@ -99,7 +99,7 @@ def make_run(path: Path, *, steps: int, mean_length: float, seed: int = 0) -> in
 
 
 def _record(directory: Path, num_iterations: int) -> None:
-    """Write a recording of a learner that has nothing to do."""
+    """Write a recording of a learner with empty spans."""
     timing.start(directory, component="learner")
     for _ in range(num_iterations):
         with span("collect"):
@@ -114,31 +114,36 @@ def _record(directory: Path, num_iterations: int) -> None:
 
 
 def _timed(*options: str) -> float:
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     command = [sys.executable, "-m", "hotloop", "report", *options]
     subprocess.run(command, check=True, capture_output=True, cwd=storage.ROOT)
-    return time.perf_counter() - began
+    return time.perf_counter() - start_s
 
 
 def report_table() -> str:
-    """What a report takes."""
-    rows = [["a run of 10,000,000 steps, with", "terminal, s", "and page, s", "page, MB"]]
-    for name, one in storage.load("report")["runs"].items():
+    """Return a table of the duration of reports."""
+    rows = [["run of 10,000,000 steps with", "terminal, s", "with page, s", "page, MB"]]
+    for name, run in storage.load("report")["runs"].items():
         rows.append(
-            [name, scaled(one["text_s"], 1), scaled(one["page_s"], 1), f"{one['page_mb']:.2f}"]
+            [
+                name,
+                format_figure(run["text_s"], 1),
+                format_figure(run["page_s"], 1),
+                f"{run['page_mb']:.2f}",
+            ]
         )
     return table(*rows)
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(
         prog="python -m bench report",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="a shorter run; nothing is stored")
+    parser.add_argument("--quick", action="store_true", help="a shorter run, without storing")
     options = parser.parse_args()
     steps = STEPS // 100 if options.quick else STEPS
     runs: dict[str, Any] = {}

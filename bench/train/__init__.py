@@ -1,1 +1,1 @@
-"""Trainings: their speed, what they learn, their start."""
+"""Trainings: speed, learning curves, start-up."""

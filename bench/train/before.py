@@ -1,10 +1,10 @@
-"""Trainings beside those of an earlier checkout, in one run: has a change made anything slower?
+"""Speed of trainings compared with an earlier checkout.
 
     git worktree add ../before REVISION
     python -m bench before --checkout ../before
 
-Runs alternate, each in a process of its own. Printed and stored: transitions a second in the loop
-without compiling, milliseconds of a compiled update, medians, spread and the ratio to before.
+Runs alternate, each in its own process. The figures are transitions per second of the loop without
+compilation, and milliseconds of a compiled update: medians, spread and the ratio to before.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def train(case: str) -> dict[str, float]:
-    """Train once with the hotloop that is imported here."""
+    """Train once with the imported hotloop."""
     name, options = CASES[case]
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
     options = {
@@ -84,51 +84,56 @@ def train(case: str) -> dict[str, float]:
 
 
 def run(case: str, checkout: Path) -> dict[str, float]:
-    """Train once with a checkout's hotloop, in a process of its own."""
+    """Train once with a checkout's hotloop in its own process."""
     code = "import json, sys; from bench.train.before import train; "
     code += "print(json.dumps(train(sys.argv[1])))"
     paths = os.pathsep.join([str(checkout / "src"), str(storage.ROOT)])
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code, case],
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
         text=True,
         check=True,
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(completed.stdout.splitlines()[-1])
 
 
 def main() -> int:
     """Train all cases, before and after in turn."""
     parser = argparse.ArgumentParser(prog="python -m bench before", description=__doc__)
-    parser.add_argument("--checkout", type=Path, required=True, help="where the earlier one lies")
+    parser.add_argument(
+        "--checkout", type=Path, required=True, help="folder of the earlier checkout"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=list(CASES), metavar="CASE")
     options = parser.parse_args()
-    found: dict[str, Any] = {}
+    cases: dict[str, Any] = {}
     checkouts = {"before": options.checkout.resolve(), "after": storage.ROOT}
     print(f"{'':24}{'steps/s':>10}{'before':>10}{'ratio':>7}{'update, ms':>12}{'before':>8}")
     for case in options.only:
         runs: dict[str, list[dict[str, float]]] = {"after": [], "before": []}
         for repeat in range(options.repeats + 1):
-            for which, checkout in checkouts.items():
+            for version, checkout in checkouts.items():
                 result = run(case, checkout)
-                if repeat:  # the first one fills the compiler's cache
-                    runs[which].append(result)
+                if repeat:  # the first run fills the compiler's cache
+                    runs[version].append(result)
         median = {
-            which: {key: statistics.median(one[key] for one in each) for key in each[0]}
-            for which, each in runs.items()
+            version: {
+                key: statistics.median(figures[key] for figures in version_runs)
+                for key in version_runs[0]
+            }
+            for version, version_runs in runs.items()
         }
         pairs = zip(runs["after"], runs["before"], strict=True)
         ratios = [after["steps_per_s"] / before["steps_per_s"] for after, before in pairs]
-        found[case] = {"runs": runs, "ratio": statistics.median(ratios), "ratios": ratios}
+        cases[case] = {"runs": runs, "ratio": statistics.median(ratios), "ratios": ratios}
         after, before = median["after"], median["before"]
         print(
             f"{case:24}{after['steps_per_s']:10,.0f}{before['steps_per_s']:10,.0f}"
-            f"{found[case]['ratio']:7.2f}{after['update_ms']:12.2f}{before['update_ms']:8.2f}"
+            f"{cases[case]['ratio']:7.2f}{after['update_ms']:12.2f}{before['update_ms']:8.2f}"
             f"   {min(ratios):.2f}–{max(ratios):.2f}",
             flush=True,
         )
     if set(options.only) == set(CASES):
-        print(storage.save("before", {"cases": found}))
+        print(storage.save("before", {"cases": cases}))
     return 0

@@ -1,9 +1,9 @@
-"""Time of the imports that everybody pays for, and whether they bring a heavy library.
+"""Duration of common imports, and whether they import a heavy library.
 
     python -m bench imports
 
-Exits with 1 where a limit is exceeded: `import hotloop` 0.15 s over bare Python, `hotloop --help`
-and `hotloop train --help` 0.4 s; none of them may import torch.
+Exits with 1 if a limit is exceeded: `import hotloop` 0.15 s more than bare Python, `hotloop --help`
+and `hotloop train --help` 0.4 s. None of them may import torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMITS_S = {
 
 
 def wall_s(code: str, repeats: int = 7) -> float:
-    """Least seconds of a Python process that runs `code`: others only make it longer."""
+    """Return the minimum seconds of a Python process that runs `code`."""
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -33,15 +33,15 @@ def wall_s(code: str, repeats: int = 7) -> float:
 
 
 def heavy_modules(code: str) -> list[str]:
-    """Which heavy libraries `code` imports."""
+    """Return the heavy libraries that `code` imports."""
     probe = f"{code}\nimport sys\nprint(*({HEAVY!r} & sys.modules.keys()), file=sys.stderr)"
     command = [sys.executable, "-c", probe]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return sorted(done.stderr.split())
+    completed = subprocess.run(command, check=True, capture_output=True, text=True)
+    return sorted(completed.stderr.split())
 
 
 def main() -> int:
-    """Measure, print, judge."""
+    """Measure, print, and compare with the limits."""
     argparse.ArgumentParser(prog="python -m bench imports", description=__doc__).parse_args()
     bare_s = wall_s("pass")
     failed = False

@@ -1,12 +1,12 @@
-"""Several seeds of one setting: one after another, two at a time, and as lanes.
+"""Several seeds of one setting: one after another, two at a time, and vectorized (lanes).
 
     python -m bench lanes
     python -m bench lanes --seeds 8 --timesteps 102400 --repeats 3
 
-`hotloop train ppo --env-id CartPole-v1` with its defaults, compiled, one thread. The
-ways alternate. A training's seconds are those from its first iteration to its last, start-up apart;
-of two at a time, and of lanes in two processes, both halves run at once. Printed and stored: the
-seconds that all seeds take, and their mean return over the last tenth of the steps.
+The command is `hotloop train ppo --env-id CartPole-v1` with default options, compiled, with one
+thread. The ways alternate. A training's seconds are those from its first iteration to its last,
+without start-up. With two processes, both halves run at the same time. The figures are the seconds
+of all seeds, and their mean return over the last tenth of the steps.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import storage
-from bench.markdown import scaled, table
+from bench.markdown import format_figure, table
 from bench.measuring import spread
 from hotloop.runs import RunDirectory
-from hotloop.runs.comparison import episodes_in
+from hotloop.runs.run_groups import episodes_from_metrics
 
 OPTIONS = ("--env-id", "CartPole-v1", "--torch-threads", "1", "--execution", "compile")
 OVERLAPPED = ("--workers", "1", "--overlap")
@@ -38,7 +38,7 @@ WAYS: dict[str, tuple[str, ...]] = {
 
 
 def measure(way: str, seeds: int, timesteps: int) -> tuple[float, list[float]]:
-    """Return the seconds of training that all seeds take, and each one's return."""
+    """Return the training seconds of all seeds, and each seed's return."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "runs"
         command = [sys.executable, "-W", "ignore", "-m", "hotloop", "train", "ppo", *OPTIONS]
@@ -46,33 +46,36 @@ def measure(way: str, seeds: int, timesteps: int) -> tuple[float, list[float]]:
         command += [*WAYS[way], "--run-dir", str(path)]
         subprocess.run(command, check=True, capture_output=True)
         runs = [RunDirectory.open(path / f"seed_{k + 1}").metrics() for k in range(seeds)]
-    taken = [lines[-1]["elapsed_s"] for lines in runs]
+    durations_s = [lines[-1]["elapsed_s"] for lines in runs]
     returns = []
     for lines in runs:
-        steps, each = episodes_in(lines)
+        steps, each = episodes_from_metrics(lines)
         returns.append(float(each[steps > 0.9 * timesteps].mean()))
     if way.startswith("lanes"):
-        return max(taken), returns
-    return sum(taken) / (2 if way.startswith("two") else 1), returns
+        return max(durations_s), returns
+    return sum(durations_s) / (2 if way.startswith("two") else 1), returns
 
 
 def lanes_table() -> str:
-    """One row for each way."""
+    """Return a table with one row per way."""
     stored = storage.load("lanes")
     rows = [
-        [f"{stored['seeds']} seeds of PPO CartPole-v1, {stored['timesteps']:,} steps each", "s"]
+        [
+            f"{stored['seeds']} seeds of PPO CartPole-v1, {stored['timesteps']:,} steps each",
+            "time, s",
+        ]
     ]
-    rows[0] += ["of the first", "steps/s in all", "return, mean over seeds"]
+    rows[0] += ["over the first", "steps/s of all seeds", "return, mean over seeds"]
     ways = stored["ways"]
     first = statistics.median(ways[next(iter(WAYS))]["seconds"])
-    for way, told in ways.items():
-        middle = statistics.median(told["seconds"])
+    for way, figures in ways.items():
+        middle = statistics.median(figures["seconds"])
         rate = stored["seeds"] * stored["timesteps"] / middle
-        mean = statistics.fmean(told["returns"])
+        mean = statistics.fmean(figures["returns"])
         rows.append(
             [
                 way,
-                scaled(spread(told["seconds"]), 1.0),
+                format_figure(spread(figures["seconds"]), 1.0),
                 f"{middle / first:.2f}",
                 f"{rate:,.0f}",
                 f"{mean:.0f}",
@@ -82,7 +85,7 @@ def lanes_table() -> str:
 
 
 def main() -> int:
-    """Measure all ways in turn, print and store."""
+    """Measure all ways in turn, print and store the figures."""
     parser = argparse.ArgumentParser(
         prog="python -m bench lanes",
         description=__doc__,
@@ -96,12 +99,12 @@ def main() -> int:
         measure(way, options.seeds, 2_048)
     ways: dict[str, dict[str, Any]] = {way: {"seconds": []} for way in WAYS}
     for _ in range(options.repeats):
-        for way, told in ways.items():
-            seconds, told["returns"] = measure(way, options.seeds, options.timesteps)
-            told["seconds"].append(round(seconds, 3))
+        for way, figures in ways.items():
+            seconds, figures["returns"] = measure(way, options.seeds, options.timesteps)
+            figures["seconds"].append(round(seconds, 3))
             print(f"{way}: {seconds:.2f} s", flush=True)
-    about = {"seeds": options.seeds, "timesteps": options.timesteps}
-    path = storage.save("lanes", {**about, "ways": ways})
+    settings = {"seeds": options.seeds, "timesteps": options.timesteps}
+    path = storage.save("lanes", {**settings, "ways": ways})
     print(f"{lanes_table()}\n{path}")
     return 0
 

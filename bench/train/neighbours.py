@@ -1,11 +1,11 @@
-"""Trainings side by side and beside other work, by threads of an update.
+"""Concurrent trainings, and trainings beside other load, by number of torch threads.
 
     python -m bench neighbours
 
-For each number of threads (`auto`, 1, and all cores): one training of SAC alone, two at once, and
-one beside a process that keeps a core busy. Each runs in a process of its own for a fixed time
-after all have made their first updates. Printed and stored: transitions a second, of two at once
-together.
+For each number of threads (`auto`, 1, and all cores): one training of SAC alone, two at the same
+time, and one beside a process that keeps a core busy. Each runs in its own process for a fixed time
+after all have made their first updates. The figures are transitions per second, the sum for two
+trainings.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ import signal, sys, time
 from hotloop.algorithms import sac
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 threads, folder = sys.argv[1:]
-def tell(report):
+def print_report(report):
     print(time.monotonic(), report.timesteps, flush=True)
 config = sac.Config(
     env_id="HalfCheetah-v5", learning_starts=500, report_interval=50, execution="compile",
     torch_threads="auto" if threads == "auto" else int(threads), runs_dir=folder,
 )
-sac.train(config, on_report=tell, progress=False)
+sac.train(config, on_report=print_report, progress=False)
 """
 _BUSY = "while True: pass"
-# Transitions after which compiled updates are running.
-_BEGUN = 700
+# Number of transitions after which compiled updates run.
+_WARM_TIMESTEPS = 700
 
 
 class Training:
-    """A training in a process of its own, and what it has told."""
+    """A training in its own process, with its reports (time, timesteps)."""
 
     def __init__(self, threads: str, folder: str) -> None:
-        self.told: list[tuple[float, int]] = []
+        self.reports: list[tuple[float, int]] = []
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", _TRAIN, threads, folder],
             stdout=subprocess.PIPE,
@@ -62,19 +62,19 @@ class Training:
         for line in self.process.stdout:
             first, _, last = line.partition(" ")
             with contextlib.suppress(ValueError):
-                self.told.append((float(first), int(last)))
+                self.reports.append((float(first), int(last)))
 
     @property
-    def has_begun(self) -> bool:
-        """Whether it is past its first updates."""
-        return bool(self.told) and self.told[-1][1] >= _BEGUN
+    def is_warm(self) -> bool:
+        """Whether the first updates are over."""
+        return bool(self.reports) and self.reports[-1][1] >= _WARM_TIMESTEPS
 
     def rate(self, begin_s: float) -> float:
-        """Return the transitions a second since then."""
-        seen = [x for x in self.told if x[0] >= begin_s]
-        if len(seen) < 2:
+        """Return the transitions per second since a time."""
+        reports = [x for x in self.reports if x[0] >= begin_s]
+        if len(reports) < 2:
             return 0.0
-        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+        return (reports[-1][1] - reports[0][1]) / (reports[-1][0] - reports[0][0])
 
 
 @contextlib.contextmanager
@@ -89,29 +89,29 @@ def busy_process() -> Iterator[None]:
 
 
 def measure(threads: str, *, count: int, is_busy: bool, seconds: float) -> float:
-    """Return the transitions a second that trainings make together."""
+    """Return the transitions per second of all trainings together."""
     with contextlib.ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory())
         if is_busy:
             exits.enter_context(busy_process())
         trainings = [Training(threads, folder) for _ in range(count)]
         try:
-            while not all(one.has_begun for one in trainings):
-                if any(one.process.poll() is not None for one in trainings):
+            while not all(training.is_warm for training in trainings):
+                if any(training.process.poll() is not None for training in trainings):
                     raise RuntimeError("a training ended before it was measured")
                 time.sleep(0.2)
             begin_s = time.monotonic()
             time.sleep(seconds)
-            return sum(one.rate(begin_s) for one in trainings)
+            return sum(training.rate(begin_s) for training in trainings)
         finally:
-            for one in trainings:
-                one.process.send_signal(signal.SIGTERM)
-            for one in trainings:
-                one.process.wait()
+            for training in trainings:
+                training.process.send_signal(signal.SIGTERM)
+            for training in trainings:
+                training.process.wait()
 
 
 def neighbours_table() -> str:
-    """One row for each way to share the cores, one column for each number of threads."""
+    """Return a table with a row per case and a column per number of threads."""
     cases = storage.load("neighbours")["cases"]
     ways = list(next(iter(cases.values())))
     rows = [["transitions/s", *(f"`--torch-threads {way}`" for way in ways)]]
@@ -121,14 +121,14 @@ def neighbours_table() -> str:
 
 
 def main() -> int:
-    """Measure all of them, in turn."""
+    """Measure all cases in turn."""
     parser = argparse.ArgumentParser(
         prog="python -m bench neighbours",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0, help="that each is measured for")
+    parser.add_argument("--seconds", type=float, default=15.0, help="duration of each measurement")
     options = parser.parse_args()
     cases = {
         "alone": {"count": 1, "is_busy": False},
@@ -136,15 +136,15 @@ def main() -> int:
         "beside a busy process": {"count": 1, "is_busy": True},
     }
     ways = ["auto", "1", str(available_cores())]
-    found: dict[str, dict[str, list[float]]] = {case: {way: [] for way in ways} for case in cases}
+    rates: dict[str, dict[str, list[float]]] = {case: {way: [] for way in ways} for case in cases}
     for way in ways:  # fills the compiler's cache
         measure(way, count=1, is_busy=False, seconds=1.0)
     for _ in range(options.repeats):
-        for case, about in cases.items():
+        for case, arguments in cases.items():
             for way in ways:
-                rate = measure(way, seconds=options.seconds, **about)
-                found[case][way].append(round(rate, 1))
-    results: dict[str, Any] = {"seconds": options.seconds, "cases": found}
+                rate = measure(way, seconds=options.seconds, **arguments)
+                rates[case][way].append(round(rate, 1))
+    results: dict[str, Any] = {"seconds": options.seconds, "cases": rates}
     path = storage.save("neighbours", results)
     print(f"{neighbours_table()}\n{path}")
     return 0

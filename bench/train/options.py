@@ -1,4 +1,4 @@
-"""The tables of an algorithm's options: names, defaults, and what help says of them."""
+"""Tables of an algorithm's options: names, defaults and help."""
 
 from __future__ import annotations
 
@@ -6,42 +6,45 @@ from dataclasses import MISSING, Field, fields
 
 from bench.markdown import table
 
-# Of what every run has, those whose defaults an algorithm chooses; the rest is left to `--help`.
+# Common options with defaults that depend on the algorithm. Other common options are in `--help`.
 CHOSEN = ("total_timesteps", "num_envs", "torch_threads", "execution")
 
 
 def options_table(algorithm: str, beside: str | None = None) -> str:
-    """One row an option, the algorithm's own ones first.
+    """Return a table with one row per option, those specific to the algorithm first.
 
     Args:
-        algorithm: its name.
-        beside: another one, whose options are left out where they have the same default.
+        algorithm: name of the algorithm.
+        beside: another algorithm. Options with the same default there are omitted.
     """
     from hotloop.algorithms import find
-    from hotloop.cli.bandit.fields import field_docs
+    from hotloop.cli.bandit.field_help import field_docs
     from hotloop.training.options import RunOptions
 
     common = {field.name for field in fields(RunOptions)}.difference(CHOSEN)
     config = find(algorithm).config
     docs: dict[str, str] = {}
-    own: set[str] = set()  # of the algorithm, and not of all of its kind
+    own_fields: set[str] = set()  # options specific to the algorithm
     for parent in reversed(config.__mro__[:-1]):
         docs.update(field_docs(parent))
         if parent.__module__.startswith("hotloop.algorithms."):
-            own.update(parent.__annotations__)
+            own_fields.update(parent.__annotations__)
     known = {} if beside is None else {x.name: x for x in fields(find(beside).config)}
     rows = [["option", "default", ""]]
-    for field in sorted(fields(config), key=lambda field: field.name not in own):
-        there = known.get(field.name)
-        is_same = there is not None and (there.default, there.type) == (field.default, field.type)
+    for field in sorted(fields(config), key=lambda field: field.name not in own_fields):
+        other_field = known.get(field.name)
+        is_same = other_field is not None and (other_field.default, other_field.type) == (
+            field.default,
+            field.type,
+        )
         if field.name not in common and not is_same:
-            about = docs[field.name].replace("|", "\\|")
-            rows.append([f"`--{field.name.replace('_', '-')}`", written(field), about])
+            description = docs[field.name].replace("|", "\\|")
+            rows.append([f"`--{field.name.replace('_', '-')}`", format_default(field), description])
     return table(*rows)
 
 
-def written(field: Field) -> str:
-    """Return a field's default as the pages write it."""
+def format_default(field: Field) -> str:
+    """Return a field's default as text for the pages."""
     default = field.default
     if default is MISSING or default is None:
         return "–"

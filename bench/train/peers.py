@@ -1,4 +1,4 @@
-"""Trainings with the peers: Stable-Baselines3, and sbx, which is Stable-Baselines in JAX."""
+"""Trainings with Stable-Baselines3 and with sbx, Stable-Baselines in JAX."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.train.settings import CATCH, COMMON, SETTINGS
 
 
 def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
-    """One training with Stable-Baselines3."""
+    """Train once with Stable-Baselines3."""
     import stable_baselines3  # pyright: ignore[reportMissingImports]
     import torch
 
@@ -24,7 +24,7 @@ def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
     if options.algorithm == "ppo":
         batch = settings["num_envs"] * settings["num_steps"]
         all_settings = {**COMMON["ppo"], **settings}
-        given = {
+        model_options = {
             "n_steps": settings["num_steps"],
             "batch_size": batch // settings["num_minibatches"],
             "n_epochs": all_settings["update_epochs"],
@@ -33,37 +33,40 @@ def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
             "ent_coef": settings.get("entropy_coef", 0.0),
         }
     else:
-        given = _off_policy_settings(options.algorithm, settings)
+        model_options = _off_policy_settings(options.algorithm, settings)
     kind = getattr(stable_baselines3, options.algorithm.upper())
-    return _run_baselines(kind, options, {**given, "device": "cpu"})
+    return _run_baselines(kind, options, {**model_options, "device": "cpu"})
 
 
 def run_sbx(options: argparse.Namespace) -> dict[str, Any]:
-    """One training with sbx, Stable-Baselines in JAX.
+    """Train once with sbx, Stable-Baselines in JAX.
 
-    Its compiler takes what cores there are, and compiles within the loop, anew in every process.
+    Its compiler uses all cores and compiles within the loop in every process.
     """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     import sbx  # pyright: ignore[reportMissingImports]
 
     settings = SETTINGS[options.algorithm][options.env_id]
-    given = _off_policy_settings(options.algorithm, settings)
+    model_options = _off_policy_settings(options.algorithm, settings)
     kind = getattr(sbx, options.algorithm.upper())
     if options.algorithm == "dqn":
         widths, learning_rate = settings["hidden_sizes"], settings["learning_rate"]
         clip = COMMON["dqn"]["max_grad_norm"]
         return _run_baselines(
-            kind, options, given, lambda model: _equalise_sbx(model, widths, learning_rate, clip)
+            kind,
+            options,
+            model_options,
+            lambda model: _equalise_sbx(model, widths, learning_rate, clip),
         )
-    return _run_baselines(kind, options, given)
+    return _run_baselines(kind, options, model_options)
 
 
 def _equalise_sbx(
     model: Any, widths: Sequence[int], learning_rate: float, max_grad_norm: float
 ) -> None:
-    """Give sbx's DQN the others' network and gradient clipping.
+    """Give sbx's DQN the same network and gradient clipping as the other libraries.
 
-    Of `net_arch` it takes the first width for both layers, and it does not clip.
+    sbx uses the first width of `net_arch` for both layers and does not clip.
     """
     import jax  # pyright: ignore[reportMissingImports]
     import optax  # pyright: ignore[reportMissingImports]
@@ -87,22 +90,22 @@ def _equalise_sbx(
 
 
 def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Hotloop's words in those of Stable-Baselines3."""
-    given: dict[str, Any] = {"learning_starts": settings["learning_starts"]}
+    """Translate hotloop's settings into options of Stable-Baselines3."""
+    model_options: dict[str, Any] = {"learning_starts": settings["learning_starts"]}
     widths = list(settings.get("hidden_sizes", (256, 256)))
-    given["policy_kwargs"] = {"net_arch": widths}
+    model_options["policy_kwargs"] = {"net_arch": widths}
     if algorithm == "sac":
-        return {**given, "learning_rate": COMMON["sac"]["policy_learning_rate"]}
+        return {**model_options, "learning_rate": COMMON["sac"]["policy_learning_rate"]}
     if algorithm == "td3":
         from stable_baselines3.common.noise import (  # pyright: ignore[reportMissingImports]
             NormalActionNoise,
         )
 
-        noise = NormalActionNoise(np.zeros(6), np.full(6, 0.1))  # of HalfCheetah's six actions
+        noise = NormalActionNoise(np.zeros(6), np.full(6, 0.1))  # HalfCheetah has six actions
         rate = COMMON["td3"]["learning_rate"]
-        return {**given, "learning_rate": rate, "batch_size": 256, "action_noise": noise}
+        return {**model_options, "learning_rate": rate, "batch_size": 256, "action_noise": noise}
     return {
-        **given,
+        **model_options,
         "learning_rate": settings["learning_rate"],
         "batch_size": settings["batch_size"],
         "buffer_size": settings["buffer_size"],
@@ -114,7 +117,7 @@ def _off_policy_settings(algorithm: str, settings: dict[str, Any]) -> dict[str, 
 
 
 def _games(env_id: str, num_envs: int, seed: int) -> Any:
-    """Atari games as hotloop has them: skips of four frames, no episode at the loss of a life."""
+    """Return Atari games as in hotloop: four frames per step, episodes go beyond a lost life."""
     import ale_py
     import gymnasium
     from stable_baselines3.common.env_util import (  # pyright: ignore[reportMissingImports]
@@ -138,16 +141,16 @@ def _games(env_id: str, num_envs: int, seed: int) -> Any:
 def _run_baselines(
     kind: Any,
     options: argparse.Namespace,
-    given: dict[str, Any],
+    model_options: dict[str, Any],
     adapt: Callable[[Any], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """One training with a library that has Stable-Baselines3's interface.
+    """Train once with a library that has Stable-Baselines3's interface.
 
     Args:
-        kind: the algorithm's class.
-        options: of the command.
-        given: what the class is made with.
-        adapt: called with the model before it is trained.
+        kind: class of the algorithm.
+        options: options of the command.
+        model_options: arguments of the class.
+        adapt: function that changes the model before training.
     """
     from stable_baselines3.common.callbacks import (  # pyright: ignore[reportMissingImports]
         BaseCallback,
@@ -161,7 +164,7 @@ def _run_baselines(
     started = time.perf_counter()
 
     class Episodes(BaseCallback):
-        """Keeps every episode's return, and the time every so often."""
+        """A callback that records every episode's return, and the time every 1000 steps."""
 
         def _on_step(self) -> bool:
             for info in self.locals["infos"]:
@@ -183,7 +186,7 @@ def _run_baselines(
         policy = "CnnPolicy"
     else:
         vec_env = make_vec_env(options.env_id, n_envs=num_envs, seed=options.seed)
-    model = kind(policy, vec_env, seed=options.seed, **given)
+    model = kind(policy, vec_env, seed=options.seed, **model_options)
     adapt(model)
     started = time.perf_counter()
     model.learn(options.timesteps, callback=Episodes())

@@ -1,10 +1,10 @@
-"""Learning from images: PPO on Pong beside Stable-Baselines3, and a replay buffer of its frames.
+"""Learning from images: PPO on Pong compared with Stable-Baselines3, and a replay buffer of frames.
 
     python -m bench pixels
 
 The training is `python -m bench train --env-id ALE/Pong-v5`. The buffer is filled with frames of
-Breakout; what a million transitions take is told from what it says of itself, and 32 of them are
-drawn between the steps of the games, as a training does it.
+Breakout. Its reported size gives the memory of a million transitions. Batches of 32 are sampled
+between the steps of the games, as in a training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NUM_ENVS = 8
 
 
 def measure_replay(capacity: int, num_draws: int) -> dict[str, Any]:
-    """Return bytes a transition, and the seconds that drawing 32 of them takes in the loop."""
+    """Return the bytes per transition, and the seconds to sample 32 of them in the loop."""
     from hotloop.envs import make_vec
     from hotloop.replay import ReplayBuffer
 
@@ -59,15 +59,15 @@ def measure_replay(capacity: int, num_draws: int) -> dict[str, Any]:
 
 
 def pixels_table() -> str:
-    """Trainings on Atari games, as the table of all trainings has them."""
+    """Return a table of the trainings on Atari games."""
     return training_table("train_ppo_ALE-*.json")
 
 
 def replay_table() -> str:
-    """What a buffer of frames takes."""
+    """Return a table of a frame buffer's memory and sampling time."""
     measured = storage.load("pixels_replay")
     return table(
-        ["a million transitions", "32 drawn, in the loop"],
+        ["memory of a million transitions", "sampling 32 in the loop"],
         [
             f"{measured['bytes_per_transition'] / 1000:.2f} GB",
             f"{1e3 * measured['sample_32_s']:.3f} ms",
@@ -76,11 +76,11 @@ def replay_table() -> str:
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Run the chosen parts."""
     parser = argparse.ArgumentParser(prog="python -m bench pixels", description=__doc__)
     parser.add_argument("--part", choices=["all", "training", "replay"], default="all")
-    parser.add_argument("--repeats", type=int, default=3, help="of the training")
-    parser.add_argument("--capacity", type=int, default=50_000, help="of the buffer")
+    parser.add_argument("--repeats", type=int, default=3, help="repeats of the training")
+    parser.add_argument("--capacity", type=int, default=50_000, help="capacity of the buffer")
     options = parser.parse_args()
     if options.part != "training":
         measured = measure_replay(options.capacity, num_draws=500)

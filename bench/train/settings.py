@@ -1,4 +1,4 @@
-"""Settings of trainings that hotloop and its peers share, and the options that choose them."""
+"""Settings that trainings of hotloop and its peers share, and options that choose them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 CATCH = "tests.toy_images:Catch"
 
-# What all are given, by algorithm and environment, in hotloop's words; other values are
+# Shared settings by algorithm and environment, under hotloop's names. Other values are
 # Stable-Baselines3's defaults. The first environment is the default.
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "ppo": {
@@ -55,37 +55,36 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
 }
-# For both, where they are not hotloop's defaults. What no setting makes alike:
-# - before learning starts, the peers' DQN acts at random, ours with the ε of then (1 to 0.81);
-# - the peers' TD3 adds its noise to random actions too;
-# - the peers' SAC clips log σ to (−20, 2), ours squashes it to (−5, 2); the gradient by log α has a
-#   factor of α in ours, and has none in theirs;
-# - sbx's TD3 moves its targets at each update, and its policy takes the lesser of both critics.
+# Shared settings that are not hotloop's defaults. Differences that no setting removes: - before
+# learning starts, the peers' DQN acts at random, hotloop's with its ε (1 to 0.81); - the peers' TD3
+# adds noise also to random actions; - the peers' SAC clips log σ to (−20, 2), hotloop squashes it
+# to (−5, 2); the gradient by log α has a factor of α in hotloop and none in the peers; - sbx's TD3
+# moves its targets at each update, and its policy maximizes the smaller of both critics.
 COMMON: dict[str, dict[str, Any]] = {
     "ppo": {"learning_rate": 3e-4, "update_epochs": 10},
     "sac": {"policy_learning_rate": 3e-4, "critic_learning_rate": 3e-4, "policy_frequency": 1},
     "td3": {"learning_rate": 1e-3},
     "dqn": {"double": False, "huber": 1.0, "max_grad_norm": 10.0, "update_to_data": 0.1},
 }
-# Cores that every contender's update gets; tiny networks are slower on two.
+# Threads of every contender's update. Tiny networks are slower on two.
 THREADS = {"ppo": 1, "sac": 2, "td3": 2, "dqn": 1}
 TIMESTEPS = {"ppo": 102_400, "sac": 10_000, "td3": 10_000, "dqn": 100_000}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What every command that trains takes."""
+    """Add the common options of commands that train."""
     parser.add_argument("--algorithm", default="ppo", choices=sorted(SETTINGS))
-    parser.add_argument("--env-id", help="default: the algorithm's first one")
+    parser.add_argument("--env-id", help="default: the algorithm's first environment")
     parser.add_argument("--timesteps", type=int, help="default: the algorithm's")
     parser.add_argument("--threads", type=int, help="default: the algorithm's")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--workers", type=int, default=0, help="hotloop's; 0: none")
+    parser.add_argument("--workers", type=int, default=0, help="hotloop's workers, 0: inline")
     parser.add_argument("--schedule", choices=["barrier", "variable", "async"])
     parser.add_argument("--overlap", action="store_true", help="ppo: collect while learning")
 
 
-def complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Fill in what depends on the algorithm."""
+def complete_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Fill in defaults that depend on the algorithm."""
     algorithm = options.algorithm
     options.env_id = options.env_id or next(iter(SETTINGS[algorithm]))
     if options.env_id not in SETTINGS[algorithm]:
@@ -96,11 +95,11 @@ def complete(parser: argparse.ArgumentParser, options: argparse.Namespace) -> No
     if not options.workers and (options.overlap or options.schedule):
         parser.error("--overlap and --schedule need --workers")
     if options.overlap and algorithm != "ppo":
-        parser.error(f"{algorithm} has no --overlap: it learns from what has come, always")
+        parser.error(f"--overlap is an option of ppo, not of {algorithm}")
 
 
 def worker_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What of the options is about workers, where there are any; the peers step by themselves."""
+    """Return the options of hotloop's workers, empty if there are none."""
     if not options.workers:
         return {}
     settings: dict[str, Any] = {"workers": options.workers}
@@ -112,7 +111,7 @@ def worker_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def worker_suffix(options: argparse.Namespace) -> str:
-    """What tells a result with workers from one without."""
+    """Return the part of a result's name for its workers."""
     return "".join(f"_{name}{value}" for name, value in worker_settings(options).items()).replace(
         "overlapTrue", "overlap"
     )

@@ -1,13 +1,12 @@
-"""Whole trainings, side by side with a peer: same task, same hyper-parameters, same threads.
+"""Whole trainings compared with a peer: same task, same hyper-parameters, same threads.
 
     python -m bench train --algorithm ppo --env-id CartPole-v1 --against sb3
     python -m bench train --algorithm ppo --workers 2 --overlap
 
-Runs alternate, each in a process of its own. Printed and stored: steps a second in the training
-loop, with compiling taken out of it and with it, and end to end (imports, start-up and everything
-else included), medians, spread, the ratios, and the learning curves that go with them. By default
-hotloop compiles its update, so that its full speed is seen; `--execution auto` lets it decide, and
-`--cold` gives every run an empty cache to compile into.
+Runs alternate, each in its own process. The figures are steps per second of the training loop, with
+and without compilation, and the time from prompt to end (with imports and start-up): medians,
+spread, ratios and learning curves. By default hotloop compiles its update to show its full speed.
+`--execution auto` uses hotloop's default, and `--cold` gives every run an empty compiler cache.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from bench.train.settings import (
     COMMON,
     SETTINGS,
     add_options,
-    complete,
+    complete_options,
     worker_settings,
     worker_suffix,
 )
 
 
 def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
-    """One training with hotloop."""
+    """Train once with hotloop."""
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import episodes_of
+    from hotloop.runs.plots import training_episodes
 
     algorithm = importlib.import_module(f"hotloop.algorithms.{options.algorithm}")
     precision = {"precision": options.precision} if options.algorithm in ("sac", "td3") else {}
@@ -59,7 +58,7 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
             ),
             progress=False,
         )
-        steps, returns = episodes_of(RunDirectory.open(result.run_dir))
+        steps, returns = training_episodes(RunDirectory.open(result.run_dir))
         lines = RunDirectory.open(result.run_dir).metrics()
     return {
         "timesteps": result.timesteps,
@@ -73,10 +72,10 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
 RUNNERS = {"hotloop": run_hotloop, "sb3": run_sb3, "sbx": run_sbx}
 
 
-def learning_rate_of_steps(run: dict[str, Any], learning_starts: int) -> float:
-    """Steps a second once updates are made, a fifth of the rest of the steps for warming up."""
+def learning_steps_per_s(run: dict[str, Any], learning_starts: int) -> float:
+    """Return the steps per second while learning, without the first fifth as warm-up."""
     begin = learning_starts + 0.2 * (run["timesteps"] - learning_starts)
-    late = [(steps, at) for steps, at in run["passed"] if steps >= begin]
+    late = [(steps, time_s) for steps, time_s in run["passed"] if steps >= begin]
     if len(late) < 2:
         return float("nan")
     (first, start), (last, end) = late[0], late[-1]
@@ -84,7 +83,7 @@ def learning_rate_of_steps(run: dict[str, Any], learning_starts: int) -> float:
 
 
 def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """One training in a fresh process; adds `total_s`, from start to exit."""
+    """Train once in a new process; return its figures with `total_s`, from start to exit."""
     command = [
         *(sys.executable, "-m", "bench", "train", "--worker", name),
         *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
@@ -97,21 +96,21 @@ def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[st
         caches = ("TORCHINDUCTOR_CACHE_DIR", "HOTLOOP_CACHE")
         cold = {name: f"{cache}/{name}" for name in caches if getattr(options, "cold", False)}
         started = time.perf_counter()
-        done = subprocess.run(
+        completed = subprocess.run(
             command, check=True, capture_output=True, text=True, env={**os.environ, **cold}
         )
         total_s = time.perf_counter() - started
-    return {"seed": seed, "total_s": total_s, **json.loads(done.stdout.splitlines()[-1])}
+    return {"seed": seed, "total_s": total_s, **json.loads(completed.stdout.splitlines()[-1])}
 
 
-def last_tenth(run: dict[str, Any], timesteps: int) -> float:
-    """Mean return of the episodes that ended in the last tenth of the steps."""
+def last_tenth_return(run: dict[str, Any], timesteps: int) -> float:
+    """Return the mean return of the episodes that ended in the last tenth of the steps."""
     late = [r for step, r in run["episodes"] if step > 0.9 * timesteps]
     return statistics.fmean(late) if late else float("nan")
 
 
-def summary(runs: list[dict[str, Any]], timesteps: int) -> dict[str, Any]:
-    """Medians and spread over runs."""
+def summarize(runs: list[dict[str, Any]], timesteps: int) -> dict[str, Any]:
+    """Return medians and spread over runs."""
     rates = [run["timesteps"] / run["loop_s"] for run in runs]
     with_compiling = [run["timesteps"] / (run["loop_s"] + run["compile_s"]) for run in runs]
     return {
@@ -119,12 +118,12 @@ def summary(runs: list[dict[str, Any]], timesteps: int) -> dict[str, Any]:
         "steps_per_s_with_compiling": spread(with_compiling),
         "compile_s": spread([run["compile_s"] for run in runs]),
         "total_s": spread([run["total_s"] for run in runs]),
-        "return_last_tenth": [round(last_tenth(run, timesteps), 1) for run in runs],
+        "return_last_tenth": [round(last_tenth_return(run, timesteps), 1) for run in runs],
     }
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(prog="python -m bench train", description=__doc__)
     add_options(parser)
     parser.add_argument("--repeats", type=int, default=5)
@@ -136,21 +135,21 @@ def main() -> int:
     parser.add_argument("--worker", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    complete(parser, options)
+    complete_options(parser, options)
     if options.algorithm == "ppo" and "sbx" in options.against:
-        parser.error("sbx is measured with sac, td3 and dqn: leave it out for ppo")
+        parser.error("expected sac, td3 or dqn with sbx, got ppo: remove sbx")
     if "sbx" in options.against and importlib.util.find_spec("sbx") is None:
-        print("sbx is not installed (pip install sbx-rl, Python 3.11 or later) and is left out")
+        print("sbx is not installed (pip install sbx-rl, Python 3.11 or later) and is skipped")
         options.against.remove("sbx")
         if not options.against:
-            parser.error("no peer is left: install sbx-rl, or measure against sb3")
+            parser.error("no peer remains: install sbx-rl, or measure against sb3")
     if options.worker:
         print(json.dumps(RUNNERS[options.worker](options)))
         return 0
 
     learning_starts = SETTINGS[options.algorithm][options.env_id].get("learning_starts", 0)
     if options.execution != "eager" and not options.cold:
-        # Fills the cache: what is measured is a warm one.
+        # Fill the compiler's cache, so that the measured runs have a warm one.
         short = argparse.Namespace(**{**vars(options), "timesteps": learning_starts + 1_000})
         run_in_process("hotloop", short, seed=1)
     runs: dict[str, list[dict[str, Any]]] = {
@@ -158,31 +157,33 @@ def main() -> int:
         **{name: [] for name in options.against},
     }
     for seed in range(1, options.repeats + 1):
-        # Alternating, and every other time the other one first.
+        # The order is reversed every other round.
         for name in list(runs)[:: 1 if seed % 2 else -1]:
             run = run_in_process(name, options, seed)
             runs[name].append(run)
             rate = run["timesteps"] / run["loop_s"]
-            learning = learning_rate_of_steps(run, learning_starts)
+            learning = learning_steps_per_s(run, learning_starts)
             print(
-                f"{name:8} seed {seed}: {rate:8,.0f} steps/s, {learning:8,.0f} while it learns, "
-                f"{run['compile_s']:5.1f} s compiling, {run['total_s']:6.1f} s in all, "
-                f"return {last_tenth(run, options.timesteps):.1f}",
+                f"{name:8} seed {seed}: {rate:8,.0f} steps/s, {learning:8,.0f} while learning, "
+                f"{run['compile_s']:5.1f} s compiling, {run['total_s']:6.1f} s in total, "
+                f"return {last_tenth_return(run, options.timesteps):.1f}",
                 flush=True,
             )
-    summaries = {name: summary(done, options.timesteps) for name, done in runs.items()}
-    for name, done in runs.items():
-        rates = [learning_rate_of_steps(run, learning_starts) for run in done]
+    summaries = {
+        name: summarize(contender_runs, options.timesteps) for name, contender_runs in runs.items()
+    }
+    for name, contender_runs in runs.items():
+        rates = [learning_steps_per_s(run, learning_starts) for run in contender_runs]
         summaries[name]["steps_per_s_while_learning"] = spread(rates)
-    ours = summaries["hotloop"]
+    hotloop = summaries["hotloop"]
     ratios = {
         name: {
-            "steps_per_s": ours["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
-            "with_compiling": ours["steps_per_s_with_compiling"]["median"]
+            "steps_per_s": hotloop["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
+            "with_compiling": hotloop["steps_per_s_with_compiling"]["median"]
             / peer["steps_per_s"]["median"],
-            "while_learning": ours["steps_per_s_while_learning"]["median"]
+            "while_learning": hotloop["steps_per_s_while_learning"]["median"]
             / peer["steps_per_s_while_learning"]["median"],
-            "total": peer["total_s"]["median"] / ours["total_s"]["median"],
+            "total": peer["total_s"]["median"] / hotloop["total_s"]["median"],
         }
         for name, peer in summaries.items()
         if name != "hotloop"
@@ -207,16 +208,16 @@ def main() -> int:
         "ratio_with_compiling": first["with_compiling"],
         "ratio_total": first["total"],
         "curves": {
-            name: [{"seed": run["seed"], "episodes": run["episodes"]} for run in done]
-            for name, done in runs.items()
+            name: [{"seed": run["seed"], "episodes": run["episodes"]} for run in contender_runs]
+            for name, contender_runs in runs.items()
         },
     }
-    how = "" if options.execution == "compile" else f"_{options.execution}"
-    how += "_cold" if options.cold else ""
-    how += "" if options.precision == "float32" else f"_{options.precision}"
-    how += worker_suffix(options)
+    suffix = "" if options.execution == "compile" else f"_{options.execution}"
+    suffix += "_cold" if options.cold else ""
+    suffix += "" if options.precision == "float32" else f"_{options.precision}"
+    suffix += worker_suffix(options)
     path = storage.save(
-        f"train_{options.algorithm}_{storage.file_name(options.env_id)}{how}", result
+        f"train_{options.algorithm}_{storage.file_name(options.env_id)}{suffix}", result
     )
     for name, values in summaries.items():
         rate, total = values["steps_per_s"], values["total_s"]
@@ -225,14 +226,14 @@ def main() -> int:
         print(
             f"{name:8} {rate['median']:8,.0f} steps/s ({rate['min']:,.0f}–{rate['max']:,.0f}), "
             f"{within:,.0f} with compiling, {learning['median']:,.0f} "
-            f"({learning['min']:,.0f}–{learning['max']:,.0f}) while it learns, "
+            f"({learning['min']:,.0f}–{learning['max']:,.0f}) while learning, "
             f"{total['median']:.1f} s from prompt to end ({total['min']:.1f}–{total['max']:.1f})"
         )
     for name, ratio in ratios.items():
         print(
             f"ratio to {name}: {ratio['steps_per_s']:.2f} in steps/s, "
-            f"{ratio['while_learning']:.2f} while it learns, "
-            f"{ratio['with_compiling']:.2f} with compiling, {ratio['total']:.2f} in all"
+            f"{ratio['while_learning']:.2f} while learning, "
+            f"{ratio['with_compiling']:.2f} with compiling, {ratio['total']:.2f} in total"
         )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0

@@ -1,10 +1,10 @@
-"""CPU time of a step's bookkeeping: one transition stored, one launch made of an empty update.
+"""CPU time of a step's bookkeeping: storing one transition and launching an empty update.
 
     python -m bench step-budget
 
-Rows, draws, noise and metrics of SAC with HalfCheetah-v5's shapes and a replay buffer on the
-device, which is the CPU here. Environment, acting and the update are left out. Exits with 1 where
-the median exceeds the limit.
+The step has the rows, draws, noise and metrics of SAC with HalfCheetah-v5's shapes and a replay
+buffer on the device, which is the CPU here. It has no environment, acting or update. Exits with 1
+if the median exceeds the limit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 LIMIT_US = 40.0
 
 
-class Parts(NamedTuple):
+class StepParts(NamedTuple):
     """A training without an environment, an acting policy and an update.
 
     Attributes:
-        step: stores `fragment` and makes a launch whose update does nothing.
-        launches: makes it, with the replay buffer.
+        step: function that stores `fragment` and makes a launch with an empty update.
+        launches: launches with the replay buffer.
         fragment: one transition.
     """
 
@@ -38,18 +38,18 @@ class Parts(NamedTuple):
     fragment: Fragment
 
 
-def make_parts() -> Parts:
-    """Return what a step consists of."""
+def make_parts() -> StepParts:
+    """Return the parts of a step."""
     from bench.accelerate.rows import ROWS
     from bench.accelerate.updates import make_launches
     from hotloop.types import Fragment
 
     row = ROWS["sac"]
-    # Small batches: random numbers are drawn by the device, and that is the CPU here.
+    # Small batches, because the device that draws random numbers is the CPU here.
     row = row._replace(options={**row.options, "batch_size": 8})
     _, launches = make_launches(row, "eager", torch.device("cpu"))
-    launches.make(1, None)  # checks the updates, and makes the log of their metrics
-    for launch in launches.all:
+    launches.run(1, None)  # checks the updates and makes the log of metrics
+    for launch in launches.distinct:
         launch.execution = lambda bound: ()
     replay = launches.replay
     (obs_shape, obs_dtype), (_, size) = row.obs, row.action
@@ -61,10 +61,10 @@ def make_parts() -> Parts:
     def step() -> None:
         replay.store(fragment)
         if launches.is_full:
-            launches.read()
-        launches.make(1, None)
+            launches.drain_log()
+        launches.run(1, None)
 
-    return Parts(step, launches, fragment)
+    return StepParts(step, launches, fragment)
 
 
 def main() -> int:
@@ -72,14 +72,14 @@ def main() -> int:
     argparse.ArgumentParser(prog="python -m bench step-budget", description=__doc__).parse_args()
     torch.set_num_threads(1)
     step, count = make_parts().step, 64
-    taken: list[float] = []
+    durations_us: list[float] = []
     for _ in range(200):
-        began = time.thread_time_ns()
+        start_ns = time.thread_time_ns()
         for _ in range(count):
             step()
-        taken.append((time.thread_time_ns() - began) / 1e3 / count)
-    median_us, least_us = statistics.median(taken), min(taken)
+        durations_us.append((time.thread_time_ns() - start_ns) / 1e3 / count)
+    median_us, least_us = statistics.median(durations_us), min(durations_us)
     is_good = median_us <= LIMIT_US
     verdict = "" if is_good else " FAILED"
-    print(f"{median_us:.1f} µs a step, at least {least_us:.1f} (limit {LIMIT_US:.0f} µs){verdict}")
+    print(f"{median_us:.1f} µs per step, minimum {least_us:.1f} (limit {LIMIT_US:.0f} µs){verdict}")
     return int(not is_good)

@@ -1,25 +1,24 @@
-"""Sweeps: the same trials one after another, over processes, in lanes, and as others run them.
+"""Sweeps: the same trials one after another, over processes, in lanes, and by other programs.
 
     python -m bench sweep
     python -m bench sweep --rounds 1 --trials 8 --timesteps 8192
 
-Trials of PPO on CartPole, whose learning rates are drawn at random, each with one seed. Ways take
-turns; each is a command of its own, from its start to its end:
+The trials are PPO on CartPole with random learning rates, one seed each. The ways alternate. Each
+is measured as a command from its start to its end:
 
 - `1 process`, `2 processes`: `hotloop sweep` with `--jobs`.
 - `1 process, lanes`, `2 processes, lanes`: the same with `--lanes`.
-- `a process a trial`: `hotloop train` for each, two at a time, as one would without a sweep.
-- `Optuna, Stable-Baselines3`: a process for each trial, two at a time, as rl-zoo does it: imports,
-  environments and all, with the same hyper-parameters and one thread each.
-- `Ray`: `hotloop sweep --backend ray`, two at a time; the start of a local Ray counts.
-- `Ray Tune, Stable-Baselines3`: Tune's own program, two at a time, its processes used again.
+- `a process a trial`: `hotloop train` for each trial, two at a time.
+- `Optuna, Stable-Baselines3`: a process for each trial, two at a time, as in rl-zoo, with imports
+  and environments, the same hyper-parameters and one thread each.
+- `Ray`: `hotloop sweep --backend ray`, two at a time, including the start of a local Ray.
+- `Ray Tune, Stable-Baselines3`: Tune's own program, two at a time, with reused processes.
 
-Drawn to docs/sweep-scaling.png: the speed-up by processes, with Amdahl's curves.
+Plot: docs/sweep-scaling.png, the speed-up by processes with Amdahl's curves.
 
-Stored in `sweep.json`, of other sizes in `sweep_<trials>x<steps>.json`: `ways`, by name: `about`,
-`seconds`; `serial`, the share of the work that does not get faster with processes, by Amdahl's law
-of 1 and 2; `overhead_s`, what a trial of `1 process` takes beyond its training, the sweep's start
-shared out among them.
+`sweep.json`, for other sizes `sweep_<trials>x<steps>.json`: `ways`, by name: `about`, `seconds`;
+`serial`, Amdahl's serial share from 1 and 2 processes; `overhead_s`, time of a trial of `1 process`
+beyond its training, including its share of the sweep's start.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ import numpy as np
 
 from bench import storage
 from bench.bandits.scaling import serial_share
-from bench.markdown import scaled, table, times
+from bench.markdown import format_figure, format_ratio, table
 from bench.measuring import spread
 from hotloop.sweeps import Results
 
@@ -88,39 +87,44 @@ assert not results.errors, results.errors
 
 
 def rates(count: int) -> list[float]:
-    """Learning rates of the trials."""
+    """Return the learning rates of the trials."""
     return (10.0 ** np.random.default_rng(0).uniform(-4, -2, count)).tolist()
 
 
 def sweep(
-    count: int, steps: int, jobs: int, lanes: int, *more: str, beyond: list[float] | None = None
+    count: int,
+    steps: int,
+    jobs: int,
+    lanes: int,
+    *extra: str,
+    overheads_s: list[float] | None = None,
 ) -> float:
-    """Seconds of `hotloop sweep`, with more options; `beyond` takes those beyond trainings."""
+    """Return the seconds of `hotloop sweep`; append those beyond trainings to `overheads_s`."""
     with tempfile.TemporaryDirectory() as folder:
         options = {**_SETTINGS, "total_timesteps": steps, "env_id": "CartPole-v1"}
-        given = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
+        arguments = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
         space = f"learning_rate={','.join(map(repr, rates(count)))}"
-        command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *given, space]
+        command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *arguments, space]
         command += ["--sampler", "grid", "--jobs", str(jobs), "--lanes", str(lanes)]
-        command += ["--file", str(Path(folder) / "sweep.sqlite"), *more]
-        began = time.perf_counter()
+        command += ["--file", str(Path(folder) / "sweep.sqlite"), *extra]
+        start_s = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
-        took = time.perf_counter() - began
-        if beyond is not None:
+        duration_s = time.perf_counter() - start_s
+        if overheads_s is not None:
             results = Results(Path(folder) / "sweep.sqlite")
-            beyond.append(took - sum(one.seconds or 0.0 for one in results.runs()))
+            overheads_s.append(duration_s - sum(run.seconds or 0.0 for run in results.runs()))
             results.close()
-        return took
+        return duration_s
 
 
-def each(make: Callable[[float, str], list[str]], count: int, at_once: int = 2) -> float:
-    """Seconds of a process for each trial, some at a time."""
+def run_each(make: Callable[[float, str], list[str]], count: int, at_once: int = 2) -> float:
+    """Return the seconds of a process for each trial, `at_once` at a time."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        left, running = rates(count), []
-        while left or running:
-            while left and len(running) < at_once:
-                command = make(left.pop(), str(Path(folder) / f"{len(left)}"))
+        start_s = time.perf_counter()
+        pending, running = rates(count), []
+        while pending or running:
+            while pending and len(running) < at_once:
+                command = make(pending.pop(), str(Path(folder) / f"{len(pending)}"))
                 environment = {**os.environ, "OMP_NUM_THREADS": "1"}
                 running.append(
                     subprocess.Popen(
@@ -131,53 +135,56 @@ def each(make: Callable[[float, str], list[str]], count: int, at_once: int = 2) 
                     )
                 )
             time.sleep(0.01)
-            for process in [one for one in running if one.poll() is not None]:
+            for process in [
+                running_process for running_process in running if running_process.poll() is not None
+            ]:
                 assert process.returncode == 0, process.args
                 running.remove(process)
-        return time.perf_counter() - began
+        return time.perf_counter() - start_s
 
 
 def tune(count: int, steps: int) -> float:
-    """Seconds of Ray Tune's own program."""
+    """Return the seconds of Ray Tune's own program."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(_TUNE)
         command = [sys.executable, str(program), str(steps), *map(repr, rates(count))]
-        began = time.perf_counter()
+        start_s = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
-        return time.perf_counter() - began
+        return time.perf_counter() - start_s
 
 
 def hotloop_train(steps: int) -> Callable[[float, str], list[str]]:
-    """A command for each trial."""
+    """Return a function that makes the command of a trial."""
     options = {**_SETTINGS, "total_timesteps": steps, "env_id": "CartPole-v1"}
-    given = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
+    arguments = [f"--{name.replace('_', '-')}={x}" for name, x in options.items()]
 
     def make(rate: float, directory: str) -> list[str]:
-        own = [f"--learning-rate={rate!r}", f"--run-dir={directory}"]
-        return [sys.executable, "-m", "hotloop", "train", "ppo", *given, *own]
+        own_arguments = [f"--learning-rate={rate!r}", f"--run-dir={directory}"]
+        return [sys.executable, "-m", "hotloop", "train", "ppo", *arguments, *own_arguments]
 
     return make
 
 
 def sweep_table() -> str:
-    """One row for each way, of many short trials and of some longer ones."""
-    rows = [["trials of PPO CartPole-v1", "", "s", "a trial, s", "times one after another"]]
+    """Return a table with one row per way, for short and for longer trials."""
+    rows = [["trials of PPO CartPole-v1", "", "time, s", "time per trial, s"]]
+    rows[0] += ["speed-up over one after another"]
     for name in ("sweep", "sweep_20x102400"):
         stored = storage.load(name)
-        one = stored["ways"]["1 process"]["seconds"]["median"]
-        about = f"{stored['trials']} of {stored['timesteps']:,} steps"
+        single_s = stored["ways"]["1 process"]["seconds"]["median"]
+        label = f"{stored['trials']} of {stored['timesteps']:,} steps"
         for way in stored["ways"].values():
             seconds = way["seconds"]
             each_s = seconds["median"] / stored["trials"]
-            ratio = times(one / seconds["median"])
-            rows.append([about, way["about"], scaled(seconds, 1.0), f"{each_s:.2f}", ratio])
-            about = ""
+            ratio = format_ratio(single_s / seconds["median"])
+            rows.append([label, way["about"], format_figure(seconds, 1.0), f"{each_s:.2f}", ratio])
+            label = ""
     return table(*rows)
 
 
 def draw() -> None:
-    """Draw the speed-up by processes that was measured, and Amdahl's curves through it."""
+    """Draw the measured speed-up by processes with Amdahl's curves."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -192,12 +199,12 @@ def draw() -> None:
             number: stored["ways"][way]["seconds"]["median"]
             for number, way in ((1, "1 process"), (2, "2 processes"))
         }
-        serial, about = stored["serial"], f"{stored['trials']} × {stored['timesteps']:,} steps"
+        serial, label = stored["serial"], f"{stored['trials']} × {stored['timesteps']:,} steps"
         curve = 1 / (serial + (1 - serial) / numbers)
-        axes.plot(numbers, curve, color=color, label=f"{about}: {serial:.0%} serial")
+        axes.plot(numbers, curve, color=color, label=f"{label}: {serial:.0%} serial")
         ups = [seconds[1] / x for x in seconds.values()]
         axes.plot(list(seconds), ups, "o", color=color)
-    axes.set(xlabel="processes", ylabel="times one process", xscale="log", yscale="log")
+    axes.set(xlabel="processes", ylabel="speed-up over one process", xscale="log", yscale="log")
     axes.set_xticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
     axes.set_yticks([1, 2, 4, 8, 16], ["1", "2", "4", "8", "16"])
     axes.minorticks_off()
@@ -207,7 +214,7 @@ def draw() -> None:
 
 
 def main() -> int:
-    """Measure, print, store."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(
         prog="python -m bench sweep",
         description=__doc__,
@@ -217,12 +224,15 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--timesteps", type=int, default=20_480)
     parser.add_argument("--lanes", type=int, default=4)
-    parser.add_argument("--way", action="append", help="1 process, 2 processes …; again for more")
+    parser.add_argument("--way", action="append", help="1 process, 2 processes …; repeat for more")
     options = parser.parse_args()
     count, steps, lanes = options.trials, options.timesteps, options.lanes
-    beyond: list[float] = []
+    overheads_s: list[float] = []
     ways: dict[str, tuple[str, Callable[[], float]]] = {
-        "1 process": ("one after another", lambda: sweep(count, steps, 1, 1, beyond=beyond)),
+        "1 process": (
+            "one after another",
+            lambda: sweep(count, steps, 1, 1, overheads_s=overheads_s),
+        ),
         "2 processes": ("two processes", lambda: sweep(count, steps, 2, 1)),
         "1 process, lanes": (f"one process, {lanes} lanes", lambda: sweep(count, steps, 1, lanes)),
         "2 processes, lanes": (
@@ -231,11 +241,11 @@ def main() -> int:
         ),
         "a process a trial": (
             "`hotloop train` for each, two at a time",
-            lambda: each(hotloop_train(steps), count),
+            lambda: run_each(hotloop_train(steps), count),
         ),
         "sb3": (
             "Stable-Baselines3 and Optuna, a process for each, two at a time",
-            lambda: each(
+            lambda: run_each(
                 lambda rate, _: [sys.executable, "-c", _SB3, repr(rate), str(steps)], count
             ),
         ),
@@ -245,25 +255,30 @@ def main() -> int:
         ),
         "tune": ("Stable-Baselines3 and Ray Tune, two at a time", lambda: tune(count, steps)),
     }
-    asked = options.way or list(ways)
-    for shared in (1, lanes):  # updates are compiled once, for all
+    chosen_ways = options.way or list(ways)
+    for shared in (1, lanes):  # compile the updates once
         sweep(shared, steps, 1, shared, "--execution", "compile")
-    taken: dict[str, list[float]] = {name: [] for name in ways if name in asked}
+    durations_s: dict[str, list[float]] = {name: [] for name in ways if name in chosen_ways}
     for number in range(options.rounds):
-        for name in list(taken)[:: 1 if number % 2 == 0 else -1]:
-            taken[name].append(ways[name][1]())
-            print(f"  {name}: {taken[name][-1]:.1f} s", flush=True)
+        for name in list(durations_s)[:: 1 if number % 2 == 0 else -1]:
+            durations_s[name].append(ways[name][1]())
+            print(f"  {name}: {durations_s[name][-1]:.1f} s", flush=True)
     result: dict[str, Any] = {
-        name: {"about": ways[name][0], "seconds": spread(series)} for name, series in taken.items()
+        name: {"about": ways[name][0], "seconds": spread(series)}
+        for name, series in durations_s.items()
     }
     if not {"1 process", "2 processes"} <= result.keys():
-        print("stored is what has both `1 process` and `2 processes`")
+        print("not stored: this needs both `1 process` and `2 processes`")
         return 0
-    one, two = (result[name]["seconds"]["median"] for name in ("1 process", "2 processes"))
-    serial = serial_share({1: one, 2: two})
+    single_s, double_s = (
+        result[name]["seconds"]["median"] for name in ("1 process", "2 processes")
+    )
+    serial = serial_share({1: single_s, 2: double_s})
     for name, way in result.items():
-        print(f"{name:22} {json.dumps(way['seconds'])}, {one / way['seconds']['median']:.2f} ×")
-    overhead_s = statistics.median(beyond) / count
+        print(
+            f"{name:22} {json.dumps(way['seconds'])}, {single_s / way['seconds']['median']:.2f} ×"
+        )
+    overhead_s = statistics.median(overheads_s) / count
     print(f"serial by Amdahl's law: {serial:.1%}; a trial beyond its training: {overhead_s:.3f} s")
     is_usual = (count, steps) == (parser.get_default("trials"), parser.get_default("timesteps"))
     storage.save(

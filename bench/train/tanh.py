@@ -2,9 +2,8 @@
 
     python -m bench tanh
 
-x P(x²) / Q(x²) is fitted to tanh on (0, 9] with the least possible largest relative error: the
-problem made linear by the denominator of the round before, and the weights raised where the error
-is large.
+x P(x²) / Q(x²) is fitted to tanh on (0, 9] with minimal largest relative error. Each round solves a
+linear problem with the previous denominator and raises the weights where the error is large.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ BOUND = 9.0
 
 
 def fit(degree_p: int, degree_q: int, rounds: int = 2000) -> tuple[float, Array, Array]:
-    """Largest relative error, and the coefficients of P and Q in x², constant first."""
+    """Return the largest relative error, and the coefficients of P and Q in x², constant first."""
     x = np.linspace(1e-3, BOUND, 6000)
     target = np.tanh(x)
-    # Scaled to [0, 1], so that the powers stay comparable.
+    # Scale to [0, 1] so that the powers are comparable.
     powers = (x / BOUND)[:, None] ** (2 * np.arange(max(degree_p, degree_q) + 1))
     columns = np.concatenate(
         [(x / target)[:, None] * powers[:, : degree_p + 1], -powers[:, 1 : degree_q + 1]], axis=1

@@ -1,11 +1,11 @@
-"""Final weights of short eager trainings: stored once, compared after a change of the code.
+"""Bitwise comparison of the final weights of short eager trainings before and after a change.
 
-    python -m bench weights --store     # before
-    python -m bench weights             # after: which of them are the same, bit for bit
+    python -m bench weights --store     # before the change
+    python -m bench weights             # after the change
 
-What is compared are hashes: of what each policy says to fixed observations, and of every array of
-numbers that its last checkpoint needs to go on. Another machine, or another build of the libraries,
-may give other bits; results are compared on the machine that stored them.
+Hashes are compared: of each policy's outputs for fixed observations, and of every floating-point
+array in its last checkpoint. Results differ between machines and builds of the libraries, so
+compare on the machine that stored them.
 """
 
 from __future__ import annotations
@@ -66,51 +66,51 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def train(case: str, folder: str) -> dict[str, Any]:
-    """The hashes of one training."""
+    """Train a case; return its hashes."""
     from hotloop.runs import RunDirectory
 
     name, options = CASES[case]
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
-    given: dict[str, Any] = {"execution": "eager", "runs_dir": folder, "seed": 3}
+    base_options: dict[str, Any] = {"execution": "eager", "runs_dir": folder, "seed": 3}
     if name == "ppo":
-        given |= {**_PPO, "learning_rate": 1e-3}
+        base_options |= {**_PPO, "learning_rate": 1e-3}
     else:
-        given |= {**_REPLAY, **(_PENDULUM if name != "dqn" else _DQN)}
-    result = algorithm.train(algorithm.Config(**{**given, **options}), progress=False)
+        base_options |= {**_REPLAY, **(_PENDULUM if name != "dqn" else _DQN)}
+    result = algorithm.train(algorithm.Config(**{**base_options, **options}), progress=False)
     policy = result.policy
     generator = np.random.default_rng(0)
     obs = generator.standard_normal((64, *policy.network.obs_spec.shape), np.float32)
-    said = [policy.head(obs)] + ([policy.value(obs)] if policy.has_value else [])
+    outputs = [policy.head(obs)] + ([policy.value(obs)] if policy.has_value else [])
     arrays = RunDirectory.open(result.run_dir).checkpoints.load().arrays()
     numbers = [x for x in arrays.values() if x.dtype.kind == "f" and x.size > 1]
-    return {"policy": [_hash(x) for x in said], "arrays": sorted({_hash(x) for x in numbers})}
+    return {"policy": [_hash(x) for x in outputs], "arrays": sorted({_hash(x) for x in numbers})}
 
 
 def main() -> int:
-    """Train all cases; store or compare."""
+    """Train all cases, and store or compare the hashes."""
     parser = argparse.ArgumentParser(prog="python -m bench weights", description=__doc__)
-    parser.add_argument("--store", action="store_true", help="store them as what is right")
+    parser.add_argument("--store", action="store_true", help="store the hashes as reference")
     parser.add_argument("--only", nargs="+", default=list(CASES), metavar="CASE")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     stored = {} if options.store else storage.load("weights")["cases"]
-    found: dict[str, Any] = {}
+    cases: dict[str, Any] = {}
     num_other = 0
     for case in options.only:
         with tempfile.TemporaryDirectory() as folder:
-            found[case] = train(case, folder)
+            cases[case] = train(case, folder)
         verdict = "stored"
         if not options.store:
             expected = stored[case]
-            is_same = found[case]["policy"] == expected["policy"]
-            lost = set(expected["arrays"]) - set(found[case]["arrays"])
+            is_same = cases[case]["policy"] == expected["policy"]
+            lost = set(expected["arrays"]) - set(cases[case]["arrays"])
             verdict = "same" if is_same and not lost else "DIFFERS"
             if is_same and lost:
                 verdict += f" in {len(lost)} of {len(expected['arrays'])} arrays"
             num_other += verdict != "same"
         print(f"{case:24} {verdict}", flush=True)
     if options.store:
-        print(storage.save("weights", {"cases": found}))
+        print(storage.save("weights", {"cases": cases}))
     return num_other
 
 

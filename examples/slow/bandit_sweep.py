@@ -4,11 +4,11 @@
     hotloop profile examples/slow/bandit_sweep.py --fix config
     hotloop profile examples/slow/bandit_sweep.py --healthy
 
-* config: the configuration file's objects, omegaconf's, hold what the loop reads and writes;
-* logging: debug messages are f-strings, made for nobody;
-* argmax: the post's own, of lists, with ties drawn at random.
+* config: the loop reads and writes values in omegaconf's configuration objects.
+* logging: debug messages are f-strings, formatted although logging discards them.
+* argmax: the maximum is searched in Python lists, with ties drawn at random.
 
-`--fix` removes one of them, and can be repeated; `--healthy` removes all.
+`--fix` removes one of them and can be repeated. `--healthy` removes all.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Agent:
         self.counts = np.zeros(num_arms, np.int64)
 
     def argmax(self):
-        """The arm of the largest value, drawn among equals."""
+        """Return the arm with the largest value. Ties are broken at random."""
         values = np.array(list(self.values.values()))
         best = np.argwhere(values == np.max(values)).flatten().tolist()
-        at = self.rng.choice(best) if len(best) > 1 else best[0]
-        return list(self.values.keys())[at]
+        index = self.rng.choice(best) if len(best) > 1 else best[0]
+        return list(self.values.keys())[index]
 
     def choose(self):
         if self.rng.random() < self.settings["agent"]["epsilon"]:
@@ -55,7 +55,7 @@ class Agent:
 
 
 def play(seed, settings, num_steps, num_draws, fixed):
-    """One run's mean reward."""
+    """Return the mean reward of one run."""
     rng, num_arms = np.random.default_rng(seed), len(settings["values"])
     agent = Agent(settings, num_arms, rng, fixed)
     true_values = rng.normal(settings["bandit"]["mean"], 1.0, num_arms)
@@ -71,12 +71,12 @@ def play(seed, settings, num_steps, num_draws, fixed):
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--healthy", action="store_true", help="fix all")
+    parser.add_argument("--healthy", action="store_true", help="fix all three causes")
     parser.add_argument("--fix", action="append", choices=CAUSES, default=[])
     parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--arms", type=int, default=10)
-    parser.add_argument("--draws", type=int, default=1, help="of a reward, averaged")
+    parser.add_argument("--draws", type=int, default=1, help="draws averaged to a reward")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     fixed = frozenset(CAUSES if options.healthy else options.fix)
@@ -84,14 +84,14 @@ def main():
     settings = OmegaConf.create({**SETTINGS, "values": values})
     if "config" in fixed:
         settings = OmegaConf.to_container(settings)
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     with ProcessPoolExecutor(options.workers, mp_context=get_context("fork")) as pool:
         results = [
             pool.submit(play, seed, settings, options.steps, options.draws, fixed)
             for seed in range(options.runs)
         ]
         mean = np.mean([result.result() for result in results])
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_s
     print(f"{options.runs} runs × {options.steps} steps: mean reward {mean:.3f}, {seconds:.2f} s")
 
 

@@ -1,13 +1,13 @@
-"""Q-learning with priorities, whose update takes numbers out of tensors one by one.
+"""Q-learning with priorities, whose update reads numbers from tensors one by one.
 
     hotloop profile examples/slow/eager_update.py
     hotloop profile examples/slow/eager_update.py --fix tiny
     hotloop profile examples/slow/eager_update.py --healthy
 
-* sync: new priorities are fetched with `.item()`, a transition at a time, before the next update;
-* tiny: the target of each transition is worked out by itself, in a loop of tiny operations.
+* sync: `.item()` fetches the new priority of each transition, before the next update.
+* tiny: a loop of tiny operations computes the target of each transition.
 
-`--fix` removes one of them, and can be repeated; `--healthy` removes both.
+`--fix` removes one of them and can be repeated. `--healthy` removes both.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Learner:
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--healthy", action="store_true", help="fix both")
+    parser.add_argument("--healthy", action="store_true", help="fix both causes")
     parser.add_argument("--fix", action="append", choices=CAUSES, default=[])
     parser.add_argument("--updates", type=int, default=1200)
     parser.add_argument("--batch", type=int, default=256)
@@ -77,22 +77,22 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rng, num = np.random.default_rng(0), 20_000
+    rng, num_transitions = np.random.default_rng(0), 20_000
     fields = (
-        torch.randn(num, OBS),
-        torch.randint(ACTIONS, (num,)),
-        torch.randn(num),
-        (torch.rand(num) < 0.01).float(),
-        torch.randn(num, OBS),
+        torch.randn(num_transitions, OBS),
+        torch.randint(ACTIONS, (num_transitions,)),
+        torch.randn(num_transitions),
+        (torch.rand(num_transitions) < 0.01).float(),
+        torch.randn(num_transitions, OBS),
     )
     fixed = frozenset(CAUSES if options.healthy else options.fix)
-    learner = Learner(options.width, num, fixed)
-    began = time.perf_counter()
+    learner = Learner(options.width, num_transitions, fixed)
+    start_s = time.perf_counter()
     for _ in range(options.updates):
-        shares = np.cumsum(learner.priorities)
-        index = np.searchsorted(shares, rng.random(options.batch) * shares[-1])
+        sums = np.cumsum(learner.priorities)
+        index = np.searchsorted(sums, rng.random(options.batch) * sums[-1])
         learner.update(index, *(field[index] for field in fields))
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_s
     print(f"{options.updates} updates: {seconds:.2f} s, {options.updates / seconds:,.0f} a second")
 
 

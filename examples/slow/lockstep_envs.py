@@ -1,10 +1,10 @@
-"""Environments whose steps take 3 ms, one in ten 100 ms, stepped all together.
+"""Environments that step together. A step takes 3 ms, one step in ten takes 100 ms.
 
     hotloop profile examples/slow/lockstep_envs.py
     hotloop profile examples/slow/lockstep_envs.py --healthy
 
-Stable-Baselines3's SubprocVecEnv waits for the slowest environment at every step. In the twin every
-process collects fragments of many steps by itself, and whoever is ready goes on.
+Stable-Baselines3's SubprocVecEnv waits for the slowest environment at every step. In the healthy
+twin, each process collects fragments of many steps by itself, without waiting for the others.
 """
 
 from __future__ import annotations
@@ -45,46 +45,46 @@ def learn(weights, obs, reward):
     weights += 1e-3 * (obs * (reward - reward.mean())[:, None]).mean(0)
 
 
-def in_lockstep(options, weights):
+def run_in_lockstep(options, weights):
     envs = SubprocVecEnv(
         [lambda seed=seed: Simulator(seed, options) for seed in range(options.envs)],
         start_method="fork",
     )
     obs = envs.reset()
     for _ in range(options.steps // FRAGMENT):
-        seen, rewards = [], []
+        observations, rewards = [], []
         for _ in range(FRAGMENT):
-            seen.append(obs)
+            observations.append(obs)
             obs, reward, _, _ = envs.step(choose(weights, obs))
             rewards.append(reward)
-        learn(weights, np.concatenate(seen), np.concatenate(rewards))
+        learn(weights, np.concatenate(observations), np.concatenate(rewards))
     envs.close()
 
 
-def collect(seed, options, shared, left, fragments):
-    """A process: whole fragments by itself, as long as there are some left to be made."""
+def collect(seed, options, shared, remaining, fragments):
+    """Collect fragments in one process, until the shared number of remaining ones is 0."""
     env = Simulator(seed, options)
     obs, _ = env.reset()
     weights = np.frombuffer(shared)
     while True:
-        with left.get_lock():
-            if left.value == 0:
+        with remaining.get_lock():
+            if remaining.value == 0:
                 return
-            left.value -= 1
-        seen, rewards = [], []
+            remaining.value -= 1
+        observations, rewards = [], []
         for _ in range(FRAGMENT):
-            seen.append(obs)
+            observations.append(obs)
             obs, reward, *_ = env.step(choose(weights, obs))
             rewards.append(reward)
-        fragments.put((np.array(seen), np.array(rewards)))
+        fragments.put((np.array(observations), np.array(rewards)))
 
 
-def by_fragments(options, weights):
+def run_by_fragments(options, weights):
     context = get_context("fork")
     shared = context.RawArray("d", weights.tolist())
     num_fragments = options.steps // FRAGMENT * options.envs
-    left, fragments = context.Value("i", num_fragments), context.Queue()
-    arguments = options, shared, left, fragments
+    remaining, fragments = context.Value("i", num_fragments), context.Queue()
+    arguments = options, shared, remaining, fragments
     workers = [
         context.Process(target=collect, args=(seed, *arguments)) for seed in range(options.envs)
     ]
@@ -101,14 +101,14 @@ def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--healthy", action="store_true", help="collect fragments")
     parser.add_argument("--envs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=400, help="of each environment")
+    parser.add_argument("--steps", type=int, default=400, help="steps of each environment")
     parser.add_argument("--fast-ms", type=float, default=3.0)
     parser.add_argument("--slow-ms", type=float, default=100.0)
     parser.add_argument("--slow-share", type=float, default=0.1)
     options = parser.parse_args()
-    began = time.perf_counter()
-    (by_fragments if options.healthy else in_lockstep)(options, np.zeros(4))
-    seconds = time.perf_counter() - began
+    start_s = time.perf_counter()
+    (run_by_fragments if options.healthy else run_in_lockstep)(options, np.zeros(4))
+    seconds = time.perf_counter() - start_s
     total = options.steps // FRAGMENT * FRAGMENT * options.envs
     print(f"{total:,} steps: {seconds:.2f} s, {total / seconds:,.0f} a second")
 

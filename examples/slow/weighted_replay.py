@@ -1,10 +1,10 @@
-"""SAC that draws in proportion to return, and goes through the whole buffer for it.
+"""SAC that samples in proportion to return, and reads its whole buffer for each batch.
 
     hotloop profile examples/slow/weighted_replay.py
     hotloop profile examples/slow/weighted_replay.py --healthy
 
-Every update asks for the least return and for the sum of all weights, though one step changes few
-of them; so it takes the longer, the fuller the buffer is. The twin keeps sums in a tree.
+Each update computes the smallest return and the sum of all weights, although a step changes few of
+them. So updates get slower as the buffer fills. The healthy twin keeps the sums in a tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OBS, ACTIONS, ALPHA, GAMMA, TAU = 8, 2, 0.2, 0.99, 0.005
 
 
 class ReplayBuffer:
-    """Draws without repetition with p = w / Σ w, w = B + |min(min B, 0)| of the returns B."""
+    """Samples without replacement, p = w / Σ w, w = B + |min(min B, 0)|, from the returns B."""
 
     def __init__(self, capacity, rng):
         self.rng = rng
@@ -50,7 +50,7 @@ class ReplayBuffer:
 
 
 class TreeReplayBuffer(ReplayBuffer):
-    """The same law: of a subtree, the weight is Σ B + |m| · count, whatever m becomes."""
+    """The same distribution: a subtree has the weight Σ B + |m| · count, even if m changes."""
 
     def __init__(self, capacity, rng):
         super().__init__(capacity, rng)
@@ -66,23 +66,23 @@ class TreeReplayBuffer(ReplayBuffer):
         while first > 1:
             first, last = first // 2, (last + 1) // 2
             for tree in (self.sums, self.counts):
-                below = tree[2 * first : 2 * last]
-                tree[first:last] = below[::2] + below[1::2]
+                children = tree[2 * first : 2 * last]
+                tree[first:last] = children[::2] + children[1::2]
 
     def draw(self, batch_size):
-        shift, drawn = abs(self.lowest), np.zeros(0, np.int64)
-        while len(drawn) < batch_size:
-            rest = self.rng.random(batch_size) * (self.sums[1] + shift * self.counts[1])
+        shift, index = abs(self.lowest), np.zeros(0, np.int64)
+        while len(index) < batch_size:
+            weight = self.rng.random(batch_size) * (self.sums[1] + shift * self.counts[1])
             node = np.ones(batch_size, np.int64)
             while node[0] < self.num_leaves:
                 node *= 2
-                left = self.sums[node] + shift * self.counts[node]
-                is_right = rest >= left
-                rest -= left * is_right
+                left_weight = self.sums[node] + shift * self.counts[node]
+                is_right = weight >= left_weight
+                weight -= left_weight * is_right
                 node += is_right
-            drawn = np.append(drawn, np.minimum(node - self.num_leaves, self.size - 1))
-            drawn = drawn[np.sort(np.unique(drawn, return_index=True)[1])]
-        return drawn[:batch_size]
+            index = np.append(index, np.minimum(node - self.num_leaves, self.size - 1))
+            index = index[np.sort(np.unique(index, return_index=True)[1])]
+        return index[:batch_size]
 
 
 def network(num_inputs, num_outputs, width):
@@ -131,12 +131,12 @@ class Sac:
         loss.backward()
         self.actor_optimizer.step()
         with torch.no_grad():
-            ours, theirs = list(self.critics.parameters()), list(self.targets.parameters())
-            torch._foreach_lerp_(theirs, ours, TAU)
+            params, targets = list(self.critics.parameters()), list(self.targets.parameters())
+            torch._foreach_lerp_(targets, params, TAU)
 
 
 def simulate(rng, obs):
-    """Many simulators' step, all at once."""
+    """Step many simulators at once."""
     action = rng.uniform(-1, 1, (len(obs), ACTIONS)).astype(np.float32)
     next_obs = 0.9 * obs + 0.1 * rng.standard_normal(obs.shape, np.float32)
     return action, action.sum(1), next_obs, rng.normal(1000.0, 800.0, len(obs))
@@ -144,25 +144,25 @@ def simulate(rng, obs):
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--healthy", action="store_true", help="draw by a tree")
+    parser.add_argument("--healthy", action="store_true", help="sample with a tree of sums")
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--rows", type=int, default=4000, help="transitions between two updates")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--width", type=int, default=256, help="of the networks")
+    parser.add_argument("--width", type=int, default=256, help="width of the hidden layers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
-    kind = TreeReplayBuffer if options.healthy else ReplayBuffer
-    replay, sac = kind(options.updates * options.rows, rng), Sac(options.width)
+    buffer_class = TreeReplayBuffer if options.healthy else ReplayBuffer
+    replay, sac = buffer_class(options.updates * options.rows, rng), Sac(options.width)
     obs = rng.standard_normal((options.rows, OBS), np.float32)
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     for _ in range(options.updates):
         action, reward, next_obs, returns = simulate(rng, obs)
         replay.add(obs, action, reward, next_obs, returns)
         sac.update(*replay.sample(options.batch))
         obs = next_obs
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_s
     print(f"{options.updates} updates, {replay.size:,} transitions: {seconds:.2f} s")
 
 

@@ -1,7 +1,6 @@
-"""hotloop: reinforcement learning with a fast training loop, and a profiler that says why a loop is
-not faster.
+"""hotloop: reinforcement learning with a fast training loop, and a profiler for slow loops.
 
-Public names are loaded when they are first used, so that `import hotloop` costs no torch.
+Public names are loaded on first use, so that `import hotloop` does not import torch.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from hotloop.envs import make_vec
     from hotloop.ops import gae
     from hotloop.timing import Timing, span
-    from hotloop.training.trained import evaluate, load
+    from hotloop.training.trained_policy import evaluate, load
 
 __version__ = "0.1.0"
 
@@ -21,9 +20,9 @@ __all__ = ["Timing", "__version__", "evaluate", "gae", "load", "make_vec", "span
 
 _PUBLIC = {
     "Timing": "hotloop.timing",
-    "evaluate": "hotloop.training.trained",
+    "evaluate": "hotloop.training.trained_policy",
     "gae": "hotloop.ops",
-    "load": "hotloop.training.trained",
+    "load": "hotloop.training.trained_policy",
     "make_vec": "hotloop.envs",
     "span": "hotloop.timing",
 }

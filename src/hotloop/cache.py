@@ -1,15 +1,16 @@
-"""A cache of files that take long to make, as compiled updates do: kept between processes.
+"""A cache on disk for files that are slow to create, such as compiled updates.
 
-A file is found by a key, which is a digest of all that it depends on; its name also holds the
-digest of its own bytes, which are held against it whenever it is taken. The directory is the user's
-own: one that others may write is not used.
+The key of a file is a digest of everything that its content depends on. The file's name also
+contains a digest of its bytes, which is checked before each use. The cache is not used if other
+users can write to its directory.
 
     path = find(key, ".pt2")
-    with to_be_made(key, ".pt2") as making:
-        path = making.found or making.keep(make())
+    if path is None:
+        with creating(key, ".pt2") as file:
+            path = file.existing or file.save(compile_update())
 
-Of several processes that want the same, one makes it and the others wait. Nothing is half there:
-what a killed one leaves has another name.
+If several processes need the same file, one creates it while the others wait. A file is written
+under a temporary name, so that a killed process leaves no partial file.
 """
 
 from __future__ import annotations
@@ -26,96 +27,95 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Longer than anything takes to be made: who has a lock for so long has been stopped.
-_PATIENCE_S = 600.0
-_MAKING = ".making-"
-# The folder of torch's compiler, and the variable that it is read from.
+# Creating a file takes less time: a process that holds a lock for longer is suspended.
+_LOCK_TIMEOUT_S = 600.0
+_TEMPORARY_PREFIX = ".making-"
+# The directory of torch's compiler, and the environment variable that sets it.
 _INDUCTOR, _INDUCTOR_VARIABLE = "inductor", "TORCHINDUCTOR_CACHE_DIR"
 
 
 def directory() -> Path:
-    """Where it is: `$HOTLOOP_CACHE`, else `$XDG_CACHE_HOME/hotloop`, else `~/.cache/hotloop`."""
-    own = os.environ.get("HOTLOOP_CACHE")
-    if own:
-        return Path(own)
+    """Return `$HOTLOOP_CACHE`, or else `$XDG_CACHE_HOME/hotloop` or `~/.cache/hotloop`."""
+    custom = os.environ.get("HOTLOOP_CACHE")
+    if custom:
+        return Path(custom)
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "hotloop"
 
 
 @dataclass
-class Shared:
-    """How many runs want what this process makes.
+class RunSharing:
+    """The number of runs that share a file which this process creates.
 
     Attributes:
-        runs: of a sweep, those that are alike.
+        runs: Runs of a sweep that use the same compiled update.
     """
 
     runs: int = 1
 
 
-SHARED = Shared()
+SHARING = RunSharing()
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A file that is kept.
+class CacheEntry:
+    """A file in the cache.
 
     Attributes:
-        size: bytes.
-        used_s: when it was last taken, or made, seconds since the epoch.
+        used_s: The time of its creation or last use, in seconds since the epoch.
     """
 
     path: Path
-    size: int
+    size_bytes: int
     used_s: float
 
 
-def kept() -> list[Kept]:
-    """All of them, the one that was used last first."""
-    found: list[Kept] = []
+def entries() -> list[CacheEntry]:
+    """Return all files in the cache, sorted by the time of last use, newest first."""
+    entries_found: list[CacheEntry] = []
     with contextlib.suppress(OSError):
         for path in directory().iterdir():
-            with contextlib.suppress(OSError):  # somebody else has cleared it
-                about = path.lstat()
-                if stat.S_ISREG(about.st_mode) and "-" in path.stem and path.name[0] != ".":
-                    found.append(Kept(path, about.st_size, about.st_mtime))
-                elif stat.S_ISDIR(about.st_mode) and path.name == _INDUCTOR:
+            with contextlib.suppress(OSError):  # another process has cleared it
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode) and "-" in path.stem and path.name[0] != ".":
+                    entries_found.append(CacheEntry(path, status.st_size, status.st_mtime))
+                elif stat.S_ISDIR(status.st_mode) and path.name == _INDUCTOR:
                     files = [file.lstat() for file in path.rglob("*") if file.is_file()]
                     size = sum(file.st_size for file in files)
-                    used_s = max([about.st_mtime, *(file.st_mtime for file in files)])
-                    found.append(Kept(path, size, used_s))
-    return sorted(found, key=lambda one: -one.used_s)
+                    used_s = max([status.st_mtime, *(file.st_mtime for file in files)])
+                    entries_found.append(CacheEntry(path, size, used_s))
+    return sorted(entries_found, key=lambda entry: -entry.used_s)
 
 
-def clear() -> list[Kept]:
-    """Remove all of them, and what killed processes have left; returns what is gone.
+def clear() -> list[CacheEntry]:
+    """Remove all files, including leftovers of killed processes, and return the removed entries.
 
     Raises:
-        OSError: one can't be removed.
+        OSError: A file cannot be removed.
     """
-    gone: list[Kept] = []
-    for one in kept():
+    removed: list[CacheEntry] = []
+    for entry in entries():
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(one.path) if one.path.is_dir() else one.path.unlink()
-            gone.append(one)
-    for rest in (*directory().glob(f"{_MAKING}*"), *directory().glob(".*.lock")):
-        if rest.is_dir():
-            shutil.rmtree(rest, ignore_errors=True)
+            shutil.rmtree(entry.path) if entry.path.is_dir() else entry.path.unlink()
+            removed.append(entry)
+    for leftover in (*directory().glob(f"{_TEMPORARY_PREFIX}*"), *directory().glob(".*.lock")):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
         else:
-            rest.unlink(missing_ok=True)
-    return gone
+            leftover.unlink(missing_ok=True)
+    return removed
 
 
 def find(key: str, suffix: str) -> Path | None:
-    """A file that is kept and whole; None: there is none. One that is damaged is removed."""
-    folder = _own_directory()
+    """Return the path of an intact file, or None. A damaged file is removed."""
+    folder = _private_directory()
     for path in sorted(folder.glob(f"{key}-*{suffix}")) if folder is not None else ():
         with contextlib.suppress(OSError):
-            about = path.lstat()
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                 continue
             if path.name == _name(key, path.read_bytes(), suffix):
-                with contextlib.suppress(OSError):  # it may be there to be read alone
+                with contextlib.suppress(OSError):  # the directory may be read-only
                     os.utime(path)
                 return path
             path.unlink()
@@ -123,36 +123,36 @@ def find(key: str, suffix: str) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Making:
-    """A file that is being made.
+class FileInProgress:
+    """A file that this process is about to create.
 
     Attributes:
-        found: the file, where another process has made it meanwhile.
+        existing: The path, if another process has created the file in the meantime.
     """
 
-    found: Path | None
+    existing: Path | None
     _folder: Path | None
     _key: str
     _suffix: str
     _exits: contextlib.ExitStack
 
-    def keep(self, content: bytes) -> Path:
-        """Write it, where it is kept if that is possible; returns where it is now.
+    def save(self, content: bytes) -> Path:
+        """Write the file and return its path.
 
-        Where there is no room, or none that is one's own, it is there as long as the context lasts.
+        If the cache is full or not usable, the file is temporary: it exists until the context ends.
 
         Raises:
-            OSError: temporary files can't be written either.
+            OSError: Temporary files cannot be written either.
         """
         if self._folder is not None:
             with contextlib.suppress(OSError):
-                aside = self._written(content, _MAKING, self._folder)
-                final = self._folder / aside.name
-                os.replace(aside, final)
+                temporary = self._write(content, _TEMPORARY_PREFIX, self._folder)
+                final = self._folder / temporary.name
+                os.replace(temporary, final)
                 return final
-        return self._written(content, "hotloop-", None)
+        return self._write(content, "hotloop-", None)
 
-    def _written(self, content: bytes, prefix: str, folder: Path | None) -> Path:
+    def _write(self, content: bytes, prefix: str, folder: Path | None) -> Path:
         directory = tempfile.mkdtemp(prefix=prefix, dir=folder)
         self._exits.callback(shutil.rmtree, directory, ignore_errors=True)
         path = Path(directory) / _name(self._key, content, self._suffix)
@@ -161,33 +161,35 @@ class Making:
 
 
 @contextlib.contextmanager
-def to_be_made(key: str, suffix: str, waits: Callable[[], None] = lambda: None) -> Iterator[Making]:
-    """Make a file that is not there: alone, or after another process has tried to.
+def creating(
+    key: str, suffix: str, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[FileInProgress]:
+    """Hold the lock of a missing file while the body creates it.
 
     Args:
-        waits: called if another process makes it.
+        on_wait: Called if another process is creating the file.
     """
-    folder = _own_directory()
+    folder = _private_directory()
     with contextlib.ExitStack() as exits:
-        found = None
+        existing = None
         if folder is not None:
-            is_first = exits.enter_context(_locked(folder / f".{key}.lock", waits))
-            found = None if is_first else find(key, suffix)
-        yield Making(found, folder, key, suffix, exits)
+            is_first = exits.enter_context(_locked(folder / f".{key}.lock", on_wait))
+            existing = None if is_first else find(key, suffix)
+        yield FileInProgress(existing, folder, key, suffix, exits)
 
 
 @contextlib.contextmanager
 def inductor_directory(default: str) -> Iterator[None]:
-    """Have torch's compiler keep its files here while the body runs.
+    """Make torch's compiler store its files in this cache while the body runs.
 
-    Its own default is a folder under /tmp, which others may have made first and which the next
-    start of the machine removes. A folder that the user has chosen stays.
+    The compiler's default is a directory under /tmp, which another user may own and which a reboot
+    removes. A directory that the user has set is not changed.
 
     Args:
-        default: the compiler's own default. Importing the compiler sets the variable to it.
+        default: The compiler's default. Importing the compiler sets the variable to it.
     """
-    folder, before = _own_directory(), os.environ.get(_INDUCTOR_VARIABLE)
-    is_default = before in (None, os.path.abspath(default))
+    folder, previous = _private_directory(), os.environ.get(_INDUCTOR_VARIABLE)
+    is_default = previous in (None, os.path.abspath(default))
     if folder is None or not is_default:
         yield
         return
@@ -197,20 +199,20 @@ def inductor_directory(default: str) -> Iterator[None]:
         yield
     finally:
         del os.environ[_INDUCTOR_VARIABLE]
-        if before is not None:
-            os.environ[_INDUCTOR_VARIABLE] = before
+        if previous is not None:
+            os.environ[_INDUCTOR_VARIABLE] = previous
 
 
-def _own_directory() -> Path | None:
-    """The directory, made where it is missing; None: others may write it, or it can't be made."""
+def _private_directory() -> Path | None:
+    """Create and return the directory, or return None if it is not private to this user."""
     path = directory()
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    is_own = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
-    return path if is_own and not about.st_mode & 0o022 else None
+    is_owned = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return path if is_owned and not status.st_mode & 0o022 else None
 
 
 def _name(key: str, content: bytes, suffix: str) -> str:
@@ -218,24 +220,24 @@ def _name(key: str, content: bytes, suffix: str) -> str:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, waits: Callable[[], None]) -> Iterator[bool]:
-    """Hold a lock, which ends with the process; gives whether nobody had it before."""
+def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
+    """Hold a file lock, and yield whether it was free at once. It ends with the process."""
     is_first = True
     with contextlib.ExitStack() as exits:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError:  # there is no room, or it is there to be read alone
+        except OSError:  # the disk is full, or the directory is read-only
             yield is_first
             return
         exits.callback(os.close, descriptor)
-        until = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < until:
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        while time.monotonic() < deadline:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except OSError:
                 if is_first:
-                    waits()
+                    on_wait()
                 is_first = False
                 time.sleep(0.1)
         yield is_first

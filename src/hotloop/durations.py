@@ -1,4 +1,4 @@
-"""Durations as people read them."""
+"""Durations as text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 
 def duration(seconds: float) -> str:
-    """1:05:09 or 5:09; a question mark where it is not known."""
+    """Return a duration such as 1:05:09 or 5:09, or a question mark if it is not finite."""
     if not math.isfinite(seconds):
         return "?"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"

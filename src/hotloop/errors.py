@@ -1,28 +1,28 @@
-"""Every exception that hotloop raises on purpose.
+"""The exceptions of hotloop.
 
     HotloopError
-    ├── ConfigError        an option or a combination of options makes no sense (ValueError)
-    ├── UnknownNameError   no environment, algorithm or option of that name (ValueError)
-    ├── ShapeError         arrays whose shapes or dtypes do not fit together (ValueError)
+    ├── ConfigError        an option or a combination of options is invalid (ValueError)
+    ├── UnknownNameError   no environment, algorithm or option has that name (ValueError)
+    ├── ShapeError         arrays with incompatible shapes or dtypes (ValueError)
     ├── SpaceError         an observation or action space that is not supported (ValueError)
-    ├── MissingExtraError  a library that an optional extra brings is not installed (ImportError)
-    ├── EnvironmentFailure an environment raised, or gave what its spaces rule out (RuntimeError)
-    │   ├── NonFiniteStep  it gave NaN or infinity, in steps that may have followed each other
-    │   └── MaskError      it tells no action mask, or a wrong one
+    ├── MissingExtraError  a library of an optional extra is not installed (ImportError)
+    ├── EnvironmentFailure an environment raised, or left its spaces (RuntimeError)
+    │   ├── NonFiniteStep  it returned NaN or infinity
+    │   └── MaskError      its action mask is missing or invalid
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
-    ├── UntrustedError     a run directory of somebody else names modules to import (OSError)
-    ├── OutputError        a file that was asked for can't be written (OSError)
-    ├── ReplayError        what a replay buffer can't take or give (ValueError)
-    ├── BanditError        an agent or an arm of a user's, or a file of results (ValueError)
-    ├── ProfileError       a profile that holds nothing, or can't be read or written (ValueError)
-    ├── CheckpointError    a checkpoint is cut short, too new, or of another kind (ValueError)
+    ├── UntrustedError     another user's run directory names modules to import (OSError)
+    ├── OutputError        an output file can't be written (OSError)
+    ├── ReplayError        an invalid request to a replay buffer (ValueError)
+    ├── BanditError        an invalid agent, arm or file of results (ValueError)
+    ├── ProfileError       a profile is empty, or can't be read or written (ValueError)
+    ├── CheckpointError    a checkpoint is truncated, too new, or of another kind (ValueError)
     └── NonFiniteError     NaN or infinity in a loss or a gradient (ArithmeticError)
-        └── NonFiniteUpdate  with the update's number and its batch
+        └── NonFiniteUpdate  the same, with the update's number and its batch
 
-`hotloop.timing` depends on nothing of ours, so its `RecordingError` (a ValueError) stands there.
+`hotloop.timing` imports nothing else of hotloop. It defines its own `RecordingError` (ValueError).
 
-A message gives what was expected, what came, and the next step. The command line prints it as one
-line and keeps the traceback for `--debug`.
+A message has the expected value, the actual value and the next step. The command line prints it as
+one line, and prints the traceback with `--debug`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from typing import Any
 
 
 class HotloopError(Exception):
-    """Base of all errors that hotloop raises on purpose."""
+    """The base class of all exceptions of hotloop."""
 
 
 class ConfigError(HotloopError, ValueError):
-    """An option, or a combination of options, makes no sense."""
+    """An option, or a combination of options, is invalid."""
 
 
 class UnknownNameError(HotloopError, ValueError):
@@ -45,68 +45,68 @@ class UnknownNameError(HotloopError, ValueError):
 
 
 class ShapeError(HotloopError, ValueError):
-    """Arrays whose shapes or dtypes do not fit together."""
+    """Arrays have incompatible shapes or dtypes."""
 
 
 class SpaceError(HotloopError, ValueError):
-    """An observation or action space that is not supported."""
+    """An observation or action space is not supported."""
 
 
 class MissingExtraError(HotloopError, ImportError):
-    """A library that an optional extra brings is not installed."""
+    """A library of an optional extra is not installed."""
 
 
 class EnvironmentFailure(HotloopError, RuntimeError):
-    """An environment raised, or gave what its own spaces rule out."""
+    """An environment raised an exception, or returned a value outside of its spaces."""
 
 
 class NonFiniteStep(EnvironmentFailure):
-    """An environment's step gave NaN or infinity: nothing that follows can be learned from."""
+    """A step returned NaN or infinity, so that later steps are unusable for learning."""
 
 
 class MaskError(EnvironmentFailure):
-    """An environment tells no action mask, or a wrong one: another of its kind does no better."""
+    """An environment's action mask is missing or invalid, which a restart does not cure."""
 
 
 class RunDirectoryError(HotloopError, OSError):
-    """A run directory exists already, is missing, or can't be written."""
+    """A run directory already exists, is missing, or can't be written."""
 
 
 class UntrustedError(HotloopError, OSError):
-    """A run directory that somebody else wrote names what would be imported and called."""
+    """A run directory of another user names modules that would be imported and called."""
 
 
 class OutputError(HotloopError, OSError):
-    """A plot, a video or an export can't be written where it was asked for."""
+    """A plot, a video or an export can't be written to its path."""
 
 
 class ReplayError(HotloopError, ValueError):
-    """A replay buffer can't take what it was given, or give what was asked for."""
+    """A replay buffer can't store the given transitions, or return the requested batch."""
 
 
 class BanditError(HotloopError, ValueError):
-    """What a user's agent or arm gives is impossible, or a file of results can't be read."""
+    """A user's agent or arm returned an impossible value, or a file of results can't be read."""
 
 
 class ProfileError(HotloopError, ValueError):
-    """A profile that holds nothing, or that can't be read or written."""
+    """A profile is empty, or can't be read or written."""
 
 
 class CheckpointError(HotloopError, ValueError):
-    """A checkpoint is cut short, of a newer version, or of another environment."""
+    """A checkpoint is truncated, of a newer version, or of another environment."""
 
 
 class NonFiniteError(HotloopError, ArithmeticError):
-    """NaN or infinity turned up in a loss or a gradient."""
+    """A loss or a gradient is NaN or infinite."""
 
 
 class NonFiniteUpdate(NonFiniteError):
-    """An update gave NaN or infinity; who catches it keeps the batch and says which it was.
+    """An update computed NaN or infinity. The handler saves the batch and reports its path.
 
     Attributes:
-        names: what was not finite.
-        update: which update of the iteration, from 1.
-        batch: what it learned from, arrays by field.
+        names: The quantities that are not finite.
+        update: Number of the update within the iteration, from 1.
+        batch: The update's batch, arrays by field name.
     """
 
     def __init__(self, names: Sequence[str], update: int, batch: Mapping[str, Any]) -> None:
@@ -116,20 +116,20 @@ class NonFiniteUpdate(NonFiniteError):
         self.batch = batch
 
 
-def shortened(text: str, most: int = 200) -> str:
-    """A text of somebody else's, as far as a sentence has room for it."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+def shortened(text: str, max_length: int = 200) -> str:
+    """Return a foreign text, cut to a length that fits into an error message."""
+    return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text):,} characters)"
 
 
-def nearest(name: str, known: Iterable[str], *, at_most: int = 3) -> str:
-    """The known names that look most like `name`, as the end of a message.
+def nearest(name: str, known: Iterable[str], *, max_names: int = 3) -> str:
+    """Return the known names that are most similar to `name`, as the end of a message.
 
     Returns:
-        `"; did you mean 'CartPole-v1'?"`, or the empty string where nothing is near.
+        `"; did you mean 'CartPole-v1'?"`, or an empty string if no name is similar.
     """
     candidates = list(known)
     lowered = {candidate.lower(): candidate for candidate in candidates}
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=at_most, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), list(lowered), n=max_names, cutoff=0.6)
     if not close:
         return ""
     return "; did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?"

@@ -1,4 +1,4 @@
-"""Objects by name, `module:name`, names of objects, and errors for names that lead nowhere."""
+"""Import objects by `module:name`, name objects, and describe exceptions in one line."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 
 def import_object(name: str, *, kind: str, example: str) -> Any:
-    """Return what `module:name` names; names with dots lead into classes.
+    """Return the object at `module:name`. The name may contain dots, as in `Class.method`.
 
     Args:
-        name: the module and, after a colon, the name of something in it.
-        kind: what errors call it, such as "network".
-        example: a name as it should be written.
+        name: The module and, after a colon, the name of an object in it.
+        kind: The kind of object for error messages, such as "network".
+        example: A valid name for error messages.
 
     Raises:
-        UnknownNameError: there is no such module, or it has no such name.
-        ConfigError: importing the module raised.
+        UnknownNameError: The module does not exist, or has no such name.
+        ConfigError: Importing the module raised an exception.
     """
     module_name, _, attribute = name.partition(":")
     if not module_name or not attribute:
@@ -50,22 +50,21 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
         ) from error
 
 
-def name_of(named: Any) -> str:
+def name_of(target: Any) -> str:
     """Return `module:name` of a class or function.
 
-    The names of those that can't be imported by them (lambdas, functions in functions, partials)
-    have a `<` in them.
+    The name contains a `<` if it can't be imported: lambdas, nested functions, partials.
     """
-    if isinstance(named, partial):
-        module, _, name = name_of(named.func).rpartition(":")
+    if isinstance(target, partial):
+        module, _, name = name_of(target.func).rpartition(":")
         return f"{module}:<partial {name}>"
-    if not (hasattr(named, "__qualname__") and hasattr(named, "__module__")):
-        return f"{type(named).__module__}:<{type(named).__qualname__}>"
-    return f"{named.__module__}:{named.__qualname__}"
+    if not (hasattr(target, "__qualname__") and hasattr(target, "__module__")):
+        return f"{type(target).__module__}:<{type(target).__qualname__}>"
+    return f"{target.__module__}:{target.__qualname__}"
 
 
 def importable(module: str) -> str:
-    """Return the name that a module is imported by: of a script, what it is called as a module."""
+    """Return the name to import a module by. For a script, this is its name as a module."""
     main = sys.modules.get("__main__")
     if module != "__main__" or main is None:
         return module
@@ -74,11 +73,11 @@ def importable(module: str) -> str:
 
 
 def describe_exception(error: BaseException, *, skip: tuple[str, ...] = ()) -> str:
-    """Return `ValueError: its message (my_env.py:12)`: its first line, and where it was raised.
+    """Return `ValueError: message (my_env.py:12)`: the first line, and the place of the error.
 
     Args:
-        error: one that was caught by who calls this.
-        skip: beginnings of files' paths that are not where the user looks, such as a library's.
+        error: An exception that the caller has caught.
+        skip: Prefixes of file paths to leave out of the place, such as a library's directory.
     """
     text = str(error).strip().split("\n")[0]
     frames = traceback.extract_tb(error.__traceback__)[1:]

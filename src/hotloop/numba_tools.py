@@ -1,7 +1,7 @@
-"""Tools beside Numba's own: a cache on disk that sees every change, and memory by its address.
+"""Additions to Numba: a disk cache that notices every change, and memory access by address.
 
-`jit` is for what only compiled code calls, `entry` for what Python calls, `part` for what compiled
-code calls through a pointer.
+Use `jit` for functions that only compiled code calls, `entry` for functions that Python calls, and
+`CompiledFunction` for functions that compiled code calls through a pointer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ try:
     from numba.core.compiler import CompileResult
     from numba.core.datamodel.models import RecordModel as RecordModel
     from numba.core.datamodel.registry import register_default as register_default
-    from numba.core.errors import NumbaError as NumbaError  # what a user's function can meet
+    from numba.core.errors import NumbaError as NumbaError  # raised by users' functions
     from numba.core.registry import CPUDispatcher, cpu_target
     from numba.extending import intrinsic as _intrinsic
 except ImportError as error:
@@ -38,21 +38,21 @@ except ImportError as error:
     ) from error
 
 
-# For what users wrote; their types say less than they can do.
+# These are for users' functions. Numba's type hints are too narrow for them.
 njit: Any = numba.njit
 carray: Any = getattr(numba, "carray")  # noqa: B009
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile what only compiled code calls; it becomes part of the entry points that do."""
+    """Compile a function that only compiled code calls. It becomes a part of its callers."""
     return _jit(function)
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """As `jit`, and written out wherever it is called: what a loop over lanes is made of.
+    """Compile a function as `jit` does, and inline it into all callers.
 
-    LLVM leaves a function that it finds too long as a call, and such a loop has no vectors: Philox
-    takes 11 ns a lane as a call, 2 ns written out.
+    By default LLVM does not inline long functions, and a loop with a call is not vectorized: Philox
+    takes 11 ns per lane as a call and 2 ns inlined.
     """
     return _jit(function, forceinline=True)
 
@@ -63,7 +63,7 @@ def _jit(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def _without_literals(dispatcher: Any) -> Any:
-    """Numba would compile a function anew for every constant that it is called with."""
+    """Make a dispatcher compile once per type, instead of once per literal argument."""
     original = dispatcher.get_call_template
 
     def get_call_template(args: Any, kws: Any) -> Any:
@@ -81,15 +81,13 @@ def _sources(package: Path) -> str:
 
 
 class _Cache(FunctionCache):
-    """Numba's cache on disk, but aware of all of the function's package.
+    """Numba's disk cache, with a key that depends on all files of the function's package."""
 
-    Numba looks at the one file that a function stands in; most of what an entry point consists of
-    stands in others.
-    """
+    # Numba checks only the file that defines a function. Most of an entry point is in other files.
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        # Now, as the package is imported: its files may have changed when a function is compiled.
+        # Read the files at import: they may have changed by the time the function is compiled.
         self._sources = _sources(Path(function.__code__.co_filename).parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
@@ -97,24 +95,23 @@ class _Cache(FunctionCache):
 
 
 def entry(function: Callable[..., Any], *, releases_lock: bool = False) -> Any:
-    """Compile what Python calls, when it is first called, and keep it on disk.
+    """Compile a function that Python calls, at its first call, and cache the code on disk.
 
     Args:
-        function: takes and gives numbers.
-        releases_lock: let other threads of Python run meanwhile. Where a call is over in
-            microseconds it is better held: who gives it away may get it back only after the
-            interpreter's switch interval, 5 ms.
+        function: Takes and returns numbers.
+        releases_lock: Whether to release the GIL during a call. Keep it for calls of microseconds:
+            getting it back can take the interpreter's switch interval, 5 ms.
     """
     dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, nogil=releases_lock)(function)
     dispatcher._cache = _Cache(function)
     return _without_literals(dispatcher)
 
 
-OWN_CACHE = object()
+DEFAULT_CACHE = object()
 
 
 def compiler_version() -> tuple[str, ...]:
-    """Return all that machine code depends on beside its source: versions, processor, settings."""
+    """Return what machine code depends on besides its source: versions, processor, settings."""
     context: Any = cpu_target.target_context
     target = context.codegen().magic_tuple()
     settings = [getattr(config, name) for name in ("OPT", "BOUNDSCHECK")]
@@ -122,46 +119,48 @@ def compiler_version() -> tuple[str, ...]:
 
 
 def is_compiled(function: Any) -> bool:
-    """Return whether `numba.njit` has made it."""
+    """Return whether `numba.njit` created the function."""
     return isinstance(function, CPUDispatcher)
 
 
 def save_code(compiled: Any) -> bytes | None:
-    """Return compiled code as bytes; None: it holds addresses of this process."""
+    """Return compiled code as bytes, or None if it contains addresses of this process."""
     is_movable = not compiled.lifted and not compiled.library.has_dynamic_globals
     return pickle.dumps(compiled._reduce(), protocol=4) if is_movable else None
 
 
 def load_code(content: bytes, target_context: Any) -> Any:
-    """Return code that `save_code` has given."""
+    """Return the compiled code that `save_code` serialized."""
     return CompileResult._rebuild(target_context, *pickle.loads(content))
 
 
-class Part:
-    """What compiled code calls by its address: `function(int64, …)` that gives nothing.
+class CompiledFunction:
+    """A function `f(int64, …) -> None` that compiled code calls by its address.
 
-    Compiled when its address is first asked for, and kept on disk.
+    It is compiled when its address is first needed, and cached on disk.
 
     Attributes:
-        name: the function's.
+        name: The function's name.
     """
 
-    def __init__(self, function: Callable[..., None], *, cache: Any = OWN_CACHE) -> None:
+    def __init__(self, function: Callable[..., None], *, cache: Any = DEFAULT_CACHE) -> None:
         """Args:
-        function: what is compiled.
-        cache: where machine code is kept, with Numba's methods `load_overload` and
-            `save_overload`; None: nowhere; by default with hotloop's own.
+        function: The Python function.
+        cache: The cache of machine code, with Numba's methods `load_overload` and
+            `save_overload`. None disables caching. The default is hotloop's cache.
         """
         self.name = function.__name__
         self._function = function
-        self._cache = _Cache(function) if cache is OWN_CACHE else cache
+        self._cache = _Cache(function) if cache is DEFAULT_CACHE else cache
         self._compiled: Any = None
 
     def _compile(self) -> Any:
         code: Any = self._function.__code__
         signature = types.void(*[types.int64] * code.co_argcount)
-        # Numba makes such an object by `numba.cfunc`, which takes no cache of ours.
-        compiled: Any = CFunc(self._function, (signature.args, signature.return_type), {}, _PART)
+        # This is what `numba.cfunc` does, which does not accept a custom cache.
+        compiled: Any = CFunc(
+            self._function, (signature.args, signature.return_type), {}, _CFUNC_OPTIONS
+        )
         if self._cache is not None:
             compiled._cache = self._cache
         compiled.compile()
@@ -169,18 +168,18 @@ class Part:
 
     @property
     def address(self) -> int:
-        """Where its machine code begins."""
-        with _COMPILING:
+        """The address of its machine code."""
+        with _COMPILE_LOCK:
             if self._compiled is None:
                 self._compiled = self._compile()
             return self._compiled.address
 
 
-_PART = {"error_model": "numpy", "nopython": True}
-_COMPILING = threading.Lock()
+_CFUNC_OPTIONS = {"error_model": "numpy", "nopython": True}
+_COMPILE_LOCK = threading.Lock()
 
 
-# Numba leaves out the first parameter of an intrinsic, which is for its compiler.
+# Callers of an intrinsic omit its first parameter, which is for Numba's compiler.
 intrinsic: Any = _intrinsic
 
 
@@ -255,7 +254,7 @@ def _memcmp(typingctx: Any, one: Any, other: Any, size: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, address: Any) -> Any:
-    """Have the cache line that holds `address` on its way."""
+    """Prefetch the cache line of `address`."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -270,7 +269,7 @@ def prefetch(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def pointer(typingctx: Any, address: Any) -> Any:
-    """An address as `numba.carray` takes it."""
+    """Convert an address to a pointer for `numba.carray`."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
@@ -279,8 +278,8 @@ def pointer(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def call_part(typingctx: Any, address: Any, one: Any, other: Any) -> Any:
-    """Call the `Part` of two arguments that begins at `address`."""
+def call_function(typingctx: Any, address: Any, one: Any, other: Any) -> Any:
+    """Call the `CompiledFunction` with two arguments at `address`."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(64)
@@ -313,9 +312,9 @@ def _reinterpreter(source: Any, kind: Any, word: Any) -> Any:
     return reinterpret
 
 
-# `fma_x(a, b, c)`: a·b + c, rounded once, whatever the machine.
+# `fma_x(a, b, c)`: a·b + c, rounded once, on every machine.
 fma_f32, fma_f64 = _fma(types.float32), _fma(types.float64)
-# The number with these bits, and the bits of a number.
+# Convert between a number and its bits.
 f32_of_bits = _reinterpreter(types.uint32, types.float32, ir.FloatType())
 bits_of_f32 = _reinterpreter(types.float32, types.uint32, ir.IntType(32))
 f64_of_bits = _reinterpreter(types.uint64, types.float64, ir.DoubleType())
@@ -324,10 +323,10 @@ bits_of_f64 = _reinterpreter(types.float64, types.uint64, ir.IntType(64))
 
 @intrinsic
 def max_f32(typingctx: Any, a: Any, b: Any) -> Any:
-    """The larger of two float32, neither of them NaN.
+    """Return the larger of two float32 values, neither of them NaN.
 
-    A comparison whose result goes back to where it came from becomes a masked store, which takes
-    AMD's processors some twenty cycles; LLVM's own maximum does not.
+    LLVM turns a comparison that updates a value in place into a masked store, which takes about 20
+    cycles on AMD processors. Its maximum intrinsic avoids that.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -340,7 +339,7 @@ def max_f32(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def sqrt_f32(typingctx: Any, value: Any) -> Any:
-    """√x in float32, correctly rounded; NumPy's and Python's give a loop no vectors."""
+    """Return √x in float32, correctly rounded. NumPy's and Python's prevent vectorization."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = builder.module.declare_intrinsic("llvm.sqrt", [ir.FloatType()])
@@ -350,6 +349,6 @@ def sqrt_f32(typingctx: Any, value: Any) -> Any:
 
 
 @jit
-def same_bytes(one: int, other: int, size: int) -> bool:
-    """Whether two pieces of memory hold the same."""
-    return _memcmp(one, other, size) == 0
+def same_bytes(a: int, b: int, size: int) -> bool:
+    """Return whether two memory blocks have the same bytes."""
+    return _memcmp(a, b, size) == 0

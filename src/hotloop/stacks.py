@@ -1,4 +1,4 @@
-"""Stacks of frames, found in environments by what wraps them."""
+"""Detection of frame stacking in environments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def num_stacked_frames(env: Any, shape: tuple[int, ...]) -> int:
-    """Return how many frames the first axis of observations stacks; 0 if that is not known.
+    """Return how many frames the first axis of observations stacks, or 0 if that is unknown.
 
-    Known are Gymnasium's `FrameStackObservation`, EnvPool's environments and ALE's.
+    Supports Gymnasium's `FrameStackObservation`, EnvPool's environments and ALE's.
 
     Args:
-        env: an environment or a vector environment.
-        shape: of its observations.
+        env: An environment or a vector environment.
+        shape: The shape of its observations.
     """
     if not shape:
         return 0
@@ -23,7 +23,7 @@ def num_stacked_frames(env: Any, shape: tuple[int, ...]) -> int:
     while env is not None and not found:
         config = getattr(getattr(env, "spec", None), "config", None)
         if type(env).__name__ == "FrameStackObservation":
-            # Whatever wraps it must have left its frames as they are.
+            # The wrappers around it must not have changed the frames.
             found = shape[0] if env.observation_space.shape == shape else 0
             break
         found = int(getattr(config, "stack_num", 0) or getattr(env, "stack_num", 0))

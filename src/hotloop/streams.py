@@ -1,4 +1,4 @@
-"""Output that fails nobody: what can't be printed is lost, and the command goes on to its end."""
+"""Standard streams whose write errors do not stop a command."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TextIO, cast
 
 
 class OutStream:
-    """Standard output or standard error, which raises nothing when it can't be written.
+    """Standard output or standard error, without errors for writes that fail.
 
-    From then on it leads nowhere, and its descriptor too: what environments and C libraries print,
-    and what Python still holds at its exit.
+    After a failure the stream and its file descriptor lead to /dev/null. This includes the output
+    of environments and C libraries, and the text that Python flushes at exit.
 
     Args:
-        stream: what it writes to.
+        stream: The stream to write to.
 
     Attributes:
-        error: why it can't be written; None as long as it can.
+        error: The error of the first write that failed, or None.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -31,9 +31,9 @@ class OutStream:
         if self.error is None:
             try:
                 self._stream.write(text)
-            except UnicodeEncodeError as error:  # of a stream that could not be reconfigured
+            except UnicodeEncodeError as error:  # this stream could not be reconfigured
                 self._stream.write(text.encode(error.encoding, "replace").decode(error.encoding))
-            except (OSError, ValueError) as error:  # a ValueError: somebody closed it
+            except (OSError, ValueError) as error:  # ValueError: the stream is closed
                 self._give_up(error)
         return len(text)
 
@@ -50,7 +50,7 @@ class OutStream:
 
     def _give_up(self, error: Exception) -> None:
         self.error = error
-        with suppress(OSError, ValueError):  # a stream without a descriptor: it is left alone
+        with suppress(OSError, ValueError):  # the stream has no descriptor
             number = self._stream.fileno()
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
@@ -59,15 +59,15 @@ class OutStream:
 
 @contextmanager
 def steady_output() -> Iterator[OutStream]:
-    """Make standard output and standard error `OutStream`s for the body, and yield the first.
+    """Make standard output and standard error ignore failed writes, and yield the first.
 
-    Characters that their encoding lacks are replaced. Where they are closed, they lead nowhere.
+    Characters outside of their encoding are replaced. Closed streams lead to /dev/null.
     """
     _hold_descriptors()
     before = sys.stdout, sys.stderr
     with ExitStack() as exits:
         nowhere = exits.enter_context(open(os.devnull, "w", encoding="utf-8"))
-        # None: its descriptor was closed when Python started.
+        # A stream is None if its descriptor was closed when Python started.
         streams = [_steady(stream or nowhere, exits) for stream in before]
         sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in streams)
         try:
@@ -79,7 +79,7 @@ def steady_output() -> Iterator[OutStream]:
 
 
 def _steady(stream: TextIO, exits: ExitStack) -> OutStream:
-    with suppress(AttributeError, OSError, ValueError):  # not every stream can, nor must
+    with suppress(AttributeError, OSError, ValueError):  # not every stream can be reconfigured
         errors = stream.errors
         cast("Any", stream).reconfigure(errors="replace")
         exits.callback(_restore, stream, errors)
@@ -92,13 +92,11 @@ def _restore(stream: Any, errors: str | None) -> None:
 
 
 def _hold_descriptors() -> None:
-    """Open those of 0, 1 and 2 that are closed.
-
-    Else the next file to be opened takes the number, and gets what C libraries print into it.
-    """
+    """Open the file descriptors 0, 1 and 2 if they are closed."""
+    # Otherwise the next file that is opened takes the number, and C libraries print into it.
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gives the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # returns the lowest free number
             os.set_inheritable(number, True)

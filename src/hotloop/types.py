@@ -1,16 +1,16 @@
-"""The contract between the stages of the loop: what a rollout hands to a learner.
+"""The data that rollouts pass to learners.
 
-Legend of shapes, used in every docstring:
+The docstrings use these symbols for shapes:
 
     T   num_steps, steps in one fragment
-    N   num_envs, environments side by side
+    N   num_envs, environments stepped together
     B   batch_size, transitions in one gradient step
     A   action dimension, or number of actions
 
-Rollouts are time-major. Index `t` is one transition: `obs[t]`, `action[t]`, and what they led to:
-`reward[t]`, `terminated[t]`, `truncated[t]`, `next_obs[t]`. `next_obs[t]` is the *true* successor,
-also where the environment was reset afterwards; `obs[t + 1]` is what the policy saw next.
-Termination stops the bootstrap, truncation does not; either ends the recursion of the advantages.
+Rollouts are time-major. Index `t` is one transition: `obs[t]` and `action[t]` led to `reward[t]`,
+`terminated[t]`, `truncated[t]` and `next_obs[t]`. `next_obs[t]` is the *true* successor, even if
+the environment was reset afterwards. `obs[t + 1]` is the next input of the policy. Termination
+stops the bootstrap, truncation does not. Both end the recursion of the advantages.
 
 Rewards, values, log-probabilities and advantages are float32; flags are bool.
 """
@@ -29,17 +29,17 @@ Array = np.ndarray
 
 
 class StepArrays(NamedTuple):
-    """Where a vector environment writes one step of N environments, in place.
+    """Output arrays for one step of N environments. A vector environment writes into them in place.
 
     Attributes:
-        next_obs: (N, *obs_shape), the true successor of what was acted on.
+        next_obs: (N, *obs_shape), the true successors.
         reward: float32, (N,).
         terminated: bool, (N,).
         truncated: bool, (N,).
-        valid: bool, (N,). False where the step was no transition but the reset that an environment
-            with next-step autoreset spends a call on; such a row must not be learned from.
-        obs: (N, *obs_shape), what to act on next: `next_obs`, or the first observation of the next
-            episode where this one ended.
+        valid: bool, (N,). False if the call was not a transition but the reset of an environment
+            with next-step autoreset. Such a row must not be used for learning.
+        obs: (N, *obs_shape), the next input of the policy: `next_obs`, or the first observation of
+            the next episode if this one ended.
     """
 
     next_obs: Array
@@ -50,7 +50,7 @@ class StepArrays(NamedTuple):
     obs: Array
 
 
-# The fields of a fragment that have a row for each step.
+# The fields of `Fragment` with one row per step.
 PER_STEP = (
     *("obs", "action", "reward", "terminated", "truncated", "valid", "next_obs"),
     *("value", "next_value", "log_prob", "memory"),
@@ -62,25 +62,25 @@ class Fragment:
     """T steps of N environments, time-major.
 
     Attributes:
-        obs: (T, N, *obs_shape), raw, as the environment gave it.
-        action: (T, N, *action_shape), as the policy drew it (a box action is not clipped yet).
+        obs: (T, N, *obs_shape), raw, as returned by the environment.
+        action: (T, N, *action_shape), as sampled by the policy (Box actions are not clipped yet).
         reward: float32, (T, N).
         terminated: bool, (T, N).
         truncated: bool, (T, N).
         valid: bool, (T, N), see `StepArrays.valid`.
         next_obs: (T, N, *obs_shape), the true successors.
-        value: float32, (T, N), V(obs) under the policy that acted.
-        next_value: float32, (T, N), V(next_obs) under the policy that acted; 0 where terminated.
-        log_prob: float32, (T, N), log π(action | obs) under the policy that acted.
-        last_obs: (N, *obs_shape), what to act on after the last step.
-        memory: float32, (T, N, M), what the network remembered before each step, 0 where an episode
-            begins; M is its `memory_size`, 0 of a network without memory.
-        last_memory: (N, M), what it remembers after the last step, 0 where the episode ended.
-        policy_version: version of the policy that acted; the oldest one, if it changed on the way.
-        versions: int64, (T,), that of each row; None: all the same.
-        first_env: number of its first environment, counted over all workers.
-        restarted_envs: environments, 0 … N − 1, whose first row here follows on nothing: the
-            episode that the rows before belong to was lost.
+        value: float32, (T, N), V(obs) of the acting policy.
+        next_value: float32, (T, N), V(next_obs) of the acting policy, 0 if terminated.
+        log_prob: float32, (T, N), log π(action | obs) of the acting policy.
+        last_obs: (N, *obs_shape), the policy's input after the last step.
+        memory: float32, (T, N, M), the hidden state of a recurrent network before each step, 0 at
+            episode starts. M is the network's `memory_size`, 0 without recurrence.
+        last_memory: (N, M), the hidden state after the last step, 0 if the episode ended.
+        policy_version: Version of the policy that acted, or the oldest one if it changed.
+        versions: int64, (T,), the policy version of each row. None if all are `policy_version`.
+        first_env: Index of the first environment, counted over all workers.
+        restarted_envs: Environments, 0 … N − 1, that were restarted before the first row. Their
+            previous episode was lost.
     """
 
     obs: Array
@@ -115,7 +115,7 @@ class Fragment:
         first_env: int = 0,
         zeros: Callable[[tuple[int, ...], DTypeLike], Array] = np.zeros,
     ) -> Fragment:
-        """Storage for `num_steps` × `num_envs` transitions, zeroed, or wherever `zeros` puts it."""
+        """Allocate zeroed arrays for `num_steps` × `num_envs` transitions, by means of `zeros`."""
         steps = (num_steps, num_envs)
         obs = zeros((num_steps + 1, num_envs, *obs_shape), obs_dtype)
         memory = zeros((num_steps + 1, num_envs, memory_size), np.float32)
@@ -140,7 +140,7 @@ class Fragment:
         return fragment
 
     def rows(self, start: int, stop: int) -> Fragment:
-        """Steps `start` … `stop` − 1, as views."""
+        """Return the steps `start` … `stop` − 1 as views."""
         per_step = {name: getattr(self, name)[start:stop] for name in PER_STEP}
         return Fragment(
             **per_step,
@@ -154,16 +154,16 @@ class Fragment:
 
     @property
     def num_steps(self) -> int:
-        """T."""
+        """The number of steps, T."""
         return self.reward.shape[0]
 
     @property
     def num_envs(self) -> int:
-        """N."""
+        """The number of environments, N."""
         return self.reward.shape[1]
 
     def step_arrays(self) -> list[StepArrays]:
-        """One set of views per step, made once, so that the loop makes none."""
+        """Return the views of each step, so that the loop does not create them."""
         following = [*self.obs[1:], self.last_obs]
         return [
             StepArrays(
@@ -178,7 +178,7 @@ class Fragment:
         ]
 
 
-# The numbers of an episode that has none.
+# `Episode.info` without metrics.
 NO_INFO: Mapping[str, float] = MappingProxyType({})
 
 
@@ -186,11 +186,11 @@ class Episode(NamedTuple):
     """A finished episode.
 
     Attributes:
-        env: which environment, 0 … N − 1 (counted over all workers).
-        episode: which episode of that environment, from 0.
-        undiscounted_return: sum of its raw rewards.
-        length: its transitions.
-        info: the environment's own numbers of it, by name, see `hotloop.envs.numbers`.
+        env: Index of the environment, counted over all workers.
+        episode: Index of the episode within its environment, from 0.
+        undiscounted_return: The sum of raw rewards.
+        length: The number of transitions.
+        info: Metrics of the environment by name, see `hotloop.envs.episode_metrics`.
     """
 
     env: int
@@ -201,12 +201,12 @@ class Episode(NamedTuple):
 
 
 class RunningEpisode(NamedTuple):
-    """An episode that has begun and not ended, and what brings a fresh environment to where it is.
+    """An unfinished episode. Replaying its actions brings a new environment to the same state.
 
     Attributes:
-        episode: which episode of its environment, from 0.
-        actions: (L, *action_shape), what the policy drew in its L steps so far.
-        obs_hash: of the observation to act on next, see `hotloop.envs.obs_hash`.
+        episode: Index of the episode within its environment, from 0.
+        actions: (L, *action_shape), the policy's actions in the L steps so far.
+        obs_hash: Hash of the policy's next observation, see `hotloop.envs.obs_hash`.
     """
 
     episode: int

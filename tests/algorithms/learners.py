@@ -1,4 +1,4 @@
-"""Learners of off-policy algorithms, as a training makes them, for spaces of no environment."""
+"""Learners of off-policy algorithms, built as in training, without an environment."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.policies.nets import Spaces
 from tests.policies.test_policies import obs_spec
 
 
-class Learning(NamedTuple):
-    """A learner, and what it was made of."""
+class LearnerSetup(NamedTuple):
+    """A learner with its configuration and networks."""
 
     config: Any
     nets: Any
@@ -33,15 +33,15 @@ class Learning(NamedTuple):
         return self.learner.metrics.means()
 
     def draw_noise(self):
-        """Return what draws what the learner will draw next, without a trace."""
+        """Return a function that draws the learner's next noise without advancing its generator."""
         rng = copy.deepcopy(self.learner.rng)
         action_size = math.prod(self.nets.policy.network.action_spec.shape)
         shape = self.config.batch_size, action_size
         return lambda: torch.from_numpy(rng.standard_normal(shape, np.float32)).double()
 
 
-def make_learning(algorithm: OffPolicy, action_spec, **options) -> Learning:
-    """Return a learner of three observed numbers on the CPU."""
+def make_learner_setup(algorithm: OffPolicy, action_spec, **options) -> LearnerSetup:
+    """Return a learner for three observed numbers on the CPU."""
     config = algorithm.config(**options)
     device = torch.device("cpu")
     nets = algorithm.networks(config, Spaces(obs_spec(3), action_spec), device)
@@ -54,34 +54,37 @@ def make_learning(algorithm: OffPolicy, action_spec, **options) -> Learning:
         num_batches=config.planned_updates,
         batch_size=config.batch_size,
     )
-    return Learning(config, nets, learner)
+    return LearnerSetup(config, nets, learner)
 
 
-def assert_comes_back(algorithm: OffPolicy, action_spec, make_batch, **options):
-    """Save after 3 updates and load into a learner of another seed: both go on alike."""
-    ours = make_learning(algorithm, action_spec, **options)
+def assert_learner_is_restored(algorithm: OffPolicy, action_spec, make_batch, **options):
+    """Save after 3 updates and load into a learner of another seed: both continue alike."""
+    original = make_learner_setup(algorithm, action_spec, **options)
     for k in range(3):
-        ours.update(make_batch(k))
-    arrays, random = ours.learner.kept_state()(), ours.learner.random_state()
-    kept = {name: array.copy() for name, array in arrays.items()}
-    snapshot = ours.learner.kept(ours.learner.publish(3))
-    other = make_learning(algorithm, action_spec, **{**options, "seed": 9})
-    other.learner.load(arrays, random, 3, {})
+        original.update(make_batch(k))
+    arrays, random = original.learner.state_snapshot()(), original.learner.random_state()
+    copies = {name: array.copy() for name, array in arrays.items()}
+    snapshot = original.learner.copy_snapshot(original.learner.publish(3))
+    restored = make_learner_setup(algorithm, action_spec, **{**options, "seed": 9})
+    restored.learner.load(arrays, random, 3, {})
     for name, array in snapshot.params.items():
-        np.testing.assert_array_equal(other.learner.publish(3).params[name], array, name)
+        np.testing.assert_array_equal(restored.learner.publish(3).params[name], array, name)
     for k in range(3, 9):
         torch.testing.assert_close(
-            ours.update(make_batch(k)), other.update(make_batch(k)), rtol=0, atol=0
+            original.update(make_batch(k)), restored.update(make_batch(k)), rtol=0, atol=0
         )
-        for one in (ours, other):
+        for setup in (original, restored):
             if algorithm.move_targets is not None:
-                algorithm.move_targets(one.state, 1, one.learner.hyper.tensors)
-    assert ours.learner.num_updates == other.learner.num_updates == 9
-    after, theirs = ours.learner.kept_state()(), other.learner.kept_state()()
-    assert after.keys() == theirs.keys()
+                algorithm.move_targets(setup.state, 1, setup.learner.hyper.tensors)
+    assert original.learner.num_updates == restored.learner.num_updates == 9
+    after, restored_arrays = (
+        original.learner.state_snapshot()(),
+        restored.learner.state_snapshot()(),
+    )
+    assert after.keys() == restored_arrays.keys()
     for name, array in after.items():
-        np.testing.assert_array_equal(array, theirs[name], name)
-    # What is kept for a checkpoint is left alone by what is learned afterwards.
+        np.testing.assert_array_equal(array, restored_arrays[name], name)
+    # Later updates leave the arrays of a checkpoint unchanged.
     for name, array in arrays.items():
-        np.testing.assert_array_equal(array, kept[name], name)
+        np.testing.assert_array_equal(array, copies[name], name)
         assert not np.shares_memory(array, after[name])

@@ -1,4 +1,4 @@
-"""hotloop's own algorithms keep the contract; algorithms that break it are found."""
+"""hotloop's algorithms keep the contract, and the check finds algorithms that break it."""
 
 import dataclasses
 import shutil
@@ -38,7 +38,7 @@ CASES = {
         dqn,
         {"replay": "proportional", "train_frequency": 7, "update_to_data": 0.7},
     ),
-    # Stopped before it learns, too.
+    # Also stopped before learning starts.
     "dqn by rank": (dqn, {"replay": "rank", "learning_starts": 90}),
     "ppo with masks": (ppo, {**MASKS, "env_kwargs": {"choices": [3, 4]}, "normalize_obs": True}),
     "dqn with masks": (dqn, {**MASKS, "n_step": 3}),
@@ -66,23 +66,23 @@ def test_algorithm_keeps_the_contract(case):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.parametrize(("module", "options"), [(appo, {}), (sac, CONTINUOUS)])
-def test_compiled_updates_give_what_eager_ones_give(module, options):
+def test_compiled_updates_equal_eager_ones(module, options):
     check_algorithm(module.algorithm, compiled=True, **options)
 
 
-# --- algorithms that break it ---------------------------------------------------------------------
+# --- broken algorithms ----------------------------------------------------------------------------
 
 
 def update_nothing(state, batch, noise, hyper, *, nets, config):
     return {"loss": state.params.sum()}
 
 
-def update_by_other_random_numbers(state, batch, noise, hyper, *, nets, config):
+def update_with_global_random_numbers(state, batch, noise, hyper, *, nets, config):
     state.params += 0.01 * torch.randn(state.params.shape)
     return {"loss": state.params.sum()}
 
 
-class Unchecked(ppo.Config):
+class UncheckedConfig(ppo.Config):
     def __post_init__(self):
         pass
 
@@ -91,10 +91,10 @@ class Unchecked(ppo.Config):
     ("changes", "message"),
     [
         ({"update": update_nothing}, "updates must change the acting network's parameters"),
-        ({"config": Unchecked}, "the configuration must refuse `total_timesteps` 0"),
+        ({"config": UncheckedConfig}, "the configuration must reject `total_timesteps` 0"),
         (
-            {"update": update_by_other_random_numbers},
-            "a resumed run must end bit for bit as one that was not interrupted",
+            {"update": update_with_global_random_numbers},
+            "a resumed run must end bit for bit like an uninterrupted one",
         ),
     ],
 )
@@ -104,5 +104,5 @@ def test_broken_algorithm_is_found(changes, message):
 
 
 def test_options_without_a_single_update_are_found():
-    with pytest.raises(AssertionError, match="the small run makes no update"):
+    with pytest.raises(AssertionError, match="the short run makes no update"):
         check_algorithm(dqn.algorithm, learning_starts=191, train_frequency=500)

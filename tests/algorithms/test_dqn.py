@@ -9,7 +9,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
 from hotloop.policies import ActingPolicy
 from hotloop.runs import RunDirectory
-from tests.algorithms.learners import make_learning
+from tests.algorithms.learners import make_learner_setup
 from tests.policies.test_policies import DISCRETE
 from tests.reference import off_policy as reference
 
@@ -24,22 +24,22 @@ SMALL = {
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """More of them take longer to meet than these networks take."""
+    """Networks this small are slower with several threads."""
     with torch_threads(1):
         yield
 
 
-def learning(**options):
-    return make_learning(dqn.algorithm, DISCRETE, **{**SMALL, **options})
+def make_setup(**options):
+    return make_learner_setup(dqn.algorithm, DISCRETE, **{**SMALL, **options})
 
 
-def move_target(ours):
-    dqn.algorithm.move_targets(ours.state, 1, ours.learner.hyper.tensors)
+def move_target(setup):
+    dqn.algorithm.move_targets(setup.state, 1, setup.learner.hyper.tensors)
 
 
-def module_of(ours, flat):
-    make = reference.DuelingModule if ours.config.dueling else reference.actor_module
-    return make(ours.config, ours.nets.layout.unpack(flat))
+def module_of(setup, flat):
+    make = reference.DuelingModule if setup.config.dueling else reference.actor_module
+    return make(setup.config, setup.nets.layout.unpack(flat))
 
 
 @pytest.mark.parametrize(
@@ -53,52 +53,52 @@ def module_of(ours, flat):
     ],
 )
 @pytest.mark.parametrize("weighed", [False, True])
-def test_update_is_the_usual_one(options, weighed):
-    """20 updates, beside modules and torch's own Adam."""
-    ours = learning(**options)
-    config, state = ours.config, ours.state
+def test_update_equals_the_reference(options, weighed):
+    """20 updates, compared with torch modules and torch's Adam."""
+    setup = make_setup(**options)
+    config, state = setup.config, setup.state
     start = state.params.clone()
-    peer = reference.DQN(ours.nets.layout.unpack(state.params), config)
+    peer = reference.DQN(setup.nets.layout.unpack(state.params), config)
     rows = []
     for k in range(20):
         batch = reference.random_batch(3, DISCRETE, 32, seed=k, weighed=weighed)
-        td_error = ours.update(batch)
+        td_error = setup.update(batch)
         metrics, their_error = peer.update(batch)
         rows.append(metrics)
         torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
         if (10 * k + 10) % config.target_interval == 0:
-            move_target(ours)
+            move_target(setup)
             peer.move_target()
 
     assert (peer.num_linear > 50) == (config.huber is not None)
-    got = ours.means()
+    got = setup.means()
     assert got == pytest.approx(reference.means(rows), rel=1e-3, abs=1e-4)
     if config.max_grad_norm is not None:
         assert got["grad_norm"] > config.max_grad_norm  # the bound makes a difference
     assert (state.params - start).abs().mean() > 0.01
     assert (state.params - state.target).abs().mean() > 1e-3
-    reference.assert_same_parameters(module_of(ours, state.params), peer.network)
-    reference.assert_same_parameters(module_of(ours, state.target), peer.target)
-    # What acts is the same network, folded to a perceptron.
-    policy = ActingPolicy(ours.nets.network, ours.learner.publish(0))
+    reference.assert_same_parameters(module_of(setup, state.params), peer.network)
+    reference.assert_same_parameters(module_of(setup, state.target), peer.target)
+    # The acting policy is the same network, folded into a perceptron.
+    policy = ActingPolicy(setup.nets.network, setup.learner.publish(0))
     with torch.no_grad():
-        want = module_of(ours, state.params)(batch.obs.double())
+        want = module_of(setup, state.params)(batch.obs.double())
     np.testing.assert_allclose(policy.head(batch.obs.numpy()), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.5])
-def test_several_moves_of_the_target_network_are_one(tau):
-    """What it moves towards is the same: (1 − τ)³ of what it was is left by three."""
-    ours, other = learning(tau=tau), learning(tau=tau)
-    for one in (ours, other):
-        one.update(reference.random_batch(3, DISCRETE, 32, seed=0))
-    before = ours.state.target.clone()
-    dqn.algorithm.move_targets(ours.state, 3, ours.learner.hyper.tensors)
+def test_several_moves_of_the_target_equal_one_call(tau):
+    """Three moves towards the same parameters leave (1 − τ)³ of the old target."""
+    setup, other = make_setup(tau=tau), make_setup(tau=tau)
+    for each in (setup, other):
+        each.update(reference.random_batch(3, DISCRETE, 32, seed=0))
+    before = setup.state.target.clone()
+    dqn.algorithm.move_targets(setup.state, 3, setup.learner.hyper.tensors)
     for _ in range(3):
         move_target(other)
-    assert not torch.equal(before, ours.state.target)
-    torch.testing.assert_close(ours.state.target, other.state.target, rtol=1e-6, atol=1e-7)
-    assert torch.equal(ours.state.target, ours.state.params) == (tau == 1.0)
+    assert not torch.equal(before, setup.state.target)
+    torch.testing.assert_close(setup.state.target, other.state.target, rtol=1e-6, atol=1e-7)
+    assert torch.equal(setup.state.target, setup.state.params) == (tau == 1.0)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_bad_values(options, message):
         dqn.Config(**options)
 
 
-def test_a_preset_gives_way_to_options():
+def test_options_override_a_preset():
     assert dqn.preset("CartPole-v1").total_timesteps == 100_000
     assert dqn.preset("CartPole-v1", learning_starts=7).learning_starts == 7
     assert dqn.preset("Acrobot-v1") == dqn.Config(env_id="Acrobot-v1")
@@ -137,6 +137,6 @@ def test_cartpole_is_solved(tmp_path, seed):
     dqn.train(dqn.preset("CartPole-v1", seed=seed, **options))
     lines = RunDirectory.open(tmp_path / "run").metrics()
     assert lines[-1]["evaluation"]["timesteps"] == 100_000
-    # At its best: it forgets and finds it again, and where it is at the end hangs on last bits.
-    returns = [one for line in lines for one in line["episode_returns"]]
+    # The best window: the return drops and recovers, and its end depends on rounding.
+    returns = [x for line in lines for x in line["episode_returns"]]
     assert np.convolve(returns, np.ones(20) / 20, "valid").max() >= 475

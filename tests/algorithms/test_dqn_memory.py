@@ -1,4 +1,4 @@
-"""DQN of networks with memory: its update beside one that follows one sequence at a time."""
+"""DQN with recurrent networks: its update compared with one sequence at a time."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ import torch
 from hotloop.algorithms import dqn
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError
-from hotloop.training import Batch
+from hotloop.training import ReplayBatch
 from hotloop.training.replay import Replay
 from hotloop.types import Fragment
-from tests.algorithms.learners import make_learning
+from tests.algorithms.learners import make_learner_setup
 from tests.policies.test_policies import DISCRETE
 from tests.reference import memory as reference
 
@@ -25,12 +25,12 @@ SMALL = {
 
 
 def sequences(memory_size):
-    """Sequences of one episode each: a step's next observation is the next step's."""
+    """Return sequences of one episode each, in which a step follows the other."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((LENGTH + 1, COUNT, 3)).astype(np.float32)
     mask = np.ones((LENGTH, COUNT), np.float32)
     mask[:2] = 0.0  # burn-in
-    mask[4:, 1] = 0.0  # after an end
+    mask[4:, 1] = 0.0  # after an episode's end
     rows = {
         "obs": obs[:-1],
         "action": rng.integers(0, 3, (LENGTH, COUNT)),
@@ -40,7 +40,7 @@ def sequences(memory_size):
         "importance": mask / mask.mean(),
         "begins": np.zeros((LENGTH, COUNT), np.bool_),
     }
-    batch = Batch(
+    batch = ReplayBatch(
         **{name: torch.from_numpy(x).flatten(0, 1) for name, x in rows.items()},
         memory=torch.from_numpy(rng.uniform(-1, 1, (COUNT, memory_size)).astype(np.float32)),
     )
@@ -49,48 +49,48 @@ def sequences(memory_size):
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_update_is_that_of_one_sequence_at_a_time(kind, double):
-    learning = make_learning(
+def test_update_equals_one_sequence_at_a_time(kind, double):
+    setup = make_learner_setup(
         dqn.algorithm, DISCRETE, memory=f"{kind}:5", double=double, learning_rate=1e-2, **SMALL
     )
-    network = learning.nets.network
-    params = network.initial_parameters(learning.config.seed)
-    peer, target = (with_value(reference.Networks(params, kind)) for _ in range(2))
+    network = setup.nets.network
+    params = network.initial_parameters(setup.config.seed)
+    peer, target = (with_value(reference.RecurrentNetworks(params, kind)) for _ in range(2))
     optimizer = torch.optim.Adam(peer.parameters(), lr=1e-2)
     batch, rows = sequences(network.memory_size)
     first = batch.memory.double()
     obs = torch.cat([rows["obs"], rows["next_obs"][-1:]]).double()
-    nowhere = torch.zeros(LENGTH + 1, COUNT, dtype=torch.bool)
+    no_begins = torch.zeros(LENGTH + 1, COUNT, dtype=torch.bool)
     for _ in range(5):
-        learning.update(batch)
-        values, _ = peer.unroll(obs, first, nowhere)
+        setup.update(batch)
+        values, _ = peer.unroll(obs, first, no_begins)
         with torch.no_grad():
-            following = target.unroll(obs, first, nowhere)[0][1:]
-            best = (values if double else torch.cat([values[:1], following]))[1:].argmax(-1)
-            chosen = following.gather(-1, best[..., None])[..., 0]
-            wanted = rows["reward"] + learning.config.gamma * rows["discount"] * chosen
+            next_values = target.unroll(obs, first, no_begins)[0][1:]
+            best = (values if double else torch.cat([values[:1], next_values]))[1:].argmax(-1)
+            chosen = next_values.gather(-1, best[..., None])[..., 0]
+            targets = rows["reward"] + setup.config.gamma * rows["discount"] * chosen
         value = values[:-1].gather(-1, rows["action"][..., None])[..., 0]
-        loss = (rows["importance"] * (value - wanted) ** 2).mean()
+        loss = (rows["importance"] * (value - targets) ** 2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    ours = learning.learner.publish(1).params
-    for name, theirs in peer.numpy().items():
-        if name in ours:
-            np.testing.assert_allclose(ours[name], theirs, rtol=1e-3, atol=1e-4, err_msg=name)
-            assert not np.allclose(ours[name], params[name], rtol=1e-2, atol=1e-3)
+    learned = setup.learner.publish(1).params
+    for name, expected in peer.numpy().items():
+        if name in learned:
+            np.testing.assert_allclose(learned[name], expected, rtol=1e-3, atol=1e-4, err_msg=name)
+            assert not np.allclose(learned[name], params[name], rtol=1e-2, atol=1e-3)
 
 
 def with_value(networks):
-    """A critic that nobody asks: the twin has both, and a network of values has none."""
+    """Add an unused critic: the reference has actor and critic, a Q-network has no critic."""
     for k in range(networks.num_layers):
         for part in ("weight", "bias"):
             networks.named[f"value_{k}_{part}"] = networks.named[f"policy_{k}_{part}"]
     return networks
 
 
-def test_batches_are_sequences_with_what_was_remembered():
-    """Rows of one episode each, from the stored memory on; what does not count weighs nothing."""
+def test_batches_are_sequences_with_stored_hidden_states():
+    """Each sequence lies in one episode and starts at its stored state. Padding weighs 0."""
     envs = make_vec("CartPole-v1", 2, seed=0)
     config = dqn.Config(
         memory="gru:4", sequence_length=3, burn_in=2, num_envs=2, normalize_obs=True, **SMALL
@@ -117,7 +117,7 @@ def test_batches_are_sequences_with_what_was_remembered():
             counted = np.flatnonzero(weight[:, s])
             rows = obs[: counted[-1] + 1, s]
             np.testing.assert_array_equal(np.diff(rows), 1.0)
-            assert len(set(rows % 100 // 8)) == 1, "a sequence goes over an episode's end"
+            assert len(set(rows % 100 // 8)) == 1, "a sequence crosses an episode's end"
             assert counted[0] == min(2, rows[counted[0]] % 100 % 8)
         np.testing.assert_array_equal(
             batch.discount.view(5, COUNT).numpy(), (obs % 100 % 8 != 7).astype(np.float32)
@@ -128,14 +128,14 @@ def test_batches_are_sequences_with_what_was_remembered():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sequence_length": 8}, "`sequence_length` is of networks with memory: set `memory`"),
-        ({"burn_in": 0}, "`burn_in` is of networks with memory: set `memory`"),
+        ({"sequence_length": 8}, "`sequence_length` needs a recurrent network: set `memory`"),
+        ({"burn_in": 0}, "`burn_in` needs a recurrent network: set `memory`"),
         ({"memory": "gru:8", "replay": "rank"}, "leave `replay` out, or `memory`"),
         ({"memory": "gru:8", "n_step": 3}, "leave `n_step` out, or `memory`"),
         ({"memory": "gru:8", "replay_replacement": False}, "leave `replay_replacement` out"),
         ({"memory": "gru:8", "burn_in": 1_000}, "must hold a sequence, 1020 transitions with"),
     ],
 )
-def test_refuses_what_can_not_be(options, message):
+def test_bad_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         dqn.Config(**{**SMALL, **options})

@@ -8,7 +8,7 @@ from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
-from hotloop.training.learning import Learning, learn
+from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests import toy_envs
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, obs_spec
@@ -33,8 +33,8 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
         (DISCRETE, {"target_kl": 0.001, "learning_rate": 0.01}),
     ],
 )
-def test_update_is_the_usual_one(action_spec, options):
-    """40 minibatches, beside modules and torch's own Adam."""
+def test_update_equals_the_reference(action_spec, options):
+    """40 minibatches, compared with torch modules and torch's Adam."""
     fixed = {
         "update_epochs": 20,
         "execution": "eager",
@@ -46,7 +46,7 @@ def test_update_is_the_usual_one(action_spec, options):
     nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), device)
     params = nets.network.initial_parameters(0)
     rng = np.random.default_rng(0)
-    peer = reference.Networks(params)
+    peer = reference.ActorCriticNetworks(params)
     size = config.batch_size
     obs = torch.from_numpy(rng.standard_normal((size, 4)).astype(np.float32))
     with torch.no_grad():
@@ -68,8 +68,8 @@ def test_update_is_the_usual_one(action_spec, options):
         num_batches=config.num_updates,
         batch_size=config.minibatch_size,
     )
-    steps = ppo.algorithm._learn(batch, learner, config)
-    metrics = learn(Learning(learner, steps, ("update",)))
+    steps = ppo.algorithm._update_batches(batch, learner, config)
+    metrics = run_updates(UpdateRequest(learner, steps, ("update",)))
 
     orders_rng = np.random.default_rng((0, 1))
     orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]
@@ -80,11 +80,11 @@ def test_update_is_the_usual_one(action_spec, options):
     assert steps == 40 if config.target_kl is None else 0 < steps < 40
     assert metrics["num_updates"] == steps
     assert np.isfinite(list(metrics.values())).all()
-    ours = learner.publish(1).params
-    for name, theirs in peer.numpy().items():
-        np.testing.assert_allclose(ours[name], theirs, rtol=2e-3, atol=2e-5, err_msg=name)
+    learned = learner.publish(1).params
+    for name, expected in peer.numpy().items():
+        np.testing.assert_allclose(learned[name], expected, rtol=2e-3, atol=2e-5, err_msg=name)
         if "policy" in name:
-            assert not np.array_equal(ours[name], params[name])
+            assert not np.array_equal(learned[name], params[name])
 
 
 # --- training ------------------------------------------------------------------------------------
@@ -111,11 +111,11 @@ def test_learns_each_kind_of_action(tmp_path, env, best):
 
 
 def test_discount_and_lambda_reach_the_advantages(tmp_path, monkeypatch):
-    seen = []
+    calls = []
     gae = ppo.gae
-    monkeypatch.setattr(ppo, "gae", lambda *args, **kw: (seen.append(kw), gae(*args, **kw))[1])
+    monkeypatch.setattr(ppo, "gae", lambda *args, **kw: (calls.append(kw), gae(*args, **kw))[1])
     train(tmp_path, env_id="CartPole-v1", total_timesteps=100, gamma=0.7, gae_lambda=0.3)
-    assert seen == [{"gamma": 0.7, "gae_lambda": 0.3}]
+    assert calls == [{"gamma": 0.7, "gae_lambda": 0.3}]
 
 
 def test_a_target_kl_stops_an_iteration_and_not_the_next(tmp_path):
@@ -125,7 +125,7 @@ def test_a_target_kl_stops_an_iteration_and_not_the_next(tmp_path):
     lines = RunDirectory.open(result.run_dir).metrics()
     updates = [line["num_updates"] for line in lines]
     assert all(1 <= count < 8 for count in updates)
-    # Only minibatches that counted are in the mean.
+    # The mean includes only minibatches that were used.
     assert all(line["approx_kl"] <= 1.5e-4 for line in lines)
 
 
@@ -176,10 +176,10 @@ def test_pendulum_learns(tmp_path):
     )
     first = []
 
-    def note(report):
+    def record_first(report):
         if report.num_episodes >= 100 and not first:
             first.append(report.mean_return)
 
-    result = ppo.train(config, on_report=note)
+    result = ppo.train(config, on_report=record_first)
     assert first[0] < -900
     assert result.mean_return > -500

@@ -1,4 +1,4 @@
-"""PPO of networks with memory: its update beside one that unrolls one environment at a time."""
+"""PPO with recurrent networks: its update compared with one environment at a time."""
 
 import dataclasses
 from functools import partial
@@ -11,7 +11,7 @@ from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
-from hotloop.training.learning import Learning, learn
+from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 from tests.reference import memory as reference
@@ -30,7 +30,7 @@ OPTIONS = {
 
 
 def sequences(size, memory_size):
-    """Rows of sequences with episodes that begin within them, and rows that don't count."""
+    """Return sequences in which episodes begin, with rows of weight 0."""
     rng = np.random.default_rng(0)
     shape = LENGTH, COUNT
     begins = rng.random(shape) < 0.2
@@ -49,8 +49,8 @@ def sequences(size, memory_size):
     }
 
 
-def learned(config, nets, fields):
-    """Parameters after an iteration on these sequences."""
+def train_iteration(config, nets, fields):
+    """Return the parameters after an iteration on these sequences."""
     learner = ppo.algorithm.make_learner(
         config,
         nets,
@@ -61,22 +61,22 @@ def learned(config, nets, fields):
         batch_size=config.minibatch_size,
     )
     batch = ppo.Batch(**{name: torch.from_numpy(x) for name, x in fields.items()})
-    steps = ppo.algorithm._learn(batch, learner, config)
-    metrics = learn(Learning(learner, steps, ("update",)))
+    steps = ppo.algorithm._update_batches(batch, learner, config)
+    metrics = run_updates(UpdateRequest(learner, steps, ("update",)))
     assert metrics["num_updates"] == 16
     return learner.publish(1).params
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_update_is_that_of_one_environment_at_a_time(kind):
-    """16 minibatches of whole sequences, in float64; a state that leaks into an episode is seen."""
+def test_update_equals_one_environment_at_a_time(kind):
+    """16 minibatches in float64. A hidden state that leaks into an episode makes a difference."""
     config = ppo.Config(**OPTIONS, memory=f"{kind}:5", seed=0)
     nets = ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
     params = nets.network.initial_parameters(0)
     fields = sequences(3, nets.network.memory_size)
-    ours = learned(config, nets, fields)
+    params_after = train_iteration(config, nets, fields)
 
-    peer = reference.Networks(params, kind)
+    peer = reference.RecurrentNetworks(params, kind)
     rng = np.random.default_rng((0, 1))
     orders = [torch.from_numpy(rng.permutation(COUNT)) for _ in range(config.update_epochs)]
     optimizer = torch.optim.Adam(peer.parameters(), lr=config.learning_rate, eps=1e-5)
@@ -84,13 +84,13 @@ def test_update_is_that_of_one_environment_at_a_time(kind):
     double = {name: x.double() if x.is_floating_point() else x for name, x in double.items()}
     reference.learn(peer, optimizer, double, orders, config)
 
-    for name, theirs in peer.numpy().items():
-        np.testing.assert_allclose(ours[name], theirs, rtol=1e-3, atol=1e-5, err_msg=name)
-        assert not np.allclose(ours[name], params[name], rtol=1e-3, atol=1e-5)
+    for name, expected in peer.numpy().items():
+        np.testing.assert_allclose(params_after[name], expected, rtol=1e-3, atol=1e-5, err_msg=name)
+        assert not np.allclose(params_after[name], params[name], rtol=1e-3, atol=1e-5)
 
-    leaking = learned(config, nets, {**fields, "begins": np.zeros_like(fields["begins"])})
-    differences = [np.abs(leaking[name] - ours[name]).max() for name in ours]
-    assert max(differences) > 1e-3  # a hundred times what is allowed above
+    leaking = train_iteration(config, nets, {**fields, "begins": np.zeros_like(fields["begins"])})
+    differences = [np.abs(leaking[name] - params_after[name]).max() for name in params_after]
+    assert max(differences) > 1e-3  # a hundred times the tolerance above
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_update_is_that_of_one_environment_at_a_time(kind):
         ({"memory": "lstm"}, "`memory` must be lstm:UNITS or gru:UNITS, such as lstm:128, got"),
         ({"memory": "lstm:0"}, "got 'lstm:0'"),
         ({"memory": "rnn:8"}, "got 'rnn:8'"),
-        ({"sequence_length": 16}, "`sequence_length` is of networks with memory: set `memory`"),
+        ({"sequence_length": 16}, "`sequence_length` needs a recurrent network: set `memory`"),
         (
             {"memory": "gru:8", "sequence_length": 64},
             "`sequence_length` must not exceed a fragment, `num_steps` = 32, got 64",
@@ -111,15 +111,15 @@ def test_update_is_that_of_one_environment_at_a_time(kind):
         ),
         (
             {"memory": "gru:8", "schedule": "variable", "workers": 2},
-            "`schedule` 'variable' takes different numbers of steps: choose 'barrier'",
+            "`schedule` 'variable' collects different numbers of steps: choose 'barrier'",
         ),
         (
             {"memory": "gru:8", "network": "tests.policies.nets:Net", "hidden_sizes": (64, 64)},
-            "`memory` is of hotloop's own networks",
+            "`memory` adds a recurrent layer to hotloop's own networks",
         ),
     ],
 )
-def test_refuses_what_can_not_be(options, message):
+def test_bad_options_are_refused(options, message):
     def make():
         config = ppo.Config(**{"num_envs": 4, "num_steps": 32, "num_minibatches": 2, **options})
         ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
@@ -128,18 +128,18 @@ def test_refuses_what_can_not_be(options, message):
         make()
 
 
-def test_memory_that_networks_do_not_have_is_not_ignored(tmp_path):
+def test_memory_without_recurrent_networks_is_refused(tmp_path):
     def forgetful(config, spaces, device):
         return ppo.networks(dataclasses.replace(config, memory=None), spaces, device)
 
     algorithm = dataclasses.replace(ppo.algorithm, networks=forgetful)
     config = ppo.Config(memory="gru:4", runs_dir=str(tmp_path))
-    with pytest.raises(ConfigError, match="remember nothing, got `memory` 'gru:4': pass `memory="):
+    with pytest.raises(ConfigError, match="are not recurrent, got `memory` 'gru:4': pass `memory="):
         algorithm.train(config, progress=False)
 
 
 @pytest.mark.parametrize("option", ["--memory", "--sequence-length", "--burn-in"])
-def test_who_has_no_memory_says_who_has(capsys, option):
+def test_memory_options_of_sac_are_refused(capsys, option):
     assert main(["train", "sac", option, "8"]) == 2
     name = option.removeprefix("--").replace("-", "_")
-    assert f"`{name}` is no option of sac's Config; " in capsys.readouterr().err
+    assert f"`{name}` is not an option of sac's Config; " in capsys.readouterr().err

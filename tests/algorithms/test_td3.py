@@ -8,20 +8,20 @@ from hotloop.algorithms import td3
 from hotloop.errors import ConfigError
 from hotloop.learner import torch_threads
 from hotloop.runs import RunDirectory
-from tests.algorithms.learners import make_learning
+from tests.algorithms.learners import make_learner_setup
 from tests.algorithms.test_sac import SMALL, UNEVEN, UNIT
 from tests.reference import off_policy as reference
 
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """More of them take longer to meet than these networks take."""
+    """Networks this small are slower with several threads."""
     with torch_threads(1):
         yield
 
 
-def learning(action_spec=UNIT, **options):
-    return make_learning(td3.algorithm, action_spec, **{**SMALL, **options})
+def make_setup(action_spec=UNIT, **options):
+    return make_learner_setup(td3.algorithm, action_spec, **{**SMALL, **options})
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ def learning(action_spec=UNIT, **options):
     ],
 )
 @pytest.mark.parametrize("weighed", [False, True])
-def test_update_is_the_usual_one(options, action_spec, weighed):
-    """20 updates, beside modules and torch's own Adam."""
-    ours = learning(action_spec, learning_rate=4e-3, **options)
-    config, nets, state = ours.config, ours.nets, ours.state
+def test_update_equals_the_reference(options, action_spec, weighed):
+    """20 updates, compared with torch modules and torch's Adam."""
+    setup = make_setup(action_spec, learning_rate=4e-3, **options)
+    config, nets, state = setup.config, setup.nets, setup.state
     for flat in (state.policy, state.policy_target):
         flat.mul_(10 ** (1 / (len(config.hidden_sizes) + 1)))  # actions near their bounds
     start = state.policy.clone(), state.critics.clone()
@@ -47,43 +47,43 @@ def test_update_is_the_usual_one(options, action_spec, weighed):
         nets.critics.layout.unpack(state.critics),
         config,
     )
-    draw_noise, policy_rows = ours.draw_noise(), []
+    draw_noise, policy_rows = setup.draw_noise(), []
     for k in range(20):
         batch = reference.random_batch(3, action_spec, 32, seed=k, weighed=weighed)
-        td_error = ours.update(batch)
+        td_error = setup.update(batch)
         metrics, new_rows, their_error = peer.update(batch, draw_noise)
         policy_rows += new_rows
         torch.testing.assert_close(td_error.double(), their_error, rtol=1e-3, atol=1e-3)
         if k == 0:
-            first = {name: x for name, x in ours.means().items() if name in metrics}
+            first = {name: x for name, x in setup.means().items() if name in metrics}
             assert first == pytest.approx(metrics, rel=1e-4)
 
-    got = ours.means()
+    got = setup.means()
     assert got.keys() == {*metrics, "policy_loss"}
     assert len(policy_rows) == 20 // config.policy_frequency
-    wanted = reference.means(policy_rows)["policy_loss"]
-    assert got["policy_loss"] == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+    expected = reference.means(policy_rows)["policy_loss"]
+    assert got["policy_loss"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
     # The bounds on the noise and on the action make a difference.
     assert min(peer.num_clipped, peer.num_beyond) > 10
     for flat, before in zip((state.policy, state.critics), start, strict=True):
         assert (flat - before).abs().mean() > 0.01
-    for flat, theirs in (
+    for flat, peer_module in (
         (state.policy, peer.policy),
         (state.policy_target, peer.policy_target),
     ):
         named = nets.policy.layout.unpack(flat)
-        ours_now = reference.actor_module(config, named)
-        reference.assert_same_parameters(ours_now, theirs)
-    for flat, theirs in (
+        module = reference.actor_module(config, named)
+        reference.assert_same_parameters(module, peer_module)
+    for flat, peer_module in (
         (state.critics, peer.critics.modules),
         (state.targets, peer.critics.targets),
     ):
         named = nets.critics.layout.unpack(flat)
-        ours_now = reference.critic_modules(config, named)
-        reference.assert_same_parameters(ours_now, theirs)
-    # What is published are the policy's parameters.
+        module = reference.critic_modules(config, named)
+        reference.assert_same_parameters(module, peer_module)
+    # The published parameters are the policy's.
     np.testing.assert_array_equal(
-        ours.learner.publish(20).params["policy.0.weight"].ravel(),
+        setup.learner.publish(20).params["policy.0.weight"].ravel(),
         state.policy[: 3 * config.hidden_sizes[0]],
     )
 
@@ -107,17 +107,17 @@ def test_bad_values(options, message):
         td3.Config(**options)
 
 
-def test_a_preset_gives_way_to_options():
+def test_options_override_a_preset():
     assert td3.preset("Pendulum-v1").learning_starts == 500
     assert td3.preset("Pendulum-v1", learning_starts=7).learning_starts == 7
     assert td3.preset("Hopper-v5") == td3.Config(env_id="Hopper-v5")
 
 
-def test_bfloat16_is_warned_of_where_it_is_slow(monkeypatch):
+def test_slow_bfloat16_is_warned_about(monkeypatch):
     monkeypatch.setattr("hotloop.ops.products.HAS_FAST_BFLOAT16", False)
-    exact = learning()
+    exact = make_setup()
     with pytest.warns(RuntimeWarning, match="no instructions for bfloat16"):
-        rough = learning(precision="bfloat16")
+        rough = make_setup(precision="bfloat16")
     batch = reference.random_batch(3, UNIT, 32, seed=0)
     errors = exact.update(batch), rough.update(batch)
     torch.testing.assert_close(*errors, rtol=0.1, atol=0.1)
@@ -135,10 +135,12 @@ def test_pendulum_is_learned(tmp_path):
     assert evaluation["mean_return"] > -200
 
 
-def test_an_own_networks_layers_are_its_own():
-    wide = td3.Config(network="my_nets:Actor", hidden_sizes=(400, 300))  # the critics have them
+def test_custom_network_refuses_layer_options():
+    wide = td3.Config(network="my_nets:Actor", hidden_sizes=(400, 300))  # for the critics
     assert wide.hidden_sizes == (400, 300)
-    with pytest.raises(ConfigError, match=r"`network` .* has layers of its own: .*`activation`"):
+    with pytest.raises(
+        ConfigError, match=r"`network` .* is a custom network with its own layers: .*`activation`"
+    ):
         td3.Config(network="my_nets:Actor", activation="tanh")
     with pytest.raises(ConfigError, match=r"`critic_network` .* leave `layer_norm` out"):
         td3.Config(critic_network="my_nets:Critic", layer_norm=True)

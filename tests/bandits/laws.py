@@ -1,4 +1,4 @@
-"""Arms run by run, and whether what was counted follows the law that it should."""
+"""Arms of single runs, and statistical tests of counts against their laws."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ import math
 
 import numpy as np
 
-from hotloop.bandits import Gaussian, run
+from hotloop.bandits import GaussianRewards, run
 
-# Of two and of ten values from N(0, 1), the largest is this on average.
+# The expected maximum of two and of ten values from N(0, 1).
 BEST_OF_TWO = 1 / math.sqrt(math.pi)
 BEST_OF_TEN = 1.53875
 
 
-def chosen(agent, environment, *, num_steps, num_runs=4096, seed=0):
-    """The arms that every run takes, (num_runs, num_steps), if true values differ and stay.
+def chosen_arms(agent, environment, *, num_steps, num_runs=4096, seed=0):
+    """Return the arms of every run, (num_runs, num_steps), for distinct constant true values.
 
-    What a run loses at step t is what it lost up to t less what it lost up to t − 1, and says which
-    arm that was. Both are asked for as final regrets, of runs that differ in nothing but length.
+    The regret up to t minus the regret up to t − 1 identifies the arm of step t. Both are final
+    regrets of runs that differ only in length.
     """
     means = np.array(environment.means)
-    lost = means.max() - means
-    assert len(np.unique(lost)) == len(lost)
-    before, found = np.zeros(num_runs), []
+    gaps = means.max() - means
+    assert len(np.unique(gaps)) == len(gaps)
+    previous, arms_by_step = np.zeros(num_runs), []
     for length in range(1, num_steps + 1):
         result = run(agent, environment, num_runs=num_runs, num_steps=length, seed=seed)
-        step = result.final_regrets - before
-        arms = np.abs(step[:, None] - lost).argmin(axis=1)
-        np.testing.assert_allclose(lost[arms], step, atol=1e-4)
-        found.append(arms)
-        before = result.final_regrets
-    return np.stack(found, axis=1)
+        step = result.final_regrets - previous
+        arms = np.abs(step[:, None] - gaps).argmin(axis=1)
+        np.testing.assert_allclose(gaps[arms], step, atol=1e-4)
+        arms_by_step.append(arms)
+        previous = result.final_regrets
+    return np.stack(arms_by_step, axis=1)
 
 
-def alone(agent, environment, *, num_steps, seed):
-    """The arms and the rewards of a single run, (num_steps,) each."""
+def single_run(agent, environment, *, num_steps, seed):
+    """Return the arms and the rewards of one run, (num_steps,) each."""
     result = run(
         agent, environment, num_runs=1, num_steps=num_steps, seed=seed, steps_per_point=1,
         arm_shares=True,
@@ -44,18 +44,18 @@ def alone(agent, environment, *, num_steps, seed):
 
 
 def ladder(num_arms, *, noise=1.0):
-    """True values 0, 1, 2, …: what is lost says which arm it was."""
-    return Gaussian(means=tuple(range(num_arms)), noise=noise)
+    """Return an environment with true values 0, 1, 2, …, so that regrets identify arms."""
+    return GaussianRewards(means=tuple(range(num_arms)), noise=noise)
 
 
 def critical(degrees):
-    """What χ² exceeds once in a million (Wilson and Hilferty's approximation)."""
+    """Return the one-in-a-million critical value of χ² (Wilson and Hilferty's approximation)."""
     part = 2 / (9 * degrees)
     return degrees * (1 - part + 4.75342 * math.sqrt(part)) ** 3
 
 
 def assert_law(counts, probability):
-    """χ² of counts against the law that they should follow."""
+    """Test counts against a law with χ²."""
     counts = np.ravel(counts)
     probability = np.broadcast_to(probability, counts.shape)
     assert math.isclose(probability.sum(), 1)
@@ -65,7 +65,7 @@ def assert_law(counts, probability):
 
 
 def assert_share(hits, probability):
-    """Whether so many of these (bool) are true; off by more than this once in a million."""
+    """Test a share of true values, with an error rate of one in a million."""
     num = np.size(hits)
     assert num * min(probability, 1 - probability) >= 8
     error = math.sqrt(probability * (1 - probability) / num)
@@ -73,7 +73,7 @@ def assert_share(hits, probability):
 
 
 def assert_near(estimate, value, *, error=0.0, sigmas=4.0):
-    """Whether an estimate is within so many standard errors, its own and `value`'s, of `value`."""
+    """Test whether an estimate is within `sigmas` standard errors, of both, of `value`."""
     mean, se = estimate
     assert math.isfinite(se)
     assert se > 0

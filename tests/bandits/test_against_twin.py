@@ -1,4 +1,4 @@
-"""Every agent in every environment that it fits does what its slow twin does, arm by arm."""
+"""Agents in all suitable environments match their slow twin, the reference, arm by arm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hotloop.bandits import (
     Bernoulli,
     BetaThompson,
     EpsilonGreedy,
-    Gaussian,
+    GaussianRewards,
     GaussianThompson,
     Gradient,
     LinearContextual,
@@ -30,14 +30,14 @@ from hotloop.bandits import (
 from tests.reference.bandits import play, play_all
 
 MATRIX = np.random.default_rng(0).integers(0, 2, (60, 3)).astype(np.float64)
-# Of a mean reward near 1, KL-UCB's first indices differ from 1 by less than a float64 can tell.
+# With a mean reward near 1, KL-UCB's first indices would be 1 in float64.
 GRADED = np.random.default_rng(1).uniform(0, 0.6, (60, 6)) ** [3, 2, 2, 1, 1, 1]
 
 ENVIRONMENTS = {
-    "testbed": Gaussian(),
-    "two arms": Gaussian(num_arms=2, mean=1.0, spread=0.5, noise=0.3),
-    "thirteen arms": Gaussian(num_arms=13, mean=-2.0, spread=3.0, noise=2.0),
-    "given means": Gaussian(means=(0.25, 1.5, -1.0), noise=0.5),
+    "testbed": GaussianRewards(),
+    "two arms": GaussianRewards(num_arms=2, mean=1.0, spread=0.5, noise=0.3),
+    "thirteen arms": GaussianRewards(num_arms=13, mean=-2.0, spread=3.0, noise=2.0),
+    "given means": GaussianRewards(means=(0.25, 1.5, -1.0), noise=0.5),
     "bernoulli": Bernoulli(means=(0.9, 0.8, 0.3)),
     "many bernoulli": Bernoulli(means=(0.1, 0.05, 0.05, 0.05, 0.02, 0.02, 0.02)),
     "walk": RandomWalk(num_arms=5, walk=0.3, start=0.5, noise=0.7),
@@ -56,8 +56,7 @@ CONTEXTUAL = ("contextual", "contextual, large")
 ANY = tuple(
     name for name in ENVIRONMENTS if name not in CONTEXTUAL and not name.startswith("walk of")
 )
-# Options of an agent do not depend on the environment: other options than the defaults are tried
-# in these.
+# Other options than the defaults are tested in these environments only.
 SOME = ("testbed", "walk", "zeros and ones")
 
 AGENTS = {
@@ -99,15 +98,15 @@ AGENTS = {
 CASES = [(agent, where) for agent, (_, fits) in AGENTS.items() for where in fits]
 
 
-def counted(arms, num_arms):
-    """(num_steps, num_arms), in how many of the runs (num_runs, num_steps) an arm was taken."""
+def pull_counts(arms, num_arms):
+    """Return how many runs took each arm at each step, (num_steps, num_arms)."""
     return (arms[:, :, None] == np.arange(num_arms)).sum(axis=0)
 
 
 def assert_same(result, twin):
-    """Curves of a point a step, and everything made from whole runs."""
+    """Compare curves with one point per step and all statistics of whole runs."""
     num_runs, num_steps = twin.arm.shape
-    pulls = counted(twin.arm, result.environment.num_arms)
+    pulls = pull_counts(twin.arm, result.environment.num_arms)
     np.testing.assert_array_equal(np.round(result.arm_share * num_runs), pulls)
     np.testing.assert_array_equal(result.step, np.arange(1, num_steps + 1))
     for name in ("reward", "optimal", "regret"):
@@ -134,7 +133,7 @@ def assert_same(result, twin):
 
 
 @pytest.mark.parametrize(("agent", "where"), CASES)
-def test_arm_by_arm(agent, where):
+def test_matches_twin_arm_by_arm(agent, where):
     agent, environment = AGENTS[agent][0], ENVIRONMENTS[where]
     options = {"seed": 1234567891011, "num_runs": 16, "num_steps": 40}
     twin = play_all(agent, environment, **options)
@@ -142,7 +141,7 @@ def test_arm_by_arm(agent, where):
 
 
 @pytest.mark.parametrize("where", ["testbed", "walk", "bernoulli"])
-def test_more_runs_than_a_block(where):
+def test_matches_twin_beyond_a_block(where):
     options = {"seed": 5, "num_runs": 300, "num_steps": 9}
     agent, environment = EpsilonGreedy(epsilon=0.3), ENVIRONMENTS[where]
     twin = play_all(agent, environment, **options)
@@ -150,8 +149,7 @@ def test_more_runs_than_a_block(where):
 
 
 @pytest.mark.parametrize("where", ["testbed", "walk of three"])
-def test_later_runs(where):
-    """Of other blocks and chunks than the first."""
+def test_matches_twin_in_later_blocks_and_chunks(where):
     options = {"seed": 6, "num_steps": 8}
     agent, environment = EpsilonGreedy(epsilon=0.5), ENVIRONMENTS[where]
     regrets = run(agent, environment, **options, num_runs=4200).final_regrets
@@ -161,7 +159,7 @@ def test_later_runs(where):
 
 
 @pytest.mark.parametrize("where", ["testbed", "change"])
-def test_long_runs(where):
+def test_matches_twin_in_long_runs(where):
     options = {"seed": 2**63 + 12345, "num_runs": 12, "num_steps": 700}
     agent, environment = UCB(), ENVIRONMENTS[where]
     twin = play_all(agent, environment, **options)
@@ -169,9 +167,9 @@ def test_long_runs(where):
 
 
 def test_points_of_several_steps():
-    """The last point has what is left, and late steps need not be whole points."""
+    """The last point has fewer steps, and late steps need not be whole points."""
     options = {"seed": 3, "num_runs": 40, "num_steps": 50}
-    agent, environment = Gradient(), Gaussian(num_arms=4)
+    agent, environment = Gradient(), GaussianRewards(num_arms=4)
     twin = play_all(agent, environment, **options)
     result = run(
         agent, environment, **options, steps_per_point=8, late_steps=13, arm_shares=True
@@ -187,7 +185,7 @@ def test_points_of_several_steps():
             assert mean == pytest.approx(runs.mean(), abs=2e-6)
             assert error == pytest.approx(runs.std(ddof=1) / 40**0.5, abs=3e-5)
         assert result.regret[point] == pytest.approx(twin.regret[:, end - 1].mean(), abs=2e-5)
-        share = counted(twin.arm, 4)[start:end].sum(axis=0) / (40 * (end - start))
+        share = pull_counts(twin.arm, 4)[start:end].sum(axis=0) / (40 * (end - start))
         np.testing.assert_allclose(result.arm_share[point], share, atol=1e-12)
     late = twin.reward[:, -13:].mean(axis=1)
     assert result.late_reward.mean == pytest.approx(late.mean(), abs=2e-6)
@@ -197,7 +195,7 @@ def test_points_of_several_steps():
 
 def test_differences_are_paired():
     agents = (UCB(), EpsilonGreedy(), GaussianThompson())
-    environment, options = Gaussian(num_arms=5), {"seed": 8, "num_runs": 50, "num_steps": 40}
+    environment, options = GaussianRewards(num_arms=5), {"seed": 8, "num_runs": 50, "num_steps": 40}
     twins = [play_all(agent, environment, **options) for agent in agents]
     comparison = compare(agents, environment, **options, late_steps=10)
     for i, j in ((0, 1), (1, 0), (2, 1), (0, 2)):

@@ -1,4 +1,4 @@
-"""What makes no sense is refused with what was expected, what came, and what to do about it."""
+"""Bad input is refused with what was expected, what came, and how to fix it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from hotloop.bandits import (
     UCB1,
     AbruptChange,
     Adversarial,
+    BanditResult,
     Bernoulli,
     BetaThompson,
     EpsilonGreedy,
-    Gaussian,
+    GaussianRewards,
     GaussianThompson,
     Gradient,
     JittedAgent,
@@ -32,11 +33,10 @@ from hotloop.bandits import (
     LinUCB,
     Optimistic,
     RandomWalk,
-    Result,
     compare,
     run,
 )
-from hotloop.bandits.options import agent_from, environment_from, value_of
+from hotloop.bandits.parsing import make_agent, make_environment, parse_value
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError, UnknownNameError
 
 NOT_NUMBERS = (math.nan, math.inf, "0.1", True)
@@ -66,12 +66,12 @@ BAD_AGENTS = [
     (LinTS, "ridge", (0.0, -1.0, *NOT_NUMBERS)),
 ]
 BAD_ENVIRONMENTS = [
-    (Gaussian, "num_arms", (1, 0, -3, 2.5, "10", True, None)),
-    (Gaussian, "mean", NOT_NUMBERS),
-    (Gaussian, "spread", (-1.0, *NOT_NUMBERS)),
-    (Gaussian, "noise", (-1.0, *NOT_NUMBERS)),
+    (GaussianRewards, "num_arms", (1, 0, -3, 2.5, "10", True, None)),
+    (GaussianRewards, "mean", NOT_NUMBERS),
+    (GaussianRewards, "spread", (-1.0, *NOT_NUMBERS)),
+    (GaussianRewards, "noise", (-1.0, *NOT_NUMBERS)),
     (
-        Gaussian,
+        GaussianRewards,
         "means",
         ((1.0,), (), 3.0, (1.0, math.nan), (0.0, "1"), "0.1,0.2", ((1, 2), (3, 4))),
     ),
@@ -90,84 +90,92 @@ BAD_ENVIRONMENTS = [
     (LinearContextual, "noise", (-1.0, *NOT_NUMBERS)),
 ]
 SETTINGS = [
-    pytest.param(made, name, value, id=f"{made.__name__}-{name}-{str(value)[:20]}")
-    for made, name, values in (*BAD_AGENTS, *BAD_ENVIRONMENTS)
+    pytest.param(kind, name, value, id=f"{kind.__name__}-{name}-{str(value)[:20]}")
+    for kind, name, values in (*BAD_AGENTS, *BAD_ENVIRONMENTS)
     for value in values
 ]
 
 
-@pytest.mark.parametrize(("made", "name", "value"), SETTINGS)
-def test_settings(made, name, value):
+@pytest.mark.parametrize(("kind", "name", "value"), SETTINGS)
+def test_bad_settings_are_refused(kind, name, value):
     with pytest.raises(ConfigError) as caught:
-        made(**{name: value})
+        kind(**{name: value})
     message = str(caught.value)
-    assert f"`{name}" in message  # which
-    assert made.name in message  # whose
+    assert f"`{name}" in message  # the setting
+    assert kind.name in message  # its agent or environment
     assert "must be" in message or "must have" in message  # what was expected
     if name != "rewards":
-        shown = value if not isinstance(value, tuple) else ""
-        assert repr(shown) in message or str(shown) in message  # what came
+        text = value if not isinstance(value, tuple) else ""
+        assert repr(text) in message or str(text) in message  # what came
 
 
-def test_every_setting_has_been_tried():
-    tried = {(made, name) for made, name, _ in (*BAD_AGENTS, *BAD_ENVIRONMENTS)}
-    alike = {(AbruptChange, "mean"), (AbruptChange, "noise")}
-    for made in (*AGENTS.values(), *ENVIRONMENTS.values()):
-        for field in dataclasses.fields(made):
-            assert (made, field.name) in tried | alike
+def test_bad_settings_cover_every_setting():
+    covered = {(kind, name) for kind, name, _ in (*BAD_AGENTS, *BAD_ENVIRONMENTS)}
+    same_as_gaussian = {(AbruptChange, "mean"), (AbruptChange, "noise")}
+    for kind in (*AGENTS.values(), *ENVIRONMENTS.values()):
+        for field in dataclasses.fields(kind):
+            assert (kind, field.name) in covered | same_as_gaussian
 
 
-def test_limits_themselves_are_fine():
+def test_limits_are_accepted():
     for epsilon in (0, 1, 0.0, 1.0, np.float32(0.5)):
-        run(EpsilonGreedy(epsilon=epsilon), Gaussian(num_arms=2), num_runs=1, num_steps=1)
+        run(EpsilonGreedy(epsilon=epsilon), GaussianRewards(num_arms=2), num_runs=1, num_steps=1)
     run(EXP3(gamma=1), Bernoulli(means=(0, 1)), num_runs=1, num_steps=3)
-    run(UCB(c=0, step_size=1), Gaussian(spread=0, noise=0), num_runs=1, num_steps=12)
+    run(UCB(c=0, step_size=1), GaussianRewards(spread=0, noise=0), num_runs=1, num_steps=12)
     run(LinUCB(alpha=0), LinearContextual(dimension=1, noise=0), num_runs=1, num_steps=3)
     run(LinTS(scale=0), LinearContextual(dimension=64, num_arms=2), num_runs=1, num_steps=3)
-    run(Gradient(), Gaussian(num_arms=np.int64(3)), num_runs=1, num_steps=3)
+    run(Gradient(), GaussianRewards(num_arms=np.int64(3)), num_runs=1, num_steps=3)
 
 
-def test_the_largest_number_is_said():
+def test_error_names_the_largest_number():
     with pytest.raises(ConfigError, match=r"from 0 up to 1e\+30, got 1e\+31"):
         UCB(c=1e31)
     with pytest.raises(ConfigError, match=r"from -1e\+30 up to 1e\+30, got inf"):
         Optimistic(initial_value=math.inf)
 
 
-def test_a_number_of_arms_that_is_not_that_of_the_means():
+def test_num_arms_must_match_the_means():
     with pytest.raises(ConfigError, match=r"`num_arms` of gaussian must be .* 2, got 7"):
-        Gaussian(num_arms=7, means=(1, 2))
-    assert Gaussian(num_arms=2, means=(1, 2)) == Gaussian(means=(1, 2))
+        GaussianRewards(num_arms=7, means=(1, 2))
+    assert GaussianRewards(num_arms=2, means=(1, 2)) == GaussianRewards(means=(1, 2))
 
 
 @pytest.mark.parametrize(
-    ("made", "fine", "beyond"),
+    ("kind", "good", "bad"),
     [
-        (Gaussian, {"mean": 2**20}, {"mean": 2**20 + 1}),
-        (Gaussian, {"mean": -(2**21), "spread": 0, "noise": 2}, {"mean": -(2**21), "noise": 1.9}),
-        (Gaussian, {"means": (2.0**20, 0.0), "noise": 0.1}, {"means": (2.0**21, 2.0**21 + 1)}),
+        (GaussianRewards, {"mean": 2**20}, {"mean": 2**20 + 1}),
+        (
+            GaussianRewards,
+            {"mean": -(2**21), "spread": 0, "noise": 2},
+            {"mean": -(2**21), "noise": 1.9},
+        ),
+        (
+            GaussianRewards,
+            {"means": (2.0**20, 0.0), "noise": 0.1},
+            {"means": (2.0**21, 2.0**21 + 1)},
+        ),
         (RandomWalk, {"start": 2**10, "walk": 2**-10}, {"start": 2**10, "walk": 2**-11}),
         (RandomWalk, {"start": 2**20, "walk": 0}, {"start": 2**20 + 1, "walk": 0}),
         (AbruptChange, {"mean": 1e30, "spread": 0, "noise": 0}, {"mean": -1e7}),
     ],
 )
-def test_values_that_float32_cannot_tell_apart(made, fine, beyond):
-    made(**fine)
+def test_values_indistinguishable_in_float32_are_refused(kind, good, bad):
+    kind(**good)
     with pytest.raises(
         ConfigError, match=r"2\*\*20 times .* got -?\d.* shift the values"
     ) as caught:
-        made(**beyond)
-    assert f"`{next(iter(beyond))}` of {made.name}" in str(caught.value)
+        kind(**bad)
+    assert f"`{next(iter(bad))}` of {kind.name}" in str(caught.value)
 
 
-def test_settings_are_by_name():
+def test_settings_are_keyword_only():
     with pytest.raises(TypeError):
         EpsilonGreedy(0.1)
     with pytest.raises(TypeError):
         EpsilonGreedy(epsilom=0.1)
 
 
-def test_what_was_made_stays():
+def test_settings_are_immutable():
     with pytest.raises(AttributeError):
         EpsilonGreedy().epsilon = 2.0
     matrix = np.zeros((3, 2))
@@ -184,14 +192,14 @@ def test_what_was_made_stays():
 @pytest.mark.parametrize(
     ("call", "name", "nearest"),
     [
-        (lambda: agent_from("epsilon-greed", {}), "epsilon-greed", "'epsilon-greedy'"),
-        (lambda: agent_from("epsilon-greedy", {"epsilom": 0.1}), "epsilom", "'epsilon'"),
-        (lambda: agent_from("gradient", {"step_sise": 0.1}), "step_sise", "'step_size'"),
-        (lambda: environment_from("gausian", {}), "gausian", "'gaussian'"),
-        (lambda: environment_from("random-walk", {"num_arm": 5}), "num_arm", "'num_arms'"),
+        (lambda: make_agent("epsilon-greed", {}), "epsilon-greed", "'epsilon-greedy'"),
+        (lambda: make_agent("epsilon-greedy", {"epsilom": 0.1}), "epsilom", "'epsilon'"),
+        (lambda: make_agent("gradient", {"step_sise": 0.1}), "step_sise", "'step_size'"),
+        (lambda: make_environment("gausian", {}), "gausian", "'gaussian'"),
+        (lambda: make_environment("random-walk", {"num_arm": 5}), "num_arm", "'num_arms'"),
     ],
 )
-def test_unknown_names_have_neighbours(call, name, nearest):
+def test_unknown_names_suggest_similar_ones(call, name, nearest):
     with pytest.raises(UnknownNameError) as caught:
         call()
     assert f"'{name}'" in str(caught.value)
@@ -201,46 +209,46 @@ def test_unknown_names_have_neighbours(call, name, nearest):
 @pytest.mark.parametrize(
     ("call", "listed"),
     [
-        (lambda: agent_from("zzz", {}), "kl-ucb"),
-        (lambda: agent_from("moss", {"qqq": 1}), "none"),
-        (lambda: agent_from("ucb", {"qqq": 1}), "step_size"),
-        (lambda: environment_from("qqq", {}), "random-walk"),
+        (lambda: make_agent("zzz", {}), "kl-ucb"),
+        (lambda: make_agent("moss", {"qqq": 1}), "none"),
+        (lambda: make_agent("ucb", {"qqq": 1}), "step_size"),
+        (lambda: make_environment("qqq", {}), "random-walk"),
     ],
 )
-def test_unknown_names_without_neighbours_are_told_all(call, listed):
+def test_unknown_names_without_similar_ones_list_all(call, listed):
     with pytest.raises(UnknownNameError, match=listed):
         call()
 
 
 @pytest.mark.parametrize("text", ["", "abc", "1/0", "0.1.2", "1,2", "2**", "--1", "0.1:0.5", "1/a"])
-def test_text_that_is_no_value(text):
+def test_bad_values_in_text(text):
     with pytest.raises(ConfigError) as caught:
-        value_of(text)
+        parse_value(text)
     assert f"'{text}'" in str(caught.value)
     assert "1/128" in str(caught.value)
 
 
-def test_text_that_is_a_value():
+def test_values_in_text():
     for text, value in {
         "0.1": 0.1, "3": 3, "1/128": 1 / 128, "2**-7": 2**-7, "none": None, "None": None,
         "true": True, "FALSE": False, " 1e-3 ": 0.001, "-2": -2,
     }.items():  # fmt: skip
-        found = value_of(text)
-        assert found == value
-        assert type(found) is type(value)
-    assert agent_from("epsilon-greedy", {"epsilon": "1/8", "step-size": "none"}) == EpsilonGreedy(
+        parsed = parse_value(text)
+        assert parsed == value
+        assert type(parsed) is type(value)
+    assert make_agent("epsilon-greedy", {"epsilon": "1/8", "step-size": "none"}) == EpsilonGreedy(
         epsilon=0.125
     )
-    assert environment_from("bernoulli", {"means": "0.9,0.8"}) == Bernoulli()
+    assert make_environment("bernoulli", {"means": "0.9,0.8"}) == Bernoulli()
 
 
-def test_text_of_a_field():
+def test_bad_field_text():
     for call in (
-        lambda: agent_from("epsilon-greedy", {"epsilon": "much"}),
-        lambda: agent_from("epsilon-greedy", {"epsilon": "2"}),
-        lambda: environment_from("gaussian", {"num_arms": "1"}),
-        lambda: environment_from("bernoulli", {"means": "0.9,x"}),
-        lambda: environment_from("bernoulli", {"means": "0.9"}),
+        lambda: make_agent("epsilon-greedy", {"epsilon": "much"}),
+        lambda: make_agent("epsilon-greedy", {"epsilon": "2"}),
+        lambda: make_environment("gaussian", {"num_arms": "1"}),
+        lambda: make_environment("bernoulli", {"means": "0.9,x"}),
+        lambda: make_environment("bernoulli", {"means": "0.9"}),
     ):
         with pytest.raises(ConfigError, match=r"epsilon|num_arms|means"):
             call()
@@ -251,30 +259,30 @@ def test_rewards_from_a_file(tmp_path):
     np.save(tmp_path / "rewards.npy", matrix)
     np.savetxt(tmp_path / "rewards.csv", matrix, delimiter=",")
     for name in ("rewards.npy", "rewards.csv"):
-        environment = environment_from("adversarial", {"rewards": str(tmp_path / name)})
+        environment = make_environment("adversarial", {"rewards": str(tmp_path / name)})
         np.testing.assert_array_equal(environment.rewards, matrix)
     (tmp_path / "words.csv").write_text("a,b\nc,d\n")
     np.save(tmp_path / "objects.npy", np.array([{}, {}], object), allow_pickle=True)
-    whole = (tmp_path / "rewards.npy").read_bytes()
-    (tmp_path / "short.npy").write_bytes(whole[:-8])
+    content = (tmp_path / "rewards.npy").read_bytes()
+    (tmp_path / "short.npy").write_bytes(content[:-8])
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "empty.csv").write_bytes(b"")
     (tmp_path / "archive.npy").write_bytes(b"PK\x03\x04")
     files = ("missing.npy", "words.csv", "objects.npy", "short.npy", "empty.npy", "archive.npy")
     for name in (*files, "empty.csv"):
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # NumPy's own words
+            warnings.simplefilter("error")  # no warnings by NumPy
             with pytest.raises(ConfigError, match=name):
-                environment_from("adversarial", {"rewards": str(tmp_path / name)})
+                make_environment("adversarial", {"rewards": str(tmp_path / name)})
     with pytest.raises(ConfigError, match="rewards"):
-        environment_from("adversarial", {})
+        make_environment("adversarial", {})
 
 
 # Runs.
 
 
 @pytest.mark.parametrize(
-    "call", [run, lambda *given, **named: compare([given[0]], *given[1:], **named)]
+    "call", [run, lambda *args, **kwargs: compare([args[0]], *args[1:], **kwargs)]
 )
 @pytest.mark.parametrize(
     ("name", "value"),
@@ -298,41 +306,41 @@ def test_rewards_from_a_file(tmp_path):
         ("steps_per_point", 2.5),
     ],
 )
-def test_run_options(call, name, value):
+def test_bad_run_options(call, name, value):
     options = {"num_runs": 3, "num_steps": 50, name: value}
     with pytest.raises(ConfigError) as caught:
-        call(EpsilonGreedy(), Gaussian(), **options)
+        call(EpsilonGreedy(), GaussianRewards(), **options)
     assert name in str(caught.value)
     assert repr(value) in str(caught.value).replace(",", "")
 
 
 def test_no_agents():
     with pytest.raises(ConfigError, match="agent"):
-        compare([], Gaussian(), num_runs=3, num_steps=5)
+        compare([], GaussianRewards(), num_runs=3, num_steps=5)
 
 
 @pytest.mark.parametrize("agents", [UCB(), "ucb", 3], ids=str)
-def test_no_list_of_agents(agents):
+def test_agents_must_be_a_list(agents):
     with pytest.raises(ConfigError, match=r"must be a list of agents, got .*brackets"):
-        compare(agents, Gaussian(), num_runs=3, num_steps=5)
+        compare(agents, GaussianRewards(), num_runs=3, num_steps=5)
 
 
 @pytest.mark.parametrize("agent", [3, "epsilon-greedy", None, EpsilonGreedy, [1]], ids=str)
-def test_what_is_no_agent(agent):
+def test_values_that_are_not_agents(agent):
     with pytest.raises(HotloopError) as caught:
-        run(agent, Gaussian(), num_runs=3, num_steps=5)
+        run(agent, GaussianRewards(), num_runs=3, num_steps=5)
     assert "JittedAgent" in str(caught.value)
 
 
-@pytest.mark.parametrize("where", [3, "gaussian", Gaussian, [1]], ids=str)
-def test_what_is_no_environment(where):
+@pytest.mark.parametrize("where", [3, "gaussian", GaussianRewards, [1]], ids=str)
+def test_values_that_are_not_environments(where):
     with pytest.raises(HotloopError) as caught:
         run(EpsilonGreedy(), where, num_runs=3, num_steps=5)
     assert "JittedEnvironment" in str(caught.value)
 
 
 @pytest.mark.parametrize("agent", [LinUCB(), LinTS()], ids=lambda agent: agent.name)
-@pytest.mark.parametrize("where", [Gaussian(), Bernoulli()], ids=lambda where: where.name)
+@pytest.mark.parametrize("where", [GaussianRewards(), Bernoulli()], ids=lambda where: where.name)
 def test_linear_agents_need_contexts(agent, where):
     with pytest.raises(ConfigError, match="linear-contextual") as caught:
         run(agent, where, num_runs=3, num_steps=5)
@@ -344,7 +352,7 @@ def test_linear_agents_need_contexts(agent, where):
 @pytest.mark.parametrize(
     "where",
     [
-        Gaussian(),
+        GaussianRewards(),
         RandomWalk(),
         AbruptChange(),
         LinearContextual(),
@@ -353,19 +361,19 @@ def test_linear_agents_need_contexts(agent, where):
     ],
     ids=lambda where: where.name,
 )
-def test_agents_of_bounded_rewards(agent, where):
+def test_agents_for_bounded_rewards_refuse_others(agent, where):
     with pytest.raises(ConfigError, match=r"0 to 1|0 or 1") as caught:
         run(agent, where, num_runs=3, num_steps=5)
     assert agent.name in str(caught.value)
     assert where.name in str(caught.value)
 
 
-def test_adversarial_rewards_that_end_too_soon():
+def test_adversarial_rewards_must_cover_all_steps():
     with pytest.raises(ConfigError, match=r"7.*10"):
         run(EpsilonGreedy(), Adversarial(rewards=np.ones((7, 2))), num_runs=3, num_steps=10)
 
 
-def test_quantities_of_a_difference():
+def test_unknown_quantity_of_a_difference():
     comparison = compare([EpsilonGreedy(), UCB()], num_runs=3, num_steps=5)
     with pytest.raises(BanditError, match="final_regret") as caught:
         comparison.difference(0, 1, "final_regrets")
@@ -373,12 +381,12 @@ def test_quantities_of_a_difference():
     assert "late_optimal" in str(caught.value)
 
 
-def test_a_comparison_refuses_one_bad_agent():
+def test_comparison_refuses_one_bad_agent():
     with pytest.raises(ConfigError, match="lin-ucb"):
-        compare([EpsilonGreedy(), LinUCB()], Gaussian(), num_runs=3, num_steps=5)
+        compare([EpsilonGreedy(), LinUCB()], GaussianRewards(), num_runs=3, num_steps=5)
 
 
-# One's own.
+# User-defined agents and environments.
 
 
 def choose(state, params, step, uniform):
@@ -406,7 +414,7 @@ def reward(state, params, step, arm, uniform):
         ("params", ((1.0, 2.0),)),
     ],
 )
-def test_own_agents_are_checked_when_made(name, value):
+def test_jitted_agents_are_validated(name, value):
     good = {"choose": choose, "update": update, "state_size": 1}
     JittedAgent(**good)
     with pytest.raises(ConfigError, match=f"`{name}`"):
@@ -426,7 +434,7 @@ def test_own_agents_are_checked_when_made(name, value):
         ("params", "abc"),
     ],
 )
-def test_own_environments_are_checked_when_made(name, value):
+def test_jitted_environments_are_validated(name, value):
     good = {"num_arms": 2, "reward": reward}
     JittedEnvironment(**good)
     with pytest.raises(ConfigError, match=f"`{name}`"):
@@ -437,9 +445,9 @@ def test_functions_that_numba_cannot_compile():
     def strange(state, params, step, uniform):
         return {"arm": object()}["arm"]
 
-    agent_of = {"update": update, "state_size": 1, "name": "strange"}
+    options = {"update": update, "state_size": 1, "name": "strange"}
     with pytest.raises(HotloopError, match="strange") as caught:
-        run(JittedAgent(choose=strange, **agent_of), Gaussian(), num_runs=3, num_steps=5)
+        run(JittedAgent(choose=strange, **options), GaussianRewards(), num_runs=3, num_steps=5)
     assert "Numba" in str(caught.value)
     assert "choose" in str(caught.value)
 
@@ -456,17 +464,17 @@ def saved(tmp_path):
     return result, result.save(tmp_path / "result.npz")
 
 
-def test_a_file_there_and_back(saved):
+def test_results_survive_saving(saved):
     result, path = saved
-    back = Result.load(path)
-    assert back.agent == result.agent
-    assert back.environment == result.environment
+    loaded = BanditResult.load(path)
+    assert loaded.agent == result.agent
+    assert loaded.environment == result.environment
     for name in ("seed", "num_runs", "num_steps", "steps_per_point", "late_steps", "elapsed_s"):
-        assert getattr(back, name) == getattr(result, name)
+        assert getattr(loaded, name) == getattr(result, name)
     for name in ("reward", "reward_se", "optimal_se", "regret", "arm_share", "final_regrets"):
-        np.testing.assert_array_equal(getattr(back, name), getattr(result, name))
-    assert back.late_reward == result.late_reward
-    assert back.to_dict(curves=True) == result.to_dict(curves=True)
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(result, name))
+    assert loaded.late_reward == result.late_reward
+    assert loaded.to_dict(curves=True) == result.to_dict(curves=True)
 
 
 @pytest.mark.parametrize(
@@ -474,56 +482,60 @@ def test_a_file_there_and_back(saved):
 )
 @pytest.mark.parametrize(
     "where",
-    [Gaussian(means=(0.5, 1.0)), Bernoulli(means=(0.1, 0.2, 0.3)), Adversarial(rewards=np.eye(6))],
+    [
+        GaussianRewards(means=(0.5, 1.0)),
+        Bernoulli(means=(0.1, 0.2, 0.3)),
+        Adversarial(rewards=np.eye(6)),
+    ],
     ids=lambda where: where.name,
 )
-def test_descriptions_there_and_back(agent, where, tmp_path):
+def test_descriptions_survive_saving(agent, where, tmp_path):
     result = run(agent, where, num_runs=3, num_steps=5)
-    back = Result.load(result.save(tmp_path / "result.npz"))
-    assert back.agent == agent
-    assert back.environment.describe() == where.describe()
+    loaded = BanditResult.load(result.save(tmp_path / "result.npz"))
+    assert loaded.agent == agent
+    assert loaded.environment.describe() == where.describe()
 
 
-def test_files_cut_short(saved, tmp_path):
+def test_truncated_files(saved, tmp_path):
     _, path = saved
     stored = path.read_bytes()
     cut = tmp_path / "cut.npz"
     for length in [*range(0, len(stored), max(1, len(stored) // 40)), len(stored) - 1]:
         cut.write_bytes(stored[:length])
         with pytest.raises(BanditError, match=r"cut\.npz") as caught:
-            Result.load(cut)
+            BanditResult.load(cut)
         assert "cut short" in str(caught.value)
         assert "again" in str(caught.value)
 
 
-def test_settings_that_are_numpy_s(tmp_path):
+def test_settings_may_be_numpy_scalars(tmp_path):
     agent = GaussianThompson(prior_std=np.float32(0.5), noise=np.int64(2))
     result = run(agent, RandomWalk(num_arms=np.int64(3)), num_runs=3, num_steps=5)
     assert json.loads(json.dumps(result.to_dict()))["agent"]["prior_std"] == 0.5
-    back = Result.load(result.save(tmp_path / "result.npz"))
-    assert (back.agent, back.environment) == (agent, result.environment)
+    loaded = BanditResult.load(result.save(tmp_path / "result.npz"))
+    assert (loaded.agent, loaded.environment) == (agent, result.environment)
     assert type(agent.describe()["noise"]) is int
     environment = AbruptChange(num_arms=2, every=np.int64(3))
     assert type(environment.describe()["every"]) is int
 
 
 def test_files_with_a_flipped_byte(saved, tmp_path):
-    """They are refused, or the byte was one of no importance."""
+    """Such files are refused, unless the byte does not matter."""
     result, path = saved
-    whole, other = path.read_bytes(), tmp_path / "flipped.npz"
+    content, flipped_path = path.read_bytes(), tmp_path / "flipped.npz"
     refused = 0
-    # All of the first and the last, where the archive says what it holds, and some between.
-    ends = {*range(400), *range(len(whole) - 400, len(whole))}
-    for index in sorted(ends | {*range(0, len(whole), 97)}):
-        flipped = bytearray(whole)
+    # The first and last bytes, with the archive's directory, and some between.
+    ends = {*range(400), *range(len(content) - 400, len(content))}
+    for index in sorted(ends | {*range(0, len(content), 97)}):
+        flipped = bytearray(content)
         flipped[index] ^= 0xFF
-        other.write_bytes(flipped)
+        flipped_path.write_bytes(flipped)
         try:
-            back = Result.load(other)
+            loaded = BanditResult.load(flipped_path)
         except BanditError:
             refused += 1
         else:
-            assert back.to_dict(curves=True) == result.to_dict(curves=True)
+            assert loaded.to_dict(curves=True) == result.to_dict(curves=True)
     assert refused > 500
 
 
@@ -541,47 +553,47 @@ def test_files_with_a_flipped_byte(saved, tmp_path):
         ('"prepare_s": ', '"prepare_s": null, "x": '),
     ],
 )
-def test_files_whose_description_does_not_fit_their_sums(saved, old, new):
+def test_files_with_inconsistent_descriptions(saved, old, new):
     _, path = saved
-    text = about(path)
+    text = read_about(path)
     assert old in text
     with pytest.raises(BanditError, match="was changed"):
-        Result.load(changed(path, about=encoded(text.replace(old, new))))
+        BanditResult.load(with_arrays(path, about=encode(text.replace(old, new))))
 
 
 @pytest.mark.parametrize("regrets", [np.zeros((2, 2)), np.zeros(301), np.zeros(3, int)])
-def test_files_whose_regrets_do_not_fit(saved, regrets):
+def test_files_with_bad_regrets(saved, regrets):
     _, path = saved
     with pytest.raises(BanditError, match="`final_regrets`"):
-        Result.load(changed(path, final_regrets=regrets))
+        BanditResult.load(with_arrays(path, final_regrets=regrets))
 
 
-def changed(path, **arrays):
-    """The same file with other arrays in it."""
+def with_arrays(path, **arrays):
+    """Write the file again with other arrays in it."""
     with np.load(path) as file:
-        held = {name: file[name] for name in file.files}
-    held.update(arrays)
+        stored = {name: file[name] for name in file.files}
+    stored.update(arrays)
     other = path.with_name("changed.npz")
-    np.savez(other, **{name: array for name, array in held.items() if array is not None})
+    np.savez(other, **{name: array for name, array in stored.items() if array is not None})
     return other
 
 
-def about(path):
+def read_about(path):
     with np.load(path) as file:
         return file["about"].tobytes().decode()
 
 
-def encoded(text):
+def encode(text):
     return np.frombuffer(text.encode(), np.uint8)
 
 
 def test_files_of_another_version(saved):
     _, path = saved
-    text = about(path)
+    text = read_about(path)
     assert '"format": 1' in text
-    other = changed(path, about=encoded(text.replace('"format": 1', '"format": 99')))
+    other = with_arrays(path, about=encode(text.replace('"format": 1', '"format": 99')))
     with pytest.raises(BanditError, match="99") as caught:
-        Result.load(other)
+        BanditResult.load(other)
     assert "1" in str(caught.value)
     assert "again" in str(caught.value)
 
@@ -601,52 +613,52 @@ def test_files_of_another_version(saved):
         ("}", ""),
     ],
 )
-def test_files_whose_description_is_wrong(saved, old, new):
+def test_files_with_bad_descriptions(saved, old, new):
     _, path = saved
-    text = about(path)
+    text = read_about(path)
     assert old in text
     with pytest.raises(HotloopError):
-        Result.load(changed(path, about=encoded(text.replace(old, new))))
+        BanditResult.load(with_arrays(path, about=encode(text.replace(old, new))))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", "null"])
 def test_files_without_description(saved, text):
     _, path = saved
     with pytest.raises(BanditError):
-        Result.load(changed(path, about=encoded(text)))
+        BanditResult.load(with_arrays(path, about=encode(text)))
 
 
 @pytest.mark.parametrize("name", ["about", "sums", "final_regrets"])
-def test_files_in_which_something_is_missing(saved, name):
+def test_files_with_missing_arrays(saved, name):
     _, path = saved
     with pytest.raises(BanditError, match="changed"):
-        Result.load(changed(path, **{name: None}))
+        BanditResult.load(with_arrays(path, **{name: None}))
 
 
-def test_files_whose_sums_are_cut_short(saved):
+def test_files_with_truncated_sums(saved):
     _, path = saved
     with np.load(path) as file:
         sums = file["sums"]
     for length in (0, 31, 100, len(sums) - 8):
         with pytest.raises(BanditError, match="cut short"):
-            Result.load(changed(path, sums=sums[:length]))
+            BanditResult.load(with_arrays(path, sums=sums[:length]))
 
 
-def test_files_of_something_else(tmp_path):
+def test_other_files(tmp_path):
     (tmp_path / "words.npz").write_text("hello")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     np.savez(tmp_path / "pickle.npz", about=np.array([{}], object))
     np.save(tmp_path / "array.npy", np.zeros(3))
     with pytest.raises(BanditError, match=r"missing\.npz"):
-        Result.load(tmp_path / "missing.npz")
+        BanditResult.load(tmp_path / "missing.npz")
     for name in ("words.npz", "other.npz", "pickle.npz", "array.npy"):
         with pytest.raises(BanditError, match=name):
-            Result.load(tmp_path / name)
+            BanditResult.load(tmp_path / name)
     with pytest.raises(BanditError):
-        Result.load(tmp_path)  # a directory
+        BanditResult.load(tmp_path)  # a directory
 
 
-def test_where_nothing_can_be_written(saved, tmp_path):
+def test_unwritable_targets(saved, tmp_path):
     result, path = saved
     before = path.read_bytes()
     with pytest.raises(OutputError, match="inside"):
@@ -655,12 +667,12 @@ def test_where_nothing_can_be_written(saved, tmp_path):
     with pytest.raises(OutputError, match="folder"):
         result.save(tmp_path / "folder")
     assert path.read_bytes() == before
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "result.npz"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["folder", "result.npz"]
 
 
-def test_results_of_ones_own_stay_in_memory(tmp_path):
+def test_results_of_user_agents_cannot_be_saved(tmp_path):
     agent = JittedAgent(choose=choose, update=update, state_size=1, name="mine")
-    result = run(agent, Gaussian(), num_runs=3, num_steps=5)
+    result = run(agent, GaussianRewards(), num_runs=3, num_steps=5)
     with pytest.raises(BanditError, match="mine"):
         result.save(tmp_path / "result.npz")
     assert not list(tmp_path.iterdir())

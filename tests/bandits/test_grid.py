@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hotloop.bandits import EpsilonGreedy, Gaussian, RandomWalk, run
+from hotloop.bandits import EpsilonGreedy, GaussianRewards, RandomWalk, run
 from hotloop.errors import (
     BanditError,
     ConfigError,
@@ -23,35 +23,35 @@ from hotloop.errors import (
     OutputError,
     UnknownNameError,
 )
-from hotloop.sweeps.bandits import Grid, computing, jobs
+from hotloop.sweeps.bandits import Grid, computation, jobs
 from hotloop.sweeps.bandits import grid as grid_module
-from hotloop.sweeps.bandits.file import GridFile, Piece
-from hotloop.sweeps.bandits.points import values_from
-from hotloop.sweeps.bandits.table import picture_axes
+from hotloop.sweeps.bandits.grid_file import GridFile, Piece
+from hotloop.sweeps.bandits.grid_table import plot_axes
+from hotloop.sweeps.bandits.points import range_values
 
 
-def make_grid(**changed):
-    """24 points in two environments."""
+def make_grid(**changes):
+    """Return a grid of 24 points in two environments."""
     settings = {
         "agent_fields": {"epsilon": "2**-7:2**-2:x2", "step_size": "none,0.1"},
         "environment_name": "random-walk",
         "environment_fields": {"walk": [0.01, 0.1]},
         "num_steps": 60,
     }
-    return Grid("epsilon-greedy", **(settings | changed))
+    return Grid("epsilon-greedy", **(settings | changes))
 
 
-def stored(path):
-    """All sums by what they are of; the numbers of points in the file don't matter."""
+def read_sums(path):
+    """Return all sums by their keys, without the ids of points in the file."""
     with sqlite3.connect(path) as connection:
         rows = connection.execute(
             "SELECT config, seed, first_run, num_runs, kernel_version, blob "
             "FROM sums JOIN points ON points.id = point"
         ).fetchall()
     connection.close()
-    found = {row[:-1]: row[-1] for row in rows}
-    assert len(found) == len(rows)
-    return found
+    sums = {row[:-1]: row[-1] for row in rows}
+    assert len(sums) == len(rows)
+    return sums
 
 
 def content(table):
@@ -83,13 +83,13 @@ def content(table):
     ],
 )
 def test_ranges(text, values):
-    found = values_from("field", text)
-    assert found == values
-    assert list(map(type, found)) == list(map(type, values))
+    parsed = range_values("field", text)
+    assert parsed == values
+    assert list(map(type, parsed)) == list(map(type, values))
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "a value is missing"),
         ("0.1,,0.2", "a value is missing"),
@@ -98,33 +98,33 @@ def test_ranges(text, values):
         ("0.1:0.5:0", "the step of `0.1:0.5:0` is 0"),
         ("a,b", "got 'a'"),
         (":1:2", "got ''"),
-        ("none:1:2", "made of finite numbers, got 'none'"),
-        ("0:inf:1", "made of finite numbers, got 'inf'"),
+        ("none:1:2", "expected a finite number, got 'none'"),
+        ("0:inf:1", "expected a finite number, got 'inf'"),
         ("-2**0.5:1:1", "got '-2**0.5'"),
-        (f"0:1{'0' * 400}:1", "made of finite numbers, got '1000"),
-        ("0:1:x2", "ends of one sign"),
-        ("-1:1:x2", "ends of one sign"),
-        ("1:8:x1", "a factor above 0 but 1"),
+        (f"0:1{'0' * 400}:1", "expected a finite number, got '1000"),
+        ("0:1:x2", "ends of the same sign"),
+        ("-1:1:x2", "ends of the same sign"),
+        ("1:8:x1", "a positive factor, not 1"),
         ("1:0:0.1", "leads away from its end"),
         ("8:1:x2", "leads away from its end"),
         ("log:0,1,3", "above 0, for its logarithm"),
         ("log:1,2,3,4", "must have two ends"),
-        ("int:1,2.5", "must have whole ends"),
+        ("int:1,2.5", "its ends must be integers"),
         ("lin:1,2,1", "must have 2 to 100,000 points, got 1"),
         ("0:1:1e-9", "more than 100,000 values"),
     ],
 )
-def test_ranges_written_wrongly(text, why):
+def test_malformed_ranges(text, reason):
     with pytest.raises(ConfigError) as caught:
-        values_from("epsilon", text)
-    assert str(caught.value).startswith(f"`epsilon={text}` is no range: ")
-    assert why in str(caught.value)
+        range_values("epsilon", text)
+    assert str(caught.value).startswith(f"`epsilon={text}` is not a valid range: ")
+    assert reason in str(caught.value)
     assert "steps as 0.1:0.5:0.1" in str(caught.value)
 
 
-def test_a_range_without_points():
+def test_range_without_a_number_of_points():
     with pytest.raises(ConfigError, match="needs the number of points of `epsilon`"):
-        values_from("epsilon", "log:0.01,1")
+        range_values("epsilon", "log:0.01,1")
 
 
 # --- points
@@ -145,13 +145,13 @@ def test_points_are_the_product(tmp_path):
 
 
 @pytest.mark.parametrize("values", ["0.5,1/2,2**-1", [0.5, np.float64(0.5)], 0.5])
-def test_two_spellings_are_one_point(values):
+def test_equal_values_are_one_point(values):
     assert len(Grid("epsilon-greedy", {"epsilon": values})) == 1
     assert len(Grid("epsilon-greedy", {"epsilon": [1, 1.0]})) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "num"),
+    ("name", "fields", "size"),
     [
         ("bernoulli", {"means": "0.9,0.8;0.5,0.4"}, 2),
         ("bernoulli", {"means": [(0.9, 0.8), [0.5, 0.4]]}, 2),
@@ -164,24 +164,24 @@ def test_two_spellings_are_one_point(values):
         ("adversarial", {"rewards": [[0.0, 1.0], [1.0, 0.0]]}, 1),
     ],
 )
-def test_environments(name, given, num):
-    assert len(Grid("ucb", environment_name=name, environment_fields=given, num_steps=2)) == num
+def test_environments(name, fields, size):
+    assert len(Grid("ucb", environment_name=name, environment_fields=fields, num_steps=2)) == size
 
 
-def test_a_matrix_is_told_by_its_digest(tmp_path):
+def test_matrices_are_identified_by_digest(tmp_path):
     np.save(tmp_path / "one.npy", np.eye(3))
     np.save(tmp_path / "two.npy", 1 - np.eye(3))
     files = f"{tmp_path}/one.npy;{tmp_path}/two.npy"
-    inner = {"environment_name": "adversarial", "num_steps": 3}
-    grid = Grid("ucb", environment_fields={"rewards": files}, **inner)
+    options = {"environment_name": "adversarial", "num_steps": 3}
+    grid = Grid("ucb", environment_fields={"rewards": files}, **options)
     table = grid.run(tmp_path / "grid.sqlite", num_runs=4)
     assert [row.settings["env.rewards"] for row in table.rows] == files.split(";")
-    again = Grid("ucb", environment_fields={"rewards": np.eye(3)}, **inner)
-    assert again.run(tmp_path / "grid.sqlite", num_runs=4).computed_run_steps == 0
+    same_grid = Grid("ucb", environment_fields={"rewards": np.eye(3)}, **options)
+    assert same_grid.run(tmp_path / "grid.sqlite", num_runs=4).computed_run_steps == 0
 
 
 @pytest.mark.parametrize(
-    ("args", "more", "error", "message"),
+    ("args", "kwargs", "error", "message"),
     [
         (("epsilon-gredy",), {}, UnknownNameError, "did you mean 'epsilon-greedy'"),
         (("ucb", {"cc": "1"}), {}, UnknownNameError, "did you mean 'c'"),
@@ -208,47 +208,49 @@ def test_a_matrix_is_told_by_its_digest(tmp_path):
         (("lin-ucb", {"alpha": "1,2"}), {}, ConfigError, "lin-ucb"),
     ],
 )
-def test_bad_grids_before_anything_runs(args, more, error, message):
+def test_bad_grids_are_refused_before_running(args, kwargs, error, message):
     with pytest.raises(error, match=message) as caught:
-        Grid(*args, **more)
+        Grid(*args, **kwargs)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("changed", [{"num_runs": 0}, {"seed": -1}, {"threads": 0}])
-def test_bad_runs(tmp_path, changed):
+@pytest.mark.parametrize("options", [{"num_runs": 0}, {"seed": -1}, {"threads": 0}])
+def test_bad_runs(tmp_path, options):
     with pytest.raises(ConfigError):
-        make_grid().run(tmp_path / "grid.sqlite", **changed)
+        make_grid().run(tmp_path / "grid.sqlite", **options)
     assert not (tmp_path / "grid.sqlite").exists()
 
 
-# --- the same bits
+# --- bitwise reproducibility
 
 
-def test_a_point_is_what_run_gives(tmp_path):
+def test_points_equal_single_runs(tmp_path):
     grid = Grid("epsilon-greedy", {"epsilon": "0.01,0.1"}, num_steps=50, late_steps=7)
     table = grid.run(tmp_path / "grid.sqlite", num_runs=2100, seed=2**64 - 1)
     for row, epsilon in zip(table.rows, (0.01, 0.1), strict=True):
         agent = EpsilonGreedy(epsilon=epsilon)
-        alone = run(agent, Gaussian(), num_runs=2100, num_steps=50, seed=2**64 - 1, late_steps=7)
-        assert row.result.sums.to_bytes() == alone.sums.to_bytes()
-        assert row.mean_reward == alone.mean_reward
-        assert row.late_optimal == alone.late_optimal
-        assert row.final_regret == alone.final_regret
+        single = run(
+            agent, GaussianRewards(), num_runs=2100, num_steps=50, seed=2**64 - 1, late_steps=7
+        )
+        assert row.result.sums.to_bytes() == single.sums.to_bytes()
+        assert row.mean_reward == single.mean_reward
+        assert row.late_optimal == single.late_optimal
+        assert row.final_regret == single.final_regret
 
 
-def test_neither_groups_nor_threads_change_a_bit(tmp_path, monkeypatch):
+def test_groups_and_threads_do_not_change_results(tmp_path, monkeypatch):
     files = {}
     for group, threads in ((1, 1), (3, 2), (8, 2), (8, 5)):
         monkeypatch.setattr(jobs, "_MAX_GROUP", group)
         path = tmp_path / f"{group}_{threads}.sqlite"
         table = make_grid().run(path, num_runs=2500, threads=threads)
         assert table.threads == threads
-        files[group, threads] = stored(path), content(table)
-    first, *others = files.values()
-    assert all(other == first for other in others)
+        files[group, threads] = read_sums(path), content(table)
+    first, *other_contents = files.values()
+    assert all(other == first for other in other_contents)
 
 
-def test_points_do_not_depend_on_those_beside_them(tmp_path):
+def test_points_do_not_depend_on_other_points(tmp_path):
     alone = Grid("ucb", {"c": 2}, num_steps=40).run(tmp_path / "one.sqlite", num_runs=300)
     among = Grid("ucb", {"c": "0.5:5:0.5"}, num_steps=40)
     among = among.run(tmp_path / "two.sqlite", num_runs=300)
@@ -258,7 +260,7 @@ def test_points_do_not_depend_on_those_beside_them(tmp_path):
 # --- resume and extend
 
 
-def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
+def test_stored_points_are_not_computed_again(tmp_path, monkeypatch):
     path = tmp_path / "grid.sqlite"
     first = make_grid().run(path, num_runs=100)
     assert first.computed_run_steps == 24 * 100 * 60
@@ -266,7 +268,7 @@ def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("computed again")
 
-    monkeypatch.setattr(computing, "chunk_sums", fail)
+    monkeypatch.setattr(computation, "chunk_sums", fail)
     second = make_grid().run(path, num_runs=100)
     assert content(second) == content(first)
     assert second.computed_run_steps == 0
@@ -275,7 +277,7 @@ def test_what_is_there_is_not_computed_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("steps", [(100, 2048, 5000), (5000, 100, 6144), (2047, 2049)])
-def test_more_runs_equal_as_many_at_once(tmp_path, steps):
+def test_added_runs_equal_runs_at_once(tmp_path, steps):
     grid = Grid("ucb", {"c": "1,2"}, num_steps=30)
     for num_runs in steps:
         table = grid.run(tmp_path / "grown.sqlite", num_runs=num_runs)
@@ -283,53 +285,53 @@ def test_more_runs_equal_as_many_at_once(tmp_path, steps):
         assert content(table) == content(at_once)
 
 
-def test_full_chunks_are_kept_and_the_last_one_replaced(tmp_path):
+def test_only_the_last_incomplete_chunk_is_replaced(tmp_path):
     path, grid = tmp_path / "grid.sqlite", Grid("ucb", {"c": "1,2"}, num_steps=30)
     grid.run(path, num_runs=2048 + 100)
     more = grid.run(path, num_runs=2048 + 300)
     assert more.computed_run_steps == 2 * 300 * 30
-    pieces = sorted((first, num) for _, _, first, num, _ in stored(path))
+    pieces = sorted((first, num) for _, _, first, num, _ in read_sums(path))
     assert pieces == [(0, 2048)] * 2 + [(2048, 300)] * 2
 
 
-def test_other_points_and_seeds_live_beside(tmp_path):
+def test_other_points_and_seeds_share_the_file(tmp_path):
     path = tmp_path / "grid.sqlite"
     first = make_grid().run(path, num_runs=50)
-    before = stored(path)
+    before = read_sums(path)
     other = make_grid().run(path, num_runs=50, seed=1)
     longer = make_grid(num_steps=61).run(path, num_runs=50)
     assert other.computed_run_steps == 24 * 50 * 60
     assert longer.computed_run_steps == 24 * 50 * 61
     assert content(other) != content(first)
-    after = stored(path)
+    after = read_sums(path)
     assert len(after) == 3 * 24
     assert before.items() <= after.items()
-    # Some points are new, some are there.
+    # Some points are new and some are stored.
     wider = make_grid(agent_fields={"epsilon": "2**-7,0.9", "step_size": "none"})
     assert wider.run(path, num_runs=50).computed_run_steps == 2 * 50 * 60
 
 
-def test_rows_of_other_kernels_are_left_alone(tmp_path, monkeypatch):
+def test_sums_of_other_kernel_versions_are_kept(tmp_path, monkeypatch):
     path, grid = tmp_path / "grid.sqlite", Grid("ucb", {"c": "1,2"}, num_steps=30)
     old = grid.run(path, num_runs=50)
     assert old.num_of_other_kernels == 0
-    before = stored(path)
+    before = read_sums(path)
     monkeypatch.setattr(grid_module, "KERNEL_VERSION", grid_module.KERNEL_VERSION + 1)
     new = grid.run(path, num_runs=50)
     assert new.computed_run_steps == 2 * 50 * 30
     assert new.num_of_other_kernels == 2
-    after = stored(path)
+    after = read_sums(path)
     assert len(after) == 4
     assert before.items() <= after.items()
 
 
-# --- stopped and killed
+# --- interrupted grids
 
 _CHILD = """
 import sys
 from tests.bandits.test_grid import make_large_grid
 grid = make_large_grid(int(sys.argv[2]))
-grid.run(sys.argv[1] + ".first", num_runs=1)  # loads the kernels: what is killed is a grid at work
+grid.run(sys.argv[1] + ".first", num_runs=1)  # load the kernels, so that kills hit a running grid
 print("ready", flush=True)
 grid.run(sys.argv[1], num_runs=7000, threads=2)
 print("finished", flush=True)
@@ -337,17 +339,17 @@ print("finished", flush=True)
 
 
 def make_large_grid(num_steps=100):
-    """36 points, of 4 chunks each for 7,000 runs."""
+    """Return a grid of 36 points, with 4 chunks each for 7,000 runs."""
     return make_grid(environment_fields={"walk": [0.01, 0.1, 1.0]}, num_steps=num_steps)
 
 
 def finish_large_grid(path, num_steps=100):
     make_large_grid(num_steps).run(path, num_runs=7000, threads=2)
-    return stored(path)
+    return read_sums(path)
 
 
 def start_child(path, num_steps=100):
-    """Run the large grid in a process of its own."""
+    """Run the large grid in a process."""
     command = [sys.executable, "-c", _CHILD, str(path), str(num_steps)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
@@ -355,82 +357,82 @@ def start_child(path, num_steps=100):
 
 
 def finish(child):
-    # `communicate` would miss what `readline` has read already: the grid may be done by then.
+    # `communicate` would miss output that `readline` has buffered.
     assert child.stdout.read() == "finished\n"
     assert child.wait(timeout=120) == 0
 
 
-def left_behind(path):
-    """What a killed process left, read from a copy: the log is for the next grid to recover."""
+def read_leftovers(path):
+    """Read the sums of a killed process from a copy. Only the next grid may recover the log."""
     copy = path.with_name("copy.sqlite")
-    for end in ("", "-wal"):
-        if Path(f"{path}{end}").exists():
-            shutil.copy(f"{path}{end}", f"{copy}{end}")
+    for suffix in ("", "-wal"):
+        if Path(f"{path}{suffix}").exists():
+            shutil.copy(f"{path}{suffix}", f"{copy}{suffix}")
     with sqlite3.connect(copy) as connection:
         has_tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
     connection.close()
-    found = stored(copy) if has_tables else {}  # else it was killed before its first transaction
-    for end in ("", "-wal", "-shm"):
-        Path(f"{copy}{end}").unlink(missing_ok=True)
-    return found
+    sums = read_sums(copy) if has_tables else {}  # empty before its first transaction
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{copy}{suffix}").unlink(missing_ok=True)
+    return sums
 
 
 @pytest.mark.parametrize(
     ("kills", "num_steps"), [(2, 200), pytest.param(20, 600, marks=pytest.mark.slow)]
 )
 def test_killed_at_random_moments(tmp_path, kills, num_steps):
-    """The finished table equals that of a grid never killed; nothing that was stored is lost."""
-    draw = random.Random(kills)
-    ready_at = time.monotonic()
+    """The finished table equals that of an uninterrupted grid, and no stored sums are lost."""
+    rng = random.Random(kills)
+    started_at = time.monotonic()
     whole = finish_large_grid(tmp_path / "whole.sqlite", num_steps)
     assert len(whole) == 36 * 4
-    usual_s = time.monotonic() - ready_at
+    usual_s = time.monotonic() - started_at
 
     hits, path, before = 0, tmp_path / "killed.sqlite", {}
     num_files = 0
     while hits < kills:
         child = start_child(path, num_steps)
-        # From the file's making to its last row; commits come every quarter of a second.
+        # Kills cover the time from creating the file to its last row. Commits are 0.25 s apart.
         try:
-            child.wait(draw.uniform(0, 0.6 * usual_s))
+            child.wait(rng.uniform(0, 0.6 * usual_s))
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
         hits += child.returncode == -signal.SIGKILL
         child.stdout.close()
-        now = left_behind(path)
-        assert before.items() <= now.items() <= whole.items()
-        before = now
+        current = read_leftovers(path)
+        assert before.items() <= current.items() <= whole.items()
+        before = current
         if child.returncode == 0:  # finished between two kills: the next ones hit a new grid
-            assert now == whole
+            assert current == whole
             num_files += 1
             path, before = tmp_path / f"killed_{num_files}.sqlite", {}
     assert finish_large_grid(path, num_steps) == whole
 
 
-def test_ctrl_c_keeps_what_ended(tmp_path, monkeypatch):
+def test_ctrl_c_keeps_finished_chunks(tmp_path, monkeypatch):
     path = tmp_path / "grid.sqlite"
     whole = make_grid().run(tmp_path / "whole.sqlite", num_runs=2500)
-    monkeypatch.setattr(computing, "_COMMIT_S", 1e9)
+    monkeypatch.setattr(computation, "_COMMIT_S", 1e9)
     reports = []
 
     def interrupt(progress):
         reports.append(progress)
-        if progress.run_steps > 0.4 * progress.all_run_steps:
+        if progress.finished_run_steps > 0.4 * progress.total_run_steps:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         make_grid().run(path, num_runs=2500, on_progress=interrupt)
-    there = sum(num for _, _, _, num, _ in stored(path)) * 60
-    assert reports[-1].run_steps <= there < reports[-1].all_run_steps
-    rest = make_grid().run(path, num_runs=2500)
-    assert rest.computed_run_steps == 24 * 2500 * 60 - there
-    assert content(rest) == content(whole)
-    assert stored(path) == stored(whole.path)
+    num_stored = sum(num for _, _, _, num, _ in read_sums(path)) * 60
+    assert reports[-1].finished_run_steps <= num_stored < reports[-1].total_run_steps
+    resumed = make_grid().run(path, num_runs=2500)
+    assert resumed.computed_run_steps == 24 * 2500 * 60 - num_stored
+    assert content(resumed) == content(whole)
+    assert read_sums(path) == read_sums(whole.path)
 
 
-def test_an_error_in_a_kernel_keeps_what_ended(tmp_path, monkeypatch):
-    path, original, count = tmp_path / "grid.sqlite", computing.chunk_sums, []
+def test_kernel_error_keeps_finished_chunks(tmp_path, monkeypatch):
+    path, original, count = tmp_path / "grid.sqlite", computation.chunk_sums, []
 
     def fail(*args, **kwargs):
         count.append(1)
@@ -438,38 +440,38 @@ def test_an_error_in_a_kernel_keeps_what_ended(tmp_path, monkeypatch):
             raise BanditError("an arm gave NaN")
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(computing, "chunk_sums", fail)
+    monkeypatch.setattr(computation, "chunk_sums", fail)
     with pytest.raises(BanditError, match="an arm gave NaN"):
         make_grid().run(path, num_runs=2500, threads=1)
-    monkeypatch.setattr(computing, "chunk_sums", original)
-    kept = len(stored(path))
-    assert kept > 0
+    monkeypatch.setattr(computation, "chunk_sums", original)
+    num_stored = len(read_sums(path))
+    assert num_stored > 0
     table = make_grid().run(path, num_runs=2500)
     assert content(table) == content(make_grid().run(tmp_path / "whole.sqlite", num_runs=2500))
     assert threading.active_count() < 20  # threads end with their grid
 
 
-def test_a_quarter_of_a_second_is_the_most_that_is_not_in_the_file(tmp_path, monkeypatch):
-    path, original = tmp_path / "grid.sqlite", computing.chunk_sums
+def test_commits_are_at_most_a_quarter_second_apart(tmp_path, monkeypatch):
+    path, original = tmp_path / "grid.sqlite", computation.chunk_sums
     lags = []
 
     def slow(agents, *args, **kwargs):
         time.sleep(0.1)
         return original(agents, *args, **kwargs)
 
-    seen = {"rows": 0, "at": time.monotonic()}
+    committed = {"rows": 0, "at": time.monotonic()}
 
-    def look(progress):
-        rows, there = progress.run_steps // (50 * 60), len(stored(path))
-        if there == rows:
-            seen.update(rows=rows, at=time.monotonic())
-        lags.append(time.monotonic() - seen["at"])
+    def on_progress(progress):
+        rows, num_stored = progress.finished_run_steps // (50 * 60), len(read_sums(path))
+        if num_stored == rows:
+            committed.update(rows=rows, at=time.monotonic())
+        lags.append(time.monotonic() - committed["at"])
 
-    monkeypatch.setattr(computing, "chunk_sums", slow)
+    monkeypatch.setattr(computation, "chunk_sums", slow)
     monkeypatch.setattr(jobs, "_MAX_GROUP", 1)
-    make_grid().run(path, num_runs=50, threads=2, on_progress=look)
+    make_grid().run(path, num_runs=50, threads=2, on_progress=on_progress)
     assert len(lags) > 10
-    assert max(lags) < 0.25 + 0.45  # of some 1.3 s
+    assert max(lags) < 0.25 + 0.45  # the grid takes about 1.3 s
 
 
 def test_progress(tmp_path):
@@ -477,11 +479,11 @@ def test_progress(tmp_path):
     make_grid().run(path, num_runs=2048)
     make_grid().run(path, num_runs=5000, on_progress=reports.append)
     first, last = reports[0], reports[-1]
-    assert first.kept_run_steps == first.run_steps == 24 * 2048 * 60
-    assert last.points == last.all_points == 24
-    assert last.run_steps == last.all_run_steps == 24 * 5000 * 60
-    assert last.left_s == 0
-    assert all(one.run_steps <= other.run_steps for one, other in pairwise(reports))
+    assert first.stored_run_steps == first.finished_run_steps == 24 * 2048 * 60
+    assert last.finished_points == last.total_points == 24
+    assert last.finished_run_steps == last.total_run_steps == 24 * 5000 * 60
+    assert last.remaining_s == 0
+    assert all(a.finished_run_steps <= b.finished_run_steps for a, b in pairwise(reports))
 
 
 def test_two_processes_at_once(tmp_path):
@@ -489,24 +491,24 @@ def test_two_processes_at_once(tmp_path):
     children = [start_child(path) for _ in range(2)]
     for child in children:
         finish(child)
-    assert stored(path) == finish_large_grid(tmp_path / "whole.sqlite")
+    assert read_sums(path) == finish_large_grid(tmp_path / "whole.sqlite")
 
 
-def test_a_chunk_that_another_process_took_away_is_computed_again(tmp_path, monkeypatch):
-    """Another process adds runs meanwhile, which replaces the last chunk of ours."""
+def test_chunk_replaced_by_another_process_is_computed_again(tmp_path, monkeypatch):
+    """Another process adds runs meanwhile and replaces our last chunk."""
     path, grid = tmp_path / "grid.sqlite", Grid("ucb", {"c": "1,2"}, num_steps=30)
     expected = grid.run(tmp_path / "whole.sqlite", num_runs=100)
     pieces, calls = GridFile.pieces, []
 
-    def meanwhile(self, points):
-        found = pieces(self, points)
+    def pieces_and_add_runs(self, points):
+        result = pieces(self, points)
         calls.append(1)
         if len(calls) == 1:
             grid.run(path, num_runs=3000)
-        return found
+        return result
 
     grid.run(path, num_runs=100)
-    monkeypatch.setattr(GridFile, "pieces", meanwhile)
+    monkeypatch.setattr(GridFile, "pieces", pieces_and_add_runs)
     assert content(grid.run(path, num_runs=100)) == content(expected)
     assert len(calls) > 2
 
@@ -514,8 +516,8 @@ def test_a_chunk_that_another_process_took_away_is_computed_again(tmp_path, monk
 # --- files
 
 
-def refused(path, error, message):
-    """The grid says what is wrong, and the file stays as it is."""
+def assert_refused(path, error, message):
+    """Check that the grid refuses the file and leaves it unchanged."""
     before = path.read_bytes()
     with pytest.raises(error, match=message) as caught:
         make_grid().run(path, num_runs=50)
@@ -524,40 +526,40 @@ def refused(path, error, message):
     assert path.read_bytes() == before
 
 
-def test_no_sqlite_file(tmp_path):
+def test_file_that_is_not_sqlite(tmp_path):
     path = tmp_path / "grid.sqlite"
     path.write_text("something of the user's, " * 100)
-    refused(path, BanditError, "is no grid of hotloop's")
+    assert_refused(path, BanditError, "is not a hotloop grid")
 
 
-def test_another_programs_sqlite_file(tmp_path):
+def test_sqlite_file_of_another_program(tmp_path):
     path = tmp_path / "grid.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE meta (one, two, three)")
         connection.execute("CREATE TABLE bookmarks (address)")
     connection.close()
-    refused(path, BanditError, "no grid of hotloop's: it has the tables bookmarks, meta")
+    assert_refused(path, BanditError, "not a hotloop grid: it has the tables bookmarks, meta")
 
 
-def test_a_grid_of_another_format(tmp_path):
+def test_grid_of_another_format(tmp_path):
     path = tmp_path / "grid.sqlite"
     make_grid().run(path, num_runs=50)
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '2' WHERE name = 'version'")
     connection.close()
-    refused(path, BanditError, "is a grid of format 2, made by hotloop .* reads format 1")
+    assert_refused(path, BanditError, "is a grid of format 2, made by hotloop .* reads format 1")
 
 
 @pytest.mark.parametrize("size", [50, 4000, 4096, 100_000, 1_000_001, -4096, -5000])
-def test_a_file_cut_short(tmp_path, size):
+def test_truncated_file(tmp_path, size):
     path = tmp_path / "grid.sqlite"
     make_grid(num_steps=1000).run(path, num_runs=50)
     os.truncate(path, size if size > 0 else path.stat().st_size + size)
-    refused(path, BanditError, "damaged|no grid of hotloop's")
+    assert_refused(path, BanditError, "damaged|not a hotloop grid")
 
 
-def test_an_empty_file_is_a_new_one(tmp_path):
-    """So is one whose maker was killed before its first transaction."""
+def test_empty_file_is_a_new_grid(tmp_path):
+    """A file without a first transaction is a new grid too."""
     path = tmp_path / "grid.sqlite"
     path.touch()
     assert make_grid().run(path, num_runs=50).computed_run_steps > 0
@@ -567,13 +569,13 @@ def test_an_empty_file_is_a_new_one(tmp_path):
     assert make_grid().run(tmp_path / "begun.sqlite", num_runs=50).computed_run_steps > 0
 
 
-def test_a_table_that_is_gone(tmp_path):
+def test_missing_table(tmp_path):
     path = tmp_path / "grid.sqlite"
     make_grid().run(path, num_runs=50)
     with sqlite3.connect(path) as connection:
         connection.execute("DROP TABLE sums")
     connection.close()
-    refused(path, BanditError, "damaged .no such table: sums")
+    assert_refused(path, BanditError, "damaged .no such table: sums")
 
 
 @pytest.mark.parametrize("blob", [b"", b"x" * 40, None])
@@ -586,29 +588,29 @@ def test_damaged_sums(tmp_path, blob):
             blob = blob[:100] + bytes([blob[100] ^ 1]) + blob[101:]
         connection.execute("UPDATE sums SET blob = ? WHERE point = 7", (blob,))
     connection.close()
-    refused(path, BanditError, "point 7")
+    assert_refused(path, BanditError, "point 7")
 
 
-def test_places_that_cannot_be_written(tmp_path):
+def test_unwritable_targets(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "file" / "grid.sqlite", tmp_path / "folder"):
         with pytest.raises(OutputError, match="can't be written"):
             make_grid().run(path, num_runs=50)
-    made = tmp_path / "new" / "folder" / "grid.sqlite"
-    make_grid().run(made, num_runs=50)
-    assert [one.name for one in made.parent.iterdir()] == ["grid.sqlite"]
+    new_path = tmp_path / "new" / "folder" / "grid.sqlite"
+    make_grid().run(new_path, num_runs=50)
+    assert [file.name for file in new_path.parent.iterdir()] == ["grid.sqlite"]
 
 
-def test_a_full_disk(tmp_path):
-    """What fitted is kept; the same command goes on when there is space."""
+def test_full_disk_keeps_stored_chunks(tmp_path):
+    """After space is freed, the command continues."""
     path = tmp_path / "grid.sqlite"
-    begin, _, _ = _CHILD.partition('print("ready"')
-    limited = f"""{begin}
+    setup, _, _ = _CHILD.partition('print("ready"')
+    limited = f"""{setup}
 import resource
-from hotloop.sweeps.bandits import computing
+from hotloop.sweeps.bandits import computation
 from hotloop.errors import OutputError
-computing._COMMIT_S = 0
+computation._COMMIT_S = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
 try:
     grid.run(sys.argv[1], num_runs=7000)
@@ -623,28 +625,28 @@ except OutputError as error:
         timeout=120,
     )
     assert "grid.sqlite can't be written" in child.stdout, child.stderr
-    there = stored(path)
-    assert 0 < len(there) < 36 * 4
+    partial = read_sums(path)
+    assert 0 < len(partial) < 36 * 4
     assert finish_large_grid(path) == finish_large_grid(tmp_path / "whole.sqlite")
-    assert there.items() <= stored(path).items()
+    assert partial.items() <= read_sums(path).items()
 
 
 def test_pieces_of_a_file(tmp_path):
-    """The file by itself: what is added is there, once."""
+    """Pieces that are added twice are stored once."""
     grid = Grid("ucb", num_steps=10)
     table = grid.run(tmp_path / "grid.sqlite", num_runs=5)
     sums = table.rows[0].result.sums
     with GridFile(tmp_path / "own.sqlite", seed=3, kernel_version=1) as file:
-        one, other = file.ids(["{}", '{"a": 1}'])
-        assert file.ids(['{"a": 1}']) == [other]
-        rows = [(Piece(one, 0, 5), sums.to_bytes()), (Piece(other, 0, 5), sums.to_bytes())]
+        first, second = file.ids(["{}", '{"a": 1}'])
+        assert file.ids(['{"a": 1}']) == [second]
+        rows = [(Piece(first, 0, 5), sums.to_bytes()), (Piece(second, 0, 5), sums.to_bytes())]
         file.add(rows)
         file.add(rows)
-        assert file.pieces([one, other]) == {Piece(one, 0, 5), Piece(other, 0, 5)}
-        assert file.sums(Piece(one, 0, 5)).to_bytes() == sums.to_bytes()
-        assert file.sums(Piece(one, 0, 6)) is None
+        assert file.pieces([first, second]) == {Piece(first, 0, 5), Piece(second, 0, 5)}
+        assert file.sums(Piece(first, 0, 5)).to_bytes() == sums.to_bytes()
+        assert file.sums(Piece(first, 0, 6)) is None
     with GridFile(tmp_path / "own.sqlite", seed=4, kernel_version=1) as file:
-        assert file.pieces([one, other]) == set()
+        assert file.pieces([first, second]) == set()
 
 
 # --- the table
@@ -666,11 +668,11 @@ def test_best_and_sorted(table):
 
 
 def test_to_dict(table):
-    about = json.loads(json.dumps(table.to_dict(curves=True), allow_nan=False))
-    assert about["num_runs"] == 600
-    assert 0 < about["kernel_share"] <= 1
-    assert about["ranges"] == {"epsilon": [0, 0.1, 1], "step_size": [None, 0.1]}
-    point = about["points"][3]
+    content_dict = json.loads(json.dumps(table.to_dict(curves=True), allow_nan=False))
+    assert content_dict["num_runs"] == 600
+    assert 0 < content_dict["kernel_share"] <= 1
+    assert content_dict["ranges"] == {"epsilon": [0, 0.1, 1], "step_size": [None, 0.1]}
+    point = content_dict["points"][3]
     assert point["settings"] == {"epsilon": 0.1, "step_size": 0.1}
     assert point["agent"]["initial_value"] == 0
     assert point["mean_reward"]["mean"] == table.rows[3].mean_reward.mean
@@ -703,8 +705,8 @@ def test_parquet_without_pyarrow(table, tmp_path, monkeypatch):
 
 def test_parquet_of_matrices(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    outer = {"rewards": [np.eye(3), 1 - np.eye(3)]}
-    grid = Grid("exp3", environment_name="adversarial", environment_fields=outer, num_steps=3)
+    fields = {"rewards": [np.eye(3), 1 - np.eye(3)]}
+    grid = Grid("exp3", environment_name="adversarial", environment_fields=fields, num_steps=3)
     table = grid.run(tmp_path / "grid.sqlite", num_runs=10, seed=2**64 - 1)
     columns = parquet.read_table(table.save_parquet(tmp_path / "x.parquet")).to_pydict()
     assert len(set(columns["env.rewards"])) == 2
@@ -720,39 +722,39 @@ def test_parquet_of_matrices(tmp_path):
         ({"baseline": [True, False], "step_size": [0.1, 0.2]}, ("step_size", "baseline")),
     ],
 )
-def test_what_a_picture_shows(ranges, axes):
-    assert picture_axes(ranges) == axes
+def test_plot_axes(ranges, axes):
+    assert plot_axes(ranges) == axes
 
 
 @pytest.mark.parametrize(
     "ranges",
     [{}, {"baseline": [True, False]}, {"a": [1, 2], "b": [1, 2], "c": [1, 2]}],
 )
-def test_no_picture(ranges):
-    with pytest.raises(ConfigError, match="one field or two that have several values") as caught:
-        picture_axes(ranges)
+def test_plot_axes_need_one_or_two_ranges(ranges):
+    with pytest.raises(ConfigError, match="one or two fields with several values") as caught:
+        plot_axes(ranges)
     assert f"got {', '.join(ranges) or 'none'}: " in str(caught.value)
 
 
 @pytest.mark.parametrize("quantity", ["mean_reward", "final_regret"])
 @pytest.mark.parametrize(
-    ("inner", "texts"),
+    ("fields", "texts"),
     [
         ({"epsilon": "0.1,0.2"}, ["epsilon, dimensionless"]),
         ({"epsilon": "0.1,0.2", "step_size": "none,0.1"}, ["step_size = none", "step_size = 0.1"]),
         ({"epsilon": "0.1,0.2", "initial_value": "0,5"}, ["initial_value, units of reward"]),
     ],
 )
-def test_pictures(tmp_path, inner, texts, quantity):
+def test_pictures(tmp_path, fields, texts, quantity):
     matplotlib = pytest.importorskip("matplotlib")
-    grid = Grid("epsilon-greedy", inner, num_steps=50)
+    grid = Grid("epsilon-greedy", fields, num_steps=50)
     table = grid.run(tmp_path / "grid.sqlite", num_runs=100)
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text as text
         path = table.save_picture(tmp_path / "picture.svg", quantity)
-    drawn = path.read_text()
+    svg = path.read_text()
     label = "reward per step" if quantity == "mean_reward" else "regret at the end, units of reward"
     assert table.title == "epsilon-greedy · gaussian, 10 arms · 100 runs of 50 steps · seed 0"
     for text in (*texts, label, "epsilon-greedy · gaussian, 10 arms"):
-        assert text in drawn
+        assert text in svg
     with pytest.raises(ConfigError, match="must end in"):
         table.save_picture(tmp_path / "picture.jpg")

@@ -1,4 +1,4 @@
-"""A grid's file holds what one version of the kernels made: whoever changes numbers raises it."""
+"""Grid files hold results of one kernel version, so changed numbers need a new version."""
 
 import hashlib
 
@@ -10,7 +10,7 @@ from hotloop.bandits import (
     AbruptChange,
     Adversarial,
     Bernoulli,
-    Gaussian,
+    GaussianRewards,
     LinearContextual,
     RandomWalk,
     chunk_sums,
@@ -19,8 +19,11 @@ from hotloop.bandits.running import KERNEL_VERSION
 
 MATRIX = np.random.default_rng(0).random((60, 3))
 CASES = [
-    *((name, Gaussian(num_arms=7)) for name in ("epsilon-greedy", "optimistic", "ucb", "ucb1")),
-    *((name, Gaussian()) for name in ("gradient", "moss", "gaussian-thompson")),
+    *(
+        (name, GaussianRewards(num_arms=7))
+        for name in ("epsilon-greedy", "optimistic", "ucb", "ucb1")
+    ),
+    *((name, GaussianRewards()) for name in ("gradient", "moss", "gaussian-thompson")),
     *((name, Bernoulli(means=(0.2, 0.8, 0.5))) for name in ("beta-thompson", "kl-ucb", "exp3")),
     *((name, LinearContextual(num_arms=3)) for name in ("lin-ucb", "lin-ts")),
     ("epsilon-greedy", RandomWalk(num_arms=3)),
@@ -49,7 +52,7 @@ DIGESTS = {
 
 
 def digest(name, environment):
-    """Of how often an optimal arm was taken, and of rewards to three digits."""
+    """Return a digest of the pulls of optimal arms and of rewards to three digits."""
     settings = {"seed": 5, "num_steps": 60, "first_run": 0, "num_runs": 300}
     (sums,) = chunk_sums([AGENTS[name]()], environment, **settings)
     numbers = np.concatenate([sums.curve[2], np.round(sums.curve[0], 3) + 0.0])
@@ -57,7 +60,7 @@ def digest(name, environment):
 
 
 @pytest.mark.parametrize(("name", "environment"), CASES)
-def test_numbers_are_those_of_the_version(name, environment):
+def test_results_match_the_kernel_version(name, environment):
     case = f"{name} in {environment.name}"
     assert digest(name, environment) == DIGESTS[KERNEL_VERSION][case], (
         f"{case}: numbers have changed; raise KERNEL_VERSION, and note its digests here"

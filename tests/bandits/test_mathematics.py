@@ -1,11 +1,11 @@
-"""The kernels' own logarithms and exponentials against the C library's, and KL-UCB's index."""
+"""The kernels' logarithms and exponentials compared with the C library's, and KL-UCB's index."""
 
 import math
 
 import numpy as np
 import pytest
 
-from hotloop.bandits.kernels.divergence import solve_index
+from hotloop.bandits.kernels.kl_ucb import solve_index
 from hotloop.bandits.kernels.mathematics import exp_f32, exp_f64, log2_f32, log_f64
 from hotloop.numba_tools import njit
 
@@ -39,7 +39,7 @@ def positive(rng, size, exponents):
 def test_logarithm_in_float64():
     values = positive(np.random.default_rng(0), 20_000, 1000)
     expected = np.log(values)
-    assert np.abs(_all(0, values) - expected).max() < 2e-13  # of 700
+    assert np.abs(_all(0, values) - expected).max() < 2e-13  # relative to 700
     near = np.abs(expected) < 1
     np.testing.assert_allclose(_all(0, values)[near], expected[near], rtol=3e-14, atol=1e-18)
 
@@ -61,7 +61,7 @@ def test_exponential_in_float32():
     rng = np.random.default_rng(3)
     values = np.concatenate([rng.uniform(-87, 87, 20_000), rng.normal(size=20_000), [0.0]])
     values = values.astype(np.float32).astype(np.float64)
-    # The argument's own last bit is worth up to 87 · 6e-8.
+    # The last bit of the argument changes the result by up to 87 · 6e-8.
     np.testing.assert_allclose(_all(3, values), np.exp(values), rtol=1e-5)
     near = np.abs(values) < 1
     np.testing.assert_allclose(_all(3, values)[near], np.exp(values[near]), rtol=3e-7)
@@ -73,8 +73,7 @@ def _index(p, budget):
     return solve_index(p, budget)
 
 
-def test_index_solves_its_equation():
-    """By bisection instead."""
+def test_index_matches_bisection():
     for p in (0.0, 1e-6, 0.05, 0.5, 0.9, 1 - 1e-6):
         for budget in (1e-6, 1e-3, 0.1, 1.0, 5.0):
             low, high = p, 1.0
@@ -86,6 +85,6 @@ def test_index_solves_its_equation():
             assert _index(p, budget) == pytest.approx(low, abs=1e-9), (p, budget)
 
 
-def test_index_where_there_is_no_equation():
+def test_index_of_edge_cases():
     assert _index(1.0, 0.5) == 1.0
     assert _index(0.3, 0.0) == 0.3

@@ -1,7 +1,7 @@
-"""Exercises of Sutton & Barto's chapter 2 and Bernoulli regrets, as computed independently.
+"""Exercises of Sutton & Barto's chapter 2 and Bernoulli regrets, compared with independent values.
 
-The values are from float64 runs that share nothing with hotloop; `error` is their standard error.
-Everything is compared within four standard errors, the two sides' together.
+The values come from float64 runs that share no code with hotloop. `error` is their standard error.
+Tolerances are four standard errors of the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.bandits.laws import assert_near
 
 RUNS = 20_000
 
-ROUNDING = 0.0003  # of values to three digits
+ROUNDING = 0.0003  # values have three digits
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ ROUNDING = 0.0003  # of values to three digits
     ("step_size", "reward", "optimal"), [(None, 1.053, 0.452), (0.1, 1.315, 0.758)]
 )
 def test_exercise_2_5(step_size, reward, optimal):
-    """From 20,000 runs too, so their error is that of ours."""
+    """The values are from 20,000 runs too, so their standard error equals ours."""
     agent = EpsilonGreedy(epsilon=0.1, step_size=step_size)
     result = run(agent, RandomWalk(), num_runs=RUNS, num_steps=10_000, late_steps=1000)
     for estimate, value in ((result.late_reward, reward), (result.late_optimal, optimal)):
@@ -58,10 +58,10 @@ NON_STATIONARY = {
 @pytest.mark.slow
 @pytest.mark.parametrize("case", NON_STATIONARY)
 def test_exercise_2_11(case):
-    """Regret a step over the last 100,000 of 200,000; the values are from 200 runs.
+    """Regret per step over the last 100,000 of 200,000. The values are from 200 runs.
 
-    A run of half the length is the first half of the longer one, so that what is lost in the second
-    half is known run by run.
+    A run of half the length is the first half of the longer one, so their difference is the regret
+    of the second half, run by run.
     """
     agent, value = NON_STATIONARY[case]
     num_runs = 512
@@ -80,24 +80,24 @@ def test_exercise_2_11(case):
 
 
 @pytest.mark.slow
-def test_the_oracle_of_exercise_2_11():
-    """Who always knows the best of ten walks gets 5.93 a step over the last 100,000 of 200,000.
+def test_oracle_of_exercise_2_11():
+    """An oracle gets 5.93 per step over the last 100,000 of 200,000 steps.
 
-    What an agent gets and what it loses add up to that, but for the rewards' noise.
+    An agent's reward and regret add up to that value, apart from the rewards' noise.
     """
     agent, num_runs = EpsilonGreedy(epsilon=2.0**-7, step_size=0.1), 1024
     whole = run(agent, RandomWalk(), num_runs=num_runs, num_steps=200_000, late_steps=100_000)
     half = run(agent, RandomWalk(), num_runs=num_runs, num_steps=100_000)
-    lost = (whole.final_regret.mean - half.final_regret.mean) / 100_000
-    # E max of ten N(0, t walk²) is 1.53875 walk √t; its mean over the second half is 5.98 or so.
+    regret = (whole.final_regret.mean - half.final_regret.mean) / 100_000
+    # E max of ten N(0, t walk²) is 1.53875 walk √t. Its mean over the second half is about 5.98.
     steps = np.arange(100_000, 200_000)
     exact = 1.53875 * 0.01 * np.sqrt(steps).mean()
     assert exact == pytest.approx(5.93, abs=0.06)
-    oracle = whole.late_reward.mean + lost
+    oracle = whole.late_reward.mean + regret
     assert_near((oracle, whole.late_reward.se), exact)
 
 
-# Regret at the horizon; the standard error is 1.1 where it is largest.
+# Regret at the horizon. The largest standard error is 1.1.
 BERNOULLI = {
     "two": ((0.9, 0.8), 10_000, (86.9, 30.7, 15.5, 9.9, 29.4)),
     "ten low": (

@@ -1,4 +1,4 @@
-"""Users' functions are compiled once: what is kept is found by all that they refer to."""
+"""User functions are compiled once. The cache finds them by everything that they refer to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from hotloop import cache
-from hotloop.bandits import EpsilonGreedy, Gaussian, JittedAgent, JittedEnvironment, jitted, run
+from hotloop.bandits import (
+    EpsilonGreedy,
+    GaussianRewards,
+    JittedAgent,
+    JittedEnvironment,
+    jitted,
+    run,
+)
 from hotloop.bandits import user_code as code
 from hotloop.bandits.user_code import fingerprint
 from hotloop.errors import BanditError
@@ -19,8 +26,8 @@ SCALE, TABLE, SAME_TABLE = 2.0, np.array([1.0, 2.0]), np.array([1.0, 2.0])
 
 
 def make_reward(source, **names):
-    """Compile source text that defines `reward`; `names` are its globals."""
-    space = {"math": math, "np": np, **names}
+    """Compile source text that defines `reward`, with `names` as globals."""
+    space = {"__name__": __name__, "math": math, "np": np, **names}
     exec(f"def reward(state, params, step, arm, uniform):\n    {source}", space)
     return space["reward"]
 
@@ -43,7 +50,7 @@ def recursive(number):
     return 1 if number < 2 else number * recursive(number - 1)
 
 
-def test_functions_that_do_the_same_have_the_same_fingerprint():
+def test_equal_functions_have_equal_fingerprints():
     assert fingerprint(closure(1.0)) == fingerprint(closure(1.0))
     plain = make_reward("return math.sqrt(SCALE) + TABLE[arm]", SCALE=SCALE, TABLE=TABLE)
     copy = make_reward("return math.sqrt(SCALE) + TABLE[arm]", SCALE=SCALE, TABLE=SAME_TABLE)
@@ -52,7 +59,7 @@ def test_functions_that_do_the_same_have_the_same_fingerprint():
     assert fingerprint(recursive) == fingerprint(recursive) is not None
 
 
-def test_functions_that_differ_in_anything_have_other_fingerprints():
+def test_different_functions_have_different_fingerprints():
     helper = make_reward("return 1.0")
     other_helper = make_reward("return 2.0")
     functions = [
@@ -94,7 +101,7 @@ def test_functions_that_differ_in_anything_have_other_fingerprints():
     assert fingerprint(first, second) != fingerprint(second, first)
 
 
-def test_a_function_that_refers_to_something_unknown_has_no_fingerprint():
+def test_functions_with_unknown_references_have_no_fingerprint():
     class Settings:
         scale = 2.0
 
@@ -104,7 +111,16 @@ def test_a_function_that_refers_to_something_unknown_has_no_fingerprint():
     assert fingerprint(closure(np.array(["text"]))) is None
 
 
-def test_another_version_has_other_fingerprints(monkeypatch):
+def test_fingerprints_depend_on_the_module():
+    """Numba imports a function's module when it loads the code."""
+    function = make_reward("return 1.0")
+    assert fingerprint(function) != fingerprint(make_reward("return 1.0", __name__="math"))
+    assert fingerprint(make_reward("return 1.0", __name__="no_such_module")) is None
+    del function.__globals__["__name__"]
+    assert fingerprint(function) is None
+
+
+def test_fingerprints_depend_on_the_compiler_version(monkeypatch):
     before = fingerprint(closure(1.0))
     monkeypatch.setattr(code, "compiler_version", lambda: ("0.1",))
     assert fingerprint(closure(1.0)) not in (before, None)
@@ -117,47 +133,47 @@ def play(value):
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """The number of functions that are compiled, in an empty cache."""
+    """Return a list with one item per compiled function, for an empty cache."""
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-    count, compile_anew = [], CFunc._compile_uncached
+    count, compile_uncached = [], CFunc._compile_uncached
     monkeypatch.setattr(
-        CFunc, "_compile_uncached", lambda self: (count.append(1), compile_anew(self))[1]
+        CFunc, "_compile_uncached", lambda self: (count.append(1), compile_uncached(self))[1]
     )
     return count
 
 
-def forget(monkeypatch):
-    """Have the parts made anew, as in a new process."""
+def clear_parts(monkeypatch):
+    """Clear the parts in memory, as in a new process."""
     for name in ("_agent_parts", "_environment_parts"):
         function = getattr(jitted, name).__wrapped__
-        monkeypatch.setattr(jitted, name, jitted._shared(function))
+        monkeypatch.setattr(jitted, name, jitted._share_parts(function))
 
 
-def test_compiled_code_is_kept_between_agents_and_between_processes(compiled, monkeypatch):
-    forget(monkeypatch)
+def test_compiled_code_is_cached_across_agents_and_processes(compiled, monkeypatch):
+    clear_parts(monkeypatch)
     assert play(0.75) == 0.75
     assert (number := len(compiled)) >= 2
     assert play(0.75) == 0.75
     assert len(compiled) == number
-    forget(monkeypatch)
+    clear_parts(monkeypatch)
     assert play(0.75) == 0.75
     assert len(compiled) == number
-    # A damaged file is made again.
-    for kept in cache.kept():
-        kept.path.write_bytes(b"damaged")
-    forget(monkeypatch)
+    # Damaged files are compiled again.
+    for entry in cache.entries():
+        entry.path.write_bytes(b"damaged")
+    clear_parts(monkeypatch)
     assert play(0.75) == 0.75
     assert len(compiled) > number
 
 
-def test_code_that_cannot_be_kept_is_compiled_and_runs(compiled, tmp_path, monkeypatch):
+def test_code_runs_without_a_writable_cache(compiled, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file")
-    forget(monkeypatch)
+    clear_parts(monkeypatch)
     assert play(0.25) == 0.25
-    assert cache.kept() == []
+    assert cache.entries() == []
 
 
-def test_an_agent_from_the_cache_still_reports_what_its_functions_raise(compiled, monkeypatch):
+def test_cached_agent_reports_exceptions(compiled, monkeypatch):
     def choose(state, params, step, uniform):
         if step == 3:
             raise ValueError("no")
@@ -168,10 +184,10 @@ def test_an_agent_from_the_cache_still_reports_what_its_functions_raise(compiled
 
     messages = []
     for _ in range(2):
-        forget(monkeypatch)
+        clear_parts(monkeypatch)
         agent = JittedAgent(choose=choose, update=update, state_size=1)
         with pytest.raises(BanditError, match=r"agent 'own' raised .* at step 3") as caught:
-            run(agent, Gaussian(num_arms=2), num_runs=3, num_steps=7)
+            run(agent, GaussianRewards(num_arms=2), num_runs=3, num_steps=7)
         messages.append(str(caught.value))
         number = len(compiled)
     assert messages[0] == messages[1]

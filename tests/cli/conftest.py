@@ -1,6 +1,6 @@
 """Workers of trainings are forked (see `tests.warm_start`); curves are drawn in the test's process.
 
-tests/runs/test_drawing.py draws them in another process, as trainings do for users.
+tests/runs/test_background_plot.py draws them in another process, as trainings do for users.
 """
 
 import pytest
@@ -17,4 +17,4 @@ def _fork_workers(warm_start):
 
 @pytest.fixture(autouse=True)
 def _draw_here(monkeypatch):
-    monkeypatch.setattr("hotloop.runs.drawing.Drawing._begin", lambda *_: None)
+    monkeypatch.setattr("hotloop.runs.background_plot.BackgroundPlot._start", lambda *_: None)

@@ -1,4 +1,4 @@
-"""docs/algorithms/appo.md lists the metrics that APPO has beside PPO's."""
+"""docs/algorithms/appo.md lists the metrics that APPO adds to PPO's."""
 
 import re
 from dataclasses import fields
@@ -12,12 +12,14 @@ TEXT = (ROOT / "docs" / "algorithms" / "appo.md").read_text(encoding="utf-8")
 
 
 def test_appo_has_ppos_options_with_ppos_defaults():
-    """The page lists its own options alone, and leaves the rest to PPO's."""
-    of_ppo = {field.name: field.default for field in fields(ppo.Config)}
-    assert all(of_ppo[x.name] == x.default for x in fields(appo.Config) if x.name in of_ppo)
+    """The page lists only APPO's options and links to PPO's page for the others."""
+    ppo_defaults = {field.name: field.default for field in fields(ppo.Config)}
+    assert all(
+        ppo_defaults[x.name] == x.default for x in fields(appo.Config) if x.name in ppo_defaults
+    )
 
 
-def test_the_table_of_metrics_is_what_appo_tells_beside_ppo(tmp_path):
+def test_the_table_lists_the_metrics_that_appo_adds_to_ppo(tmp_path):
     small = {"num_steps": 16, "num_envs": 2, "total_timesteps": 32, "execution": "eager"}
     names = []
     for algorithm in (ppo, appo):

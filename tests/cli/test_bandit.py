@@ -14,10 +14,10 @@ SMALL = ["--runs", "300", "--steps", "50"]
 
 
 def bandit(capsys, *args):
-    """Exit code, standard output, standard error."""
+    """Return the exit code, standard output and standard error."""
     try:
         code = main(["bandit", *map(str, args)])
-    except SystemExit as stop:  # how option parsers end
+    except SystemExit as stop:  # option parsers exit
         code = stop.code
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -42,7 +42,7 @@ def test_run(capsys):
 
 
 def test_run_as_json_and_saved(capsys, tmp_path):
-    from hotloop.bandits import Result
+    from hotloop.bandits import BanditResult
 
     saved, picture = tmp_path / "result.npz", tmp_path / "curves.svg"
     code, out, err = bandit(
@@ -60,30 +60,30 @@ def test_run_as_json_and_saved(capsys, tmp_path):
     assert content["save"] == str(saved)
     assert content["pictures"] == {"curves": str(picture)}
     assert picture.read_bytes().startswith(b"<?xml")
-    result = Result.load(saved)
+    result = BanditResult.load(saved)
     assert result.mean_reward.mean == content["mean_reward"]["mean"]
     assert result.agent.describe() == content["agent"]
 
 
 def test_options_written_as_fields(capsys):
-    """`--initial-value` and `--initial_value`, with `=` or without, negative too."""
+    """Options may have dashes or underscores, `=` or a space, and negative values."""
     results = []
-    for given in (
+    for option in (
         ["--initial-value", "-0.015"],
         ["--initial_value=-0.015"],
         ["--initial-value", "-1.5e-2"],
     ):
-        code, out, _ = bandit(capsys, "run", "optimistic", *given, *SMALL, "--json")
+        code, out, _ = bandit(capsys, "run", "optimistic", *option, *SMALL, "--json")
         assert code == 0
         results.append(json.loads(out))
     assert results[0]["agent"]["initial_value"] == -0.015
     assert results[0]["mean_reward"] == results[1]["mean_reward"] == results[2]["mean_reward"]
 
 
-def test_arms_beside_no_means(capsys):
+def test_number_of_arms_with_and_without_means(capsys):
     args = ("run", "ucb", *SMALL, "--json", "--arms", 3, "--env")
-    for given in ("means=none", "means=1,2,3"):
-        code, out, _ = bandit(capsys, *args, given)
+    for environment in ("means=none", "means=1,2,3"):
+        code, out, _ = bandit(capsys, *args, environment)
         assert (code, json.loads(out)["environment"]["num_arms"]) == (0, 3)
 
 
@@ -106,18 +106,18 @@ def test_compare(capsys):
         capsys, "compare", "epsilon-greedy epsilon=0", "epsilon-greedy", "ucb", "--runs", 2000
     )
     assert (code, err) == (0, "")
-    first, _, heading, greedy, random, ucb, *rest = out.splitlines()
+    first, _, heading, greedy, random, ucb, *notes = out.splitlines()
     assert first == "gaussian, 10 arms · 2,000 runs of 1,000 steps · seed 0"
     headings = "agent reward to the first optimal final regret to the first"
     assert " ".join(heading.split()) == headings
-    assert greedy.count("±") == 3  # there is no difference to itself
+    assert greedy.count("±") == 3  # the first agent has no difference to itself
     assert random.count("±") == ucb.count("±") == 5
     # Fig. 2.2: 1.368 − 1.033.
     difference, error = re.search(r"\+(0\.\d+) ± (0\.\d+)", random).groups()
     assert float(difference) == pytest.approx(0.335, abs=0.055)
     assert float(error) < 0.015
     assert re.search(r" -3\d\d ± 1\d$", ucb)
-    assert re.fullmatch(f"3 agents × {SPEED}", rest[-1])
+    assert re.fullmatch(f"3 agents × {SPEED}", notes[-1])
 
 
 def test_compare_as_json(capsys):
@@ -161,7 +161,7 @@ def test_figure_of_another_size(capsys, tmp_path):
     )
     assert code == 0
     assert out.startswith("Exercise 2.11: ")
-    assert "reference" not in out.lower()  # known for 200,000 steps
+    assert "reference" not in out.lower()  # the reference has 200,000 steps
     assert "over the last 150 steps" in out
     assert "UCB: c = 256" in out
     assert output.read_bytes().startswith(b"%PDF")
@@ -185,20 +185,20 @@ def test_figure_2_1_prints_true_values(capsys, tmp_path):
     assert len(re.findall(r"^arm \d +-?\d\.\d{3}$", out, re.MULTILINE)) == 10
 
 
-def test_figure_2_1_says_what_has_no_effect(capsys, tmp_path):
+def test_figure_2_1_names_options_without_effect(capsys, tmp_path):
     args = ("figure", "2.1", "--output", tmp_path / "figure.png")
     code, _, err = bandit(capsys, *args, "--runs", 7, "--threads", 3)
     assert code == 0
-    assert "--runs, --threads without effect" in err
+    assert "these options have no effect: --runs, --threads" in err
     assert len(err.splitlines()) == 1
     assert bandit(capsys, *args, "--seed", 1)[2] == ""
 
 
 def test_the_grid_gets_its_arguments(capsys, monkeypatch):
-    seen = []
-    monkeypatch.setattr("hotloop.cli.bandit.grid.run", lambda args: seen.append(args) or 7)
+    calls = []
+    monkeypatch.setattr("hotloop.cli.bandit.grid.run", lambda args: calls.append(args) or 7)
     assert bandit(capsys, "grid", "ucb", "c=1,2", "--runs", 8)[0] == 7
-    assert seen == [["ucb", "c=1,2", "--runs", "8"]]
+    assert calls == [["ucb", "c=1,2", "--runs", "8"]]
 
 
 @pytest.mark.parametrize("command", [[], ["figure"], ["run"], ["run", "ucb"], ["compare"]])
@@ -217,20 +217,20 @@ def test_help_lists_agents_and_environments_with_their_fields(capsys):
     assert code == 0
     for command in ("figure", "run", "compare", "grid"):
         assert f"\n  {command} " in everything
-    for name, one in {**AGENTS, **ENVIRONMENTS}.items():
+    for name, cls in {**AGENTS, **ENVIRONMENTS}.items():
         assert f"\n  {name}" in everything
-        for field in fields(one):
+        for field in fields(cls):
             assert f"{field.name}=" in everything
-    for name, one in AGENTS.items():
+    for name, cls in AGENTS.items():
         _, out, _ = bandit(capsys, "run", name, "--help")
         text = " ".join(out.split())
-        for field in fields(one):
+        for field in fields(cls):
             assert re.search(rf"--{field.name.replace('_', '-')} VALUE .{{3,}}? \(default: ", text)
         assert "--runs N independent runs (default: 2000)" in text
         assert "bernoulli means=0.9,0.8" in text
 
 
-def test_nothing_heavy_is_imported_for_help():
+def test_help_imports_no_heavy_library():
     code = (
         "import sys\nfrom hotloop.cli import main\n"
         "for args in ([], ['bandit'], ['bandit', 'run'], ['bandit', 'run', 'ucb'],"
@@ -263,9 +263,9 @@ def test_nothing_heavy_is_imported_for_help():
         (["run", "ucb", "--environment", "bernouli"], "did you mean 'bernoulli'?"),
         (
             ["run", "ucb", "--environment", "bernoulli", "--arms", "3"],
-            "as many arms as its `means`",
+            "`means` of `--env` sets its number of arms",
         ),
-        (["run", "ucb", "--env", "means=1,2", "--arms", "3"], "says 3 arms, `--env` 2"),
+        (["run", "ucb", "--env", "means=1,2", "--arms", "3"], "sets 3 arms, `--env` 2"),
         (["run", "ucb", "--env", "spred=2"], "has no field 'spred'; did you mean 'spread'"),
         (["run", "ucb", "--env", "spread"], "`--env` must be written FIELD=VALUE, got 'spread'"),
         (["run", "ucb", "--save", "x.json"], "`--save` must end in .npz, got 'x.json'"),
@@ -300,7 +300,7 @@ def test_mistakes(capsys, tmp_path, monkeypatch, args, message):
         (["run", "ucb", "--c"], "argument --c: expected one argument"),
     ],
 )
-def test_mistakes_of_form(capsys, args, message):
+def test_malformed_options_are_rejected(capsys, args, message):
     code, _, err = bandit(capsys, *args)
     assert code == 2
     assert message in err
@@ -318,7 +318,7 @@ def test_no_command(capsys):
     assert "commands:" in out
 
 
-def test_what_was_computed_is_told_where_the_picture_fails(capsys, tmp_path):
+def test_results_are_printed_if_the_picture_fails(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     output = tmp_path / "file" / "x.png"
     code, out, err = bandit(capsys, "run", "ucb", *SMALL, "--output", output)
@@ -362,7 +362,7 @@ print("the result")
 
 @pytest.mark.parametrize(("after_s", "is_shown"), [(0.0, True), (60.0, False)])
 def test_progress_on_a_terminal(after_s, is_shown):
-    """On its stderr alone, after a while, and gone at the end."""
+    """Progress appears on stderr after a delay and is erased at the end."""
     reader, writer = pty.openpty()
     code = PROGRESS.format(after_s=after_s)
     process = subprocess.run(
@@ -373,13 +373,13 @@ def test_progress_on_a_terminal(after_s, is_shown):
         check=True,
     )
     os.close(writer)
-    seen = b""
+    output = b""
     try:
         while piece := os.read(reader, 65536):
-            seen += piece
-    except OSError:  # how Linux says that a terminal is closed
+            output += piece
+    except OSError:  # Linux raises this for a closed terminal
         pass
     os.close(reader)
     assert process.stdout == b"the result\n"
-    assert ("25 %" in seen.decode()) == is_shown
-    assert ("250,000 of 1,000,000 run·steps" in seen.decode()) == is_shown
+    assert ("25 %" in output.decode()) == is_shown
+    assert ("250,000 of 1,000,000 run·steps" in output.decode()) == is_shown

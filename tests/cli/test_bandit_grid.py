@@ -15,10 +15,10 @@ SMALL = ("--runs", "300", "--steps", "50")
 
 
 def grid(capsys, *args):
-    """Exit code, standard output, standard error."""
+    """Return the exit code, standard output and standard error."""
     try:
         code = main(["bandit", "grid", *map(str, args)])
-    except SystemExit as stop:  # how option parsers end
+    except SystemExit as stop:  # option parsers exit
         code = stop.code
     captured = capsys.readouterr()
     return code, captured.out, captured.err
@@ -50,7 +50,7 @@ def test_table_picture_and_export(capsys, folder):
     assert rewards == sorted(rewards, reverse=True)
     assert re.fullmatch(
         r"12 points: 180 k run·steps; [\d.]+ s on \d+ threads?, \d+% of it in kernels, after "
-        r"[\d.]+ s of preparing them; kept in grid.sqlite",
+        r"[\d.]+ s of preparing them; stored in grid.sqlite",
         lines[-3],
     )
     assert lines[-2:] == ["picture: study.svg", "export: grid.parquet"]
@@ -67,7 +67,7 @@ def test_the_best_twenty_or_all(capsys):
     assert (code, err) == (0, "")
     regrets = [float(line.split()[8]) for line in out.splitlines()[3:33]]
     assert regrets == sorted(regrets)
-    assert out.endswith("30 points: all of it was in own.sqlite, nothing had to be computed\n")
+    assert out.endswith("30 points: all results were in own.sqlite, nothing was computed\n")
 
 
 def test_json_and_environments(capsys):
@@ -88,7 +88,7 @@ def test_json_and_environments(capsys):
     assert first["mean_reward"]["mean"] == pytest.approx(0.87, abs=0.03)
 
 
-def test_arms_are_a_range_too(capsys):
+def test_arms_may_be_a_range(capsys):
     code, out, _ = grid(capsys, "ucb", *SMALL, "--arms", "2,5", "--json")
     assert code == 0
     assert json.loads(out)["ranges"] == {"env.num_arms": [2, 5]}
@@ -102,7 +102,7 @@ def test_more_runs(capsys):
     assert "2 points: 95.2 k run·steps, 205 k were in the file;" in out
 
 
-def test_other_kernels_are_told(capsys, monkeypatch):
+def test_other_kernels_are_reported(capsys, monkeypatch):
     from hotloop.sweeps.bandits import grid as grid_module
 
     grid(capsys, "ucb", "c=1,2", *SMALL)
@@ -117,7 +117,7 @@ def test_other_kernels_are_told(capsys, monkeypatch):
     [
         (["ucb", "c"], 2, "expected FIELD=RANGE such as epsilon=0.01,0.1, got 'c'"),
         (["ucb", "=1"], 2, "expected FIELD=RANGE"),
-        (["ucb", "c="], 2, "`c=` is no range: a value is missing"),
+        (["ucb", "c="], 2, "`c=` is not a valid range: a value is missing"),
         (["ucb", "c=1", "c=2"], 2, "`c` is given twice"),
         (["ucb", "--env", "noise=1", "noise=2"], 2, "`--env noise` is given twice"),
         (["ucb", "--env", "noise"], 2, "expected --env FIELD=RANGE"),
@@ -127,16 +127,16 @@ def test_other_kernels_are_told(capsys, monkeypatch):
         (["ucb", "--seed", "-1"], 2, "`seed` must be"),
         (["ucb", "--threads", "0"], 2, "`threads` must be"),
         (["ucb", "c=1,2", "--picture", "study.jpg"], 2, "`--picture` must end in .png"),
-        (["ucb", "--picture", "study.png"], 2, "one field or two that have several values"),
+        (["ucb", "--picture", "study.png"], 2, "one or two fields with several values"),
         (["ucb", "--export", "grid.csv"], 2, "`--export` must end in .parquet"),
-        (["ucb", "--file", "text"], 1, "text is no grid of hotloop's"),
+        (["ucb", "--file", "text"], 1, "text is not a hotloop grid"),
         (["ucb", "--file", "text/grid.sqlite"], 1, "can't be written"),
     ],
 )
 def test_mistakes(capsys, folder, args, code, message):
     (folder / "text").write_text("something of the user's, " * 100)
-    ended, out, err = grid(capsys, *args)
-    assert (ended, out) == (code, "")
+    exit_code, out, err = grid(capsys, *args)
+    assert (exit_code, out) == (code, "")
     assert message in err
     assert len(err.splitlines()) == 1
     assert [path.name for path in folder.iterdir()] == ["text"]
@@ -144,7 +144,7 @@ def test_mistakes(capsys, folder, args, code, message):
 
 
 def start(folder, *args):
-    """A grid that takes longer than any test, in a process of its own, at work."""
+    """Start a process with a grid that takes longer than any test."""
     command = (sys.executable, "-m", "hotloop", "bandit", "grid", "ucb", "c=0.01:5:0.01")
     child = subprocess.Popen(
         [*command, "--runs", "20000", *args], cwd=folder, stderr=subprocess.PIPE, text=True
@@ -162,17 +162,17 @@ def size_of(folder):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped(capsys, folder, number):
+def test_an_interrupted_grid_leaves_only_its_file(capsys, folder, number):
     child = start(folder)
     child.send_signal(number)
     _, err = child.communicate(timeout=20)
     assert child.returncode == 128 + number
     assert re.search(
-        r"hotloop: stopped; \d+ of 500 points are complete in grid.sqlite, and what ended of the "
-        r"others is kept: the same command goes on from there\n$",
+        r"hotloop: stopped with \d+ of 500 points complete in grid.sqlite, and finished parts of "
+        r"the others: run the same command to resume\n$",
         err,
     )
-    # Nothing is left of it but the file, and the file is a grid.
+    # Only the file remains, and it contains a grid.
     assert [path.name for path in folder.iterdir()] == ["grid.sqlite"]
     code, out, _ = grid(capsys, "ucb", "c=0.01:0.08:0.01", "--runs", 2048, "--json")
     assert code == 0
@@ -190,7 +190,7 @@ def test_live_on_a_terminal(folder):
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},
     )
     os.close(inner)
-    shown = b""
+    output = b""
     while True:
         try:
             piece = os.read(outer, 4096)
@@ -198,11 +198,11 @@ def test_live_on_a_terminal(folder):
             break
         if not piece:
             break
-        shown += piece
+        output += piece
     os.close(outer)
     assert child.wait(60) == 0
     lines = re.findall(
-        r"(\d+)/50 points · (\d+)% of 200 M run·steps · \S+ \w?/s · ", shown.decode()
+        r"(\d+)/50 points · (\d+)% of 200 M run·steps · \S+ \w?/s · ", output.decode()
     )
     assert len(lines) > 1
     assert [int(share) for _, share in lines] == sorted(int(share) for _, share in lines)
@@ -212,13 +212,13 @@ def test_lines_in_a_log(folder, capsys, monkeypatch):
     from hotloop.cli.bandit import grid as command
     from hotloop.cli.bandit import progress
 
-    def describe(seen):
-        return f"{seen.points} of {seen.all_points}"
+    def progress_text(status):
+        return f"{status.finished_points} of {status.total_points}"
 
     line = progress.GridLine()
     line._interval_s, line._shown_at = 0.0, 0.0
     monkeypatch.setattr(command, "GridLine", lambda: line)
-    monkeypatch.setattr(progress, "describe", describe)
+    monkeypatch.setattr(progress, "progress_text", progress_text)
     code, _, err = grid(capsys, "ucb", "c=1,2", *SMALL)
     assert code == 0
     assert err.splitlines()[0] == "0 of 2"

@@ -17,8 +17,8 @@ def directory(tmp_path, monkeypatch):
 def test_showing_and_clearing(directory, capsys):
     assert main(["cache"]) == 0
     assert capsys.readouterr().out == f"{directory}: 0 compiled files, 0.0 MB\n"
-    with cache.to_be_made("0" * 64, ".pt2") as making:
-        making.keep(bytes(1_500_000))
+    with cache.creating("0" * 64, ".pt2") as making:
+        making.save(bytes(1_500_000))
     assert main(["cache"]) == 0
     first, heads, row = capsys.readouterr().out.splitlines()
     assert first == f"{directory}: 1 compiled file, 1.5 MB"
@@ -26,13 +26,13 @@ def test_showing_and_clearing(directory, capsys):
     assert row.split()[:3] == ["0" * 12, "1.5", "MB"]
     assert main(["cache", "--clear"]) == 0
     assert capsys.readouterr().out == f"removed 1 compiled file, 1.5 MB from {directory}\n"
-    assert cache.kept() == []
+    assert cache.entries() == []
 
 
-def test_what_can_not_be_cleared(directory, capsys, monkeypatch):
+def test_clearing_reports_failures(directory, capsys, monkeypatch):
     def fail():
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(cache, "clear", fail)
     assert main(["cache", "--clear"]) == 1
-    assert f"{directory} can't be cleared (Permission denied): remove" in capsys.readouterr().err
+    assert f"{directory} can't be cleared (Permission denied): delete" in capsys.readouterr().err

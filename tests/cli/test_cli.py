@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
-from hotloop.runs.summary import summarise
-from tests.cli.running import has_learned, run, signal_when
-from tests.runs.made import make_run
+from hotloop.runs.summary import summarize
+from tests.cli.run_command import has_learned, run, signal_when
+from tests.runs.run_factory import make_run
 
 SHORT = ["--total-timesteps", "2048", "--execution", "eager"]
 
@@ -31,7 +31,7 @@ def test_train_then_eval(capsys, tmp_path):
         assert stage in out
     assert re.search(r"The largest cost is .+: \d+% of the time\.", out)
     assert re.search(r"Recording this took 0\.\d+% of it\.", out)
-    # Without workers there is nothing to print about them.
+    # Without workers the summary has no line about them.
     assert out.startswith("update: ")
     assert not re.search(r"^workers?\b", out, re.MULTILINE)
     assert " collected = " not in out
@@ -104,8 +104,8 @@ def test_mistakes_in_the_arguments(capsys, tmp_path, args, message):
     ("args", "message"),
     [
         (["eval", "nowhere"], "expected a run directory"),
-        (["train", "ppo", "--run-dir", "{tmp}"], "it exists: give another --run-dir"),
-        (["train", "ppo", "--runs-dir", "/proc/nowhere"], "can't be made"),
+        (["train", "ppo", "--run-dir", "{tmp}"], "it exists: pass another --run-dir"),
+        (["train", "ppo", "--runs-dir", "/proc/nowhere"], "can't be created"),
         (
             ["train", "ppo", "--env-id", "tests.toy_envs:Misbehaves"],
             "environment 0, episode 0, step 4",
@@ -155,13 +155,13 @@ def train_until(capsys, run_dir, condition, number, *args):
 def assert_kept(run_dir, out, err):
     assert err == (
         "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
-        f"hotloop resume {run_dir} goes on\n"
+        f"continue with hotloop resume {run_dir}\n"
     )
     assert "The largest cost is" in out
     assert f"next: hotloop eval {run_dir}" in out
     assert (run_dir / "checkpoints" / "last" / "policy.safetensors").exists()
     assert (run_dir / "learning_curve.png").exists()
-    assert summarise(run_dir).status == "stopped"
+    assert summarize(run_dir).status == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ def assert_kept(run_dir, out, err):
 )
 def test_an_interrupted_run_keeps_metrics_and_tree(capsys, tmp_path, number, code):
     run_dir = tmp_path / "run"
-    ended, out, err = train_until(capsys, run_dir, lambda: has_learned(run_dir), number)
-    assert ended == code
+    exit_code, out, err = train_until(capsys, run_dir, lambda: has_learned(run_dir), number)
+    assert exit_code == code
     assert_kept(run_dir, out, err)
 
 
-def test_an_impatient_user_loses_nothing(tmp_path):
-    """A process gets several signals while it saves, and ends with their exit code."""
+def test_repeated_signals_lose_nothing(tmp_path):
+    """A process that gets several signals while it saves ends with their exit code."""
     run_dir = tmp_path / "run"
     command = [sys.executable, "-m", "hotloop", "train", "ppo", *ENDLESS, "--run-dir", str(run_dir)]
     with subprocess.Popen(
@@ -192,15 +192,15 @@ def test_an_impatient_user_loses_nothing(tmp_path):
     assert_kept(run_dir, out, err)
 
 
-def test_an_environment_that_swallows_the_interrupt_does_not_stop_it(capsys, tmp_path):
+def test_an_environment_that_swallows_the_interrupt_does_not_prevent_it(capsys, tmp_path):
     run_dir = tmp_path / "run"
     env = ("--env-id", "tests.toy_envs:Swallows")
     code, _, err = train_until(capsys, run_dir, lambda: has_learned(run_dir), signal.SIGINT, *env)
     assert code == 130, err
-    assert f"hotloop resume {run_dir} goes on" in err
+    assert f"continue with hotloop resume {run_dir}" in err
 
 
-def test_a_run_interrupted_before_it_began_says_so(capsys, tmp_path):
+def test_an_interrupt_before_the_first_step_is_reported(capsys, tmp_path):
     run_dir = tmp_path / "run"
     env = ("--env-id", "tests.toy_envs:SlowToMake")
     code, _, err = train_until(capsys, run_dir, run_dir.exists, signal.SIGINT, *env)
@@ -209,7 +209,7 @@ def test_a_run_interrupted_before_it_began_says_so(capsys, tmp_path):
     assert not run_dir.exists()
 
 
-def test_a_failure_in_mid_run_says_what_is_kept(capsys, tmp_path):
+def test_a_failure_during_training_reports_saved_files(capsys, tmp_path):
     kwargs = json.dumps({"how": "raises", "at": 300})
     run_dir = tmp_path / "run"
     code, _, err = run(
@@ -219,7 +219,7 @@ def test_a_failure_in_mid_run_says_what_is_kept(capsys, tmp_path):
     )
     assert code == 1
     first, second = err.strip().splitlines()
-    assert first == f"what there was until then is kept: {run_dir}"
+    assert first == f"the run directory is kept: {run_dir}"
     assert second.startswith("hotloop: tests.toy_envs:Misbehaves, environment 0, ")
     assert "the simulator diverged (toy_envs.py:" in second
     assert (run_dir / "checkpoints" / "last").exists()
@@ -239,14 +239,14 @@ def test_eval_plays_the_checkpoint(capsys, copy_trained_run):
     last = max(name for name in params if name.startswith("policy") and name.endswith("bias"))
     params[last][0] = 1.0
     snapshot = PolicySnapshot(version=1, params=params)
-    left = Checkpoint(
+    pushing_left = Checkpoint(
         network=network.to_json(), snapshot=snapshot, arrays=dict, state={"timesteps": 1}
     )
-    directory.checkpoints.save(left, names=["left"])
+    directory.checkpoints.save(pushing_left, names=["left"])
     _, out, _ = run(capsys, "eval", run_dir, "--checkpoint", "left", "--json", "--episodes", 20)
     returns = json.loads(out)["returns"]
     assert 8 <= min(returns) <= max(returns) <= 11
-    # Other episodes than those of training, and others again with another seed.
+    # The episodes differ from those of training, and depend on the seed.
     _, other, _ = run(
         capsys, "eval", run_dir, "--checkpoint", "left", "--json", "--episodes", 20, "--seed", 9
     )
@@ -254,14 +254,14 @@ def test_eval_plays_the_checkpoint(capsys, copy_trained_run):
 
 
 def test_eval_plays_other_episodes_than_training(capsys, trained_run, monkeypatch):
-    from hotloop.training import trained
+    from hotloop.training import trained_policy
 
-    seen, make_vec = [], trained.make_vec
+    calls, make_vec = [], trained_policy.make_vec
     monkeypatch.setattr(
-        trained, "make_vec", lambda *args, **kw: (seen.append(kw), make_vec(*args, **kw))[1]
+        trained_policy, "make_vec", lambda *args, **kw: (calls.append(kw), make_vec(*args, **kw))[1]
     )
     assert run(capsys, "eval", trained_run("ppo"), "--episodes", 2)[0] == 0
-    assert [(one["seed"], one["env_kwargs"], one["stream"]) for one in seen] == [
+    assert [(call["seed"], call["env_kwargs"], call["stream"]) for call in calls] == [
         (1, {}, "evaluation")
     ]
 
@@ -279,7 +279,7 @@ def test_environments_of_the_current_folder(capsys, tmp_path, monkeypatch):
     source = Path(__file__).parent.parent / "toy_envs.py"
     (tmp_path / "my_env.py").write_text(source.read_text())
     monkeypatch.chdir(tmp_path)
-    # As for the installed command, which has its own folder in front.
+    # The installed command has its own folder first on the path.
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     options = ["--env-id", "my_env:next_step_signs", "--env-kwargs", '{"num_envs": 8}']
     assert run(capsys, "train", "ppo", *options, *SHORT, "--run-dir", "run")[0] == 0
@@ -304,22 +304,22 @@ def report_at(timesteps):
 
 
 def test_the_live_line():
-    from hotloop.runs.live import describe
+    from hotloop.runs.live_line import progress_text
 
-    assert describe(report_at(25_000), age_s=10.0).plain == (
+    assert progress_text(report_at(25_000), age_s=10.0).plain == (
         "25,000/100,000 steps · 5,000/s (2,500/s with start-up) · mean return -12.3 · 0:15 left"
     )
 
 
 @pytest.mark.parametrize("age_s", [0.0, 1e6])
 def test_the_last_report_is_printed_once(capsys, monkeypatch, age_s):
-    """Whether or not its time had come when it was shown."""
-    from hotloop.runs import live
+    """The last report is printed once, even if the line was due for an update."""
+    from hotloop.runs import live_line
 
-    line = live.LiveLine()
+    line = live_line.LiveLine()
     line.show(report_at(50_000))
-    now = live.time.monotonic()
-    monkeypatch.setattr(live.time, "monotonic", lambda: now + age_s)
+    now = live_line.time.monotonic()
+    monkeypatch.setattr(live_line.time, "monotonic", lambda: now + age_s)
     line.show(report_at(100_000))
     line.close()
     printed = capsys.readouterr().out.splitlines()
@@ -356,7 +356,7 @@ def test_module_and_command_are_the_same():
     assert as_module.stdout.startswith("hotloop ")
 
 
-def test_what_a_terminal_would_act_on_is_not_printed(tmp_path, capsys):
+def test_terminal_escapes_are_not_printed(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     content = json.loads((run / "config.json").read_text())
     content["config"]["learning_rate"] = "a:\x1b[2Jb"
@@ -364,7 +364,7 @@ def test_what_a_terminal_would_act_on_is_not_printed(tmp_path, capsys):
     for _ in range(2):
         (run / "config.json").write_text(json.dumps(content))
         assert main(["resume", str(run)]) == 1
-        told = capsys.readouterr().err
-        assert "\x1b" not in told
-        assert "\N{REPLACEMENT CHARACTER}[2J" in told
+        message = capsys.readouterr().err
+        assert "\x1b" not in message
+        assert "\N{REPLACEMENT CHARACTER}[2J" in message
         content.pop("\x1b[2Junknown", None)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hotloop.cli import main
-from tests.runs.made import make_run
+from tests.runs.run_factory import make_run
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_json(capsys, sides):
     (table,) = content["learning"]
     assert table["metric"] == "length"
     assert [row["middle"] for row in table["rows"]] == [10.0, 10.0]
-    assert table["rows"][1]["verdict"] == "not told from noise"
+    assert table["rows"][1]["verdict"] == "within noise"
     assert content["speed"] is None
 
 
-def test_speed_that_was_not_recorded(capsys, sides):
-    """Made by hand, they have no timing."""
+def test_missing_speed_is_reported(capsys, sides):
+    """Hand-made runs have no timing."""
     assert main(["compare", "a/seed_1", "b/seed_1"]) == 0
     assert "speed is not compared: expected recordings" in capsys.readouterr().err
 
@@ -58,11 +58,11 @@ def test_speed_that_was_not_recorded(capsys, sides):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["a"], 2, "two runs or profiles or more are compared, got a alone"),
+        (["a"], 2, "expected two or more runs, or two profiles, got only a"),
         (["a", "a"], 2, "each run must be on one side, got a/seed_1 in A (a) and B (a)"),
         (["a", "b", "--metric", "entrpy"], 2, "(evaluation, length, policy_loss, return)"),
-        (["a", "empty", "--metric", "return"], 2, "`--metric` can be compared of runs alone"),
-        (["a", "b", "empty"], 2, "more than two can be compared of runs alone, got empty"),
+        (["a", "empty", "--metric", "return"], 2, "`--metric` needs run directories, got empty"),
+        (["a", "b", "empty"], 2, "a comparison of more than two needs run directories, got empty"),
         (["a", "nowhere"], 1, "got nowhere, which does not exist"),
     ],
 )

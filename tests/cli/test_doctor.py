@@ -13,59 +13,59 @@ from hotloop.cli import doctor, main
 ROOT = Path(__file__).parent.parent.parent
 
 
-def look():
-    return {one.name: one for one in doctor.look()}
+def findings_by_name():
+    return {finding.name: finding for finding in doctor.collect_findings()}
 
 
-def test_what_is_told(capsys):
+def test_findings_are_printed(capsys):
     assert main(["doctor"]) == 0
     out, err = capsys.readouterr()
     assert not err
     for name in ("cores", "free memory", "torch", "C++ compiler", "compiled updates"):
         assert re.search(rf"^{re.escape(name)}  +\S", out, re.MULTILINE), name
     assert main(["doctor", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert {one["name"] for one in found} == set(look())
-    assert all(one.keys() == {"name", "value", "advice"} for one in found)
+    findings = json.loads(capsys.readouterr().out)
+    assert {finding["name"] for finding in findings} == set(findings_by_name())
+    assert all(finding.keys() == {"name", "value", "advice"} for finding in findings)
 
 
 def test_a_quota(monkeypatch):
     monkeypatch.setattr(doctor, "available_cores", lambda: 2)
     monkeypatch.setattr(doctor, "free_cores", lambda: 1)
     monkeypatch.setattr(doctor.os, "cpu_count", lambda: 8)
-    found = look()
-    assert found["cores"].value == "2 of 8, by affinity or a quota"
-    assert "raise it" in found["cores"].advice
-    assert "take turns" in found["cores that nobody else wants now"].advice
+    findings = findings_by_name()
+    assert findings["cores"].value == "2 of 8, by affinity or a quota"
+    assert "raise it" in findings["cores"].advice
+    assert "take turns" in findings["idle cores"].advice
 
 
 def test_no_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "/nowhere/g++")
-    found = look()["C++ compiler"]
-    assert found.value == "none"
-    assert "install g++, or set CXX" in found.advice
+    finding = findings_by_name()["C++ compiler"]
+    assert finding.value == "none"
+    assert "install g++, or set CXX" in finding.advice
 
 
 def test_without_torch(monkeypatch):
     real = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda x: None if x == "torch" else real(x))
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "hotloop[train]" in look()["torch"].advice
+    assert "hotloop[train]" in findings_by_name()["torch"].advice
 
 
-def test_what_is_missing(monkeypatch, capsys):
+def test_missing_parts_are_reported(monkeypatch, capsys):
     real = doctor.importlib.util.find_spec
     monkeypatch.setattr(
         doctor.importlib.util, "find_spec", lambda x: None if x == "wandb" else real(x)
     )
     monkeypatch.setitem(sys.modules, "hotloop.timing._recorder", None)
-    found = look()
-    assert "wandb (pip install 'hotloop[wandb]')" in found["extras that are missing"].value
-    assert "wandb" not in found["extras"].value
-    assert found["compiled parts"].value == "missing: spans"
+    findings = findings_by_name()
+    assert "wandb (pip install 'hotloop[wandb]')" in findings["missing extras"].value
+    assert "wandb" not in findings["extras"].value
+    assert findings["compiled parts"].value == "missing: spans"
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "what would be faster:" in out
+    assert "to make training faster:" in out
     assert "(pip install 'hotloop[wandb]')" in out
 
 
@@ -73,10 +73,10 @@ def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "file" / "cache"))
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
-    assert "set HOTLOOP_CACHE" in look()["compiled updates"].advice
+    assert "set HOTLOOP_CACHE" in findings_by_name()["compiled updates"].advice
 
 
-def test_the_extras_are_those_there_are():
+def test_the_extras_are_those_of_pyproject():
     text = (ROOT / "pyproject.toml").read_text()
     table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     names = set(re.findall(r"^([a-z0-9]+) = \[", table, re.MULTILINE))
@@ -85,8 +85,8 @@ def test_the_extras_are_those_there_are():
 
 def test_presets(capsys):
     assert main(["presets", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(one["algorithm"], one["env_id"]) for one in found] == [
+    listed = json.loads(capsys.readouterr().out)
+    assert [(entry["algorithm"], entry["env_id"]) for entry in listed] == [
         (name, env_id) for name in ("ppo", "sac", "td3", "dqn") for env_id in find(name).presets
     ]
     assert main(["presets"]) == 0
@@ -98,16 +98,20 @@ def test_presets(capsys):
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "ALE/Breakout-v5"])
 def test_presets_of_an_environment(capsys, env_id):
     assert main(["presets", env_id, "--json"]) == 0
-    found = {one["algorithm"]: one["options"] for one in json.loads(capsys.readouterr().out)}
-    for name, options in found.items():
+    options_by_algorithm = {
+        entry["algorithm"]: entry["options"] for entry in json.loads(capsys.readouterr().out)
+    }
+    for name, options in options_by_algorithm.items():
         algorithm = find(name)
         config = algorithm.preset(env_id)
         for option, value in options.items():
             assert json.loads(json.dumps(getattr(config, option), default=str)) == value
-    assert set(found) == ({"ppo", "sac", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"})
+    assert set(options_by_algorithm) == (
+        {"ppo", "sac", "td3"} if env_id == "Pendulum-v1" else {"ppo", "dqn"}
+    )
 
 
-def test_presets_of_what_ids_begin_with(capsys):
+def test_presets_of_an_id_prefix(capsys):
     assert main(["presets", "ALE/"]) == 0
     out = capsys.readouterr().out
     assert "clip_range=0.1" in out
@@ -118,4 +122,4 @@ def test_an_environment_without_a_preset(capsys):
     assert main(["presets", "Pendulum-v2"]) == 2
     assert "did you mean 'Pendulum-v1'" in capsys.readouterr().err
     assert main(["presets", "qqqqq"]) == 2
-    assert "the defaults of the algorithm are taken" in capsys.readouterr().err
+    assert "uses the defaults of the algorithm" in capsys.readouterr().err

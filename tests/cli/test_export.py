@@ -11,12 +11,12 @@ from hotloop.runs import RunDirectory
 
 @pytest.fixture
 def run_dir(trained_run):
-    """A run whose observations are scaled, with a best checkpoint before its last one."""
+    """Return a run with scaled observations and a best checkpoint before its last one."""
     return trained_run("ppo-normalized")
 
 
 def load_exported(folder):
-    """Return the policy that is in a folder, without hotloop."""
+    """Return the policy in a folder, loaded without hotloop."""
     spec = importlib.util.spec_from_file_location("policy", folder / "policy.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -38,13 +38,13 @@ def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint)
     assert f"{folder / 'policy.npz'}: " in out
     policy = load_exported(folder)
     np.testing.assert_array_equal(policy.act(obs), expected)
-    assert policy.about["timesteps"] == state["timesteps"]
+    assert policy.metadata["timesteps"] == state["timesteps"]
     if checkpoint == "best":
-        return  # formats do not look for checkpoints, and ONNX takes seconds
+        return  # the format does not affect the checkpoint, and ONNX takes seconds
     assert main([*args, "--format", "onnx", "--output", str(onnx_path)]) == 0
     out = capsys.readouterr().out
     assert f"ppo on Pendulum-v1 after {state['timesteps']:,} steps" in out
-    assert "obs     float32 (batch, 3), as the environment gives it" in out
+    assert "obs     float32 (batch, 3), as the environment returns it" in out
     assert "action  float32 (batch, 1)" in out
     assert "head    float32 (batch, 1), means" in out
     assert f"{onnx_path}: " in out
@@ -56,12 +56,12 @@ def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint)
 @pytest.mark.parametrize(
     ("name", "head"),
     [
-        ("sac", "head    float32 (batch, 2), means before tanh, and as many numbers"),
+        ("sac", "head    float32 (batch, 2), means before tanh, and a raw log"),
         ("td3", "head    float32 (batch, 1), actions before tanh"),
         ("dqn", "head    float32 (batch, 2), the value of each action"),
     ],
 )
-def test_what_learned_from_replay_is_exported(capsys, tmp_path, trained_run, name, head):
+def test_off_policy_runs_are_exported(capsys, tmp_path, trained_run, name, head):
     path, folder = trained_run(name), tmp_path / "policy"
     assert main(["export", str(path), "--format", "numpy", "--output", str(folder)]) == 0
     out = capsys.readouterr().out
@@ -71,11 +71,11 @@ def test_what_learned_from_replay_is_exported(capsys, tmp_path, trained_run, nam
     obs = np.random.default_rng(1).standard_normal((20, *network.obs_spec.shape), np.float32)
     policy = load_exported(folder)
     np.testing.assert_array_equal(policy.act(obs), ActingPolicy(network, snapshot).act(obs))
-    with pytest.raises(ValueError, match=r"no value function beside it: `head` gives all"):
+    with pytest.raises(ValueError, match=r"no value function: call `head` for"):
         policy.value(obs)
 
 
-def test_they_go_to_the_run_by_default(capsys, copy_trained_run):
+def test_exports_go_to_the_run_by_default(capsys, copy_trained_run):
     run_dir = copy_trained_run("ppo-normalized", "runs/one")
     assert main(["export", str(run_dir), "--format", "numpy"]) == 0
     assert (run_dir / "export" / "policy.py").exists()
@@ -89,7 +89,7 @@ def test_they_go_to_the_run_by_default(capsys, copy_trained_run):
     ("args", "code", "message"),
     [
         (["--format", "onnx", "--output", "policy"], 2, "must end in .onnx, got 'policy'"),
-        (["--format", "numpy", "--output", "{run}/config.json"], 2, "must be a folder"),
+        (["--format", "numpy", "--output", "{run}/config.json"], 2, "must be a directory"),
         (["--format", "numpy", "--checkpoint", "first"], 1, "has no checkpoint 'first'"),
         (["--format", "tflite"], 2, "tflite"),
         ([], 2, "--format"),
@@ -98,10 +98,10 @@ def test_they_go_to_the_run_by_default(capsys, copy_trained_run):
 def test_mistakes(capsys, run_dir, args, code, message):
     capsys.readouterr()
     try:
-        got = main(["export", str(run_dir), *(arg.format(run=run_dir) for arg in args)])
-    except SystemExit as stop:  # how argparse ends
-        got = stop.code
-    assert got == code
+        exit_code = main(["export", str(run_dir), *(arg.format(run=run_dir) for arg in args)])
+    except SystemExit as stop:  # argparse exits
+        exit_code = stop.code
+    assert exit_code == code
     assert message in capsys.readouterr().err
 
 

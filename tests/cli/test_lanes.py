@@ -7,35 +7,35 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import seeds
-from hotloop.cli.planned import Plan, parse_varied, without_seed
+from hotloop.cli.training_plan import TrainingPlan, parse_varied, without_seed
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.runs.summary import summarise
-from tests.cli.running import ChildInProcess, has_learned, run, signal_when
+from hotloop.runs.summary import summarize
+from tests.cli.run_command import ChildInProcess, has_learned, run, signal_when
 
 SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
 
 
 def test_a_plan():
-    plan = Plan((1, 2), (("learning_rate", ("1e-3", "linear:1e-3,0")), ("gamma", ("0.9",))))
-    each = plan.each()
-    assert [one.name for one in each] == [
+    plan = TrainingPlan((1, 2), (("learning_rate", ("1e-3", "linear:1e-3,0")), ("gamma", ("0.9",))))
+    planned = plan.trainings()
+    assert [one.name for one in planned] == [
         "learning_rate=1e-3__gamma=0.9__seed_1",
         "learning_rate=1e-3__gamma=0.9__seed_2",
         "learning_rate=linear-1e-3-0__gamma=0.9__seed_1",
         "learning_rate=linear-1e-3-0__gamma=0.9__seed_2",
     ]
-    assert each[0].label == "learning_rate 1e-3, gamma 0.9, seed 1"
-    assert each[3].options == ("--learning-rate=linear:1e-3,0", "--gamma=0.9", "--seed=2")
+    assert planned[0].label == "learning_rate 1e-3, gamma 0.9, seed 1"
+    assert planned[3].options == ("--learning-rate=linear:1e-3,0", "--gamma=0.9", "--seed=2")
     assert [part.seeds for part in plan.split(2)] == [(1,), (2,)]
-    one = Plan((3,), plan.varied)
+    one = TrainingPlan((3,), plan.varied)
     parts = one.split(2)
     assert [part.varied[0][1] for part in parts] == [("1e-3",), ("linear:1e-3,0",)]
-    assert [x for part in parts for x in part.each()] == one.each()
-    assert [len(part.seeds) for part in Plan(tuple(range(8))).split(3)] == [2, 3, 3]
-    assert len(Plan((1, 2)).split(5)) == 2
+    assert [x for part in parts for x in part.trainings()] == one.trainings()
+    assert [len(part.seeds) for part in TrainingPlan(tuple(range(8))).split(3)] == [2, 3, 3]
+    assert len(TrainingPlan((1, 2)).split(5)) == 2
 
 
-@pytest.mark.parametrize("plan", [Plan((4,), (("gamma", ("0.9",)),)), Plan((1, 5))])
+@pytest.mark.parametrize("plan", [TrainingPlan((4,), (("gamma", ("0.9",)),)), TrainingPlan((1, 5))])
 def test_a_plan_as_arguments_is_the_same(plan):
     seeds, *varied = (arg.partition("=")[2] for arg in plan.arguments())
     assert seeds == ",".join(map(str, plan.seeds))
@@ -49,13 +49,13 @@ def test_a_plan_as_arguments_is_the_same(plan):
         (["learning_rate=1,,2"], "must be an option and its values"),
         (["learning_rate="], "must be an option and its values"),
         (["lerning_rate=1,2"], "must name an option, got 'lerning_rate'; did you mean"),
-        (["seed=1,2"], "can't vary `seed`: seeds are what `--seeds` is for"),
-        (["gamma=0.9", "gamma=0.8"], "`gamma` is given twice"),
-        (["gae-lambda=0.9"], "`gae_lambda` is given twice"),
-        (["gamma=0.9,0.9"], "names a value twice"),
+        (["seed=1,2"], "can't vary `seed`: use `--seeds` for seeds"),
+        (["gamma=0.9", "gamma=0.8"], "`gamma` is set twice"),
+        (["gae-lambda=0.9"], "`gae_lambda` is set twice"),
+        (["gamma=0.9,0.9"], "has a value twice"),
     ],
 )
-def test_values_that_are_none(texts, message):
+def test_invalid_values_are_rejected(texts, message):
     with pytest.raises((ConfigError, UnknownNameError), match=message):
         parse_varied(texts, ppo.Config, ["--gae-lambda", "0.5"])
 
@@ -72,7 +72,7 @@ def test_lanes_in_one_process(capfd, tmp_path):
     assert (code, err) == (0, "")
     assert f"2 settings × 2 seeds, 4 lanes in one process, in {tmp_path / 'it'}" in out
     assert "256/256 steps" in out
-    assert "update of 4 lanes: eager, as asked" in out
+    assert "update of 4 lanes: eager, as requested" in out
     assert out.count("finished") == 4
     assert out.endswith(f"next: hotloop plot {tmp_path / 'it'}\n")
     names = sorted(os.listdir(tmp_path / "it"))
@@ -88,7 +88,7 @@ def test_lanes_in_one_process(capfd, tmp_path):
         capfd, "train", "ppo", *SHORT, *args, "--jobs", 1, "--run-dir", tmp_path / "it"
     )
     assert code == 1
-    assert "is there already" in err
+    assert "exists already" in err
 
 
 def test_lanes_in_two_processes(capfd, tmp_path, monkeypatch):
@@ -99,13 +99,13 @@ def test_lanes_in_two_processes(capfd, tmp_path, monkeypatch):
     assert "3 settings × 1 seed, lanes in 2 processes" in out
     assert "lanes 1 | begins" in out
     assert "lanes 2-3 | begins" in out
-    assert "update: eager, as asked" in out
+    assert "update: eager, as requested" in out
     assert "128/128 steps" in out
-    assert {summarise(path).status for path in (tmp_path / "it").iterdir()} == {"finished"}
-    assert [summarise(path).seed for path in (tmp_path / "it").iterdir()] == [7, 7, 7]
+    assert {summarize(path).status for path in (tmp_path / "it").iterdir()} == {"finished"}
+    assert [summarize(path).seed for path in (tmp_path / "it").iterdir()] == [7, 7, 7]
 
 
-def test_values_in_processes_of_their_own(capfd, tmp_path, monkeypatch):
+def test_values_in_separate_processes(capfd, tmp_path, monkeypatch):
     monkeypatch.setattr(seeds, "_Child", ChildInProcess)
     args = ["--vary", "hidden_sizes=8 8,9", "--jobs", "2", "--run-dir", tmp_path / "it"]
     code, out, _ = run(capfd, "train", "ppo", *SHORT, *args)
@@ -121,20 +121,20 @@ def test_a_lane_that_fails(capfd, tmp_path):
     args = ["--vary", "learning_rate=1e-3,1e30", "--lanes", "on", "--jobs", "1"]
     code, out, err = run(capfd, "train", "ppo", *SHORT, *args, "--run-dir", tmp_path / "it")
     assert code == 1
-    assert "learning_rate 1e30, seed 1 ended, and the others went on: losses and parameters" in err
+    assert "learning_rate 1e30, seed 1 failed, the others continued: losses and parameters" in err
     assert out.count("finished") == 1
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--lanes", "on"], "`--lanes` is for several trainings: give `--seeds` too"),
+        (["--lanes", "on"], "`--lanes` needs several trainings: pass `--seeds` too"),
         (["--seeds", "1-2", "--lanes", "maybe"], "`--lanes` must be 'on' or 'off', got 'maybe'"),
         (["--seeds", "1-2", "--lanes"], "`--lanes` needs a value"),
         (["--vary", "hidden_sizes=8;9", "--lanes", "on"], "lanes can't differ in `hidden_sizes`"),
         (["--vary", "gamma=0.9,2"], "`gamma` must lie in [0, 1], got 2.0"),
         (["--vary", "num_envs=2,zwei", "--lanes", "on"], "num-envs"),
-        (["--seeds", "1-2", "--seed", "4", "--lanes", "on"], "can't both be given"),
+        (["--seeds", "1-2", "--seed", "4", "--lanes", "on"], "can't be combined"),
     ],
 )
 def test_mistakes(capsys, tmp_path, args, message):
@@ -150,7 +150,7 @@ def test_ctrl_c_keeps_what_lanes_have_learned(capsys, tmp_path):
     with signal_when(lambda: has_learned(tmp_path / "it" / "seed_2"), signal.SIGINT):
         code, out, err = run(capsys, *command)
     assert code == 130
-    assert "interrupted: `hotloop resume` goes on with a run, alone" in err
+    assert "interrupted: `hotloop resume RUN` continues one run by itself" in err
     assert out.count("stopped") + out.count("killed") == 2
     for seed in (1, 2):
-        assert summarise(tmp_path / "it" / f"seed_{seed}").timesteps > 0
+        assert summarize(tmp_path / "it" / f"seed_{seed}").timesteps > 0

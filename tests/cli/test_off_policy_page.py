@@ -1,11 +1,11 @@
-"""docs/off-policy.md lists the metrics, and the pages' commands have options that there are."""
+"""docs/off-policy.md lists the metrics, and the pages' commands use existing options."""
 
 import re
 import shlex
 from pathlib import Path
 
 from hotloop.algorithms import find
-from hotloop.cli.train_options import own_options, parse
+from hotloop.cli.train_options import parse, split_command_options
 from tests.learner.test_updates import make_batch, make_learner
 
 ROOT = Path(__file__).parent.parent.parent
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "off-policy.md"
 ALGORITHMS = {name: find(name) for name in ("sac", "td3", "dqn")}
 
 
-def test_the_metrics_are_those_of_the_updates():
+def test_the_page_lists_the_metrics_of_the_updates():
     text = PAGE.read_text().partition("## What a run writes")[2]
     for name in ALGORITHMS:
         row = re.search(rf"^\| {name} \| (.*) \|$", text, re.MULTILINE)
@@ -23,8 +23,8 @@ def test_the_metrics_are_those_of_the_updates():
         assert re.findall("`([a-z_]+)`", row[1]) == list(learner.metrics.means())
 
 
-def test_commands_have_options_that_there_are():
-    """Those of sac, td3 and dqn, in lines of their own or within a sentence."""
+def test_commands_use_existing_options():
+    """Check the commands of sac, td3 and dqn, in code blocks and in sentences."""
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         text = page.read_text()
         pattern = r"(?:^(?:    )?|`)hotloop train ((?:sac|td3|dqn)\b[^`\n]*)"
@@ -35,5 +35,5 @@ def test_commands_have_options_that_there_are():
             name, *args = shlex.split(command)
             if args[-1:] != ["--help"] and not {"…", "δ"} & set(args):
                 algorithm = ALGORITHMS[name]
-                _, rest = own_options(args)
-                parse(algorithm.config, rest, prog=name, presets=algorithm.presets)
+                _, options = split_command_options(args)
+                parse(algorithm.config, options, prog=name, presets=algorithm.presets)

@@ -1,4 +1,4 @@
-"""`hotloop plan`: a curve, what saturates first, bad input."""
+"""`hotloop plan`: the curve, the bottleneck and bad input."""
 
 import json
 
@@ -8,42 +8,44 @@ from hotloop.cli import main, plan
 from hotloop.errors import ConfigError
 
 
-def told(capsys, *args):
+def plan_output(capsys, *args):
     assert plan.run(["--workers", "64", "--step-ms", "10", *args]) == 0
     return capsys.readouterr().out
 
 
-def test_it_draws_the_curve_and_says_what_saturates_first(capsys, tmp_path):
-    out = told(capsys, "--learner-steps-per-s", "2000", "--plot", str(tmp_path / "curve.png"))
+def test_plan_prints_the_curve_and_the_bottleneck(capsys, tmp_path):
+    out = plan_output(
+        capsys, "--learner-steps-per-s", "2000", "--plot", str(tmp_path / "curve.png")
+    )
     rows = [line.split() for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert [int(row[0]) for row in rows] == [1, 2, 4, 8, 16, 32, 64]
     assert rows[-1][-1] == "learner"
-    assert "what saturates first: the learner: more workers are of no use" in out
+    assert "what saturates first: the learner: more workers do not help" in out
     assert (tmp_path / "curve.png").stat().st_size > 1_000
 
 
 @pytest.mark.parametrize(
     ("args", "advice"),
     [
-        ((), "more workers make it faster, up to some"),
-        (("--schedule", "barrier", "--slow-ms", "200", "--slow-share", "0.1"), "would not"),
-        (("--cores-per-node", "4"), "cores: more of them"),
-        (("--obs-bytes", "10000000", "--nodes", "2"), "by what comes in: smaller observations"),
-        (("--weights-bytes", "10000000000", "--nodes", "4"), "weights going out"),
+        ((), "more workers make it faster, up to about"),
+        (("--schedule", "barrier", "--slow-ms", "200", "--slow-share", "0.1"), "avoids it"),
+        (("--cores-per-node", "4"), "cores: more cores or machines"),
+        (("--obs-bytes", "10000000", "--nodes", "2"), "incoming network traffic"),
+        (("--weights-bytes", "10000000000", "--nodes", "4"), "outgoing network traffic (weights)"),
     ],
 )
-def test_it_says_what_would_help(capsys, args, advice):
-    assert advice in told(capsys, *args)
+def test_plan_prints_advice(capsys, args, advice):
+    assert advice in plan_output(capsys, *args)
 
 
 def test_as_json(capsys):
-    found = json.loads(told(capsys, "--json", "--num-steps", "10", "--obs-bytes", "100"))
-    assert found["fragment_bytes"] == 10 * 227
-    assert found["curve"][-1]["workers"] == 64
-    assert 0 < found["curve"][-1]["share"] <= 1
+    report = json.loads(plan_output(capsys, "--json", "--num-steps", "10", "--obs-bytes", "100"))
+    assert report["fragment_bytes"] == 10 * 227
+    assert report["curve"][-1]["workers"] == 64
+    assert 0 < report["curve"][-1]["share"] <= 1
 
 
-def test_an_environment_is_measured_where_one_is_named(capsys):
+def test_plan_measures_a_named_environment(capsys):
     assert plan.run(["--workers", "2", "--env-id", "CartPole-v1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["fragment_bytes"] == 128 * (2 * 16 + 27)
 
@@ -67,6 +69,6 @@ def test_bad_input(args, message):
         plan.run(["--workers", "4", *args])
 
 
-def test_an_environment_that_nobody_knows(capsys):
+def test_an_unknown_environment_is_rejected(capsys):
     assert main(["plan", "--workers", "4", "--env-id", "Nope-v1"]) != 0
     assert "there is no environment 'Nope-v1'" in capsys.readouterr().err

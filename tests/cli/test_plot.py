@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hotloop.cli import main
-from tests.runs.made import make_run
+from tests.runs.run_factory import make_run
 
 
 @pytest.fixture
@@ -18,11 +18,11 @@ def test_directories_and_runs(capsys, runs, tmp_path):
     output = tmp_path / "out.svg"
     assert main(["plot", str(runs), str(runs / "run1"), "--output", str(output)]) == 0
     out = capsys.readouterr().out
-    heading, row, _, where = out.splitlines()
+    heading, row, _, location = out.splitlines()
     assert heading.split("  ")[0] == "group"
     assert row.split("  ")[0] == "ppo"
     assert row.endswith("2 (1 to 3)")
-    assert where == f"learning curves: {output}"
+    assert location == f"learning curves: {output}"
     assert output.stat().st_size > 1000
 
 
@@ -48,9 +48,9 @@ def test_json(capsys, runs, tmp_path):
         (["{runs}", "--output", "curves.jpg"], 2, "`--output` must end in .png, .svg or .pdf"),
         (["{runs}", "--output", "curves"], 2, "got 'curves'"),
         (["{runs}", "--metric", "entropy"], 2, "(evaluation, length, policy_loss, return), got"),
-        (["{runs}", "--metric", "evaluation"], 1, "name runs that have it"),
+        (["{runs}", "--metric", "evaluation"], 1, "pass runs that have this metric"),
         (["nowhere"], 1, "got nowhere, which does not exist"),
-        (["{tmp}/empty"], 1, "there is nothing to draw in"),
+        (["{tmp}/empty"], 1, "there is nothing to plot in"),
         (
             ["{runs}", "--output", "{runs}/run1/config.json/x.png"],
             1,
@@ -64,4 +64,4 @@ def test_mistakes(capsys, runs, tmp_path, monkeypatch, args, code, message):
     assert main(["plot", *(arg.format(runs=runs, tmp=tmp_path) for arg in args)]) == code
     err = capsys.readouterr().err
     assert message in err
-    assert len(err.splitlines()) == (4 if "evaluation" in args else 1)  # with runs left out
+    assert len(err.splitlines()) == (4 if "evaluation" in args else 1)  # with skipped runs

@@ -1,4 +1,4 @@
-"""docs/presets.md lists what there is."""
+"""docs/presets.md lists all presets."""
 
 from pathlib import Path
 
@@ -7,5 +7,5 @@ from bench.train.presets import options_table
 PAGE = Path(__file__).parent.parent.parent / "docs" / "presets.md"
 
 
-def test_the_table_of_options_is_what_there_is():
+def test_the_table_lists_all_presets():
     assert f"<!-- presets -->\n{options_table()}\n<!-- end presets -->" in PAGE.read_text()

@@ -1,4 +1,4 @@
-"""`hotloop report RUN`: what a run has learned stands before where the time went."""
+"""`hotloop report RUN` shows learning before timing."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from pathlib import Path
 import pytest
 
 from hotloop import cli, timing
-from tests.runs.made import make_run
+from tests.runs.run_factory import make_run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run with a recording."""
-    made = make_run(tmp_path / "run", returns=((1.0, 2.0), (3.0, 400.0)), evaluations=(5.0, 250.0))
-    timing.start(made / "timing", component="learner")
+    """Return a run with a recording."""
+    run_dir = make_run(
+        tmp_path / "run", returns=((1.0, 2.0), (3.0, 400.0)), evaluations=(5.0, 250.0)
+    )
+    timing.start(run_dir / "timing", component="learner")
     with timing.span("update"):
         pass
     timing.stop()
-    return made
+    return run_dir
 
 
-def test_the_terminal_and_the_page_have_both(run, tmp_path, capsys):
+def test_the_terminal_and_the_page_show_learning_and_timing(run, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert cli.main(["report", str(run), "--html", str(page)]) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("ppo on CartPole-v1, seed 1: finished, 2,000 of 2,000 steps")
-    assert told.index("mean return") < told.index("learner")
+    output = capsys.readouterr().out
+    assert output.startswith("ppo on CartPole-v1, seed 1: finished, 2,000 of 2,000 steps")
+    assert output.index("mean return") < output.index("learner")
     text = page.read_text()
     names = ["returns", "metrics", "configuration", "speed", "trees"]
     places = [text.index(f'<section id="{name}"') for name in names]
@@ -40,9 +42,9 @@ def test_a_run_without_a_recording(run, tmp_path, capsys):
         path.unlink()
     page = tmp_path / "page.html"
     assert cli.main(["report", str(run), "--html", str(page)]) == 0
-    assert "where the time went is not known" in capsys.readouterr().out
+    assert "timing is unknown" in capsys.readouterr().out
     text = page.read_text()
-    assert "where the time went is not known" in text
+    assert "timing is unknown" in text
     assert '<section id="returns"' in text
     assert 'id="speed"' not in text
     assert cli.main(["report", str(run), "--flame", str(tmp_path / "f.svg")]) != 0
@@ -84,11 +86,11 @@ def test_in_a_browser(chromium, run, tmp_path, dark, has_recording):
     chromium.open(page, dark=dark)
     assert chromium.problems == []
     assert chromium.evaluate(MISPLACED) == []
-    # One in the legend, one in the picture.
+    # The legend and the picture have one each.
     assert chromium.evaluate("document.querySelectorAll('#returns .diamonds').length") == 2
 
 
-# Texts of charts that leave them, or lie on others.
+# Texts that leave their chart or overlap.
 MISPLACED = """[...document.querySelectorAll('main svg.chart')].flatMap((svg) => {
   const own = svg.getBoundingClientRect();
   const boxes = [...svg.querySelectorAll('text')].map((one) => [one, one.getBoundingClientRect()]);

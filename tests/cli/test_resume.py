@@ -1,4 +1,4 @@
-"""`hotloop resume` of runs that are whole, that are damaged, and that somebody else wrote."""
+"""`hotloop resume` of intact, damaged and untrusted runs."""
 
 import dataclasses
 import json
@@ -14,18 +14,18 @@ from tests.trained_runs import config_of
 
 
 def train(path, **options):
-    """Train, with the options of the shared run `ppo` where no others are given."""
+    """Train with the options of the shared run `ppo` as defaults."""
     config = config_of("ppo", path)
     return ppo.train(dataclasses.replace(config, **options)).run_dir
 
 
 @pytest.mark.parametrize("began_at", [0, 256])
-def test_a_run_that_was_killed_after_its_last_step_is_finished(capsys, copy_trained_run, began_at):
-    """The account of its workers is made again from what each iteration has logged."""
+def test_resume_finishes_a_run_killed_after_its_last_step(capsys, copy_trained_run, began_at):
+    """The accounting of workers is rebuilt from the metrics of each iteration."""
     run = copy_trained_run("ppo-inline")
     accounting = json.loads((run / "accounting.json").read_text())
     (run / "accounting.json").unlink()
-    if began_at:  # it was resumed before, and what that left is older than the checkpoint
+    if began_at:  # a file of an earlier resume is older than the checkpoint
         content = json.loads((run / "config.json").read_text())
         content["resumed"] = [{"timesteps": began_at}]
         (run / "config.json").write_text(json.dumps(content))
@@ -35,35 +35,35 @@ def test_a_run_that_was_killed_after_its_last_step_is_finished(capsys, copy_trai
     assert main(["resume", str(run)]) == 0
     out = capsys.readouterr().out
     assert "is finished, with 512 steps" in out
-    assert "--total-timesteps N goes on to more" in out
+    assert "pass --total-timesteps N to continue" in out
     assert (run / "learning_curve.png").stat().st_size > 1000
     assert (run / "metrics.jsonl").read_bytes() == before
     finished = json.loads((run / "accounting.json").read_text())
     assert finished["trained"] == accounting["trained"] - began_at == 512 - began_at
     dropped = sum(finished["dropped"].values())
     assert finished["collected"] == finished["trained"] + dropped + finished["in_flight"]
-    # Once more changes nothing, and more steps can still be asked for.
-    kept = (run / "accounting.json").read_bytes()
+    # A second resume changes nothing, and more steps are still possible.
+    accounting_bytes = (run / "accounting.json").read_bytes()
     assert main(["resume", str(run)]) == 0
-    assert (run / "accounting.json").read_bytes() == kept
+    assert (run / "accounting.json").read_bytes() == accounting_bytes
     assert main(["resume", str(run), "--total-timesteps", "640"]) == 0
     assert RunDirectory.open(run).metrics()[-1]["timesteps"] == 640
 
 
-def test_the_checkpoint_that_is_named_can_be_gone_on_from(capsys, copy_trained_run):
+def test_resume_continues_from_a_named_checkpoint(capsys, copy_trained_run):
     run = copy_trained_run("ppo")
-    whole = (run / "checkpoints" / "last" / "policy.safetensors").read_bytes()
+    intact = (run / "checkpoints" / "last" / "policy.safetensors").read_bytes()
     path = run / "checkpoints" / "last" / "learner.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     assert main(["resume", str(run), "--total-timesteps", "640"]) == 1
     error = capsys.readouterr().err
-    assert "learner.safetensors is not what was written" in error
+    assert "learner.safetensors has a wrong digest" in error
     name = error.split("--checkpoint ")[1].split("`")[0]
     assert name == "step-000000000384"
     assert main(["resume", str(run), "--checkpoint", name]) == 0
-    assert (run / "checkpoints" / "last" / "policy.safetensors").read_bytes() == whole
+    assert (run / "checkpoints" / "last" / "policy.safetensors").read_bytes() == intact
 
 
 EVIL = """
@@ -78,7 +78,7 @@ algorithm = fall = make
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """A directory with a module that leaves a marker, in which the command is called."""
+    """Enter a directory with a module that leaves a marker when it is imported."""
     folder = tmp_path / "evil"
     folder.mkdir()
     for name in ("evil", "wandb", "moviepy"):
@@ -100,11 +100,11 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda changes: min(changes))
-def test_nothing_of_somebody_else_is_imported(
+def test_commands_import_nothing_that_an_untrusted_run_names(
     tmp_path, monkeypatch, capsys, evil, copy_trained_run, changes
 ):
     run = copy_trained_run("ppo", "evil/run")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     content = json.loads((run / "config.json").read_text())
     for name, value in changes.items():
         inside = content["config"] if name.startswith("config.") else content
@@ -122,26 +122,24 @@ def test_nothing_of_somebody_else_is_imported(
         refused += main([command[0], str(run), *command[1:]]) == 1
         assert not (evil / "marker").exists(), command
     assert refused >= 1
-    told = capsys.readouterr().err
-    assert "not trained by you on this machine" in told or "`auto.chosen.network`" in told
+    message = capsys.readouterr().err
+    assert "not trained by you on this machine" in message or "`auto.chosen.network`" in message
 
 
 @pytest.mark.usefixtures("cold_start")
-def test_modules_beside_a_run_are_not_found_by_its_workers(
-    tmp_path, monkeypatch, evil, copy_trained_run
-):
-    """Nor is a run that names nothing of its user's a reason to look for them later."""
+def test_workers_do_not_find_modules_beside_a_run(tmp_path, monkeypatch, evil, copy_trained_run):
+    """A run that names no modules of its user does not add them to the path later."""
     run = copy_trained_run("ppo-workers", "evil/run")
     (evil / "gymnasium.py").write_text(EVIL)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     for steps in ("640", "768"):
         assert main(["resume", str(run), "--total-timesteps", steps]) == 0
-    assert RunDirectory.open(run).is_own
+    assert RunDirectory.open(run).is_signed
     assert str(evil) not in sys.path
     assert not (evil / "marker").exists()
 
 
-def test_a_run_without_a_whole_checkpoint_is_not_begun_anew(tmp_path, capsys):
+def test_resume_refuses_a_run_without_an_intact_checkpoint(tmp_path, capsys):
     run = train(tmp_path / "run", keep_checkpoints=0)
     before = (run / "metrics.jsonl").read_bytes()
     (run / "checkpoints" / "last" / "state.json").unlink()
@@ -151,12 +149,12 @@ def test_a_run_without_a_whole_checkpoint_is_not_begun_anew(tmp_path, capsys):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-def test_trust_goes_on_and_is_kept(tmp_path, monkeypatch, capsys, evil):
+def test_trust_resumes_a_run_and_is_stored(tmp_path, monkeypatch, capsys, evil):
     monkeypatch.syspath_prepend(str(evil))
     run = train(evil / "run", env_id="evil:make")
     for command in (["eval", str(run), "--episodes", "1"], ["resume", str(run)]):
-        assert main(command) == 0  # one's own
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+        assert main(command) == 0  # trusted: trained here
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     for trust, code in (([], 1), (["--trust"], 0), ([], 1)):
         assert main(["eval", str(run), "--episodes", "1", *trust]) == code
     for trust, code, steps in (([], 1, 640), (["--trust"], 0, 640), ([], 0, 768)):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hotloop.cli import main
-from tests.runs.made import make_run
+from tests.runs.run_factory import make_run
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_json_has_everything(capsys, runs):
 
 @pytest.mark.parametrize("width", [150, 100, 80, 60, 40])
 def test_a_narrow_terminal_shows_less(runs, width, monkeypatch, capsys):
-    """Every line fits, and the run's name, status and steps are always there."""
+    """Every line fits and has the run's name, status and steps."""
     long_name = "a" * 90
     make_run(runs / long_name)
     monkeypatch.setenv("COLUMNS", str(width))
@@ -70,7 +70,7 @@ def _without_escapes(line):
 
 
 def test_no_runs(capsys, tmp_path):
-    assert show(capsys, tmp_path).out == f"no runs beneath {tmp_path}\n"
+    assert show(capsys, tmp_path).out == f"no runs below {tmp_path}\n"
     assert json.loads(show(capsys, tmp_path, "--json").out) == []
     assert main(["runs", str(tmp_path / "nowhere")]) == 1
     assert "which does not exist" in capsys.readouterr().err

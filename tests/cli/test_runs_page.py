@@ -1,11 +1,11 @@
-"""The commands of docs/runs.md, one after the other, as a reader would type them."""
+"""The commands of docs/runs.md run in order."""
 
 import re
 import shlex
 from pathlib import Path
 
 from hotloop.cli import main, seeds
-from tests.cli.running import ChildInProcess
+from tests.cli.run_command import ChildInProcess
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "runs.md"
 

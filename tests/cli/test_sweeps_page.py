@@ -1,4 +1,4 @@
-"""docs/sweeps.md lists the samplers, pruners and forms of spaces that there are."""
+"""docs/sweeps.md lists all samplers, pruners and forms of spaces."""
 
 import os
 import re
@@ -16,23 +16,23 @@ from hotloop.sweeps.spaces import parse
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
 
 
-def test_the_tables_of_names_are_what_there_is():
+def test_the_tables_list_all_samplers_and_pruners():
     part = TEXT.partition("<!-- sweep names -->")[2].partition("<!-- end sweep names -->")[0]
-    told = dict(re.findall(r"^\| `([a-z]+)` \| (.*) \|$", part, re.MULTILINE))
-    assert told == {**SAMPLERS, **PRUNERS}
+    table = dict(re.findall(r"^\| `([a-z]+)` \| (.*) \|$", part, re.MULTILINE))
+    assert table == {**SAMPLERS, **PRUNERS}
 
 
-def test_the_spaces_that_are_shown_are_spaces():
+def test_the_example_spaces_are_valid():
     part = TEXT.partition("## Spaces")[2].partition("\n## ")[0]
-    shown = re.findall(r"^\| `(\w+)=(.*?)` \|", part, re.MULTILINE)
-    assert len(shown) == 10
-    for name, text in shown:
+    examples = re.findall(r"^\| `(\w+)=(.*?)` \|", part, re.MULTILINE)
+    assert len(examples) == 10
+    for name, text in examples:
         assert parse({name: text}, ppo.Config)
 
 
 @pytest.fixture
 def scripts(tmp_path):
-    """The scripts of other tuners, in files of their own, and trained for a moment."""
+    """Write the scripts of other tuners to files, with short trainings."""
     part = TEXT.partition("## Other tuners")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", part, re.DOTALL)
     assert len(blocks) == 2
@@ -41,7 +41,7 @@ def scripts(tmp_path):
     return tmp_path
 
 
-def test_hydras_multirun_calls_it(scripts):
+def test_hydras_multirun_runs_the_script(scripts):
     pytest.importorskip("hydra")
     command = [sys.executable, "sweep.py", "--multirun", "+learning_rate=1e-4,1e-3"]
     command += ["+total_timesteps=1024", "+execution=eager", "+env_id=CartPole-v1"]
@@ -51,7 +51,7 @@ def test_hydras_multirun_calls_it(scripts):
 
 
 @pytest.mark.outside  # the service of W&B
-def test_an_agent_of_wandb_calls_it(scripts):
+def test_a_wandb_agent_runs_the_script(scripts):
     pytest.importorskip("wandb")
     env = {**os.environ, "WANDB_MODE": "offline", "WANDB_DIR": str(scripts)}
     subprocess.run([sys.executable, "agent.py"], check=True, cwd=scripts, env=env)

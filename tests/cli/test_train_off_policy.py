@@ -12,7 +12,7 @@ from hotloop.algorithms import find
 from hotloop.cli import main
 from hotloop.cli.train_options import parse
 from hotloop.ops import products
-from tests.cli.running import run, signal_when, timesteps
+from tests.cli.run_command import run, signal_when, timesteps
 
 OFF_POLICY = ("sac", "td3", "dqn")
 TARGET = ["--env-id", "tests.toy_envs:ReachTheTarget"]
@@ -33,7 +33,7 @@ def parsed(name, *args):
     "args",
     [[], ["--env-id", "Pendulum-v1"], ["--env-id=Pendulum-v1"], ["--env_id", "Pendulum-v1"]],
 )
-def test_a_preset_stands_in_for_options_that_are_not_given(capsys, args):
+def test_a_preset_replaces_defaults(capsys, args):
     config = parsed("td3", *args)
     assert config.env_id == "Pendulum-v1"
     assert config.total_timesteps == 20_000
@@ -43,22 +43,22 @@ def test_a_preset_stands_in_for_options_that_are_not_given(capsys, args):
     assert config.batch_size == 256  # the preset has none
     assert capsys.readouterr().out == (
         "preset for Pendulum-v1: total_timesteps 20000, learning_starts 500, learning_rate 0.001, "
-        "buffer_size 20000; options that you give come first\n"
+        "buffer_size 20000; options you set override it\n"
     )
 
 
-def test_options_that_are_given_come_before_the_preset(capsys):
+def test_options_override_the_preset(capsys):
     # 0.0003 is the default of TD3's learning rate without a preset.
     config = parsed("td3", "--learning-rate=3e-4", "--learning-starts", "700")
     assert (config.learning_rate, config.learning_starts) == (3e-4, 700)
     assert (config.total_timesteps, config.buffer_size) == (20_000, 20_000)
     assert capsys.readouterr().out == (
-        "preset for Pendulum-v1: total_timesteps 20000, buffer_size 20000; options that you give "
-        "come first\n"
+        "preset for Pendulum-v1: total_timesteps 20000, buffer_size 20000; options you set "
+        "override it\n"
     )
 
 
-def test_where_everything_is_given_nothing_is_told(capsys):
+def test_no_preset_is_printed_if_all_options_are_set(capsys):
     config = parsed(
         *("dqn", "--total-timesteps", "5000", "--learning-starts", "100"),
         *("--update-to-data", "0.1", "--target-interval", "500", "--learning-rate", "2.5e-4"),
@@ -74,8 +74,8 @@ def test_an_environment_without_a_preset_has_the_defaults(capsys):
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
-def test_presets_are_of_options_that_there_are(name):
-    """And each parses to what `preset` makes."""
+def test_presets_use_existing_options(name):
+    """Each preset parses to the result of `preset`."""
     algorithm = find(name)
     assert algorithm.presets
     for env_id in algorithm.presets:
@@ -90,9 +90,7 @@ def test_help_lists_every_option_and_the_presets(capsys, name, monkeypatch):
     assert code == 0
     for field in fields(algorithm.config):
         assert f"--{field.name.replace('_', '-')}" in out
-    for env_id, preset in algorithm.presets.items():
-        listed = ", ".join(f"{option} {value}" for option, value in preset.items())
-        assert f"{env_id} has {listed}" in out
+    assert f"preset, which exists for {', '.join(algorithm.presets)}." in out
 
 
 def test_help_lists_the_algorithms(capsys):
@@ -116,7 +114,7 @@ def test_help_lists_the_algorithms(capsys):
         (["dqn", "--update-to-data", "0"], "`update_to_data` must be positive"),
     ],
 )
-def test_mistakes_are_told_in_one_line(capsys, tmp_path, args, message):
+def test_errors_are_one_line(capsys, tmp_path, args, message):
     code, _, err = run(capsys, "train", *args, "--runs-dir", tmp_path)
     assert code == 2
     assert err.startswith("hotloop: ")
@@ -125,10 +123,10 @@ def test_mistakes_are_told_in_one_line(capsys, tmp_path, args, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_options_of_other_algorithms_are_not_known(capsys, tmp_path):
+def test_options_of_other_algorithms_are_rejected(capsys, tmp_path):
     code, _, err = run(capsys, "train", "dqn", "--noise-clip", "0.5", "--runs-dir", tmp_path)
     assert code == 2
-    assert "`noise_clip` is no option of dqn's Config; td3 has it" in err
+    assert "`noise_clip` is not an option of dqn's Config; td3 has it" in err
     assert not list(tmp_path.iterdir())
 
 
@@ -139,21 +137,21 @@ def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
     )
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == (
-        "preset for Pendulum-v1: policy_learning_rate 0.001; options that you give come first"
+        "preset for Pendulum-v1: policy_learning_rate 0.001; options you set override it"
     )
     config = json.loads((run_dir / "config.json").read_text())["config"]
     assert config["policy_learning_rate"] == 1e-3
     assert config["learning_starts"] == 50
     for stage in ("collect", "act", "env_step", "store", "sample", "gather", "update", "publish"):
         assert f"  {stage} " in out
-    assert "update of the critics: eager, as asked" in out
-    assert "update of the policy: eager, as asked" in out
+    assert "update of the critics: eager, as requested" in out
+    assert "update of the policy: eager, as requested" in out
 
     code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", 200)
     assert (code, err) == (0, "")
     first = out.splitlines()[0]
-    assert first.startswith("resumed at 100 steps; the replay buffer was not kept")
-    assert "(`save_replay` keeps it with the last one)" in first
+    assert first.startswith("resumed at 100 steps; this checkpoint has no replay buffer")
+    assert "(`save_replay` saves it with the last checkpoint)" in first
     assert "preset for" not in out
     assert timesteps(run_dir) == (200, [50, 100, 150, 200])
 
@@ -166,7 +164,7 @@ def test_train_with_a_preset_then_resume_and_eval(capsys, tmp_path):
     assert (run_dir / "checkpoints" / "last" / "replay.zip").is_file()
 
 
-def test_a_run_without_a_replay_buffer_can_not_keep_one(capsys, trained_run):
+def test_a_run_without_a_replay_buffer_can_not_store_one(capsys, trained_run):
     code, _, err = run(
         capsys, "resume", trained_run("ppo"), "--total-timesteps", 1280, "--save-replay"
     )
@@ -174,26 +172,26 @@ def test_a_run_without_a_replay_buffer_can_not_keep_one(capsys, trained_run):
 
 
 @pytest.mark.parametrize("name", OFF_POLICY)
-def test_a_run_that_kept_its_replay_goes_on_with_it(capsys, copy_trained_run, name):
+def test_a_run_resumes_with_its_stored_replay_buffer(capsys, copy_trained_run, name):
     run_dir = copy_trained_run(name)
     code, out, err = run(capsys, "resume", run_dir, "--total-timesteps", 250)
     assert (code, err) == (0, "")
-    assert out.splitlines()[0].startswith("resumed at 200 steps; the run is 250 steps long now")
+    assert out.splitlines()[0].startswith("resumed at 200 steps; the run now has 250 steps")
     last = json.loads((run_dir / "metrics.jsonl").read_text().splitlines()[-1])
     assert (last["timesteps"], last["replay_size"]) == (250, 250)
 
 
-def test_interrupted_between_reports_it_keeps_the_round(capsys, tmp_path):
+def test_an_interrupt_between_reports_keeps_the_round(capsys, tmp_path):
     run_dir = tmp_path / "run"
     options = [*TINY, "--report-interval", "1000000", "--total-timesteps", "1000000"]
-    command = ["train", "sac", "--env-id", "tests.cli.odd_envs:NotesSteps", *options]
+    command = ["train", "sac", "--env-id", "tests.cli.blocking_envs:MarksHundredthStep", *options]
     env_kwargs = ["--env-kwargs", json.dumps({"path": str(tmp_path / "steps")})]
     with signal_when((tmp_path / "steps").exists, signal.SIGINT):
         code, out, err = run(capsys, *command, *env_kwargs, "--save-replay", "--run-dir", run_dir)
     assert code == 130
     assert err == (
         "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
-        f"hotloop resume {run_dir} goes on\n"
+        f"continue with hotloop resume {run_dir}\n"
     )
     assert "The largest cost is" in out
     last, reported = timesteps(run_dir)
@@ -220,7 +218,7 @@ def test_a_warning_is_one_line(capsys, tmp_path, monkeypatch):
     assert warnings.showwarning is before
 
 
-def test_a_warning_of_others_says_where_it_comes_from(capsys, monkeypatch):
+def test_a_warning_of_another_library_names_its_source(capsys, monkeypatch):
     def train(args):
         warnings.warn("the simulator\n    is old", DeprecationWarning, stacklevel=1)
         return 0

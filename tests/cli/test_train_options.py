@@ -1,4 +1,4 @@
-"""Options of `hotloop train` and `hotloop resume`, with an algorithm of one's own."""
+"""Options of `hotloop train` and `hotloop resume`, with a custom algorithm."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ from hotloop.cli.train_options import parse
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.ops.schedules import linear
 from hotloop.training.options import to_json
-from tests.cli.own_algorithm import Called, Config
+from tests.cli.custom_algorithm import Config, TrainCalled
 
-OWN = "tests.cli.own_algorithm:algorithm"
+OWN = "tests.cli.custom_algorithm:algorithm"
 
 
 def parsed(*args):
@@ -22,8 +22,8 @@ def parsed(*args):
 
 
 def called(command, *args):
-    """How the algorithm was called."""
-    with pytest.raises(Called) as caught:
+    """Return the exception with the algorithm's arguments."""
+    with pytest.raises(TrainCalled) as caught:
         command(list(args))
     return caught.value
 
@@ -56,9 +56,12 @@ def test_options_that_may_be_none():
         (["--learning-rate", "linaer:1,0"], "`learning_rate`: .* did you mean 'linear'"),
         (["--learning-rate", "0"], "`learning_rate` must be positive and finite, got 0.0"),
         (["--learning-rate", "linear:1,-1"], "must be positive and finite, got 'linear:1,-1'"),
-        (["--anneal-learning-rate"], "`--anneal-learning-rate` is gone: write `--learning-rate li"),
-        (["--no_anneal_learning_rate"], "`--no-anneal-learning-rate` is gone"),
-        (["--anneal-learning-rate=True"], "or a number to keep it"),
+        (
+            ["--anneal-learning-rate"],
+            "`--anneal-learning-rate` was removed: write `--learning-rate li",
+        ),
+        (["--no_anneal_learning_rate"], "`--no-anneal-learning-rate` was removed"),
+        (["--anneal-learning-rate=True"], "or a number for a constant one"),
     ],
 )
 def test_mistakes(args, message):
@@ -66,30 +69,30 @@ def test_mistakes(args, message):
         parsed(*args)
 
 
-def test_help_says_what_may_be_a_schedule(capsys, monkeypatch):
+def test_help_marks_options_that_may_be_schedules(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as stop:
         train([OWN, "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
     assert f"usage: hotloop train {OWN}" in out
-    assert "Options of an algorithm of one's own." in out
+    assert "Options of the custom algorithm." in out
     assert "--learning-rate FLOAT|SCHEDULE" in out
     assert "Adam's α. (default: linear:0.001,0)" in out
     assert "--target {None}|FLOAT|SCHEDULE" in out
     assert "--network {None}|MODULE:NAME" in out
-    assert "Pendulum-v1 has learning_rate 0.5, seed 7" in out
+    assert "preset, which exists for Pendulum-v1." in out
     for name in to_json(Config()):
         assert f"--{name.replace('_', '-')}" in out
 
 
-def test_an_algorithm_of_ones_own_is_trained(capsys):
+def test_a_custom_algorithm_is_trained(capsys):
     config = called(train, OWN, "--env-id", "Pendulum-v1", "--learning-rate", "linear:1,0").config
     assert config == Config(env_id="Pendulum-v1", learning_rate="linear:1,0", seed=7)
-    assert capsys.readouterr().out.startswith("preset for Pendulum-v1: seed 7; options that")
+    assert capsys.readouterr().out.startswith("preset for Pendulum-v1: seed 7; options you")
 
 
-def test_an_algorithm_of_ones_own_is_resumed(tmp_path):
+def test_a_custom_algorithm_is_resumed(tmp_path):
     config = Config(learning_rate="linear:1,0", hidden_sizes=(8,), run_dir=str(tmp_path))
     content = {"algorithm": OWN, "env_id": "my:Env", "network": None, "config": to_json(config)}
     (tmp_path / "config.json").write_text(json.dumps({**content, "versions": {"hotloop": "9"}}))
@@ -110,15 +113,15 @@ def test_an_algorithm_of_ones_own_is_resumed(tmp_path):
 
 
 def test_algorithms_by_name():
-    assert find(OWN) is sys.modules["tests.cli.own_algorithm"].algorithm
+    assert find(OWN) is sys.modules["tests.cli.custom_algorithm"].algorithm
     with pytest.raises(UnknownNameError, match=r"expected an algorithm \(ppo, .*mean 'ppo'"):
         find("pop")
-    with pytest.raises(UnknownNameError, match="one of your own is named `my_module:algorithm`"):
+    with pytest.raises(UnknownNameError, match="name a custom algorithm as `my_module:algorithm`"):
         find("reinforce")
     with pytest.raises(UnknownNameError, match="has no 'algoritm'; did you mean 'algorithm'"):
         find(OWN.replace("rithm:algorithm", "rithm:algoritm"))
     with pytest.raises(ConfigError, match="must be an algorithm, got a type without `name`, `con"):
-        find(OWN.replace(":algorithm", ":Called"))
+        find(OWN.replace(":algorithm", ":TrainCalled"))
 
 
 def test_an_algorithm_whose_module_raises(tmp_path, monkeypatch):

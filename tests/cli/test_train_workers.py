@@ -1,4 +1,4 @@
-"""`hotloop train … --workers`: what is told of the workers, at the start and at the end."""
+"""`hotloop train … --workers`: the report on workers at the start and at the end."""
 
 import json
 import re
@@ -8,9 +8,9 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import main
-from hotloop.cli.workers import balance, shown
+from hotloop.cli.workers import balance, select_workers
 from hotloop.rollouts import probe
-from hotloop.rollouts.forecast import Measured
+from hotloop.rollouts.forecast import EnvTiming
 from hotloop.training.environments import describe_workers
 
 TINY = [
@@ -24,7 +24,7 @@ def train(capsys, *args):
     return capsys.readouterr().out
 
 
-def test_workers_are_told_of(capsys, tmp_path):
+def test_the_summary_reports_the_workers(capsys, tmp_path):
     out = train(capsys, "--workers", 2, "--run-dir", tmp_path / "run")
     assert out.startswith("workers: 2 × 2 environments, barrier\nupdate: ")
     assert re.search(r"^2 workers +100\.0%", out, re.MULTILINE)  # their trees, merged
@@ -37,39 +37,38 @@ def test_workers_are_told_of(capsys, tmp_path):
     assert out.count("(slowest)") == 1
     assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out
     assert re.search(r"^collecting: [\d,]+ steps/s$", out, re.MULTILINE)
-    # Below the learner's own tree, above the curve.
+    # The report stands between the learner's tree and the curve.
     places = [out.index(x) for x in ("\nlearner ", "\n2 workers", "\nworker ", "\nlearning curve")]
     assert places == sorted(places)
 
 
-def test_auto_tells_its_forecast_and_what_was_measured(capsys, tmp_path, monkeypatch):
-    measured = Measured(step_s=0.5, step_p99_s=0.625, busy_share=0.01, act_s={1: 6e-6})
+def test_auto_prints_the_forecast_and_the_measured_speed(capsys, tmp_path, monkeypatch):
+    measured = EnvTiming(step_s=0.5, step_p99_s=0.625, busy_share=0.01, act_s={1: 6e-6})
     monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)
     monkeypatch.setattr(probe, "available_memory", lambda: 4 * probe._WORKER_BYTES)
     out = train(capsys, "--workers", "auto", "--run-dir", tmp_path / "run")
     # Two environments of 0.5 s in each of two workers: 4 steps a second.
     assert out.startswith(
-        "workers: 2 × 2 environments, barrier (auto): 4 steps/s of collecting forecast, 2 without "
-        "workers; a step takes 500 ms (sd 0 µs, p99 625 ms, 1% of it computing), acting for one "
-        "6 µs\n"
+        "workers: 2 × 2 environments, barrier (auto): forecast 4 steps/s, 2 without workers; a "
+        "step takes 500 ms (sd 0 µs, p99 625 ms, 1% computing), acting for one environment 6 µs\n"
     )
-    found = re.search(r"collecting: ([\d,]+) steps/s, ([\d,.]+) × the 4 that were forecast", out)
-    told = json.loads((tmp_path / "run" / "accounting.json").read_text())
-    assert float(found[1].replace(",", "")) == round(told["collected_per_s"])
-    ratio = told["collected_per_s"] / told["forecast_per_s"]
-    assert float(found[2].replace(",", "")) == pytest.approx(ratio, abs=0.006)
+    printed = re.search(r"collecting: ([\d,]+) steps/s, ([\d,.]+) × the forecast of 4", out)
+    accounting = json.loads((tmp_path / "run" / "accounting.json").read_text())
+    assert float(printed[1].replace(",", "")) == round(accounting["collected_per_s"])
+    ratio = accounting["collected_per_s"] / accounting["forecast_per_s"]
+    assert float(printed[2].replace(",", "")) == pytest.approx(ratio, abs=0.006)
 
 
 @pytest.mark.parametrize("acting_s", [1e-6, 4e-3])
-def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
-    """By the time that a step and acting take; a resumed run keeps the choice."""
-    measured = Measured(step_s=4e-3, act_s={1: acting_s, 2: acting_s, 4: acting_s})
+def test_the_inference_mode_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
+    """The times of a step and of inference decide; a resumed run keeps the choice."""
+    measured = EnvTiming(step_s=4e-3, act_s={1: acting_s, 2: acting_s, 4: acting_s})
     monkeypatch.setattr(probe, "measure", lambda *args, **options: measured)
     run = tmp_path / "run"
     out = train(capsys, "--workers", 4, "--inference", "auto", "--run-dir", run)
     is_central = acting_s == 4e-3
-    told = "one process acts for all workers" if is_central else "each worker acts by itself"
-    assert out.startswith(f"workers: 4 × 1 environments; {told} (auto): ")
+    description = "one process acts for all workers" if is_central else "each worker acts by itself"
+    assert out.startswith(f"workers: 4 × 1 environments; {description} (auto): ")
     assert ("\ninference " in out) == is_central
     config = json.loads((run / "config.json").read_text())
     assert config["config"]["inference"] == ("central" if is_central else "worker")
@@ -78,42 +77,42 @@ def test_who_acts_is_chosen_once(capsys, tmp_path, monkeypatch, acting_s):
         assert main(["resume", str(run), "--total-timesteps", "1024"]) == 0
         out = capsys.readouterr().out
         assert out.startswith("resumed at 512 steps")
-        assert f"\nworkers: 4 × 1 environments; {told} (auto): " in out
+        assert f"\nworkers: 4 × 1 environments; {description} (auto): " in out
         trees = [out.index(x) for x in ("\nlearner ", "\ninference ", "\n4 workers", "\nworker ")]
         assert trees == sorted(trees)
         assert re.search(r"^  act +\d", out, re.MULTILINE)
         assert re.search(r"^  wait_for_inference .* wait$", out, re.MULTILINE)
-        # Counted since the resume.
+        # The counts start at the resume.
         assert "\n512 collected = 512 trained + 0 dropped + 0 in flight\n" in out
 
 
-def test_central_inference_that_was_asked_for_is_named():
-    run = SimpleNamespace(choice=None)
+def test_requested_central_inference_is_named():
+    run = SimpleNamespace(auto_choice=None)
     config = ppo.Config(workers=2, num_envs=4, inference="central")
-    told = describe_workers(config, None, run)
-    assert told == "2 × 2 environments, barrier, central inference"
+    description = describe_workers(config, None, run)
+    assert description == "2 × 2 environments, barrier, central inference"
 
 
 def test_the_balance_is_one_line():
-    told = {
+    accounting = {
         "collected": 12_345,
         "trained": 12_288,
         "dropped": {"worker died": 8, "run ended": 49},
         "in_flight": 0,
     }
-    assert balance(told) == (
+    assert balance(accounting) == (
         "12,345 collected = 12,288 trained + 57 dropped (worker died 8, run ended 49) + 0 in flight"
     )
 
 
-def test_of_many_workers_the_first_the_slowest_and_the_last_are_shown():
+def test_a_long_list_shows_the_first_slowest_and_last_worker():
     def worker(number, steps):
         shares = {"step_share": 0.5, "reset_share": 0.2, "act_share": 0.1}
         return {"worker": number, "steps": steps, "lived_s": 10.0, **shares}
 
-    many = [worker(i, 40 if i == 5 else 100) for i in range(24)]
-    assert [name for name, _ in shown(many)] == ["0", "5 (slowest)", "23"]
-    many[0]["steps"] = 0  # it has made none: nobody is slower
-    assert [name for name, _ in shown(many)] == ["0 (slowest)", "23"]
-    assert [name for name, _ in shown(many[4:7])] == ["4", "5 (slowest)", "6"]
-    assert [name for name, _ in shown(many[5:6])] == ["5"]
+    workers = [worker(i, 40 if i == 5 else 100) for i in range(24)]
+    assert [name for name, _ in select_workers(workers)] == ["0", "5 (slowest)", "23"]
+    workers[0]["steps"] = 0  # no worker is slower than one without steps
+    assert [name for name, _ in select_workers(workers)] == ["0 (slowest)", "23"]
+    assert [name for name, _ in select_workers(workers[4:7])] == ["4", "5 (slowest)", "6"]
+    assert [name for name, _ in select_workers(workers[5:6])] == ["5"]

@@ -12,7 +12,7 @@ from tests.docs.site import ROOT
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site; processes that share the tests share it."""
+    """Return the built site, which all test processes share."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if base.name.startswith("popen-") else base
     built = shared / "site"
@@ -21,10 +21,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (built / "index.html").exists():
             options = ["-W", "--keep-going", "-n", "-q", "-b", "html"]
             folders = ["-d", shared / "doctrees", ROOT / "docs", built]
-            done = subprocess.run(
+            result = subprocess.run(
                 [sys.executable, "-m", "sphinx", *options, *folders], capture_output=True, text=True
             )
-            if done.returncode:
+            if result.returncode:
                 (built / "index.html").unlink(missing_ok=True)
-            assert done.returncode == 0, done.stderr
+            assert result.returncode == 0, result.stderr
     return built

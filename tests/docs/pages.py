@@ -1,4 +1,4 @@
-"""What stands in the pages: blocks of code and headings."""
+"""Read code blocks and headings of the pages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The fenced blocks of a page, in order: the word behind the fence, and the text."""
+    """Return the language and the text of a page's fenced blocks, in order."""
     text = page.read_text(encoding="utf-8")
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """The names of a page's headings, as GitHub makes them."""
+    """Return the anchors that GitHub gives a page's headings."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     return {_anchor(head) for head in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
 

@@ -1,4 +1,4 @@
-"""The built site as tests read it: its pages, their links and what links lead to."""
+"""Read the built site: its pages, their links and the link targets."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass
 class Page:
-    """What a page has.
+    """The links and anchors of a page.
 
     Attributes:
-        path: within the site.
-        links: what `a` and `link` elements name.
-        sources: what images and scripts are loaded from.
-        anchors: what a link may name after its `#`.
+        path: path within the site.
+        links: targets of `a` and `link` elements.
+        sources: addresses of images and scripts.
+        anchors: names that a link may have after its `#`.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class _Reader(HTMLParser):
 
 
 def pages(site: Path) -> dict[Path, Page]:
-    """Every page of the site, by its path within it."""
+    """Return every page of the site, by its path."""
     found = {}
     for path in sorted(site.rglob("*.html")):
         if "_static" in path.parts:
@@ -54,7 +54,7 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 def reference(site: Path) -> set[str]:
-    """Every name that the site's inventory has, of Python's domain."""
+    """Return every Python name in the site's inventory."""
     _, _, packed = (site / "objects.inv").read_bytes().partition(b"zlib.\n")
     lines = zlib.decompress(packed).decode().splitlines()
     return {line.split(" ")[0] for line in lines if line.split(" ")[1].startswith("py:")}

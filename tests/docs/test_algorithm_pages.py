@@ -1,4 +1,4 @@
-"""The algorithms' pages: options as they are, commands and Python that run, links that lead on."""
+"""The algorithms' pages have current options, working commands and code, and valid links."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from bench.catalog import BENCHES
 from bench.train.options import options_table
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.cli.train_options import own_options, parse
+from hotloop.cli.train_options import parse, split_command_options
 from tests.docs.pages import DOCS, anchors, blocks
 
 PAGES = {name: DOCS / "algorithms" / f"{name}.md" for name in ALGORITHMS}
@@ -32,29 +32,31 @@ def test_a_page_has_all_its_parts(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_table_of_options_is_the_configuration(name):
-    made = options_table(name, beside="ppo" if name == "appo" else None)
-    assert between(PAGES[name].read_text(encoding="utf-8"), "options") == made
+    table = options_table(name, beside="ppo" if name == "appo" else None)
+    assert between(PAGES[name].read_text(encoding="utf-8"), "options") == table
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_tables_are_those_of_the_stored_results(name):
+def test_the_tables_match_the_stored_results(name):
     text = PAGES[name].read_text(encoding="utf-8")
-    tables = [x for one in BENCHES.values() for x in one.tables if x.page.endswith(f"/{name}.md")]
+    tables = [
+        x for bench in BENCHES.values() for x in bench.tables if x.page.endswith(f"/{name}.md")
+    ]
     assert len(tables) >= 3
     for table in tables:
         assert between(text, table.place) == table.make(), table.place
 
 
 @pytest.mark.parametrize("name", ["ppo", "appo"])  # the others': tests/cli/test_off_policy_page.py
-def test_the_commands_have_options_that_there_are(name):
+def test_the_commands_use_existing_options(name):
     text = PAGES[name].read_text(encoding="utf-8")
     commands = re.findall(rf"^    hotloop train {name}\b(.*)$", text, re.MULTILINE)
     assert commands
     for command in commands:
         args = shlex.split(command)
         if args[-1] != "--help":
-            _, rest = own_options(args)
-            parse(find(name).config, rest, prog=name, presets=find(name).presets)
+            _, arguments = split_command_options(args)
+            parse(find(name).config, arguments, prog=name, presets=find(name).presets)
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -67,12 +69,12 @@ def test_the_python_runs(name, tmp_path, monkeypatch):
 
 
 def test_links_lead_to_pages_and_headings():
-    """Those of algorithms and tutorials, and those of all other pages to them."""
+    """Check the links of algorithm and tutorial pages, and links of other pages to them."""
     found = partial(re.findall, r"\]\((?!http)([^)#\s]*)(?:#([^)\s]*))?\)")
     for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         for link, anchor in found(page.read_text(encoding="utf-8")):
             target = (page.parent / link).resolve() if link else page
             assert target.exists(), f"{page.name}: {link}"
-            # The reference's are made with the site, and looked at there.
+            # Sphinx creates the reference's anchors, and tests/docs/test_site.py checks them.
             if anchor and target.suffix == ".md" and target.parent.name != "reference":
                 assert anchor in anchors(target), f"{page.name}: {link}#{anchor}"

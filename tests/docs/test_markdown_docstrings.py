@@ -1,4 +1,4 @@
-"""Docstrings become reStructuredText: code, signs, fences, indented paragraphs, sections."""
+"""Converting docstrings to reStructuredText."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ def test_a_line(markdown, expected):
 
 
 def test_a_fence_and_an_indented_paragraph_are_code():
-    told = converted(["As", "", "    x = `1`", "", "or", "```python", "y = 2", "```", "it is."])
-    text = "\n".join(told)
+    converted_lines = converted(
+        ["As", "", "    x = `1`", "", "or", "```python", "y = 2", "```", "it is."]
+    )
+    text = "\n".join(converted_lines)
     assert ".. code-block:: none\n\n        x = `1`" in text
     assert ".. code-block:: python\n\n    y = 2\n\nit is." in text
 

@@ -1,4 +1,4 @@
-"""The site builds without a warning, its links lead somewhere, and its pages can be read."""
+"""The site builds without a warning, its links are valid and its pages are legible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from project import REPOSITORY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Made by Sphinx; nothing but their own links lead there.
+# Sphinx makes these pages, and no other page links to them.
 GENERATED = {"genindex.html", "py-modindex.html", "search.html"}
 WIDTHS = (1280, 390)
 
@@ -72,32 +72,32 @@ def test_every_page_is_reached_from_the_index(site):
 
 
 def test_every_public_name_is_in_the_reference(site):
-    told = reference(site)
+    documented = reference(site)
     by_last_part: dict[str, list[str]] = {}
-    for name in told:
+    for name in documented:
         by_last_part.setdefault(name.rpartition(".")[2], []).append(name)
     missing = []
     for name in public_names.names():
-        if name in told:
+        if name in documented:
             continue
         thing = pkgutil.resolve_name(name)
-        # A name that another module has too is described there.
-        others = by_last_part.get(name.rpartition(".")[2], ())
-        if not any(described(other) is thing for other in others):
+        # Another module with the same name may document it.
+        same_name = by_last_part.get(name.rpartition(".")[2], ())
+        if not any(described(other) is thing for other in same_name):
             missing.append(name)
-    assert len(told) > 500
+    assert len(documented) > 500
     assert not missing
 
 
 def described(name: str) -> object:
-    """What a name of the reference stands for; None: an attribute that instances alone have."""
+    """Return the object of a reference name, or None for an attribute of instances only."""
     try:
         return pkgutil.resolve_name(name)
     except AttributeError:
         return None
 
 
-# What sticks out on the right without an element around it that scrolls or cuts it off.
+# Elements that overflow on the right without a parent that scrolls or clips them.
 STICKING_OUT = """
 (() => {
   const width = document.documentElement.clientWidth;
@@ -117,7 +117,7 @@ STICKING_OUT = """
 MISSING_IMAGES = """
 [...document.images].filter((one) => !one.complete || !one.naturalWidth).map((one) => one.src)
 """
-# Text whose contrast to what is behind it is below 4.5 : 1 (WCAG 2.1, level AA).
+# Text whose contrast to its background is below 4.5 : 1 (WCAG 2.1, level AA).
 PALE = """
 (() => {
   const parsed = (text) => text.match(/[\\d.]+/g).map(Number);
@@ -135,7 +135,7 @@ PALE = """
     }
     return [255, 255, 255];
   };
-  const told = new Map();
+  const reported = new Map();
   const walker = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement;
@@ -143,9 +143,9 @@ PALE = """
     if (!element.checkVisibility()) continue;
     const [a, b] = [light(parsed(getComputedStyle(element).color)), light(behind(element))];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) told.set(element.tagName + "." + element.className, ratio.toFixed(2));
+    if (ratio < 4.5) reported.set(element.tagName + "." + element.className, ratio.toFixed(2));
   }
-  return [...told].slice(0, 8);
+  return [...reported].slice(0, 8);
 })()
 """
 
@@ -157,28 +157,28 @@ def test_every_page_can_be_read_wide_and_narrow_light_and_dark(site, chromium):
         for width in WIDTHS:
             for dark in (False, True):
                 chromium.look(width=width, dark=dark)
-                where = f"{path}, {width} pixels, {'dark' if dark else 'light'}"
-                for what in (STICKING_OUT, *([PALE] if width == WIDTHS[0] else [])):
-                    wrong += [f"{where}: {one}" for one in chromium.evaluate(what)]
-        wrong += [f"{path}: {one}" for one in chromium.evaluate(MISSING_IMAGES)]
-        wrong += [f"{path}: {one}" for one in chromium.problems]
+                view = f"{path}, {width} pixels, {'dark' if dark else 'light'}"
+                for check in (STICKING_OUT, *([PALE] if width == WIDTHS[0] else [])):
+                    wrong += [f"{view}: {problem}" for problem in chromium.evaluate(check)]
+        wrong += [f"{path}: {problem}" for problem in chromium.evaluate(MISSING_IMAGES)]
+        wrong += [f"{path}: {problem}" for problem in chromium.problems]
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
-    ("body", "what", "told"),
+    ("body", "check", "expected"),
     [
         ('<p style="width: 2000px">wide</p>', STICKING_OUT, "P wide"),
         ('<p style="color: #999; background: #fff">pale</p>', PALE, "P."),
         ('<img src="nowhere.png">', MISSING_IMAGES, "nowhere.png"),
     ],
 )
-def test_what_is_looked_for_is_found(body, what, told, tmp_path, chromium):
+def test_the_page_checks_find_faults(body, check, expected, tmp_path, chromium):
     page = tmp_path / "page.html"
     page.write_text(f"<!doctype html><article><p>fine</p>{body}</article>")
     chromium.open(page)
-    (one, *_) = chromium.evaluate(what)
-    assert told in str(one)
+    (problem, *_) = chromium.evaluate(check)
+    assert expected in str(problem)
 
 
 def test_the_search_finds_a_word(site, chromium):

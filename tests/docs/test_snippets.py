@@ -1,9 +1,9 @@
-"""Commands that README.md and the pages show are taken by the real command line.
+"""The real command line accepts the commands in README.md and the pages.
 
-A command is a line of a block whose first line is one, or a line behind a prompt. Of hotloop's
-commands the options are read, and nothing is begun; the cheap ones are run. `make` must have the
-target, `pip install` the extra. What can't be tried is in `NOT_TRIED`, with its reason. Blocks of
-Python are run by tests/test_pages.py. Tutorials are walked by tests/docs/test_tutorials.py.
+A command is a line of a block whose first line is one, or a line behind a prompt. hotloop's
+commands only parse their options; the cheap ones are run. `make` must have the target and
+`pip install` the extra. `NOT_TRIED` lists the other commands with a reason. tests/test_pages.py
+runs blocks of Python, and tests/docs/test_tutorials.py the tutorials.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.docs.site import ROOT
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in ALL if page.parent.name != "tutorials"]
 NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in PAGES]
-# Beginnings of lines that are commands; the rest of such a block may be what they print.
+# First words of commands. Other lines of such a block may be output.
 COMMANDS = re.compile(r"(\$ |(hotloop|pip|python|make|ray|py-spy|austin|perf|git|kubectl|sbatch) )")
-# By their beginning: why nothing of them is tried.
+# Reasons for not trying a command, by its first words.
 NOT_TRIED = {
     "ray start": "would start a server on this machine",
     "python -m pstats": "reads a file that the line before has written",
     "python cleanrl/": "is CleanRL's",
-    "python bench/accelerate/carry.py": "needs a network",
+    "python bench/accelerate/wheels.py": "needs a network",
 }
-# Those that take a moment are run as they stand, the bandits with few runs.
+# Cheap commands are run unchanged, bandits with fewer runs.
 RUN = ("doctor", "presets", "plan", "--version")
 SMALLER = {"--runs": "20", "--steps": "50"}
 FENCES = {
@@ -53,17 +53,17 @@ FENCES = {
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Language and text of each block of code; an indented one has none."""
+    """Yield the language and text of each code block; an indented block has no language."""
     fence = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     for language, block in fence.findall(text):
         yield language, block
-    rest = fence.sub("", text)
-    for block in re.findall(r"(?<=\n\n)((?:    .*\n|\n)+)", rest):
+    unfenced = fence.sub("", text)
+    for block in re.findall(r"(?<=\n\n)((?:    .*\n|\n)+)", unfenced):
         yield "", "\n".join(line[4:] for line in block.strip("\n").split("\n"))
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a page, continued lines as one, without comments."""
+    """Return the commands of a page with joined continuation lines and without comments."""
     found = []
     for language, block in blocks(text):
         lines = re.sub(r"\\\n\s*", "", block).splitlines()
@@ -72,31 +72,31 @@ def commands(text: str) -> list[str]:
     return [re.sub(r"\s+# .*", "", line) for line in found]
 
 
-class Read(BaseException):
-    """The options were read; nothing that handles errors catches it."""
+class OptionsRead(BaseException):
+    """Signals that the options were parsed; a `BaseException` passes error handlers."""
 
 
 @pytest.fixture
-def read_alone(monkeypatch):
-    """Commands end once their options are read."""
+def stop_after_options(monkeypatch):
+    """End commands once their options are parsed."""
 
-    def ending(method):
+    def stop_after(method):
         def read(parser, *args, **options):
             method(parser, *args, **options)
-            raise Read
+            raise OptionsRead
 
         return read
 
     for name in ("parse_args", "parse_known_intermixed_args"):
         method = getattr(argparse.ArgumentParser, name)
-        monkeypatch.setattr(argparse.ArgumentParser, name, ending(method))
-    monkeypatch.setattr("hotloop.cli.sweep._go", lambda *args: 0)
+        monkeypatch.setattr(argparse.ArgumentParser, name, stop_after(method))
+    monkeypatch.setattr("hotloop.cli.sweep._run_sweep", lambda *args: 0)
 
 
-def of_hotloop(args: list[str], tmp_path: Path) -> int:
-    """What the command line says of a command, by its exit code."""
+def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:
+    """Return the exit code of a command's option parsing."""
     if args[0] == "train":
-        if "…" in args:  # whatever is trained, in workers
+        if "…" in args:  # any training with workers
             at = args.index("…")
             args = [*args[:at], "ppo", "--workers", "2", *args[at + 1 :]]
         if not {"--help", "--save-config"} & set(args):
@@ -104,27 +104,27 @@ def of_hotloop(args: list[str], tmp_path: Path) -> int:
     if args[0] == "profile":
         from hotloop.cli import profile
 
-        own, rest = profile.split(args[1:])
-        profile._parse(own)
-        assert rest
-        return of_hotloop(rest, tmp_path) if rest[0] in profile._OWN else 0
+        options, program = profile.split_arguments(args[1:])
+        profile._parse_options(options)
+        assert program
+        return hotloop_exit_code(program, tmp_path) if program[0] in profile._OWN_COMMANDS else 0
     try:
         return cli.main(args)
-    except Read:
+    except OptionsRead:
         return 0
     except SystemExit as stop:
         return int(stop.code or 0)
 
 
 def is_understood(command: str, tmp_path: Path) -> bool:
-    """Whether what is called has what the command asks of it."""
+    """Return whether the called program accepts the command."""
     args = shlex.split(command.partition(" & ")[0])
     if args[0] == "hotloop":
-        return of_hotloop(args[1:], tmp_path) == 0
+        return hotloop_exit_code(args[1:], tmp_path) == 0
     if "hotloop" in args[1:] and args[0] in ("python", "py-spy"):
-        return of_hotloop(args[args.index("hotloop") + 1 :], tmp_path) == 0
+        return hotloop_exit_code(args[args.index("hotloop") + 1 :], tmp_path) == 0
     if "hotloop)" in args:  # $(which hotloop)
-        return of_hotloop(args[args.index("hotloop)") + 1 :], tmp_path) == 0
+        return hotloop_exit_code(args[args.index("hotloop)") + 1 :], tmp_path) == 0
     if args[:3] == ["python", "-m", "bench"]:
         return args[3] in BENCHES
     if args[:2] == ["pip", "install"]:
@@ -134,13 +134,13 @@ def is_understood(command: str, tmp_path: Path) -> bool:
             re.search(rf"^{extra} = \[", declared, re.MULTILINE) for extra in extras[1].split(",")
         )
     if args[0] == "make":
-        done = subprocess.run(["make", "--dry-run", *args[1:]], cwd=ROOT, capture_output=True)
-        return done.returncode == 0
+        result = subprocess.run(["make", "--dry-run", *args[1:]], cwd=ROOT, capture_output=True)
+        return result.returncode == 0
     return False
 
 
-def in_small(command: str) -> list[str] | None:
-    """The arguments of a command that takes a moment, so that it does; None: it takes longer."""
+def shortened(command: str) -> list[str] | None:
+    """Return the arguments of a command, shortened if needed, or None if it takes long."""
     program, *args = shlex.split(command.partition(" & ")[0])
     if program != "hotloop" or not args:
         return None
@@ -157,17 +157,17 @@ def in_small(command: str) -> list[str] | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
-def test_commands_are_understood(page, tmp_path, monkeypatch, read_alone, capsys):
+def test_commands_are_understood(page, tmp_path, monkeypatch, stop_after_options, capsys):
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        if file := re.match(r"# (\w+\.py)\n", block):  # a file that commands name
+        if file := re.match(r"# (\w+\.py)\n", block):  # a file for later commands
             Path(file[1]).write_text(block)
     refused = [
         f"{command}\n{capsys.readouterr().err}"
         for command in commands(text)
         if not command.startswith(tuple(NOT_TRIED))
-        and not in_small(command)
+        and not shortened(command)
         and not is_understood(command, tmp_path)
     ]
     assert not refused, "\n".join(refused)
@@ -177,18 +177,24 @@ def test_commands_are_understood(page, tmp_path, monkeypatch, read_alone, capsys
 def test_cheap_commands_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in commands(page.read_text(encoding="utf-8")):
-        if args := in_small(command):
+        if args := shortened(command):
             assert cli.main(args) == 0, f"{command}\n{capsys.readouterr().err}"
 
 
-def test_what_is_not_tried_is_still_shown():
-    shown = [command for page in PAGES for command in commands(page.read_text(encoding="utf-8"))]
-    unknown = [why for why in NOT_TRIED if not any(command.startswith(why) for command in shown)]
-    assert len(shown) > 100
+def test_untried_commands_are_still_shown():
+    page_commands = [
+        command for page in PAGES for command in commands(page.read_text(encoding="utf-8"))
+    ]
+    unknown = [
+        prefix
+        for prefix in NOT_TRIED
+        if not any(command.startswith(prefix) for command in page_commands)
+    ]
+    assert len(page_commands) > 100
     assert not unknown
 
 
-def test_fences_have_languages_that_are_known():
+def test_fences_have_known_languages():
     unknown = [
         f"{page.relative_to(ROOT)}: {language}"
         for page in ALL

@@ -1,4 +1,4 @@
-"""The tutorials, walked from an empty folder: every file, command and block, in smaller sizes."""
+"""Run every file, command and block of the tutorials from an empty folder, in smaller sizes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hotloop.cli import main
 from tests.docs.pages import DOCS, blocks
 
 TUTORIALS = DOCS / "tutorials"
-# How a reader installs; the tests have it.
+# Installation commands are skipped.
 INSTALL = re.compile(r"pip install |python3 -m venv |\. \.venv/bin/activate$")
-# Of options, what stands for their values here; of files, what stands for parts of them.
+# Smaller values of options, and replacements in files.
 SMALLER = {
     "train-your-environment": {"--total-timesteps": "2048", "--eval-interval": "1024"},
     "why-is-my-script-slow": {},
@@ -32,12 +32,12 @@ SMALLER_FILES = {
 }
 
 
-def test_each_tutorial_is_walked():
+def test_every_tutorial_is_covered():
     assert {page.stem for page in TUTORIALS.glob("*.md")} == set(SMALLER)
 
 
 @pytest.mark.parametrize("name", SMALLER)
-def test_a_tutorial_says_what_it_needs_and_where_it_leads(name):
+def test_a_tutorial_lists_requirements_and_next_steps(name):
     text = (TUTORIALS / f"{name}.md").read_text(encoding="utf-8")
     assert "**At the end you have**" in text
     assert "**You need**" in text
@@ -48,7 +48,7 @@ def test_a_tutorial_says_what_it_needs_and_where_it_leads(name):
     assert "\n## Where to go next\n" in text
 
 
-def test_the_forecast_is_what_is_printed(capsys):
+def test_the_forecast_matches_the_printed_one(capsys):
     page = blocks(TUTORIALS / "workers-to-a-cluster.md")
     texts = [text for _, text in page]
     (at,) = (k for k, text in enumerate(texts) if text.startswith("hotloop plan"))
@@ -64,7 +64,7 @@ def test_the_forecast_is_what_is_printed(capsys):
         for name in SMALLER
     ],
 )
-def test_a_tutorial_goes_through(name, tmp_path, monkeypatch, capfd):
+def test_a_tutorial_runs(name, tmp_path, monkeypatch, capfd):
     if name == "workers-to-a-cluster":
         pytest.importorskip("ray")
     monkeypatch.chdir(tmp_path)
@@ -82,14 +82,14 @@ def test_a_tutorial_goes_through(name, tmp_path, monkeypatch, capfd):
                     walked += 1
     finally:
         timing.stop()
-        for module in set(sys.modules) - before:  # the folder's own
+        for module in set(sys.modules) - before:  # modules of the folder
             if str(tmp_path) in str(getattr(sys.modules[module], "__file__", "")):
                 del sys.modules[module]
     assert walked >= 4
 
 
 def walk_python(text: str, names: dict) -> None:
-    """Write the file that a block is, or run it."""
+    """Write a block to its file, or run it."""
     for part, smaller in SMALLER_FILES.items():
         text = text.replace(part, smaller)
     file = re.match(r"# (\w+\.py)\n", text)
@@ -100,15 +100,15 @@ def walk_python(text: str, names: dict) -> None:
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """Give the commands of a block, in parts, without those that install."""
+    """Yield the arguments of a block's commands, without installations."""
     for line in text.replace("\\\n", " ").splitlines():
         if line and not INSTALL.match(line):
             yield shlex.split(line, comments=True)
 
 
 def walk_command(command: list[str], smaller: dict[str, str], capfd) -> None:
-    """Run a command as it stands but for smaller numbers, and hold it to how it must end."""
-    refused = any("mistake" in arg for arg in command)  # a step that shows what is refused
+    """Run a command with smaller numbers and check its exit code."""
+    refused = any("mistake" in arg for arg in command)  # a step that shows an error
     for option, value in smaller.items():
         if option in command:
             command[command.index(option) + 1] = value
@@ -117,9 +117,9 @@ def walk_command(command: list[str], smaller: dict[str, str], capfd) -> None:
             code = main(command[1:])
         except SystemExit as end:
             code = end.code or 0
-        said = capfd.readouterr().err
+        errors = capfd.readouterr().err
     else:
         assert command[0] == "python", command
-        done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
-        code, said = done.returncode, done.stderr
-    assert (code != 0) == refused, f"{shlex.join(command)}: {code}\n{said}"
+        result = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True)
+        code, errors = result.returncode, result.stderr
+    assert (code != 0) == refused, f"{shlex.join(command)}: {code}\n{errors}"

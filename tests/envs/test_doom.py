@@ -1,4 +1,4 @@
-"""ViZDoom's scenarios: what is seen, how episodes end and repeat themselves, what is left."""
+"""ViZDoom scenarios: observations, episode ends, reproducibility and cleanup of game processes."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ import pytest
 from hotloop.algorithms import ppo
 from hotloop.envs import make_env, make_vec
 from hotloop.envs.doom import processes
-from hotloop.envs.doom.scenario import drawn_resolution
+from hotloop.envs.doom.scenario import render_resolution
 from hotloop.envs.protocol import obs_hash
 from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
 from hotloop.types import RunningEpisode
@@ -24,25 +24,25 @@ from hotloop.types import RunningEpisode
 BASIC = "VizdoomBasic-v1"
 pytestmark = pytest.mark.outside
 
-SHOOT, RIGHT, LEFT = 1, 2, 3  # 0: nothing
+SHOOT, RIGHT, LEFT = 1, 2, 3  # 0: no button
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Nothing may be written into the current directory, nor be left in that of temporary files."""
-    rooms = tmp_path / "rooms"
-    here = tmp_path / "here"
-    rooms.mkdir()
-    here.mkdir()
-    monkeypatch.chdir(here)
-    monkeypatch.setattr("tempfile.tempdir", str(rooms))
-    monkeypatch.setattr(processes, "_room", None)
+def _isolated_directories(tmp_path, monkeypatch):
+    """Check that tests write to neither the working directory nor the temporary directory."""
+    temp_dir = tmp_path / "temp"
+    work_dir = tmp_path / "work"
+    temp_dir.mkdir()
+    work_dir.mkdir()
+    monkeypatch.chdir(work_dir)
+    monkeypatch.setattr("tempfile.tempdir", str(temp_dir))
+    monkeypatch.setattr(processes, "_directory", None)
     yield
-    assert not any(rooms.iterdir())
+    assert not any(temp_dir.iterdir())
 
 
 def play(env, seed, actions):
-    """All observations, rewards and ends of an episode, as far as it goes."""
+    """Return the observations, rewards and end flags of an episode, up to its end."""
     obs, _ = env.reset(seed=seed)
     steps = [(obs, 0.0, False, False)]
     for action in actions:
@@ -53,12 +53,12 @@ def play(env, seed, actions):
     return steps
 
 
-def assert_same(steps, others):
-    assert len(steps) == len(others)
-    for (obs, *rest), (other, *others_rest) in zip(steps, others, strict=True):
-        assert rest == others_rest
+def assert_same(steps, expected):
+    assert len(steps) == len(expected)
+    for (obs, *flags), (expected_obs, *expected_flags) in zip(steps, expected, strict=True):
+        assert flags == expected_flags
         for name in obs:
-            np.testing.assert_array_equal(obs[name], other[name])
+            np.testing.assert_array_equal(obs[name], expected_obs[name])
 
 
 def test_ids_mean_the_same():
@@ -69,14 +69,14 @@ def test_ids_mean_the_same():
     assert space["screen"].dtype == np.uint8
     assert space["gamevariables"].shape == (1,)
     assert envs[0].action_space.n == 4
-    bare = make_env(f"vizdoom.gymnasium_wrapper:{BASIC}")
-    assert bare.observation_space["screen"].shape == (240, 320, 3)
-    for env in (*envs, bare):
+    gymnasium_env = make_env(f"vizdoom.gymnasium_wrapper:{BASIC}")
+    assert gymnasium_env.observation_space["screen"].shape == (240, 320, 3)
+    for env in (*envs, gymnasium_env):
         env.close()
 
 
 @pytest.mark.parametrize(
-    ("resolution", "drawn"),
+    ("resolution", "rendered"),
     [
         ((128, 72), "RES_256X144"),
         ((160, 120), "RES_160X120"),
@@ -87,11 +87,11 @@ def test_ids_mean_the_same():
         ((2000, 100), "RES_1920X1080"),
     ],
 )
-def test_what_is_drawn(resolution, drawn):
-    assert drawn_resolution(resolution) == drawn
+def test_render_resolution_covers_the_requested_one(resolution, rendered):
+    assert render_resolution(resolution) == rendered
 
 
-def test_pictures_are_means_of_what_is_drawn():
+def test_observations_are_downscaled_frames():
     env = make_env(BASIC, {"render_mode": "rgb_array"})
     obs, _ = env.reset(seed=3)
     frame = env.render()
@@ -99,7 +99,7 @@ def test_pictures_are_means_of_what_is_drawn():
     means = frame.reshape(72, 2, 128, 2, 3).astype(float).mean((1, 3))
     assert np.abs(obs["screen"] - means).max() <= 0.5
     assert obs["screen"].std() > 10
-    np.testing.assert_array_equal(obs["gamevariables"], np.float32([0.5]))  # of 50 rounds
+    np.testing.assert_array_equal(obs["gamevariables"], np.float32([0.5]))  # scaled from 50 rounds
     for _ in range(4):
         obs, *_ = env.step(SHOOT)
     np.testing.assert_allclose(obs["gamevariables"], [0.49], rtol=1e-6)
@@ -107,7 +107,7 @@ def test_pictures_are_means_of_what_is_drawn():
     env.close()
 
 
-def test_views():
+def test_grayscale_and_resolution():
     env = make_env(BASIC, {"resolution": [84, 60], "grayscale": True, "game_variables": False})
     assert env.observation_space.shape == (60, 84, 1)
     obs, _ = env.reset(seed=3)
@@ -139,62 +139,66 @@ def test_actions():
 
 
 @pytest.mark.parametrize("frame_skip", [4, 7])
-def test_play_as_vizdoom_has_it(frame_skip):
+def test_steps_match_vizdooms_environment(frame_skip):
     rng = np.random.default_rng(1)
     options = {"frame_skip": frame_skip, "game_args": "+movebob 0"}
-    ours = make_env(
+    env = make_env(
         BASIC, {**options, "resolution": [320, 240], "variable_scale": 1, "doom_skill": 2}
     )
-    theirs = gymnasium.make(BASIC, **options, doom_skill=2).unwrapped
-    had_end = set()
+    vizdoom_env = gymnasium.make(BASIC, **options, doom_skill=2).unwrapped
+    ends = set()
     for seed in range(6):
         actions = rng.integers(0, 4, 100)
-        steps, expected = play(ours, seed, actions), play(theirs, seed, actions)
+        steps, expected = play(env, seed, actions), play(vizdoom_env, seed, actions)
         *_, (last, reward, terminated, truncated) = steps
-        *_, (_, their_reward, _, has_timed_out) = expected
-        assert (reward, truncated, terminated) == (their_reward, has_timed_out, not has_timed_out)
+        *_, (_, expected_reward, _, has_timed_out) = expected
+        assert (reward, truncated, terminated) == (
+            expected_reward,
+            has_timed_out,
+            not has_timed_out,
+        )
         assert last["screen"].any()
-        had_end.add("truncated" if truncated else "terminated")
+        ends.add("truncated" if truncated else "terminated")
         assert_same(steps[:-1], expected[:-1])
-    assert had_end == {"truncated", "terminated"}
-    ours.close()
-    theirs.close()
+    assert ends == {"truncated", "terminated"}
+    env.close()
+    vizdoom_env.close()
 
 
 def test_an_episode_is_the_same_in_every_process():
     old, new = make_env(BASIC), make_env(BASIC)
-    play(old, 1, [LEFT] * 20)  # the weapon would swing for another second
+    play(old, 1, [LEFT] * 20)  # without a reset, the weapon would swing for another second
     actions = [RIGHT, SHOOT, LEFT, LEFT, 0, RIGHT, SHOOT] * 20
     assert_same(play(old, 5, actions), play(new, 5, actions))
     old.close()
     new.close()
 
 
-def test_episodes_go_on_where_others_stood():
+def test_resume_continues_running_episodes():
     options = {"resolution": [32, 18], "frame_skip": 8}
     envs = make_vec(BASIC, 2, seed=5, env_kwargs=options)
     rng = np.random.default_rng(0)
-    obs, played = envs.reset(), []
+    obs, actions = envs.reset(), []
     for _ in range(60):
-        played.append(rng.integers(0, 4, 2))
-        obs = envs.step(played[-1]).obs.copy()
-    assert all(episode > 0 for episode, _ in envs.running())
+        actions.append(rng.integers(0, 4, 2))
+        obs = envs.step(actions[-1]).obs.copy()
+    assert all(episode > 0 for episode, _ in envs.running_episodes())
     running = [
-        RunningEpisode(episode, np.array(played)[len(played) - length :, i], obs_hash(obs[i]))
-        for i, (episode, length) in enumerate(envs.running())
+        RunningEpisode(episode, np.array(actions)[len(actions) - length :, i], obs_hash(obs[i]))
+        for i, (episode, length) in enumerate(envs.running_episodes())
     ]
-    fresh = make_vec(BASIC, 2, seed=5, env_kwargs=options)
-    resumed, restarted = fresh.resume(running)
+    new_envs = make_vec(BASIC, 2, seed=5, env_kwargs=options)
+    new_obs, restarted = new_envs.resume(running)
     assert restarted == []
-    np.testing.assert_array_equal(resumed, obs)
+    np.testing.assert_array_equal(new_obs, obs)
     for _ in range(60):
         action = rng.integers(0, 4, 2)
-        one, other = envs.step(action), fresh.step(action)
-        np.testing.assert_array_equal(one.next_obs, other.next_obs)
-        np.testing.assert_array_equal(one.obs, other.obs)
-        np.testing.assert_array_equal(one.reward, other.reward)
+        step, new_step = envs.step(action), new_envs.step(action)
+        np.testing.assert_array_equal(step.next_obs, new_step.next_obs)
+        np.testing.assert_array_equal(step.obs, new_step.obs)
+        np.testing.assert_array_equal(step.reward, new_step.reward)
     envs.close()
-    fresh.close()
+    new_envs.close()
 
 
 @pytest.mark.parametrize(
@@ -203,15 +207,15 @@ def test_episodes_go_on_where_others_stood():
         ({"frameskip": 4}, "has no 'frameskip'; did you mean 'frame_skip'"),
         ({"xyz": 4}, "has no 'xyz': there are frame_skip, resolution, "),
         ({"seed": 4}, "has no 'seed'"),
-        ({"frame_skip": 0}, "`frame_skip` in `env_kwargs` must be a whole number from 1 on, got 0"),
-        ({"frame_skip": True}, "must be a whole number from 1 on, got True"),
+        ({"frame_skip": 0}, "`frame_skip` in `env_kwargs` must be a positive integer, got 0"),
+        ({"frame_skip": True}, "must be a positive integer, got True"),
         ({"resolution": [84]}, r"must be \[width, height\] in pixels, got \[84\]"),
         ({"resolution": "84x84"}, r"must be \[width, height\] in pixels, got '84x84'"),
         ({"grayscale": 1}, "must be true or false, got 1"),
         ({"variable_scale": "a"}, "must be a number, got 'a'"),
-        ({"doom_skill": "hard"}, "ViZDoom does not take 'hard' for `doom_skill`"),
+        ({"doom_skill": "hard"}, "ViZDoom rejects 'hard' for `doom_skill`"),
         ({"render_mode": "human"}, "must be 'rgb_array', got 'human'"),
-        ({"max_buttons_pressed": -1}, "must be a whole number from 0 on, got -1"),
+        ({"max_buttons_pressed": -1}, "must be a non-negative integer, got -1"),
     ],
 )
 def test_bad_options(kwargs, message):
@@ -219,7 +223,7 @@ def test_bad_options(kwargs, message):
         make_env(BASIC, kwargs)
 
 
-def test_names_that_lead_nowhere(monkeypatch):
+def test_unknown_ids_and_missing_extras(monkeypatch):
     with pytest.raises(UnknownNameError, match=r"'VizdoomBasik-v1'; did you mean .*Basic-v1"):
         make_env("VizdoomBasik-v1")
     with pytest.raises(ConfigError, match="VizdoomBasicAudio-v1: sound is not observed"):
@@ -230,12 +234,12 @@ def test_names_that_lead_nowhere(monkeypatch):
     make_env(BASIC, {"resolution": [160, 120]}).close()
 
 
-def test_a_game_of_ones_own(tmp_path):
+def test_custom_scenario_file(tmp_path):
     import vizdoom
 
     scenario = Path(vizdoom.scenarios_path, "health_gathering.wad")
-    (tmp_path / "here" / "mine.wad").write_bytes(scenario.read_bytes())
-    (tmp_path / "here" / "mine.cfg").write_text(
+    (tmp_path / "work" / "mine.wad").write_bytes(scenario.read_bytes())
+    (tmp_path / "work" / "mine.cfg").write_text(
         "doom_scenario_path = mine.wad\n"
         "available_buttons = { TURN_LEFT TURN_RIGHT }\navailable_game_variables = { HEALTH }\n"
     )
@@ -246,22 +250,22 @@ def test_a_game_of_ones_own(tmp_path):
     assert steps[-1][2:] == (False, True)
     np.testing.assert_allclose(steps[0][0]["gamevariables"], [0.92], rtol=1e-6)  # acid
     env.close()
-    with pytest.raises(ConfigError, match=r"there is no 'nothing\.cfg' here"):
+    with pytest.raises(ConfigError, match=r"must be a file, but 'nothing\.cfg' is neither"):
         make_env(BASIC, {"scenario_config_file": "nothing.cfg"})
 
 
 @pytest.mark.parametrize(
     ("env_id", "file"), [(BASIC, "doom2.wad"), ("VizdoomDoomE1M1-S3-v0", "doom.wad")]
 )
-def test_games_in_the_current_directory(env_id, file, tmp_path):
+def test_wad_file_in_the_current_directory(env_id, file, tmp_path):
     import vizdoom
 
     installed = Path(vizdoom.__file__).parent / f"freedoom{'2' if '2' in file else '1'}.wad"
     Path(file).symlink_to(installed)
     env = make_env(env_id)
     env.reset(seed=0)
-    (room,) = (tmp_path / "rooms").iterdir()
-    (pid,) = games_in(room)
+    (game_dir,) = (tmp_path / "temp").iterdir()
+    (pid,) = games_in(game_dir)
     assert str(Path(file).absolute()).encode() in is_running(pid)
     env.close()
 
@@ -269,15 +273,15 @@ def test_games_in_the_current_directory(env_id, file, tmp_path):
 # --- processes -----------------------------------------------------------------------------------
 
 
-def games_in(room):
-    """The games that were started in a directory: their numbers, and the names of their memory."""
-    found = {}
-    for path in room.glob("[0-9]*"):
+def games_in(game_dir):
+    """Return the process ids of the games started in a directory, with their shared memory ids."""
+    games = {}
+    for path in game_dir.glob("[0-9]*"):
         if path.suffix != ".ini":
             match = re.search(r"viz_instance_id (\w+)", path.read_text())
             assert match
-            found[int(path.name)] = match[1]
-    return found
+            games[int(path.name)] = match[1]
+    return games
 
 
 def is_running(pid):
@@ -288,12 +292,12 @@ def memory_of(game_id):
     return list(Path("/dev/shm").glob(f"ViZDoom*{game_id}"))
 
 
-def test_nothing_is_left_when_all_are_closed(tmp_path):
+def test_close_removes_processes_and_files(tmp_path):
     envs = [make_env(BASIC) for _ in range(2)]
     for env in envs:
         env.reset(seed=0)
-    (room,) = (tmp_path / "rooms").iterdir()
-    games = games_in(room)
+    (game_dir,) = (tmp_path / "temp").iterdir()
+    games = games_in(game_dir)
     assert len(games) == 2
     assert all(is_running(pid) and len(memory_of(name)) == 3 for pid, name in games.items())
     envs[0].close()
@@ -301,37 +305,37 @@ def test_nothing_is_left_when_all_are_closed(tmp_path):
     assert sum(bool(is_running(pid)) for pid in games) == 1
     envs[1].step(0)
     envs[1].close()
-    assert not room.exists()
+    assert not game_dir.exists()
     assert not any(is_running(pid) or memory_of(name) for pid, name in games.items())
-    assert not any((tmp_path / "here").iterdir())
+    assert not any((tmp_path / "work").iterdir())
 
 
-def test_ctrl_c_is_not_for_games(tmp_path):
+def test_games_ignore_ctrl_c(tmp_path):
     env = make_env(BASIC)
     env.reset(seed=0)
-    (room,) = (tmp_path / "rooms").iterdir()
-    (pid,) = games_in(room)
+    (game_dir,) = (tmp_path / "temp").iterdir()
+    (pid,) = games_in(game_dir)
     os.kill(pid, signal.SIGINT)
     for _ in range(3):
         env.step(0)
     env.close()
 
 
-def test_an_environment_that_is_forgotten_ends_its_game(tmp_path):
+def test_collected_environment_ends_its_game(tmp_path):
     env = make_env(BASIC)
     env.reset(seed=0)
-    (room,) = (tmp_path / "rooms").iterdir()
-    ((pid, name),) = games_in(room).items()
+    (game_dir,) = (tmp_path / "temp").iterdir()
+    ((pid, name),) = games_in(game_dir).items()
     del env
     gc.collect()
-    assert not room.exists()
+    assert not game_dir.exists()
     assert not is_running(pid)
     assert not memory_of(name)
 
 
-_PLAYER = f"""
+_PLAY_SCRIPT = f"""
 import tempfile
-tempfile.tempdir = {{rooms!r}}
+tempfile.tempdir = {{temp_dir!r}}
 from hotloop.envs import make_env
 envs = [make_env("{BASIC}") for _ in range(2)]
 for env in envs:
@@ -345,66 +349,66 @@ while True:
 
 
 @pytest.mark.parametrize("whole_group", [False, True])
-def test_nothing_is_left_of_a_player_who_is_killed(tmp_path, whole_group):
-    program = _PLAYER.format(rooms=str(tmp_path / "rooms"))
-    player = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True
+def test_killed_process_leaves_no_games_or_files(tmp_path, whole_group):
+    script = _PLAY_SCRIPT.format(temp_dir=str(tmp_path / "temp"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, start_new_session=True
     )
-    assert player.stdout is not None
-    with player.stdout:
-        assert player.stdout.readline() == b"ready\n"
-    (room,) = (tmp_path / "rooms").iterdir()
-    games = games_in(room)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"ready\n"
+    (game_dir,) = (tmp_path / "temp").iterdir()
+    games = games_in(game_dir)
     assert len(games) == 2
     assert all(is_running(pid) and len(memory_of(name)) == 3 for pid, name in games.items())
-    (os.killpg if whole_group else os.kill)(player.pid, signal.SIGKILL)
-    player.wait()
-    until = time.monotonic() + 20
-    while room.exists() and time.monotonic() < until:
+    (os.killpg if whole_group else os.kill)(process.pid, signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 20
+    while game_dir.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not room.exists()
+    assert not game_dir.exists()
     assert not any(is_running(pid) or memory_of(name) for pid, name in games.items())
-    assert not any((tmp_path / "here").iterdir())
+    assert not any((tmp_path / "work").iterdir())
 
 
-def test_a_directory_where_nothing_may_be_executed(monkeypatch):
+def test_temporary_directory_must_permit_execution(monkeypatch):
     env = make_env(BASIC)
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(EnvironmentFailure, match="may not be executed: set TMPDIR"):
+    with pytest.raises(EnvironmentFailure, match="does not permit executing programs: set TMPDIR"):
         env.reset(seed=0)
     env.close()
 
 
-def test_a_player_who_forks_has_games_of_its_own(monkeypatch, tmp_path):
+def test_forked_process_does_not_unregister_its_parents_games(monkeypatch, tmp_path):
     env = make_env(BASIC)
     env.reset(seed=0)
-    room = processes._room
-    assert room is not None
+    game_dir = processes._directory
+    assert game_dir is not None
     with monkeypatch.context() as forked:
         forked.setattr("os.getpid", lambda: -1)
-        processes.leave()
-    assert room.num_games == 1
+        processes.unregister_game()
+    assert game_dir.num_games == 1
     env.close()
-    assert not room.path.exists()
+    assert not game_dir.path.exists()
 
 
 # --- training ------------------------------------------------------------------------------------
 
 
-SHORT = {"num_envs": 2, "num_steps": 32, "total_timesteps": 192, "checkpoint_interval": 128}
-SHORT |= {"update_epochs": 1, "num_minibatches": 1, "execution": "eager", "seed": 3}
-SHORT |= {"env_kwargs": {"resolution": [40, 30], "frame_skip": 8}}
+SHORT_RUN = {"num_envs": 2, "num_steps": 32, "total_timesteps": 192, "checkpoint_interval": 128}
+SHORT_RUN |= {"update_epochs": 1, "num_minibatches": 1, "execution": "eager", "seed": 3}
+SHORT_RUN |= {"env_kwargs": {"resolution": [40, 30], "frame_skip": 8}}
 
 
-def assert_same_weights(one, other):
-    for name, x in one.policy.snapshot.params.items():
-        np.testing.assert_array_equal(x, other.policy.snapshot.params[name])
+def assert_same_weights(result, expected):
+    for name, param in result.policy.snapshot.params.items():
+        np.testing.assert_array_equal(param, expected.policy.snapshot.params[name])
 
 
 def test_a_resumed_run_has_the_same_weights(tmp_path):
-    def run(name, env_id=BASIC, **given):
-        config = ppo.Config(env_id=env_id, run_dir=str(tmp_path / name), **SHORT)
-        return ppo.train(config, **given)
+    def run(name, env_id=BASIC, **kwargs):
+        config = ppo.Config(env_id=env_id, run_dir=str(tmp_path / name), **SHORT_RUN)
+        return ppo.train(config, **kwargs)
 
     whole = run("whole", env_id=f"vizdoom:{BASIC}")
     run("parts", on_report=lambda report: report.timesteps >= 128)
@@ -412,9 +416,9 @@ def test_a_resumed_run_has_the_same_weights(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_collect_what_one_process_does(tmp_path):
+def test_worker_processes_train_the_same_weights(tmp_path):
     def run(backend):
-        where = {"run_dir": str(tmp_path / backend), "backend": backend, "workers": 2}
-        return ppo.train(ppo.Config(env_id=BASIC, **where, **SHORT))
+        options = {"run_dir": str(tmp_path / backend), "backend": backend, "workers": 2}
+        return ppo.train(ppo.Config(env_id=BASIC, **options, **SHORT_RUN))
 
     assert_same_weights(run("inline"), run("processes"))

@@ -1,4 +1,4 @@
-"""Environments by id, module, factory; and names that lead nowhere."""
+"""Environments by id, module and factory, and the errors for unknown names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_ways_to_name_an_environment(env, env_kwargs):
     assert single.unwrapped.number == 7
 
 
-def test_an_id_without_its_version_is_the_latest():
+def test_id_without_version_means_the_latest():
     with pytest.warns(UserWarning, match="latest versioned"):
         assert make_env("CartPole").spec.id == "CartPole-v1"
 
@@ -127,7 +127,7 @@ def test_bad_env_kwargs():
         make_vec(CountingEnv, env_kwargs={"colour": 3})
 
 
-def test_a_constructor_that_raises():
+def test_constructor_that_raises():
     def make():
         raise OSError("no licence")
 
@@ -136,7 +136,7 @@ def test_a_constructor_that_raises():
     assert isinstance(e.value.__cause__, OSError)
 
 
-def test_a_module_that_raises(tmp_path, monkeypatch):
+def test_module_that_raises(tmp_path, monkeypatch):
     (tmp_path / "broken_module.py").write_text("import no_such_dependency\n")
     (tmp_path / "broken_too.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -146,20 +146,20 @@ def test_a_module_that_raises(tmp_path, monkeypatch):
         make_vec("broken_too:Env-v0")
 
 
-@pytest.mark.parametrize("made", [None, "CartPole-v1", CountingEnv, np.zeros(3)])
-def test_a_factory_that_returns_something_else(made):
+@pytest.mark.parametrize("result", [None, "CartPole-v1", CountingEnv, np.zeros(3)])
+def test_factory_must_return_an_environment(result):
     with pytest.raises(ConfigError, match="a factory must return a gymnasium"):
-        make_vec(lambda: made)
+        make_vec(lambda: result)
 
 
-def test_neither_id_nor_factory():
+def test_bad_env_and_num_envs():
     with pytest.raises(ConfigError, match="`env` must be an id or a factory, got 3"):
         make_vec(3)
     with pytest.raises(ConfigError, match="`num_envs` must be at least 1, got 0"):
         make_vec("CartPole-v1", 0)
 
 
-def test_a_factory_that_shares_its_environment():
+def test_factory_must_not_share_environments():
     shared = CountingEnv()
     with pytest.raises(ConfigError, match="the same environment twice"):
         make_vec(lambda: shared, 2)
@@ -187,53 +187,53 @@ def test_unknown_autoreset_mode():
         make_vec(make)
 
 
-def test_close_closes_all_once():
-    made: list[CountingEnv] = []
+def test_close_closes_each_environment_once():
+    created: list[CountingEnv] = []
 
     def make():
-        made.append(CountingEnv(len(made)))
-        return made[-1]
+        created.append(CountingEnv(len(created)))
+        return created[-1]
 
     envs = make_vec(make, 3)
     envs.close()
     envs.close()
-    assert [env.num_closed for env in made] == [1, 1, 1]
-    made.clear()
+    assert [env.num_closed for env in created] == [1, 1, 1]
+    created.clear()
     envs = make_vec(lambda: SyncVectorEnv([make] * 3))
     envs.close()
     envs.close()
-    assert [env.num_closed for env in made] == [1, 1, 1]
+    assert [env.num_closed for env in created] == [1, 1, 1]
 
 
-def test_close_closes_the_rest_when_one_raises():
+def test_close_continues_after_an_error():
     class Stuck(CountingEnv):
         def close(self):
             super().close()
             raise OSError("stuck")
 
-    made = [CountingEnv(), Stuck(), CountingEnv()]
-    envs = make_vec(iter(made).__next__, 3)
+    created = [CountingEnv(), Stuck(), CountingEnv()]
+    envs = make_vec(iter(created).__next__, 3)
     with pytest.raises(OSError, match="stuck"):
         envs.close()
     envs.close()
-    assert [env.num_closed for env in made] == [1, 1, 1]
+    assert [env.num_closed for env in created] == [1, 1, 1]
 
 
-def test_what_was_made_is_closed_when_a_later_one_fails():
-    made: list[CountingEnv] = []
+def test_created_environments_close_when_a_later_one_fails():
+    created: list[CountingEnv] = []
 
     def make():
-        if len(made) == 2:
+        if len(created) == 2:
             raise OSError("out of licences")
-        made.append(CountingEnv())
-        return made[-1]
+        created.append(CountingEnv())
+        return created[-1]
 
     with pytest.raises(EnvironmentFailure, match="out of licences"):
         make_vec(make, 3)
-    assert [env.num_closed for env in made] == [1, 1]
+    assert [env.num_closed for env in created] == [1, 1]
 
 
-def test_factories_are_called_for_each_environment():
+def test_factory_is_called_for_each_environment():
     envs = make_vec(numbered(), 3)
     assert envs.reset()[:, 0].tolist() == [0, 1, 2]
     assert not isinstance(envs, gymnasium.vector.VectorEnv)
@@ -241,25 +241,25 @@ def test_factories_are_called_for_each_environment():
 
 
 @pytest.mark.parametrize("num_envs", [200, 10**9, 10**30])
-def test_more_environments_than_fit_are_refused_before_they_are_made(monkeypatch, num_envs):
-    made = []
+def test_num_envs_beyond_memory_is_refused_early(monkeypatch, num_envs):
+    created = []
 
     def make():
-        made.append(CountingEnv())
-        return made[-1]
+        created.append(CountingEnv())
+        return created[-1]
 
-    monkeypatch.setattr(processes, "resident_bytes", lambda: len(made) * 2**20)
+    monkeypatch.setattr(processes, "resident_bytes", lambda: len(created) * 2**20)
     monkeypatch.setattr(memory, "available_memory", lambda: 100 * 2**20)
     message = rf"^{num_envs:,} environments take at least .* and 100 MiB are free: lower `num_envs`"
     with pytest.raises(ConfigError, match=message):
         make_vec(make, num_envs)
-    assert len(made) == 64
-    assert all(env.num_closed == 1 for env in made)
-    made.clear()
+    assert len(created) == 64
+    assert all(env.num_closed == 1 for env in created)
+    created.clear()
     make_vec(make, 160).close()
 
 
-def test_small_environments_are_not_counted_by_what_else_the_process_took(monkeypatch):
+def test_memory_estimate_ignores_other_growth_of_the_process(monkeypatch):
     sizes = iter(range(0, 2**23, 2**19))
     monkeypatch.setattr(processes, "resident_bytes", lambda: next(sizes))
     monkeypatch.setattr(memory, "available_memory", lambda: 2**20)

@@ -1,4 +1,4 @@
-"""An environment that fails says which one it was, where, and what to do."""
+"""Errors of a failing environment name it, the place and the remedy."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def step_on(envs, num_steps: int = 100) -> None:
         ("reward_text", "reward must be one number, got '1'"),
     ],
 )
-def test_a_step_that_fails(failure, message):
-    # The last environment fails at step 3 of every episode, the others never.
-    made = iter([FailingEnv(at=999), FailingEnv(at=999), FailingEnv(failure, at=3)])
-    envs = make_vec(lambda: next(made), 3, first_env=5)
+def test_step_failures(failure, message):
+    # Only the last environment fails, at step 3 of every episode.
+    envs_to_make = iter([FailingEnv(at=999), FailingEnv(at=999), FailingEnv(failure, at=3)])
+    envs = make_vec(lambda: next(envs_to_make), 3, first_env=5)
     envs.reset()
     envs.reset()
     for _ in range(3):
         envs.step(np.zeros(3, np.int64))
     place = r"<lambda>, environment 7, episode 1, step 3: "
-    with pytest.raises(EnvironmentFailure, match=place + r".*" + message) as raised:
+    with pytest.raises(EnvironmentFailure, match=place + r".*" + message) as error:
         envs.step(np.zeros(3, np.int64))
     if failure == "raise":
-        assert isinstance(raised.value.__cause__, ValueError)
+        assert isinstance(error.value.__cause__, ValueError)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_a_step_that_fails(failure, message):
         ("reset_bare", r"`reset` must return \(obs, info\), got an array of shape \(4,\)"),
     ],
 )
-def test_a_reset_that_fails(failure, message):
-    made = iter([FailingEnv(at=999), FailingEnv(failure, episode_length=4)])
-    envs = make_vec(lambda: next(made), 2)
+def test_reset_failures(failure, message):
+    envs_to_make = iter([FailingEnv(at=999), FailingEnv(failure, episode_length=4)])
+    envs = make_vec(lambda: next(envs_to_make), 2)
     place = r"environment 1, episode 1, at its reset: "
-    with pytest.raises(EnvironmentFailure, match=place + message) as raised:
+    with pytest.raises(EnvironmentFailure, match=place + message) as error:
         step_on(envs)
-    assert (raised.value.__cause__ is not None) == (failure == "reset_raise")
+    assert (error.value.__cause__ is not None) == (failure == "reset_raise")
 
 
 def test_steps_are_counted_within_the_episode():
@@ -85,23 +85,23 @@ def test_steps_are_counted_within_the_episode():
         step_on(make_vec(lambda: FailsInItsThirdEpisode()))
 
 
-def test_a_list_of_numbers_is_an_observation():
+def test_list_of_numbers_is_a_valid_observation():
     step_on(make_vec(lambda: FailingEnv("list", at=2)), 4)
 
 
 def test_other_float_dtypes_are_cast():
-    class Doubles(FailingEnv):
+    class MixedFloats(FailingEnv):
         def step(self, action):
-            obs, *rest = super().step(action)
-            return (obs + 0.5).astype(np.float64 if self.steps % 2 else np.float32), *rest
+            obs, *outputs = super().step(action)
+            return (obs + 0.5).astype(np.float64 if self.steps % 2 else np.float32), *outputs
 
-    envs = make_vec(lambda: Doubles(at=999), 2)
+    envs = make_vec(lambda: MixedFloats(at=999), 2)
     envs.reset()
     for _ in range(4):
         assert (envs.step(np.zeros(2, np.int64)).obs == 0.5).all()
 
 
-def test_bytes_must_be_bytes():
+def test_uint8_observations_must_be_uint8():
     env = SpaceEnv(gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))
     envs = make_vec(lambda: env)
     envs.reset()
@@ -111,7 +111,7 @@ def test_bytes_must_be_bytes():
 
 
 @pytest.mark.parametrize("observation", [5, -1, 1.5, [1], None])
-def test_categories_must_be_in_range(observation):
+def test_discrete_observations_must_be_in_range(observation):
     env = SpaceEnv(gymnasium.spaces.Discrete(5))
     envs = make_vec(lambda: env)
     envs.reset()
@@ -129,7 +129,7 @@ def test_categories_must_be_in_range(observation):
         ({"a": np.zeros(1), "b": 0}, r"part 'a': the observation must have shape \(2,\)"),
     ],
 )
-def test_dicts_must_have_their_parts(observation, message):
+def test_dict_observations_must_match_their_space(observation, message):
     box = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     env = SpaceEnv(gymnasium.spaces.Dict(a=box, b=gymnasium.spaces.Discrete(3)))
     envs = make_vec(lambda: env)
@@ -139,7 +139,7 @@ def test_dicts_must_have_their_parts(observation, message):
         envs.step(np.zeros(1, np.int64))
 
 
-def test_tuples_must_have_their_length():
+def test_tuple_observations_must_match_their_length():
     env = SpaceEnv(gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2))
     envs = make_vec(lambda: env)
     envs.reset()
@@ -148,7 +148,7 @@ def test_tuples_must_have_their_length():
         envs.step(np.zeros(1, np.int64))
 
 
-def test_flags_must_be_single():
+def test_terminated_must_be_one_flag():
     class Flags(CountingEnv):
         def step(self, action):
             return self.observe(), 1.0, np.zeros(2, np.bool_), False, {}
@@ -164,17 +164,17 @@ def test_step_before_reset():
             make_vec(make).step(np.zeros(1, np.int64))
 
 
-def test_a_vector_environment_that_raises():
+def test_vector_environment_that_raises():
     def make():
         return SyncVectorEnv([lambda: FailingEnv(at=999), lambda: FailingEnv("raise", at=2)])
 
     message = r"environments 4 … 5, vector step 2: `step` raised ValueError: the simulator"
-    with pytest.raises(EnvironmentFailure, match=message) as raised:
+    with pytest.raises(EnvironmentFailure, match=message) as error:
         step_on(make_vec(make, first_env=4))
-    assert isinstance(raised.value.__cause__, ValueError)
+    assert isinstance(error.value.__cause__, ValueError)
 
 
-def test_a_vector_environment_whose_reset_gives_nan():
+def test_vector_environment_whose_reset_gives_nan():
     for mode in AutoresetMode:
         makers = [lambda: FailingEnv("reset_nan", episode_length=3)]
         envs = make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode))  # noqa: B023
@@ -185,34 +185,34 @@ def test_a_vector_environment_whose_reset_gives_nan():
 
 
 def test_same_step_without_final_obs():
-    class Forgetful(gymnasium.vector.VectorWrapper):
+    class WithoutInfo(gymnasium.vector.VectorWrapper):
         def step(self, actions):
             return *self.env.step(actions)[:4], {}
 
     mode = AutoresetMode.SAME_STEP
-    envs = make_vec(lambda: Forgetful(SyncVectorEnv([CountingEnv], autoreset_mode=mode)))
+    envs = make_vec(lambda: WithoutInfo(SyncVectorEnv([CountingEnv], autoreset_mode=mode)))
     with pytest.raises(EnvironmentFailure, match=r"must have `final_obs` .* got \[\]"):
         step_on(envs)
 
 
 def test_vector_rewards_of_the_wrong_shape():
-    class Odd(gymnasium.vector.VectorWrapper):
+    class RewardColumn(gymnasium.vector.VectorWrapper):
         def step(self, actions):
-            obs, rewards, *rest = self.env.step(actions)
-            return obs, rewards[:, None], *rest
+            obs, rewards, *outputs = self.env.step(actions)
+            return obs, rewards[:, None], *outputs
 
-    envs = make_vec(lambda: Odd(SyncVectorEnv([CountingEnv] * 2)))
+    envs = make_vec(lambda: RewardColumn(SyncVectorEnv([CountingEnv] * 2)))
     with pytest.raises(EnvironmentFailure, match=r"rewards must be 2 numbers, got .* \(2, 1\)"):
         step_on(envs)
 
 
 def test_vector_observations_of_the_wrong_shape():
-    class Odd(gymnasium.vector.VectorWrapper):
+    class FirstRowOnly(gymnasium.vector.VectorWrapper):
         def step(self, actions):
-            obs, *rest = self.env.step(actions)
-            return obs[:1], *rest
+            obs, *outputs = self.env.step(actions)
+            return obs[:1], *outputs
 
-    envs = make_vec(lambda: Odd(SyncVectorEnv([CountingEnv] * 2)))
+    envs = make_vec(lambda: FirstRowOnly(SyncVectorEnv([CountingEnv] * 2)))
     with pytest.raises(EnvironmentFailure, match=r"must have shape \(2, 3\), got .* \(1, 3\)"):
         step_on(envs)
 
@@ -234,12 +234,12 @@ def collect(env, num_steps: int = 8) -> Fragment:
 
 
 @pytest.mark.parametrize("failure", ["nan", "inf", "reward_nan"])
-def test_check_finite_names_the_first_place(failure):
-    made = iter([FailingEnv(at=999), FailingEnv(failure, at=5)])
-    fragment = collect(lambda: next(made))
+def test_check_finite_names_the_first_bad_value(failure):
+    envs_to_make = iter([FailingEnv(at=999), FailingEnv(failure, at=5)])
+    fragment = collect(lambda: next(envs_to_make))
     field = "`reward`" if failure == "reward_nan" else r"`next_obs\[2\]`"
     value = "inf" if failure == "inf" else "nan"
-    message = rf"environment 11, its step 105 .*: {field} must be finite, got {value}"
+    message = rf"environment 11, step 105 .*: {field} must be finite, got {value}"
     with pytest.raises(EnvironmentFailure, match=message):
         check_finite(fragment, first_env=10, first_step=100)
     check_finite(fragment, num_steps=5)
@@ -247,9 +247,9 @@ def test_check_finite_names_the_first_place(failure):
         check_finite(fragment, num_steps=6)
 
 
-def test_check_finite_lets_bytes_and_finite_numbers_pass():
+def test_check_finite_accepts_uint8_and_finite_values():
     check_finite(collect(CountingEnv))
     check_finite(collect(lambda: SpaceEnv(gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))))
     huge = collect(CountingEnv)
-    huge.next_obs[...] = np.finfo(np.float32).max  # a sum of these would be infinite
+    huge.next_obs[...] = np.finfo(np.float32).max  # their sum is infinite
     check_finite(huge)

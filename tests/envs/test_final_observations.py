@@ -1,4 +1,4 @@
-"""Buffers that environments write to again: what is read in time, and what no adapter can mend."""
+"""Environments that reuse their observation buffer, with and without correct final observations."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from hotloop.envs import make_vec
 
 LENGTH = 3
-drawn = np.random.default_rng(0).random
+random_start = np.random.default_rng(0).random
 
 
-class InPlace(gymnasium.Env):
-    """Gives one array again and again; episodes count from a start that is drawn."""
+class ReusedBuffer(gymnasium.Env):
+    """Return the same array at every step. Episodes count from a random start."""
 
     observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -37,14 +37,14 @@ class InPlace(gymnasium.Env):
         return self.obs.copy() if self.is_copied else self.obs, 1.0, False, is_last, {}
 
 
-class OwnVector(VectorEnv):
-    """Resets within the step; observes (start, steps) in one buffer, of which all are views.
+class SharedBufferVector(VectorEnv):
+    """Reset within the step and observe (start, steps) as views of one buffer.
 
     Args:
-        is_right: the final observation is copied before the reset.
-        starts: gives the first number of an episode.
-        step: that is added to the second in each step.
-        ends: an episode is terminated or truncated.
+        is_right: whether the final observation is copied before the reset.
+        starts: a function that returns the first value of an episode.
+        step: the increment of the second value in each step.
+        ends: "terminated" or "truncated".
     """
 
     metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -54,7 +54,7 @@ class OwnVector(VectorEnv):
     def __init__(
         self,
         is_right: bool = False,
-        starts=drawn,
+        starts=random_start,
         step: float = 1.0,
         ends: str = "truncated",
         num_envs: int = 2,
@@ -77,22 +77,22 @@ class OwnVector(VectorEnv):
     def step(self, actions):
         self.steps += 1
         self.obs[:, 1] += self.size
-        ended = self.steps >= self.length
+        is_done = self.steps >= self.length
         infos = {}
-        if ended.any():
+        if is_done.any():
             infos["final_obs"] = np.full(self.num_envs, None, object)
-            for i in np.flatnonzero(ended):
+            for i in np.flatnonzero(is_done):
                 infos["final_obs"][i] = self.obs[i].copy() if self.is_right else self.obs[i]
                 self.begin(i)
-        nothing = np.zeros(self.num_envs, np.bool_)
-        flags = (ended, nothing) if self.ends == "terminated" else (nothing, ended)
+        no_flags = np.zeros(self.num_envs, np.bool_)
+        flags = (is_done, no_flags) if self.ends == "terminated" else (no_flags, is_done)
         return self.obs, np.ones(self.num_envs), *flags, infos
 
 
 def play(envs, num_steps=60):
-    """Step, and return the final observations of all episodes, and the warnings."""
+    """Step the environments and return the final observations of all episodes and the warnings."""
     finals = []
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         envs.reset()
         for _ in range(num_steps):
@@ -101,59 +101,61 @@ def play(envs, num_steps=60):
         envs.reset()
         envs.step(np.zeros(envs.num_envs, np.int64))
     envs.close()
-    told = [one for one in caught if issubclass(one.category, RuntimeWarning)]
-    return finals, told
+    runtime_warnings = [
+        warning for warning in records if issubclass(warning.category, RuntimeWarning)
+    ]
+    return finals, runtime_warnings
 
 
-def test_one_buffer_is_read_in_time_by_our_own_loop():
-    finals, told = play(make_vec(InPlace, 2, seed=3))
+def test_single_environments_may_reuse_their_buffer():
+    finals, caught = play(make_vec(ReusedBuffer, 2, seed=3))
     assert len(finals) == 40
     assert {steps for _, steps in finals} == {LENGTH}
-    assert not told
+    assert not caught
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_one_buffer_is_read_in_time_from_other_modes(mode):
-    envs = make_vec(lambda: SyncVectorEnv([InPlace] * 2, autoreset_mode=mode, copy=False), 2)
-    finals, told = play(envs)
+def test_next_step_and_disabled_modes_may_reuse_their_buffer(mode):
+    envs = make_vec(lambda: SyncVectorEnv([ReusedBuffer] * 2, autoreset_mode=mode, copy=False), 2)
+    finals, caught = play(envs)
     assert {steps for _, steps in finals} == {LENGTH}
-    assert not told
+    assert not caught
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_gymnasiums_same_step_mode_with_one_buffer_is_told_of(copy):
+def test_same_step_mode_with_a_reused_buffer_warns(copy):
     mode = AutoresetMode.SAME_STEP
-    makers = [InPlace] * 2
+    makers = [ReusedBuffer] * 2
     envs = make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode, copy=copy), 2)
-    finals, told = play(envs)
-    assert {steps for _, steps in finals} == {0}  # what the reset wrote
-    assert len(told) == 1
-    message = str(told[0].message)
+    finals, caught = play(envs)
+    assert {steps for _, steps in finals} == {0}  # written by the reset
+    assert len(caught) == 1
+    message = str(caught[0].message)
     assert "`final_obs` must be the last observation of the episode that ended" in message
     assert "Return `obs.copy()`" in message
     assert "`infos['final_obs'][i] = obs[i].copy()` before the reset" in message
 
 
-def test_a_copy_mends_it():
+def test_copied_observations_are_right():
     mode = AutoresetMode.SAME_STEP
-    makers = [lambda: InPlace(is_copied=True)] * 2
-    finals, told = play(make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), 2))
+    makers = [lambda: ReusedBuffer(is_copied=True)] * 2
+    finals, caught = play(make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), 2))
     assert {steps for _, steps in finals} == {LENGTH}
-    assert not told
+    assert not caught
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("starts", [drawn, lambda: 0.5])
-def test_a_vector_environment_of_ones_own_is_told_of(num_envs, starts):
-    _, told = play(make_vec(lambda: OwnVector(num_envs=num_envs, starts=starts)))
-    assert len(told) == 1
-    assert "<lambda>: `final_obs` must be" in str(told[0].message)
+@pytest.mark.parametrize("starts", [random_start, lambda: 0.5])
+def test_vector_environment_with_overwritten_final_obs_warns(num_envs, starts):
+    _, caught = play(make_vec(lambda: SharedBufferVector(num_envs=num_envs, starts=starts)))
+    assert len(caught) == 1
+    assert "<lambda>: `final_obs` must be" in str(caught[0].message)
 
 
-@pytest.mark.parametrize(("num_steps", "is_told"), [(9 * LENGTH, False), (10 * LENGTH, True)])
-def test_ten_episodes_must_have_been_truncated(num_steps, is_told):
-    _, told = play(make_vec(lambda: OwnVector(num_envs=1)), num_steps)
-    assert len(told) == is_told
+@pytest.mark.parametrize(("num_steps", "has_warning"), [(9 * LENGTH, False), (10 * LENGTH, True)])
+def test_warning_needs_ten_truncated_episodes(num_steps, has_warning):
+    _, caught = play(make_vec(lambda: SharedBufferVector(num_envs=1)), num_steps)
+    assert len(caught) == has_warning
 
 
 @pytest.mark.parametrize(
@@ -161,19 +163,19 @@ def test_ten_episodes_must_have_been_truncated(num_steps, is_told):
     [
         {"is_right": True},
         {"is_right": True, "starts": lambda: 0.5},
-        {"step": 0.0, "starts": lambda: 0.5},  # nothing ever changes
-        {"ends": "terminated"},  # what follows is not learned from
-        {"length": 1, "starts": lambda: 0.5},  # nothing lies between the ends
+        {"step": 0.0, "starts": lambda: 0.5},  # observations never change
+        {"ends": "terminated"},  # no bootstrap from the final observation
+        {"length": 1, "starts": lambda: 0.5},  # no steps between the ends
     ],
 )
 @pytest.mark.parametrize("num_envs", [1, 3])
-def test_what_may_be_right_is_not_told_of(settings, num_envs):
-    _, told = play(make_vec(lambda: OwnVector(num_envs=num_envs, **settings)))
-    assert not told
+def test_possibly_right_final_obs_do_not_warn(settings, num_envs):
+    _, caught = play(make_vec(lambda: SharedBufferVector(num_envs=num_envs, **settings)))
+    assert not caught
 
 
-def test_one_end_that_is_right_is_enough():
-    envs = OwnVector(num_envs=1)
+def test_one_right_final_obs_ends_the_check():
+    envs = SharedBufferVector(num_envs=1)
     adapter = make_vec(lambda: envs)
     adapter.reset()
     with warnings.catch_warnings():
@@ -181,4 +183,4 @@ def test_one_end_that_is_right_is_enough():
         for step in range(60):
             envs.is_right = step == 5
             adapter.step(np.zeros(1, np.int64))
-    assert adapter._finals is None
+    assert adapter._final_check is None

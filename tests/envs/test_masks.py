@@ -1,4 +1,4 @@
-"""Rows that end in masks: each row has its own, in every mode of autoreset."""
+"""Observation rows that end in action masks, in every autoreset mode."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ from hotloop.errors import MaskError
 from tests.toy_envs import Allowed
 
 
-def bits_of(rows, size):
-    """What the observation says of its mask, and the mask that stands behind it."""
+def masks_of(rows, size):
+    """Return the observed mask and the mask at the end of each row."""
     return rows[..., :size], rows[..., -size:]
 
 
@@ -23,12 +23,12 @@ def vector(mode, choices, num_envs=3):
     make = partial(Allowed, choices)
     if mode == "single":
         return make_vec(make, num_envs, seed=2, action_masks=True)
-    made = {"next_step": AutoresetMode.NEXT_STEP, "wrapped": AutoresetMode.NEXT_STEP}
-    made |= {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
+    modes = {"next_step": AutoresetMode.NEXT_STEP, "wrapped": AutoresetMode.NEXT_STEP}
+    modes |= {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
 
     def factory():
-        envs = SyncVectorEnv([make] * num_envs, autoreset_mode=made[mode])
-        if mode == "wrapped":  # it spends a call on each reset
+        envs = SyncVectorEnv([make] * num_envs, autoreset_mode=modes[mode])
+        if mode == "wrapped":  # resets take a call of their own
             envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
         return envs
 
@@ -37,28 +37,28 @@ def vector(mode, choices, num_envs=3):
 
 @pytest.mark.parametrize("choices", [(6,), (3, 4)])
 @pytest.mark.parametrize("mode", ["single", "next_step", "wrapped", "same_step", "disabled"])
-def test_masks_are_those_of_their_rows(mode, choices):
+def test_each_row_ends_in_its_mask(mode, choices):
     envs, size, rng = vector(mode, choices), sum(choices), np.random.default_rng(0)
     assert envs.obs_spec.mask_size == size
-    obs, kinds = envs.reset(), set()
-    np.testing.assert_array_equal(*bits_of(obs, size))
+    obs, ends = envs.reset(), set()
+    np.testing.assert_array_equal(*masks_of(obs, size))
     for _ in range(60):
         action = np.empty((3, len(choices)), np.int64)
         start = 0
         for k, count in enumerate(choices):
-            mask = bits_of(obs, size)[1][:, start : start + count]
+            mask = masks_of(obs, size)[1][:, start : start + count]
             action[:, k] = [rng.choice(np.flatnonzero(row)) for row in mask]
             start += count
         step = envs.step(action.reshape(3, *envs.action_spec.shape))
         assert step.reward.min() >= 0.0
         for i in range(3):
-            said, mask = bits_of(step.next_obs[i], size)
-            np.testing.assert_array_equal(mask, 1.0 if step.terminated[i] else said)
-            kinds.add((bool(step.terminated[i]), bool(step.truncated[i])))
+            observed, mask = masks_of(step.next_obs[i], size)
+            np.testing.assert_array_equal(mask, 1.0 if step.terminated[i] else observed)
+            ends.add((bool(step.terminated[i]), bool(step.truncated[i])))
         if mode != "wrapped" or not step.terminated.any():
-            np.testing.assert_array_equal(*bits_of(step.obs, size))
+            np.testing.assert_array_equal(*masks_of(step.obs, size))
         obs = step.obs.copy()
-    assert len(kinds) == 3
+    assert len(ends) == 3
     envs.close()
 
 
@@ -69,11 +69,11 @@ def test_masks_are_checked_and_written():
     np.testing.assert_array_equal(out, [[1, 0, 0, 0, 1], [0, 1, 1, 1, 1]])
     objects = np.empty(2, object)
     objects[0], objects[1] = np.array([1, 1, 0, 1, 0], np.int8), None
-    writer.write_of({"action_mask": objects}, out, is_last=np.array([False, True]))
+    writer.write_from_info({"action_mask": objects}, out, is_last=np.array([False, True]))
     np.testing.assert_array_equal(out, [[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]])
-    writer.write_of({}, out[0], is_last=True)
+    writer.write_from_info({}, out[0], is_last=True)
     assert out[0].all()
-    with pytest.raises(MismatchError, match=r"allow an action among 2 … 4, got zeros alone"):
+    with pytest.raises(MismatchError, match=r"allow an action among 2 … 4, got only zeros"):
         writer.write([1, 1, 0, 0, 0], out[0])
     for wrong in (np.nan, 0.5, -1):
         with pytest.raises(MismatchError, match=f"other numbers, such as {wrong}"):
@@ -82,31 +82,31 @@ def test_masks_are_checked_and_written():
         writer.write("11111", out[0])
 
 
-class Fails(Allowed):
-    """Raises at its third step, once."""
+class FailsOnce(Allowed):
+    """Raise at the third step, once."""
 
     has_failed = False
 
     def step(self, action):
-        if self.count == 2 and not Fails.has_failed:
-            Fails.has_failed = True
+        if self.count == 2 and not FailsOnce.has_failed:
+            FailsOnce.has_failed = True
             raise RuntimeError("the simulator diverged")
         return super().step(action)
 
 
-def test_what_is_made_anew_has_masks_too():
-    failures, Fails.has_failed = [], False
-    envs = make_vec(partial(Fails, (6,)), 2, action_masks=True, on_failure=failures.append)
+def test_replaced_environment_has_masks():
+    failures, FailsOnce.has_failed = [], False
+    envs = make_vec(partial(FailsOnce, (6,)), 2, action_masks=True, on_failure=failures.append)
     obs = envs.reset()
     for _ in range(12):
         step = envs.step(obs[:, -6:].argmax(1))
-        np.testing.assert_array_equal(*bits_of(step.obs, 6))
+        np.testing.assert_array_equal(*masks_of(step.obs, 6))
         obs = step.obs.copy()
     assert len(failures) == 1
 
 
 @pytest.mark.parametrize("how", ["none", "zeros"])
-def test_a_wrong_mask_is_not_mended(how):
+def test_wrong_mask_is_not_handled_as_a_failure(how):
     failures = []
     make = partial(Allowed, (6,), how=how)
     envs = make_vec(make, 2, action_masks=True, on_failure=failures.append)
@@ -116,12 +116,12 @@ def test_a_wrong_mask_is_not_mended(how):
         for _ in range(3):
             obs = envs.step(obs[:, -6:].argmax(1)).obs
 
-    with pytest.raises(MaskError, match=r"at each reset and step|got zeros alone"):
+    with pytest.raises(MaskError, match=r"at each reset and step|got only zeros"):
         play()
     assert not failures
 
 
-def test_a_vector_environment_without_masks_is_told_so():
+def test_vector_environment_without_masks_raises():
     envs = make_vec(
         lambda: SyncVectorEnv([partial(Allowed, (6,), how="none")] * 2), 2, action_masks=True
     )

@@ -1,4 +1,4 @@
-"""Running episodes, brought back in fresh environments."""
+"""Running episodes, resumed in new environments."""
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ NUM_ENVS = 3
 
 
 class Unrepeatable(gymnasium.Wrapper):
-    """Every instance after the first three goes its own way: `how`, in its third step."""
+    """Pendulum whose instances after the first three deviate in their third step: see `how`."""
 
     num_made = 0
 
@@ -42,7 +42,7 @@ def sample(envs, rng):
 
 
 def play(envs, num_steps, rng):
-    """Random actions from the start; what to act on next, and the running episodes."""
+    """Play randomly and return the last observations and the running episodes."""
     obs = envs.reset()
     actions = [sample(envs, rng)[:0]] if not num_steps else []
     for _ in range(num_steps):
@@ -57,45 +57,45 @@ def play(envs, num_steps, rng):
             else np.empty((0, *envs.action_spec.shape)),
             obs_hash(obs[i]),
         )
-        for i, (episode, length) in enumerate(envs.running())
+        for i, (episode, length) in enumerate(envs.running_episodes())
     ]
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"])
 @pytest.mark.parametrize("num_steps", [0, 1, 50, 260])
-def test_fresh_environments_go_on_as_the_old_ones_do(env_id, num_steps):
+def test_new_environments_continue_like_the_old_ones(env_id, num_steps):
     old, new = (make_vec(env_id, NUM_ENVS, seed=7) for _ in range(2))
     rng = np.random.default_rng(0)
     obs, episodes = play(old, num_steps, rng)
-    got, restarted_envs = new.resume(episodes)
+    result, restarted_envs = new.resume(episodes)
     assert restarted_envs == []
-    np.testing.assert_array_equal(got, obs)
-    # On into the next episodes: time limits, returns and seeds are the same.
+    np.testing.assert_array_equal(result, obs)
+    # Time limits, returns and seeds of the next episodes are the same too.
     old.pop_episodes()
     for _ in range(250):
-        assert new.running() == old.running()
+        assert new.running_episodes() == old.running_episodes()
         action = sample(old, rng)
-        want, got = old.step(action), new.step(action)
-        for name, array in want._asdict().items():
-            np.testing.assert_array_equal(getattr(got, name), array, name)
+        expected, result = old.step(action), new.step(action)
+        for name, array in expected._asdict().items():
+            np.testing.assert_array_equal(getattr(result, name), array, name)
     finished = old.pop_episodes()
     assert new.pop_episodes() == finished
     assert finished or env_id == "HalfCheetah-v5"
 
 
 @pytest.mark.parametrize("how", ["raises", "drifts", "ends"])
-def test_what_does_not_repeat_itself_begins_its_next_episode(how):
+def test_unrepeatable_episodes_are_restarted(how):
     Unrepeatable.num_made = 0
     old, new = (make_vec(lambda: Unrepeatable(how), NUM_ENVS, seed=7) for _ in range(2))
     _, episodes = play(old, 10, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
     assert restarted_envs == [0, 1, 2]
-    assert new.running() == [(1, 0)] * 3
-    fresh = make_vec("Pendulum-v1", NUM_ENVS, seed=7).reset(first_episode=1)
-    np.testing.assert_array_equal(obs, fresh)
+    assert new.running_episodes() == [(1, 0)] * 3
+    expected = make_vec("Pendulum-v1", NUM_ENVS, seed=7).reset(first_episode=1)
+    np.testing.assert_array_equal(obs, expected)
 
 
-def test_vector_environments_that_take_seeds_go_on():
+def test_vector_environments_that_take_seeds_resume():
     def factory():
         return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync")
 
@@ -104,14 +104,14 @@ def test_vector_environments_that_take_seeds_go_on():
     last, episodes = play(old, 50, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
     assert restarted_envs == []
-    assert new.running() == old.running()
+    assert new.running_episodes() == old.running_episodes()
     np.testing.assert_array_equal(obs, last)
     for _ in range(60):
-        one, other = (envs.step(np.ones(NUM_ENVS, np.int64)) for envs in (old, new))
-        np.testing.assert_array_equal(one.obs, other.obs)
+        step, new_step = (envs.step(np.ones(NUM_ENVS, np.int64)) for envs in (old, new))
+        np.testing.assert_array_equal(step.obs, new_step.obs)
 
 
-def test_other_vector_environments_begin_their_next_episodes():
+def test_other_vector_environments_start_their_next_episodes():
     def factory():
         return gymnasium.make_vec(
             "CartPole-v1",
@@ -125,13 +125,13 @@ def test_other_vector_environments_begin_their_next_episodes():
     _, episodes = play(old, 50, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
     assert restarted_envs == [0, 1, 2]
-    assert new.running() == [(episode.episode + 1, 0) for episode in episodes]
+    assert new.running_episodes() == [(episode.episode + 1, 0) for episode in episodes]
     assert obs.shape == (NUM_ENVS, 4)
     new.step(np.zeros(NUM_ENVS, np.int64))
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])
-def test_a_reset_may_choose_the_episode(mode):
+def test_reset_to_a_given_episode(mode):
     def factory():
         if mode == "sync":
             return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync")

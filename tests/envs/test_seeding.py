@@ -1,4 +1,4 @@
-"""Episodes depend on (seed, environment, episode, stream), and on nothing else."""
+"""Episodes depend only on (seed, environment, episode, stream)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def trajectory(num_steps: int = 40, num_envs: int = 3, **kwargs) -> np.ndarray:
     return np.array(rows)
 
 
-def test_literal_seeds_stay_what_they_are():
-    """They are part of what makes an old run reproducible."""
+def test_seeds_do_not_change_between_versions():
+    """Old runs are reproducible only with the same seeds."""
     assert [episode_seed(0, 0, 0), episode_seed(1, 2, 3), episode_seed(1, 2, 3, "evaluation")] == [
         262399978,
         596835310,
@@ -56,22 +56,22 @@ def test_environments_and_episodes_start_differently():
     assert len(seeds) == len(set(seeds)) == 12
 
 
-def test_a_trajectory_does_not_depend_on_how_many_there_are():
+def test_trajectories_do_not_depend_on_num_envs():
     together = trajectory(num_envs=4, seed=7)
     split = [trajectory(num_envs=2, seed=7, first_env=first) for first in (0, 2)]
     np.testing.assert_array_equal(together, np.concatenate(split, axis=1))
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_sync_vector_env_gets_the_seeds_of_our_own_loop(mode):
+def test_sync_vector_env_gets_the_seeds_of_single_environments(mode):
     singles = [CountingEnv(i) for i in range(3)]
     makers = [lambda env=env: env for env in singles]
     envs = make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), seed=5, first_env=10)
     loop = make_vec(numbered(), 3, seed=5, first_env=10)
-    for each in (envs, loop):
-        each.reset()
+    for stepped in (envs, loop):
+        stepped.reset()
         for _ in range(20):
-            each.step(np.zeros(3, np.int64))
+            stepped.step(np.zeros(3, np.int64))
     assert envs.num_envs == 3
     assert len(singles[0].seeds) > 4
     assert [env.seeds for env in singles] == [env.seeds for env in loop._envs]
@@ -80,7 +80,7 @@ def test_sync_vector_env_gets_the_seeds_of_our_own_loop(mode):
     assert {episode.env for episode in episodes} == {10, 11, 12}
 
 
-def test_same_step_gets_its_first_seeds():
+def test_same_step_mode_gets_only_first_seeds():
     singles = [CountingEnv(i) for i in range(2)]
     makers = [lambda env=env: env for env in singles]
     mode = AutoresetMode.SAME_STEP

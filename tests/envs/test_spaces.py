@@ -1,4 +1,4 @@
-"""Spaces become arrays the way that Gymnasium flattens them; actions become what envs take."""
+"""Spaces are flattened like Gymnasium's, and actions get the form that environments take."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FLAT = {
 
 
 @pytest.mark.parametrize("name", FLAT)
-def test_flattens_as_gymnasium_does(name):
+def test_observations_are_flattened_like_gymnasiums(name):
     space = FLAT[name]
     singles: list[SpaceEnv] = []
 
@@ -48,16 +48,19 @@ def test_flattens_as_gymnasium_does(name):
         singles.append(SpaceEnv(space))
         return singles[-1]
 
-    routes = [
+    factories = [
         make,
         lambda: SyncVectorEnv([make] * 3),
         lambda: SyncVectorEnv([make] * 3, autoreset_mode=AutoresetMode.SAME_STEP),
     ]
-    for route in routes:
+    for factory in factories:
         singles.clear()
-        envs = make_vec(route, 3)
-        seen = [envs.reset(), *(envs.step(np.zeros(3, np.int64)).obs.copy() for _ in range(5))]
-        for t, obs in enumerate(seen):
+        envs = make_vec(factory, 3)
+        observations = [
+            envs.reset(),
+            *(envs.step(np.zeros(3, np.int64)).obs.copy() for _ in range(5)),
+        ]
+        for t, obs in enumerate(observations):
             for i, single in enumerate(singles):
                 flat = spaces.flatten(space, single.observations[t])
                 assert obs.dtype == envs.obs_spec.dtype == "float32"
@@ -84,19 +87,19 @@ def test_layout_of_a_dict():
     assert by_name["lights"].encoding == "binary"
 
 
-def test_unflatten_gives_views_of_the_parts():
+def test_unflatten_returns_views_of_the_parts():
     env = SpaceEnv(FLAT["dict"])
     envs = make_vec(lambda: env)
     obs = envs.reset()
     spec = envs.obs_spec
     for leading in ((1,), (), (2, 3)):
         parts = spec.unflatten(np.broadcast_to(obs[0], (*leading, 21)).copy())
-        (given,) = env.observations
+        (expected,) = env.observations
         np.testing.assert_array_equal(
-            parts["position"], np.broadcast_to(given["position"], (*leading, 2, 3))
+            parts["position"], np.broadcast_to(expected["position"], (*leading, 2, 3))
         )
         assert parts["gear"].shape == (*leading, 4)
-        assert (parts["gear"].argmax(-1) + 1 == given["gear"]).all()
+        assert (parts["gear"].argmax(-1) + 1 == expected["gear"]).all()
     spec.unflatten(obs)["position"][...] = 7
     field = next(field for field in spec.layout if field.name == "position")
     assert (obs[0, field.start : field.stop] == 7).all()
@@ -111,7 +114,7 @@ def test_plain_box_has_one_nameless_field():
     assert spec.unflatten(np.zeros((7, 4)))[""].shape == (7, 4)
 
 
-def test_bytes_stay_bytes():
+def test_uint8_observations_stay_uint8():
     env = SpaceEnv(spaces.Box(0, 255, (3, 8, 8), np.uint8))
     envs = make_vec(lambda: env)
     obs = envs.reset()
@@ -159,8 +162,8 @@ def test_action_spaces_that_are_not_supported(space, message):
         make_vec(lambda: SpaceEnv(FLOATS, space))
 
 
-def both_routes(space: spaces.Space):
-    """The environment that acts, in our own loop and in a vector environment."""
+def directly_and_vectorized(space: spaces.Space):
+    """Yield the environment that acts, stepped directly and in a vector environment."""
     for is_vector in (False, True):
         env = SpaceEnv(FLOATS, space)
         single = functools.partial(lambda env: env, env)
@@ -170,7 +173,7 @@ def both_routes(space: spaces.Space):
 
 
 def test_discrete_actions_get_their_offset():
-    for env, envs in both_routes(spaces.Discrete(3, start=1)):
+    for env, envs in directly_and_vectorized(spaces.Discrete(3, start=1)):
         assert envs.action_spec == ActionSpec(
             kind="discrete", shape=(), dtype="int64", num_actions=3, start=1
         )
@@ -180,7 +183,7 @@ def test_discrete_actions_get_their_offset():
 
 
 def test_multi_discrete_actions_get_their_offsets():
-    for env, envs in both_routes(spaces.MultiDiscrete([2, 3], start=[5, -1])):
+    for env, envs in directly_and_vectorized(spaces.MultiDiscrete([2, 3], start=[5, -1])):
         assert envs.action_spec == ActionSpec(
             kind="multi_discrete", shape=(2,), dtype="int64", nvec=(2, 3), starts=(5, -1)
         )
@@ -190,9 +193,9 @@ def test_multi_discrete_actions_get_their_offsets():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_box_actions_are_clipped_inside(dtype):
+def test_box_actions_are_clipped_copies(dtype):
     space = spaces.Box(np.array([[-1, -2]]), np.array([[1, np.inf]]), dtype=dtype)
-    for env, envs in both_routes(space):
+    for env, envs in directly_and_vectorized(space):
         assert envs.action_spec == ActionSpec(
             kind="box", shape=(1, 2), dtype="float32", low=(-1.0, -2.0), high=(1.0, float("inf"))
         )
@@ -201,15 +204,15 @@ def test_box_actions_are_clipped_inside(dtype):
         assert action.tolist() == [[[5, -5]]]
         assert env.actions[0].tolist() == [[1, -2]]
         assert env.actions[0].dtype == dtype
-        kept = env.actions[0]
+        first_action = env.actions[0]
         envs.step(np.array([[[0.5, 9]]], np.float32))
-        assert kept.tolist() == [[1, -2]], "an environment may keep the action it got"
+        assert first_action.tolist() == [[1, -2]], "an environment may keep the action it got"
         assert env.actions[1].tolist() == [[0.5, 9]]
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 1), ()])
 def test_actions_of_the_wrong_shape(shape):
-    for _, envs in both_routes(spaces.Discrete(3)):
+    for _, envs in directly_and_vectorized(spaces.Discrete(3)):
         with pytest.raises(ShapeError, match=r"`action` must be an array of shape \(1,\), got"):
             envs.step(np.zeros(shape, np.int64))
 
@@ -226,16 +229,16 @@ def test_action_spec_survives_json():
 
 
 def test_environments_must_have_the_same_spaces():
-    made = [SpaceEnv(FLOATS), SpaceEnv(FLAT["box"])]
+    envs = [SpaceEnv(FLOATS), SpaceEnv(FLAT["box"])]
     with pytest.raises(SpaceError, match=r"observation space of environment 0.*environment 1 has"):
-        make_vec(iter(made).__next__, 2)
-    made = [SpaceEnv(FLOATS), SpaceEnv(FLOATS, spaces.Discrete(5))]
+        make_vec(iter(envs).__next__, 2)
+    envs = [SpaceEnv(FLOATS), SpaceEnv(FLOATS, spaces.Discrete(5))]
     with pytest.raises(SpaceError, match="action space of environment 0"):
-        make_vec(iter(made).__next__, 2)
+        make_vec(iter(envs).__next__, 2)
 
 
 def test_specs_need_no_gymnasium():
-    """A checkpoint is evaluated where there may be no environment library."""
+    """Checkpoints are evaluated on machines without an environment library."""
     script = (
         "import sys; sys.modules['gymnasium'] = None\n"
         "from hotloop.envs import ActionSpec, ObsSpec, make_vec\n"
@@ -244,5 +247,7 @@ def test_specs_need_no_gymnasium():
         "try: make_vec('CartPole-v1')\n"
         "except ImportError as error: print(error)\n"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "pip install 'hotloop[train]'" in run.stdout
+    process = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'hotloop[train]'" in process.stdout

@@ -1,4 +1,4 @@
-"""Every way to step environments gives the transitions that single steps give."""
+"""Every way to step environments gives the transitions of single environments."""
 
 from __future__ import annotations
 
@@ -13,45 +13,47 @@ from hotloop.types import Fragment
 from tests.envs.toy import CountingEnv, choose, episode_length, numbered
 from tests.reference.envs import reference_rollout, vector_rollout
 
-N, T = 4, 60
+NUM_ENVS, NUM_STEPS = 4, 60
 
 
-def check_against_reference(envs, num_steps: int = T, *, at_least: int) -> None:
+def check_against_reference(envs, num_steps: int = NUM_STEPS, *, at_least: int) -> None:
     transitions, episodes = vector_rollout(envs, choose, num_steps)
     envs.close()
-    for i, ours in enumerate(transitions):
-        expected, finished = reference_rollout(CountingEnv(i), i, choose, len(ours))
-        assert ours == expected
-        assert len(ours) >= at_least
-        ended = [episode for episode in episodes if episode.env == i]
-        assert ended == finished
-        assert {t.terminated + 2 * t.truncated for t in ours} == {0, 1, 2, 3}
+    for i, env_transitions in enumerate(transitions):
+        expected, expected_episodes = reference_rollout(
+            CountingEnv(i), i, choose, len(env_transitions)
+        )
+        assert env_transitions == expected
+        assert len(env_transitions) >= at_least
+        env_episodes = [episode for episode in episodes if episode.env == i]
+        assert env_episodes == expected_episodes
+        assert {t.terminated + 2 * t.truncated for t in env_transitions} == {0, 1, 2, 3}
 
 
 def sync(mode: AutoresetMode, **kwargs):
     return lambda: SyncVectorEnv(
-        [lambda i=i: CountingEnv(i) for i in range(N)], autoreset_mode=mode, **kwargs
+        [lambda i=i: CountingEnv(i) for i in range(NUM_ENVS)], autoreset_mode=mode, **kwargs
     )
 
 
 class WrappedSync(gymnasium.vector.VectorWrapper):
-    """Not a bare SyncVectorEnv: its next-step resets can't be replaced by a mask."""
+    """A wrapped SyncVectorEnv, whose next-step resets cannot be replaced by a mask."""
 
 
 class PoolLike(gymnasium.vector.VectorEnv):
-    """Resets in the next step, says nothing about it, and gives the same arrays every time."""
+    """Reset in the next step without a mark, and return the same arrays every time."""
 
     def __init__(self) -> None:
-        self.envs = [CountingEnv(i) for i in range(N)]
-        self.num_envs = N
+        self.envs = [CountingEnv(i) for i in range(NUM_ENVS)]
+        self.num_envs = NUM_ENVS
         self.metadata = {}
         self.single_observation_space = CountingEnv.observation_space
         self.single_action_space = CountingEnv.action_space
-        self.observation_space = batch_space(self.single_observation_space, N)
-        self.action_space = batch_space(self.single_action_space, N)
-        self.obs = np.zeros((N, 3), np.float32)
-        self.rewards = np.zeros(N, np.float32)
-        self.flags = np.zeros((2, N), np.bool_)
+        self.observation_space = batch_space(self.single_observation_space, NUM_ENVS)
+        self.action_space = batch_space(self.single_action_space, NUM_ENVS)
+        self.obs = np.zeros((NUM_ENVS, 3), np.float32)
+        self.rewards = np.zeros(NUM_ENVS, np.float32)
+        self.flags = np.zeros((2, NUM_ENVS), np.bool_)
 
     def reset(self, *, seed=None, options=None):
         for i, env in enumerate(self.envs):
@@ -70,64 +72,66 @@ class PoolLike(gymnasium.vector.VectorEnv):
         return self.obs, self.rewards, *self.flags, {}
 
 
-def test_own_loop():
-    check_against_reference(make_vec(numbered(), N), at_least=T)
+def test_single_environments():
+    check_against_reference(make_vec(numbered(), NUM_ENVS), at_least=NUM_STEPS)
 
 
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_sync_spends_no_call_on_a_reset(mode, copy):
-    check_against_reference(make_vec(sync(mode, copy=copy), N), at_least=T)
+def test_sync_vector_env_takes_no_calls_for_resets(mode, copy):
+    check_against_reference(make_vec(sync(mode, copy=copy), NUM_ENVS), at_least=NUM_STEPS)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
 def test_wrapped_sync(mode):
-    check_against_reference(make_vec(lambda: WrappedSync(sync(mode)()), N), at_least=T)
+    check_against_reference(
+        make_vec(lambda: WrappedSync(sync(mode)()), NUM_ENVS), at_least=NUM_STEPS
+    )
 
 
-def test_wrapped_sync_next_step_marks_the_calls_spent_on_resets():
-    envs = make_vec(lambda: WrappedSync(sync(AutoresetMode.NEXT_STEP)()), N)
-    check_against_reference(envs, at_least=T // 2)
+def test_wrapped_sync_in_next_step_mode_marks_the_calls_for_resets():
+    envs = make_vec(lambda: WrappedSync(sync(AutoresetMode.NEXT_STEP)()), NUM_ENVS)
+    check_against_reference(envs, at_least=NUM_STEPS // 2)
 
 
 def test_pool_like():
-    check_against_reference(make_vec(PoolLike, N), at_least=T // 2)
+    check_against_reference(make_vec(PoolLike, NUM_ENVS), at_least=NUM_STEPS // 2)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_async(mode):
-    makers = [lambda i=i: CountingEnv(i) for i in range(N)]
-    envs = make_vec(lambda: AsyncVectorEnv(makers, autoreset_mode=mode), N)
+    makers = [lambda i=i: CountingEnv(i) for i in range(NUM_ENVS)]
+    envs = make_vec(lambda: AsyncVectorEnv(makers, autoreset_mode=mode), NUM_ENVS)
     check_against_reference(envs, 20, at_least=20)
 
 
 class Negated(gymnasium.vector.VectorWrapper):
-    """Transforms observations, the last ones of an episode too."""
+    """Negate observations, including final ones."""
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
         return -obs, info
 
     def step(self, actions):
-        obs, *rest, info = self.env.step(actions)
+        obs, *outputs, info = self.env.step(actions)
         for i in np.flatnonzero(info.get("_final_obs", [])):
             info["final_obs"][i] = -info["final_obs"][i]
-        return -obs, *rest, info
+        return -obs, *outputs, info
 
 
 def test_same_step_takes_final_obs_from_the_outermost_wrapper():
-    envs = make_vec(lambda: Negated(sync(AutoresetMode.SAME_STEP)()), N)
-    transitions, _ = vector_rollout(envs, lambda obs: choose(-obs), T)
-    for i, ours in enumerate(transitions):
-        expected, _ = reference_rollout(CountingEnv(i), i, choose, T)
-        assert [[-x for x in t.next_obs] for t in ours] == [t.next_obs for t in expected]
+    envs = make_vec(lambda: Negated(sync(AutoresetMode.SAME_STEP)()), NUM_ENVS)
+    transitions, _ = vector_rollout(envs, lambda obs: choose(-obs), NUM_STEPS)
+    for i, env_transitions in enumerate(transitions):
+        expected, _ = reference_rollout(CountingEnv(i), i, choose, NUM_STEPS)
+        assert [[-x for x in t.next_obs] for t in env_transitions] == [t.next_obs for t in expected]
 
 
-def test_next_step_row_of_a_reset():
-    envs = make_vec(PoolLike, N)
+def test_reset_row_in_next_step_mode():
+    envs = make_vec(PoolLike, NUM_ENVS)
     obs = envs.reset()
     result = envs.step(choose(obs))
-    length_is_1 = [episode_length(i, 0) == 1 for i in range(N)]
+    length_is_1 = [episode_length(i, 0) == 1 for i in range(NUM_ENVS)]
     assert length_is_1 == [True, False, False, False]
     assert (result.terminated | result.truncated).tolist() == length_is_1
     assert result.valid.all()
@@ -140,10 +144,15 @@ def test_next_step_row_of_a_reset():
     assert not result.truncated[0]
 
 
-def test_own_loop_writes_into_the_fragment():
-    envs = make_vec(numbered(), N)
+def test_steps_are_written_into_the_fragment():
+    envs = make_vec(numbered(), NUM_ENVS)
     fragment = Fragment.allocate(
-        T, N, obs_shape=(3,), obs_dtype="float32", action_shape=(), action_dtype="int64"
+        NUM_STEPS,
+        NUM_ENVS,
+        obs_shape=(3,),
+        obs_dtype="float32",
+        action_shape=(),
+        action_dtype="int64",
     )
     fragment.terminated[:] = True
     fragment.valid[:] = False
@@ -153,8 +162,8 @@ def test_own_loop_writes_into_the_fragment():
         fragment.action[t] = choose(fragment.obs[t])
         assert envs.step(fragment.action[t], arrays) is arrays
     assert fragment.valid.all()
-    for i in range(N):
-        expected, _ = reference_rollout(CountingEnv(i), i, choose, T)
+    for i in range(NUM_ENVS):
+        expected, _ = reference_rollout(CountingEnv(i), i, choose, NUM_STEPS)
         assert fragment.obs[:, i].tolist() == [t.obs for t in expected]
         assert fragment.next_obs[:, i].tolist() == [t.next_obs for t in expected]
         assert fragment.terminated[:, i].tolist() == [t.terminated for t in expected]
@@ -162,8 +171,8 @@ def test_own_loop_writes_into_the_fragment():
         np.testing.assert_array_equal(fragment.reward[:, i], [t.reward for t in expected])
 
 
-def test_time_limit_is_gymnasiums():
-    """The loop counts the steps itself where `TimeLimit` is the outermost wrapper."""
+def test_time_limit_matches_gymnasiums():
+    """hotloop counts the steps itself where `TimeLimit` is the outermost wrapper."""
     lengths = []
     for limit in (1, 3, 1000):
         envs = make_vec("CartPole-v1", 2, env_kwargs={"max_episode_steps": limit}, seed=5)
@@ -196,10 +205,10 @@ def test_time_limits_with_resets_in_between():
     envs.reset()
     for _ in range(9):
         envs.step(np.zeros(2, np.int64))
-    # Both are number 0: 1, 3, 5, 2 and 4 steps in episodes 0 … 5, cut at 3, and 1 is abandoned.
+    # Both have number 0. Episodes are truncated at 3 steps, and episode 1 is abandoned.
     assert [episode_length(0, episode) for episode in range(6)] == [1, 3, 5, 2, 4, 1]
-    ended = [(episode.episode, episode.length) for episode in envs.pop_episodes()]
-    assert ended == [(0, 1)] * 2 + [(2, 3)] * 2 + [(3, 2)] * 2 + [(4, 3)] * 2 + [(5, 1)] * 2
+    lengths = [(episode.episode, episode.length) for episode in envs.pop_episodes()]
+    assert lengths == [(0, 1)] * 2 + [(2, 3)] * 2 + [(3, 2)] * 2 + [(4, 3)] * 2 + [(5, 1)] * 2
 
 
 def test_episode_returns_are_summed_in_float64():
@@ -219,16 +228,16 @@ def test_episode_returns_are_summed_in_float64():
         assert envs.pop_episodes() == []
 
 
-def test_reset_returns_a_fresh_array_and_abandons_episodes():
+def test_reset_returns_a_new_array_and_abandons_episodes():
     envs = make_vec(numbered(), 2)
     first = envs.reset()
-    kept = first.copy()
+    first_copy = first.copy()
     envs.step(np.zeros(2, np.int64))
     second = envs.reset()
-    np.testing.assert_array_equal(first, kept)
-    # Environment 0 has ended episode 0 after one step; environment 1 was in the middle of its own.
+    np.testing.assert_array_equal(first, first_copy)
+    # Environment 0 has ended episode 0 after one step; environment 1 was in the middle of it.
     assert second.tolist() == [[0, 2, 0], [1, 1, 0]]
-    assert [(e.env, e.length) for e in envs.pop_episodes()] == [(0, 1)]
+    assert [(episode.env, episode.length) for episode in envs.pop_episodes()] == [(0, 1)]
 
 
 def test_half_cheetah_is_cast_to_float32():
@@ -257,12 +266,12 @@ def test_envpool_cart_pole():
     physics = gymnasium.make("CartPole-v1").unwrapped
     rng = np.random.default_rng(0)
     obs = envs.reset()
-    was_ended = np.zeros(3, np.bool_)
-    num_ended = 0
+    was_done = np.zeros(3, np.bool_)
+    num_done = 0
     for _ in range(200):
         action = rng.integers(0, 2, 3)
         result = envs.step(action)
-        np.testing.assert_array_equal(result.valid, ~was_ended)
+        np.testing.assert_array_equal(result.valid, ~was_done)
         for i in range(3):
             if not result.valid[i]:
                 assert np.abs(result.obs[i]).max() <= 0.05
@@ -273,11 +282,11 @@ def test_envpool_cart_pole():
             expected, _, terminated, _, _ = physics.step(int(action[i]))
             np.testing.assert_allclose(result.next_obs[i], expected, atol=1e-5)
             assert result.terminated[i] == terminated
-            num_ended += terminated
-        was_ended = result.terminated | result.truncated
+            num_done += terminated
+        was_done = result.terminated | result.truncated
         obs = result.obs.copy()
     episodes = envs.pop_episodes()
-    assert num_ended == len(episodes) > 10
+    assert num_done == len(episodes) > 10
     assert all(episode.undiscounted_return == episode.length for episode in episodes)
     envs.close()
     envs.close()

@@ -1,6 +1,6 @@
-"""Environments whose every transition is known beforehand, and some that fail on purpose.
+"""Environments with predictable transitions, and some that fail on purpose.
 
-As a module it also registers `ToyCounting-v0`, so that `module:Id` has something to import.
+Importing the module registers `ToyCounting-v0`, so that `module:Id` has something to import.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from gymnasium import spaces
 
 
 class CountingEnv(gymnasium.Env):
-    """Observes (number, episode, step); the lengths and ends of its episodes follow from these.
+    """Observe (number, episode, step), which determine the lengths and ends of episodes.
 
-    An episode has `episode_length(number, episode)` steps. Its end is a termination, a truncation
-    or both, in turns.
+    An episode has `episode_length(number, episode)` steps. It ends alternately by termination,
+    truncation or both.
     """
 
     observation_space = spaces.Box(-1e6, 1e6, (3,), np.float32)
@@ -55,17 +55,17 @@ class CountingEnv(gymnasium.Env):
 
 
 def episode_length(number: int, episode: int) -> int:
-    """1 … 5 steps."""
+    """Return a length of 1 … 5 steps."""
     return 1 + (3 * number + 2 * episode) % 5
 
 
 def choose(obs: np.ndarray) -> np.ndarray:
-    """An action for each row, a function of what the row observes."""
+    """Return an action for each row, computed from the observation."""
     return (obs @ np.array([1, 2, 1], np.float32)).astype(np.int64) % 3
 
 
 def numbered(first: int = 0) -> Callable[..., CountingEnv]:
-    """A factory whose environments are numbered from `first`."""
+    """Return a factory whose environments are numbered from `first`."""
     numbers = itertools.count(first)
 
     def make(**kwargs: Any) -> CountingEnv:
@@ -75,7 +75,7 @@ def numbered(first: int = 0) -> Callable[..., CountingEnv]:
 
 
 def counting(**kwargs: Any) -> CountingEnv:
-    """For `module:factory`."""
+    """Return a counting environment (a factory for `module:factory`)."""
     return CountingEnv(**kwargs)
 
 
@@ -83,14 +83,14 @@ NOT_A_FACTORY = 3
 
 
 class FailingEnv(gymnasium.Env):
-    """Moves nowhere for `at` steps of every episode, then steps the way that `failure` says.
+    """Stay in place for `at` steps of every episode, then fail as `failure` names.
 
     Args:
         failure: "raise", "nan", "inf", "shape", "broadcast", "dtype", "ragged", "list", "four",
             "none", "reward_none", "reward_array", "reward_text" or "reward_nan"; or "reset_raise",
             "reset_nan", "reset_inf", "reset_shape" or "reset_bare", from the second reset on.
-        at: which step fails, from 0.
-        episode_length: steps before an episode is truncated.
+        at: the step that fails, from 0.
+        episode_length: number of steps until truncation.
     """
 
     observation_space = spaces.Box(-10, 10, (4,), np.float32)
@@ -150,12 +150,12 @@ class FailingEnv(gymnasium.Env):
 
 
 def raising(at: int = 3) -> FailingEnv:
-    """Raises at step `at`."""
+    """Return an environment that raises at step `at`."""
     return FailingEnv("raise", at)
 
 
 class SpaceEnv(gymnasium.Env):
-    """Observes samples of a space, and remembers them and the actions that it gets."""
+    """Observe samples of a space, and record observations and actions."""
 
     def __init__(self, obs_space: spaces.Space, action_space: spaces.Space | None = None) -> None:
         self.observation_space = obs_space

@@ -1,4 +1,4 @@
-"""Commands one after the other in one process, and what each of them said."""
+"""Run several commands in one process and store their output."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TOO_LONG_S = 40
 
 
 class TookTooLong(BaseException):
-    """A command hung; no `except Exception` is to catch it."""
+    """A command hung. `except Exception` must not catch it."""
 
 
-def run_all(commands: list[list[str]], told: str) -> int:
-    """Run commands; write a list of [exit code, standard output, standard error] to `told`.
+def run_all(commands: list[list[str]], path: str) -> int:
+    """Run commands; write [exit code, standard output, standard error] of each to a JSON file.
 
-    An exit code of None is a command that took too long.
+    The exit code is None if a command took too long.
     """
     from hotloop.cli import main
 
@@ -47,6 +47,6 @@ def run_all(commands: list[list[str]], told: str) -> int:
             finally:
                 signal.alarm(0)
         results.append((code, out.getvalue(), err.getvalue()))
-        # Also if the next one brings the process down.
-        Path(told).write_text(json.dumps(results))
+        # Write after each command, in case the next one ends the process.
+        Path(path).write_text(json.dumps(results))
     return 0

@@ -1,4 +1,4 @@
-"""Fixtures of the fault suite, and the table of what was tried."""
+"""Fixtures of the fault suite, and its table of results."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.forks import Forks
-from tests.faults.trials import KINDS, SCALE, SEED, Tally, succeeded
+from tests.faults.trials import KINDS, SCALE, SEED, Tally, check_success
 
 _TALLIES = pytest.StashKey[list[Tally]]()
 
@@ -25,68 +25,68 @@ def pytest_terminal_summary(terminalreporter, config):
     terminalreporter.section("faults")
     write(f"seed {SEED} (HOTLOOP_FAULTS_SEED), {SCALE:g} × the usual trials (HOTLOOP_FAULTS_SCALE)")
     write("")
-    width = max(len(tally.what) for tally in tallies)
-    write(f"{'what was tried':{width}}  trials  ended well  of these")
+    width = max(len(tally.name) for tally in tallies)
+    write(f"{'fault':{width}}  trials  passed  notes")
     for tally in tallies:
         notes = ", ".join(f"{count} {note}" for note, count in sorted(tally.notes.items()))
-        line = f"{tally.what:{width}}  {tally.num_trials:6,}  {tally.num_well:10,}  {notes}"
+        line = f"{tally.name:{width}}  {tally.num_trials:6,}  {tally.num_passed:6,}  {notes}"
         write(line.rstrip(), red=bool(tally.failures))
     write("")
-    num_trials, num_well = sum(t.num_trials for t in tallies), sum(t.num_well for t in tallies)
-    write(f"{num_well:,} of {num_trials:,} trials ended well")
+    num_trials, num_passed = sum(t.num_trials for t in tallies), sum(t.num_passed for t in tallies)
+    write(f"{num_passed:,} of {num_trials:,} trials passed")
 
 
 @pytest.fixture
 def tally(request):
-    """Makes what counts the trials of one group."""
+    """Return a function that makes the tally of a group of trials."""
 
-    def make(what):
-        made = Tally(what)
-        request.config.stash[_TALLIES].append(made)
-        return made
+    def make(name):
+        tally = Tally(name)
+        request.config.stash[_TALLIES].append(tally)
+        return tally
 
     return make
 
 
 @pytest.fixture(scope="session")
 def state_home(tmp_path_factory):
-    """Where the user's key lies: not in the tester's own home."""
+    """Directory of the user's key, outside of the home directory."""
     return tmp_path_factory.mktemp("state")
 
 
 @pytest.fixture(scope="session")
 def forks(state_home):
-    """Starts trials."""
-    # A socket's path must be short, which pytest's own directories are not.
+    """Process that starts trials."""
+    # A socket's path must be short. Those of pytest's directories are too long.
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
-    made = Forks(folder, {"XDG_STATE_HOME": str(state_home)})
-    yield made
-    made.close()
+    forks = Forks(folder, {"XDG_STATE_HOME": str(state_home)})
+    yield forks
+    forks.close()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def reference(forks, tmp_path_factory):
-    """Gives the run of a training that nothing happened to."""
-    made = {}
+    """Return a function that returns the run of an undisturbed training."""
+    runs = {}
 
-    def give(kind):
-        if kind not in made:
-            made[kind] = tmp_path_factory.mktemp("reference") / kind
-            ended = forks.run(*KINDS[kind], "--run-dir", made[kind], timeout_s=180.0)
-            succeeded(ended, "train")
-        return made[kind]
+    def get_run(kind):
+        if kind not in runs:
+            runs[kind] = tmp_path_factory.mktemp("reference") / kind
+            result = forks.run(*KINDS[kind], "--run-dir", runs[kind], timeout_s=180.0)
+            check_success(result, "train")
+        return runs[kind]
 
-    return give
+    return get_run
 
 
 @pytest.fixture
 def mounts(tmp_path):
-    """Mounts small file systems; skips where that is not allowed."""
+    """Return a function that mounts small file systems. It skips if mounting is not allowed."""
     mounted = []
 
     def mount(target, *options):
-        """`mount(target, "-t", "tmpfs", …)`, where `target` is made."""
+        """Mount at `target`, which is created: `mount(target, "-t", "tmpfs", …)`."""
         target.mkdir(parents=True, exist_ok=True)
         done = subprocess.run(["mount", *options, str(target)], capture_output=True, text=True)
         if done.returncode != 0:

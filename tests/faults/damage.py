@@ -1,4 +1,4 @@
-"""Ways to damage a file: bytes, what JSON says, and what stands in its place."""
+"""Ways to damage a file: its bytes, its JSON values, or the kind of file."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ def flip(content: bytes, rng: random.Random) -> bytes:
 
 
 def cut(content: bytes, rng: random.Random) -> bytes:
-    """Keep a part of it, or nothing."""
+    """Keep only the beginning, or nothing."""
     return content[: rng.randrange(len(content))]
 
 
 def zero(content: bytes, rng: random.Random) -> bytes:
-    """Zero a block, as a disk does that lost one."""
+    """Zero a block, like a disk that lost one."""
     size = min(len(content), rng.choice([1, 16, 512, 4096]))
     first = rng.randrange(len(content) - size + 1)
     return content[:first] + bytes(size) + content[first + size :]
 
 
 def insert(content: bytes, rng: random.Random) -> bytes:
-    """Put random bytes in between: mostly no UTF-8."""
+    """Insert random bytes, which are rarely UTF-8."""
     first = rng.randrange(len(content))
     return content[:first] + rng.randbytes(rng.choice([1, 2, 40])) + content[first:]
 
 
 def space(content: bytes, rng: random.Random) -> bytes:
-    """Turn one space into a tab, if there is one: JSON stays as it was."""
+    """Turn one space into a tab, if there is one. JSON stays equivalent."""
     places = [i for i, byte in enumerate(content) if byte == ord(" ")]
     if not places:
         return flip(content, rng)
@@ -57,8 +57,7 @@ BYTES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 # --- JSON -----------------------------------------------------------------------------------------
 
-# Each stands in the text as it is here. Large numbers that a user might mean are left out: a run of
-# 10¹² steps is none that is damaged.
+# JSON texts of values. Large numbers that a user might mean are left out: 10¹² steps are valid.
 VALUES = [
     *("Infinity", "-Infinity", "NaN", "1e999", "-1e999", "1e308", "1e-320", "-1", "0", "1", "0.5"),
     *("9" * 5000, "-" + "9" * 5000, str(10**30), "9223372036854775808", "null", "true", "false"),
@@ -90,46 +89,46 @@ _HERE = "hotloop-faults-here"
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield what leads to each value in a document, itself excepted."""
+    """Yield the path of each value within a document."""
     items = value.items() if isinstance(value, dict) else []
     if isinstance(value, list):
         items = list(enumerate(value))
-    for key, one in items:
+    for key, item in items:
         yield (*path, key)
-        yield from _paths(one, (*path, key))
+        yield from _paths(item, (*path, key))
 
 
 def change_json(text: str, rng: random.Random) -> str:
-    """Put another value in the place of one, or leave it out, or say it twice."""
+    """Replace a value, remove it, or repeat its key."""
     document = json.loads(text)
     paths = list(_paths(document))
-    *way, last = rng.choice(paths)
+    *parents, last = rng.choice(paths)
     holder = document
-    for key in way:
+    for key in parents:
         holder = holder[key]
-    how = rng.choice(["another value", "another value", "another value", "missing", "twice"])
-    if how == "missing":
+    change = rng.choice(["another value", "another value", "another value", "missing", "twice"])
+    if change == "missing":
         del holder[last]
         return json.dumps(document)
     value = rng.choice(VALUES)
-    if how == "twice" and isinstance(holder, dict):
+    if change == "twice" and isinstance(holder, dict):
         holder[_HERE] = 0
         return json.dumps(document).replace(f'"{_HERE}": 0', f"{json.dumps(last)}: {value}")
     holder[last] = _HERE
     return json.dumps(document).replace(f'"{_HERE}"', value)
 
 
-# --- what is no file ------------------------------------------------------------------------------
+# --- other kinds of files -------------------------------------------------------------------------
 
 
 def _socket(path: Path) -> None:
-    # By a short name: a socket's path has a limit.
-    before = os.getcwd()
+    # Use a short name: a socket's path has a limit.
+    cwd = os.getcwd()
     os.chdir(path.parent)
     try:
         socket.socket(socket.AF_UNIX).bind(path.name)
     finally:
-        os.chdir(before)
+        os.chdir(cwd)
 
 
 INSTEAD: dict[str, Callable[[Path], Any]] = {
@@ -144,7 +143,7 @@ INSTEAD: dict[str, Callable[[Path], Any]] = {
 
 
 def damage(path: Path, rng: random.Random) -> str:
-    """Damage a file of JSON, or of lines of JSON; return how, in a few words."""
+    """Damage a file of JSON or of lines of JSON; return a short description."""
     how = rng.choice(["bytes", "JSON", "JSON", "JSON", "whole", "instead"])
     content = path.read_bytes()
     if how == "bytes":
@@ -165,14 +164,14 @@ def damage(path: Path, rng: random.Random) -> str:
         return "JSON"
     lines = content.decode().splitlines()
     number = rng.randrange(len(lines))
-    what = rng.choice(["changed", "changed", "changed", "replaced", "repeated", "swapped"])
-    if what == "changed":
+    line_change = rng.choice(["changed", "changed", "changed", "replaced", "repeated", "swapped"])
+    if line_change == "changed":
         lines[number] = change_json(lines[number], rng)
-    elif what == "replaced":
+    elif line_change == "replaced":
         lines[number] = rng.choice(VALUES)
-    elif what == "repeated":
+    elif line_change == "repeated":
         lines.insert(rng.randrange(len(lines)), lines[number])
     else:
         rng.shuffle(lines)
     path.write_text("\n".join(lines) + "\n")
-    return f"line {what}"
+    return f"line {line_change}"

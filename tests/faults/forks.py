@@ -1,8 +1,8 @@
-"""Processes of the command that start at once, and may be made to die at a chosen place.
+"""Processes of the `hotloop` command that start quickly and can die at a chosen operation.
 
 Importing torch takes seconds, and there are hundreds of trials. So one process, the parent, imports
-what the command needs; each trial is a child that it forks, which does from there on what a process
-of its own would do. `python -m tests.faults.forks SOCKET` is the parent.
+all modules of the command and forks a child for each trial. `python -m tests.faults.forks SOCKET`
+runs the parent.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# In the environment of every process that a trial starts.
+# Environment variable of every process that a trial starts.
 MARK = "HOTLOOP_FAULTS_MARK"
-# What a child may not do without: a link to /dev/zero must not take the machine's memory.
+# Memory limit of a child: reading a link to /dev/zero must not take the machine's memory.
 MEMORY_BYTES = 12 << 30
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a process ended.
+class ProcessResult:
+    """Exit code and output of a process.
 
     Attributes:
-        code: its exit code; minus the signal's number, if one ended it; None: it took too long.
-        out: its standard output.
-        err: its standard error.
+        code: Exit code, minus the signal's number if a signal ended it, or None after a timeout.
+        out: Standard output.
+        err: Standard error.
     """
 
     code: int | None
@@ -43,8 +43,8 @@ class Ended:
     err: str
 
     @property
-    def told(self) -> str:
-        """Its code and the end of what it said, in one line."""
+    def summary(self) -> str:
+        """The exit code and the end of standard error, in one line."""
         code = "took too long" if self.code is None else f"exit code {self.code}"
         return f"{code}: {' | '.join(self.err.strip().splitlines()[-3:])[-400:]}"
 
@@ -53,7 +53,7 @@ class Child:
     """A trial's process.
 
     Attributes:
-        pid: its number.
+        pid: Process ID.
     """
 
     def __init__(self, connection: socket.socket, folder: Path) -> None:
@@ -62,8 +62,8 @@ class Child:
         self._folder = folder
         self.pid = int(self._answers.readline())
 
-    def wait(self, timeout_s: float = 90.0) -> Ended:
-        """Wait for its end; it is killed after `timeout_s`."""
+    def wait(self, timeout_s: float = 90.0) -> ProcessResult:
+        """Wait for its end, and kill it after `timeout_s`."""
         self._connection.settimeout(timeout_s)
         code: int | None = None
         try:
@@ -75,15 +75,15 @@ class Child:
         self._answers.close()
         self._connection.close()
         out, err = ((self._folder / x).read_text(errors="replace") for x in ("out", "err"))
-        return Ended(code, out, err)
+        return ProcessResult(code, out, err)
 
 
 class Forks:
-    """The parent, as those who want trials see it.
+    """Starts the parent and requests trials from it.
 
     Args:
-        folder: for its socket, and for what the trials print.
-        environment: of the trials, beside the process's own.
+        folder: Directory of the socket and of the trials' output.
+        environment: Additional environment variables of the trials.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
@@ -94,20 +94,20 @@ class Forks:
         self._parent = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE
         )
-        until = time.monotonic() + 120.0
+        deadline = time.monotonic() + 120.0
         while not self._path.exists():
             assert self._parent.poll() is None, "the parent of the trials died"
-            assert time.monotonic() < until, "the parent of the trials does not begin"
+            assert time.monotonic() < deadline, "the parent of the trials does not start"
             time.sleep(0.02)
 
     def start(self, target: str, *args: Any, **options: Any) -> Child:
         """Call a function in a child.
 
         Args:
-            target: the function, `module:name`; what it returns is the exit code.
-            args: its arguments, as JSON holds them.
-            options: `cwd`, `env` (what is added to its environment), `die` (arguments of
-                `die_at`), `is_stopped` (it waits for SIGCONT before it begins).
+            target: Function `module:name` that returns the exit code.
+            args: Arguments of the function, as JSON values.
+            options: `cwd`, `env` (additional environment variables), `die` (arguments of `die_at`),
+                `is_stopped` (wait for SIGCONT before the start).
         """
         self._count += 1
         folder = self._folder / f"{self._count:05}"
@@ -119,11 +119,11 @@ class Forks:
         return Child(connection, folder)
 
     def command(self, *args: Any, **options: Any) -> Child:
-        """Start `hotloop` with these arguments; options as of `start`."""
+        """Start `hotloop` with these arguments and the options of `start`."""
         return self.start("tests.faults.forks:command", [str(arg) for arg in args], **options)
 
-    def run(self, *args: Any, timeout_s: float = 90.0, **options: Any) -> Ended:
-        """Run `hotloop` with these arguments to its end."""
+    def run(self, *args: Any, timeout_s: float = 90.0, **options: Any) -> ProcessResult:
+        """Run `hotloop` with these arguments and wait for its end."""
         return self.command(*args, **options).wait(timeout_s)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Forks:
 
 
 def command(args: list[str]) -> int:
-    """The command line, as `hotloop` calls it."""
+    """Run the command line as `hotloop` does."""
     from hotloop.cli import main
 
     sys.argv = ["hotloop", *args]
@@ -151,12 +151,12 @@ _CHANGES = {
 
 
 def die_at(number: int, roots: list[str], count_to: str | None = None) -> None:
-    """Let this process kill itself before its `number`th operation on files beneath `roots`.
+    """Let this process kill itself before its `number`th operation on files below `roots`.
 
     Args:
-        number: from 1; 0: never.
-        roots: directories, absolute.
-        count_to: a file that is told how many operations there were, one byte each.
+        number: From 1, or 0 for never.
+        roots: Absolute directories.
+        count_to: File that gets one byte per operation.
     """
     count = 0
     counter = None if count_to is None else os.open(count_to, os.O_CREAT | os.O_WRONLY)
@@ -168,7 +168,7 @@ def die_at(number: int, roots: list[str], count_to: str | None = None) -> None:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         nonlocal count
-        # Removing a tree goes by descriptors of its folders, and tells no paths.
+        # Removing a tree uses descriptors of its directories, without paths.
         by_descriptor = event in ("os.remove", "os.rmdir") and args[1] != -1
         if event not in _CHANGES or not (by_descriptor or any(map(is_within, args[:2]))):
             return
@@ -182,7 +182,7 @@ def die_at(number: int, roots: list[str], count_to: str | None = None) -> None:
 
 
 def _child(request: dict[str, Any]) -> int:
-    """Become what the request asks for, and do it."""
+    """Set up this child for a request, and run it."""
     folder = request["folder"]
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
@@ -201,7 +201,7 @@ def _child(request: dict[str, Any]) -> int:
 
 
 def _keep(connection: socket.socket) -> None:
-    """Start one child, and tell its number and how it ended."""
+    """Start one child, and send its process ID and exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     request = json.loads(connection.makefile("r").readline())
     pid = os.fork()
@@ -216,7 +216,7 @@ def _keep(connection: socket.socket) -> None:
 
 
 def _serve(path: str) -> None:
-    """Fork whoever asks, until nobody is there to ask."""
+    """Fork a child for each connection, until standard input closes."""
     import gc
     import select
 
@@ -242,7 +242,7 @@ def _serve(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path + ".begins")
     listener.listen(64)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that keep children
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the keepers
     os.rename(path + ".begins", path)
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
@@ -256,5 +256,5 @@ def _serve(path: str) -> None:
 
 
 if __name__ == "__main__":
-    # By its own name, so that children find this very module.
+    # Imported by name, so that children find this very module.
     importlib.import_module("tests.faults.forks")._serve(sys.argv[1])

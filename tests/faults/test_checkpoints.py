@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged: none is taken for whole, and one that is whole is named."""
+"""Damaged checkpoints: none is accepted, and the error names an intact one."""
 
 import random
 import shutil
@@ -12,72 +12,74 @@ from tests.faults.damage import BYTES, space
 from tests.faults.trials import (
     KINDS,
     Failed,
-    chooser,
-    is_same,
-    said_in_a_sentence,
-    succeeded,
-    times,
+    check_error_message,
+    check_same_run,
+    check_success,
+    make_rng,
+    scale,
 )
 
 faults = pytest.mark.faults
-WAYS = {**BYTES, "space": space}
-_LOADS = ("load", "load_policy")
+DAMAGES = {**BYTES, "space": space}
+_LOADERS = ("load", "load_policy")
 
 
 def _bits(arrays):
     return {name: (x.dtype, x.shape, np.asarray(x).tobytes()) for name, x in arrays.items()}
 
 
-def _loaded(run, load):
-    """What a checkpoint gives, in a form that can be compared."""
+def _load(run, load):
+    """Load a checkpoint in a form that can be compared."""
     checkpoints = RunDirectory.open(run).checkpoints
     if load == "load":
         checkpoint = checkpoints.load()
         network, snapshot, state = checkpoint.network, checkpoint.snapshot, checkpoint.state
         arrays = _bits(checkpoint.arrays())
     else:
-        made, snapshot, state = checkpoints.load_policy()
-        network, arrays = made.to_json(), {}
+        network_object, snapshot, state = checkpoints.load_policy()
+        network, arrays = network_object.to_json(), {}
     scale = snapshot.obs_scale
-    told = None if scale is None else (_bits({"m": scale.mean, "s": scale.std}), scale.clip)
-    return network, snapshot.version, _bits(snapshot.params), told, state, arrays
+    scale_bits = None if scale is None else (_bits({"m": scale.mean, "s": scale.std}), scale.clip)
+    return network, snapshot.version, _bits(snapshot.params), scale_bits, state, arrays
 
 
-def _damaged(source, target, seed):
-    """Damage a file of the last checkpoint, at times of the two last ones; check what is told."""
+def _damage_and_load(source, target, seed):
+    """Damage a file of the last checkpoints; check the errors of loading."""
     rng = random.Random(seed)
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("timing", "*.png"))
     steps = sorted((target / "checkpoints").glob("step-*"))
     name = rng.choice(["policy.safetensors", "learner.safetensors", "state.json", "state.json"])
-    how = rng.choice(list(WAYS))
+    damage = rng.choice(list(DAMAGES))
     num_damaged = rng.choice([1, 1, 2, len(steps)])
     for step in steps[-num_damaged:]:
         content = (step / name).read_bytes()
-        changed = WAYS[how](content, rng)
+        changed = DAMAGES[damage](content, rng)
         while changed == content:
             changed = BYTES["flip"](content, rng)
         (step / name).write_bytes(changed)
     note = None
-    for load in _LOADS:
+    for load in _LOADERS:
         try:
-            found = _loaded(target, load)
+            loaded = _load(target, load)
         except CheckpointError as error:
-            told = str(error)
-            if "cut short or damaged" not in told:
-                raise Failed(f"{how} of {name}, {load}: {told[:300]}") from None
-            # Where two are damaged by spaces alone, the second is whole nevertheless.
-            whole = [x.name for x in steps[:-num_damaged]][-1:]
-            if whole and how != "space" and whole[0] not in told:
+            message = str(error)
+            if "cut short or damaged" not in message:
+                raise Failed(f"{damage} of {name}, {load}: {message[:300]}") from None
+            # Checkpoints that are damaged by spaces alone are still intact.
+            intact = [x.name for x in steps[:-num_damaged]][-1:]
+            if intact and damage != "space" and intact[0] not in message:
                 raise Failed(
-                    f"{how} of {name}, {load}: {whole[0]} is whole, {told[:300]}"
+                    f"{damage} of {name}, {load}: {intact[0]} is intact, {message[:300]}"
                 ) from None
-            if not whole and how != "space" and "step-" in told.partition("):")[2]:
-                raise Failed(f"{how} of {name}, {load}: none is whole, {told[:300]}") from None
+            if not intact and damage != "space" and "step-" in message.partition("):")[2]:
+                raise Failed(
+                    f"{damage} of {name}, {load}: none is intact, {message[:300]}"
+                ) from None
         except Exception as error:
-            raise Failed(f"{how} of {name}, {load}: {type(error).__name__}: {error}") from None
+            raise Failed(f"{damage} of {name}, {load}: {type(error).__name__}: {error}") from None
         else:
-            if found != _loaded(source, load):
-                raise Failed(f"{how} of {name}, {load}: it was used as if it were whole")
+            if loaded != _load(source, load):
+                raise Failed(f"{damage} of {name}, {load}: it was loaded as if it were intact")
             is_unread = load == "load_policy" and name == "learner.safetensors"
             note = note if is_unread else "as if undamaged"
     shutil.rmtree(target)
@@ -87,7 +89,9 @@ def _damaged(source, target, seed):
 def test_a_few_damaged_checkpoints(reference, tally, tmp_path):
     run = reference("plain")
     tally("a few damaged checkpoints").run(
-        lambda seed: _damaged(run, tmp_path / str(seed), seed), range(times(40)), jobs=1
+        lambda seed: _damage_and_load(run, tmp_path / str(seed), seed),
+        range(scale(40)),
+        jobs=1,
     )
 
 
@@ -95,10 +99,10 @@ def test_a_few_damaged_checkpoints(reference, tally, tmp_path):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "count"), [("plain", 200), ("replay", 40)])
 def test_damaged_checkpoints(reference, tally, tmp_path, kind, count):
-    run, first = reference(kind), chooser(f"checkpoints {kind}").randrange(10**6)
+    run, first = reference(kind), make_rng(f"checkpoints {kind}").randrange(10**6)
     tally(f"damaged checkpoints, {kind}").run(
-        lambda seed: _damaged(run, tmp_path / str(seed), seed),
-        range(first, first + times(count)),
+        lambda seed: _damage_and_load(run, tmp_path / str(seed), seed),
+        range(first, first + scale(count)),
         jobs=1,
     )
 
@@ -106,38 +110,38 @@ def test_damaged_checkpoints(reference, tally, tmp_path, kind, count):
 @faults
 @pytest.mark.timeout(600)
 def test_damaged_replay_buffers(forks, reference, tally, tmp_path):
-    """They are read by `resume` alone."""
+    """Only `resume` reads them."""
     source, more = reference("replay"), ["--total-timesteps", 700]
-    theirs = tmp_path / "undamaged"
-    shutil.copytree(source, theirs, symlinks=True)
-    succeeded(forks.run("resume", theirs, *more), "resume")
+    undamaged = tmp_path / "undamaged"
+    shutil.copytree(source, undamaged, symlinks=True)
+    check_success(forks.run("resume", undamaged, *more), "resume")
 
     def trial(seed):
         rng, run = random.Random(f"replay {seed}"), tmp_path / str(seed)
         shutil.copytree(source, run, symlinks=True)
         path = run / "checkpoints" / "last" / "replay.zip"
-        how, change = rng.choice(list(BYTES.items()))
+        damage, change = rng.choice(list(BYTES.items()))
         content = path.read_bytes()
         changed = change(content, rng)
         path.write_bytes(changed)
-        ended = forks.run("resume", run, *more)
-        if ended.code == 0:
-            succeeded(ended, "resume")
-            is_same(run, theirs)
+        result = forks.run("resume", run, *more)
+        if result.code == 0:
+            check_success(result, "resume")
+            check_same_run(run, undamaged)
             note = "as if undamaged"
         else:
-            said_in_a_sentence(ended)
-            if not any(x in ended.err for x in ("cut short", "damaged")):
-                raise Failed(f"{how}: {ended.told}")
+            check_error_message(result)
+            if not any(x in result.err for x in ("cut short", "damaged")):
+                raise Failed(f"{damage}: {result.summary}")
             note = None
         shutil.rmtree(run)
         return note
 
-    tally("damaged replay buffers").run(trial, range(times(24)))
+    tally("damaged replay buffers").run(trial, range(scale(24)))
 
 
-def test_checkpoints_are_where_these_look(reference):
-    """So that none of the above is about files that are not there."""
+def test_the_damaged_files_exist(reference):
+    """Check that the files that the tests damage exist."""
     run = reference("plain")
     assert KINDS["plain"][-1] == "128"
     steps = sorted((run / "checkpoints").glob("step-*"))

@@ -1,4 +1,4 @@
-"""Clocks that jump: what is learned does not depend on them."""
+"""Clocks that jump: the learned weights do not depend on them."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.forks import ROOT, Ended
-from tests.faults.trials import KINDS, is_same, succeeded, times
+from tests.faults.forks import ROOT, ProcessResult
+from tests.faults.trials import KINDS, check_same_run, check_success, scale
 
 faults = pytest.mark.faults
 _CLOCKS = Path(__file__).parent / "clocks"
@@ -27,8 +27,8 @@ _CLOCKS = Path(__file__).parent / "clocks"
     ],
 )
 def test_clocks_that_jump(reference, state_home, tally, tmp_path, clock, kind, count):
-    """Processes of their own, in which the clocks jump before anything is imported."""
-    theirs = reference(kind)
+    """Train in new processes, in which the clocks jump before any import."""
+    undisturbed = reference(kind)
 
     def trial(seed):
         run = tmp_path / str(seed)
@@ -50,7 +50,7 @@ def test_clocks_that_jump(reference, state_home, tally, tmp_path, clock, kind, c
             text=True,
             timeout=120.0,
         )
-        succeeded(Ended(done.returncode, done.stdout, done.stderr), "train")
-        is_same(run, theirs)
+        check_success(ProcessResult(done.returncode, done.stdout, done.stderr), "train")
+        check_same_run(run, undisturbed)
 
-    tally(f"{clock.replace(',', ' and ')} clocks that jump, {kind}").run(trial, range(times(count)))
+    tally(f"{clock.replace(',', ' and ')} clocks that jump, {kind}").run(trial, range(scale(count)))

@@ -1,4 +1,4 @@
-"""Damaged configurations, states and metrics: every command says so in a sentence, or copes."""
+"""Damaged configurations, states and metrics: commands report them in a sentence, or succeed."""
 
 import contextlib
 import json
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.damage import damage
-from tests.faults.forks import Ended
-from tests.faults.trials import KINDS, Failed, said_in_a_sentence, succeeded, times
+from tests.faults.forks import ProcessResult
+from tests.faults.trials import KINDS, Failed, check_error_message, check_success, scale
 
 faults = pytest.mark.faults
 FILES = {
@@ -24,7 +24,7 @@ FILES = {
 
 @pytest.fixture
 def runs(forks, reference, tmp_path):
-    """A directory of two good runs and one that is unfinished, which gets damaged."""
+    """Directory with two good runs and an unfinished one, which gets damaged."""
     folder = tmp_path / "runs"
     folder.mkdir()
     for name in ("good", "also-good"):
@@ -35,8 +35,8 @@ def runs(forks, reference, tmp_path):
     return folder
 
 
-def copied(source, target):
-    """A copy of a run; the recording, which is large and which nobody changes, is linked."""
+def copy_run(source, target):
+    """Copy a run. The large recording, which does not change, is linked."""
     shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("timing"))
     (target / "timing").mkdir()
     for path in (source / "timing").iterdir():
@@ -45,14 +45,14 @@ def copied(source, target):
 
 
 def seal(path):
-    """Give a state the digest that whoever changes it on purpose would give it."""
+    """Update the digest of a state, as a deliberate change would."""
     from hotloop.runs import checkpoints
 
     if not path.is_file():
         return
-    with contextlib.suppress(Exception):  # it is no state at all
+    with contextlib.suppress(Exception):  # the file holds no state
         state = json.loads(path.read_text())
-        state["digest"] = checkpoints._digest_of_state(state)
+        state["digest"] = checkpoints._state_digest(state)
         path.write_text(json.dumps(state))
 
 
@@ -60,15 +60,15 @@ def _refuse(constant):
     raise ValueError(f"no JSON: {constant}")
 
 
-def _lists(ended, folder):
-    """Check that `runs --json` tells of all runs, and of the good ones as good.
+def _check_list(result, folder):
+    """Check that `runs --json` lists all runs, and the good ones as finished.
 
     Raises:
-        Failed: it does not.
+        Failed: It does not.
     """
-    succeeded(ended, "runs")
+    check_success(result, "runs")
     try:
-        rows = {Path(x["path"]).name: x for x in json.loads(ended.out, parse_constant=_refuse)}
+        rows = {Path(x["path"]).name: x for x in json.loads(result.out, parse_constant=_refuse)}
     except ValueError as error:
         raise Failed(f"runs --json: {error}") from None
     if any(rows.get(name, {}).get("status") != "finished" for name in ("good", "also-good")):
@@ -78,18 +78,18 @@ def _lists(ended, folder):
         raise Failed("runs does not list it")
 
 
-def _fuzzed(forks, runs, tmp_path, file, seed):
+def _fuzz(forks, runs, tmp_path, file, seed):
     """Damage a file of a run, list the runs, and run one more command."""
     rng = random.Random(f"{file} {seed}")
     folder = tmp_path / f"{file.replace(' ', '-')}-{seed}"
     folder.mkdir()
     for run in ("good", "also-good"):
         (folder / run).symlink_to(runs / run)
-    victim = copied(runs / "victim", folder / "victim")
-    how = damage(victim / FILES[file], rng)
+    victim = copy_run(runs / "victim", folder / "victim")
+    damage_name = damage(victim / FILES[file], rng)
     if file.endswith("digest"):
         seal(victim / FILES[file])
-    further = {
+    candidates = {
         "eval": ["eval", victim, "--episodes", 1],
         "eval of an older one": ["eval", victim, "--episodes", 1, "--checkpoint", "best"],
         "resume": ["resume", victim, "--total-timesteps", 1536],
@@ -100,34 +100,34 @@ def _fuzzed(forks, runs, tmp_path, file, seed):
         "export": ["export", victim, "--format", "numpy", "--output", folder / "export"],
         "runs": ["runs", folder],
     }
-    # Each damage with each command at some time.
-    command = list(further)[rng.randrange(len(further))]
-    commands = [["runs", folder, "--json"], further[command]]
-    told = folder / "told.json"
-    asked = [[str(arg) for arg in one] for one in commands]
-    child = forks.start("tests.faults.commands:run_all", asked, str(told))
-    ended = child.wait(120.0)
-    results = [Ended(*one) for one in json.loads(told.read_text())] if told.exists() else []
-    for name, one in zip(("runs --json", command), results, strict=False):
+    # Over many seeds, each kind of damage meets each command.
+    command = list(candidates)[rng.randrange(len(candidates))]
+    commands = [["runs", folder, "--json"], candidates[command]]
+    path = folder / "results.json"
+    arguments = [[str(arg) for arg in command] for command in commands]
+    child = forks.start("tests.faults.commands:run_all", arguments, str(path))
+    process_result = child.wait(120.0)
+    results = [ProcessResult(*x) for x in json.loads(path.read_text())] if path.exists() else []
+    for name, result in zip(("runs --json", command), results, strict=False):
         try:
             if name == "runs --json":
-                _lists(one, folder)
-            elif one.code != 0:
-                said_in_a_sentence(one)
+                _check_list(result, folder)
+            elif result.code != 0:
+                check_error_message(result)
             else:
-                succeeded(one, name)
+                check_success(result, name)
         except Failed as failed:
-            raise Failed(f"{how}, then {name}: {failed}") from None
-    if len(results) < len(commands) or ended.code != 0:
-        raise Failed(f"{how}, then {command}: the process ended, {ended.told}")
+            raise Failed(f"{damage_name}, then {name}: {failed}") from None
+    if len(results) < len(commands) or process_result.code != 0:
+        raise Failed(f"{damage_name}, then {command}: the process ended, {process_result.summary}")
     shutil.rmtree(folder)
-    return "told" if results[1].code else "coped with"
+    return "reported" if results[1].code else "no error"
 
 
 @pytest.mark.parametrize("file", ["config.json"])
 def test_a_few_damaged_files(forks, runs, tally, tmp_path, file):
     tally(f"a few damaged {file}").run(
-        lambda seed: _fuzzed(forks, runs, tmp_path, file, seed), range(times(12))
+        lambda seed: _fuzz(forks, runs, tmp_path, file, seed), range(scale(12))
     )
 
 
@@ -136,5 +136,5 @@ def test_a_few_damaged_files(forks, runs, tally, tmp_path, file):
 @pytest.mark.parametrize("file", list(FILES))
 def test_damaged_files(forks, runs, tally, tmp_path, file):
     tally(f"damaged {file}").run(
-        lambda seed: _fuzzed(forks, runs, tmp_path, file, seed), range(100, 100 + times(250))
+        lambda seed: _fuzz(forks, runs, tmp_path, file, seed), range(100, 100 + scale(250))
     )

@@ -1,4 +1,4 @@
-"""Learners that are killed: whatever moment it is, `resume` ends as if nothing had happened."""
+"""Learners that are killed at any moment: `resume` ends like an undisturbed run."""
 
 import os
 import random
@@ -15,19 +15,19 @@ from tests.faults.forks import ROOT
 from tests.faults.trials import (
     KINDS,
     Failed,
-    chooser,
+    check_ended,
+    check_success,
     finish,
     has_begun,
     kill,
-    left_behind,
-    succeeded,
-    times,
+    make_rng,
+    scale,
     wait_until,
     workers_of,
 )
 
 faults = pytest.mark.faults
-# What changes files, as the kernel calls it.
+# System calls that change files.
 _CHANGES = (
     "write,pwrite64,writev,rename,renameat,renameat2,unlink,unlinkat,rmdir,symlink,symlinkat,mkdir,"
     "mkdirat,fsync,fdatasync,ftruncate,fallocate,copy_file_range,sendfile"
@@ -36,47 +36,47 @@ _CHANGES = (
 
 @pytest.fixture
 def operations(forks, tmp_path):
-    """Gives how many operations on files a training makes, its user's key included."""
+    """Return a function that counts a training's operations on files, including the user's key."""
 
     def count(kind):
         folder = tmp_path / "count"
         home = folder / "state"
         home.mkdir(parents=True)
-        run, told = folder / "run", folder / "operations"
-        die = [0, [str(run), str(home)], str(told)]
+        run, counter = folder / "run", folder / "operations"
+        die = [0, [str(run), str(home)], str(counter)]
         env = {"XDG_STATE_HOME": str(home)}
-        succeeded(forks.run(*KINDS[kind], "--run-dir", run, die=die, env=env), "train")
+        check_success(forks.run(*KINDS[kind], "--run-dir", run, die=die, env=env), "train")
         shutil.rmtree(folder / "run")
-        return told.stat().st_size
+        return counter.stat().st_size
 
     return count
 
 
-def _killed_at_an_operation(forks, folder, kind, reference, number):
+def _kill_at_operation(forks, folder, kind, reference, number):
     """Kill a training before its `number`th operation on files, and resume it."""
     home = folder / "state"
     home.mkdir(parents=True)
     run, env = folder / "run", {"XDG_STATE_HOME": str(home)}
     die = [number, [str(run), str(home)]]
-    ended = forks.run(*KINDS[kind], "--run-dir", run, die=die, env=env)
-    if ended.code not in (0, -signal.SIGKILL):
-        raise Failed(f"train: {ended.told}")
+    result = forks.run(*KINDS[kind], "--run-dir", run, die=die, env=env)
+    if result.code not in (0, -signal.SIGKILL):
+        raise Failed(f"train: {result.summary}")
     note = finish(forks, run, reference, env=env)
     shutil.rmtree(folder)
-    return note if ended.code else "ended before it was killed"
+    return note if result.code else "ended before it was killed"
 
 
-def _spread(number, count, rng):
-    """`number` places of 1 … `count`, one in each of as many equal parts."""
+def _choose_spread(number, count, rng):
+    """Divide 1 … `count` into `number` equal parts, and choose a place in each."""
     return [1 + int((k + rng.random()) * count / number) for k in range(number)]
 
 
 def test_killed_between_two_operations_on_files(forks, reference, operations, tally, tmp_path):
-    """Some of them: all others are marked `faults`."""
-    theirs = reference("plain")
-    places = _spread(times(5), operations("plain"), chooser("a few operations"))
+    """Try a few operations. All others are marked `faults`."""
+    undisturbed = reference("plain")
+    places = _choose_spread(scale(5), operations("plain"), make_rng("a few operations"))
     tally("a few kills between operations on files").run(
-        lambda n: _killed_at_an_operation(forks, tmp_path / str(n), "plain", theirs, n), places
+        lambda n: _kill_at_operation(forks, tmp_path / str(n), "plain", undisturbed, n), places
     )
 
 
@@ -84,23 +84,23 @@ def test_killed_between_two_operations_on_files(forks, reference, operations, ta
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "number"), [("plain", 40), ("evaluated", 30), ("replay", 20)])
 def test_killed_at_an_operation(forks, reference, operations, tally, tmp_path, kind, number):
-    theirs = reference(kind)
-    places = _spread(times(number), operations(kind), chooser(f"operations {kind}"))
+    undisturbed = reference(kind)
+    places = _choose_spread(scale(number), operations(kind), make_rng(f"operations {kind}"))
     tally(f"kill between operations on files, {kind}").run(
-        lambda n: _killed_at_an_operation(forks, tmp_path / str(n), kind, theirs, n), set(places)
+        lambda n: _kill_at_operation(forks, tmp_path / str(n), kind, undisturbed, n), set(places)
     )
 
 
 @faults
 @pytest.mark.timeout(900)
 def test_killed_in_a_system_call(forks, reference, tally, tmp_path):
-    """Also within what a library writes, and within the removal of a tree."""
+    """Kill also within writes of libraries, and while a tree is removed."""
     if shutil.which("strace") is None:
         pytest.skip("there is no strace here")
-    theirs = reference("plain")
+    undisturbed = reference("plain")
 
     def trace(folder, *options):
-        """Train, traced; return how it ended."""
+        """Train under strace; return the result."""
         child = forks.command(*KINDS["plain"], "--run-dir", folder / "run", is_stopped=True)
         wait_until(lambda: _status(child.pid, "State").startswith("T"))
         command = ["strace", "-f", "-qq", "-o", str(folder / "trace"), "-p", str(child.pid)]
@@ -110,15 +110,15 @@ def test_killed_in_a_system_call(forks, reference, tally, tmp_path):
             kill(child.pid)
             pytest.skip("tracing is not allowed here")
         os.kill(child.pid, signal.SIGCONT)
-        ended = child.wait()
+        result = child.wait()
         tracer.wait()
-        return ended
+        return result
 
     folder = tmp_path / "count"
     folder.mkdir()
-    succeeded(trace(folder), "train")
+    check_success(trace(folder), "train")
     lines = (folder / "trace").read_text().splitlines()
-    # Calls are counted by thread and by name; those of the first thread are nearly all.
+    # Calls are counted by thread and name. Nearly all are of the first thread.
     main = lines[0].split()[0]
     names = re.findall(rf"^{main} +(\w+)\(", "\n".join(lines), re.MULTILINE)
     calls = [(name, names[: k + 1].count(name)) for k, name in enumerate(names)]
@@ -127,19 +127,19 @@ def test_killed_in_a_system_call(forks, reference, tally, tmp_path):
         name, number = call
         folder = tmp_path / f"{name}-{number}"
         folder.mkdir()
-        ended = trace(folder, "-e", f"inject={name}:signal=KILL:when={number}")
-        if ended.code not in (0, -signal.SIGKILL):
-            raise Failed(f"train: {ended.told}")
-        note = finish(forks, folder / "run", theirs)
+        result = trace(folder, "-e", f"inject={name}:signal=KILL:when={number}")
+        if result.code not in (0, -signal.SIGKILL):
+            raise Failed(f"train: {result.summary}")
+        note = finish(forks, folder / "run", undisturbed)
         shutil.rmtree(folder)
-        return note if ended.code else "ended before it was killed"
+        return note if result.code else "ended before it was killed"
 
-    places = _spread(times(40), len(calls), chooser("system calls"))
+    places = _choose_spread(scale(40), len(calls), make_rng("system calls"))
     tally("kill in a system call that writes").run(trial, [calls[k - 1] for k in set(places)])
 
 
 def _status(pid, field):
-    """What the kernel tells of a process."""
+    """Return a field of /proc/PID/status."""
     with open(f"/proc/{pid}/status") as file:
         return next(x.split(":")[1].strip() for x in file if x.startswith(f"{field}:"))
 
@@ -148,11 +148,11 @@ def _status(pid, field):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "number"), [("long", 40), ("evaluated", 15), ("workers", 20)])
 def test_killed_at_a_time(forks, reference, tally, tmp_path, kind, number):
-    """At any time between its start and its end; its workers must end too."""
-    theirs = reference(kind)
-    began = time.monotonic()
-    succeeded(forks.run(*KINDS[kind], "--run-dir", tmp_path / "timed"), "train")
-    duration_s = time.monotonic() - began
+    """Kill at any time between start and end. The workers must end too."""
+    undisturbed = reference(kind)
+    start = time.monotonic()
+    check_success(forks.run(*KINDS[kind], "--run-dir", tmp_path / "timed"), "train")
+    duration_s = time.monotonic() - start
 
     def trial(share):
         folder = tmp_path / f"{share:.4f}"
@@ -160,13 +160,13 @@ def test_killed_at_a_time(forks, reference, tally, tmp_path, kind, number):
         time.sleep(share * duration_s)
         workers = workers_of(child.pid)
         kill(child.pid)
-        ended = child.wait()
-        left_behind(workers)
-        note = finish(forks, folder, theirs)
-        return note if ended.code else "ended before it was killed"
+        result = child.wait()
+        check_ended(workers)
+        note = finish(forks, folder, undisturbed)
+        return note if result.code else "ended before it was killed"
 
-    rng = chooser(f"times {kind}")
-    count = times(number)
+    rng = make_rng(f"times {kind}")
+    count = scale(number)
     places = [round((k + rng.random()) / count, 4) for k in range(count)]
     tally(f"kill at any time, {kind}").run(trial, places)
 
@@ -174,8 +174,8 @@ def test_killed_at_a_time(forks, reference, tally, tmp_path, kind, number):
 @faults
 @pytest.mark.timeout(900)
 def test_killed_again_and_again(forks, reference, tally, tmp_path):
-    """Four times, `resume` included."""
-    theirs = reference("evaluated")
+    """Kill four times, `resume` included."""
+    undisturbed = reference("evaluated")
 
     def trial(seed):
         rng, run = random.Random(seed), tmp_path / str(seed)
@@ -184,18 +184,18 @@ def test_killed_again_and_again(forks, reference, tally, tmp_path):
         for _ in range(3):
             if has_begun(run):
                 forks.run("resume", run, die=[rng.randrange(1, 90), [str(run)]])
-        return finish(forks, run, theirs)
+        return finish(forks, run, undisturbed)
 
-    rng = chooser("again")
-    seeds = [rng.randrange(10**6) for _ in range(times(15))]
+    rng = make_rng("again")
+    seeds = [rng.randrange(10**6) for _ in range(scale(15))]
     tally("kill four times, resume included").run(trial, seeds)
 
 
 @faults
 @pytest.mark.timeout(900)
 def test_killed_while_it_starts(forks, reference, state_home, tally, tmp_path):
-    """A process of its own, which imports everything."""
-    theirs = reference("plain")
+    """Kill a new process, also during its imports."""
+    undisturbed = reference("plain")
 
     def trial(place):
         number, delay_s = place
@@ -207,20 +207,20 @@ def test_killed_while_it_starts(forks, reference, state_home, tally, tmp_path):
         time.sleep(delay_s)
         process.kill()
         process.wait()
-        return finish(forks, run, theirs)
+        return finish(forks, run, undisturbed)
 
-    rng = chooser("starts")
+    rng = make_rng("starts")
     tally("kill a process that starts").run(
-        trial, [(k, round(rng.uniform(0.0, 8.0), 2)) for k in range(times(8))]
+        trial, [(k, round(rng.uniform(0.0, 8.0), 2)) for k in range(scale(8))]
     )
 
 
 @faults
 @pytest.mark.timeout(900)
 def test_killed_at_its_end(forks, reference, operations, tally, tmp_path):
-    """After its last checkpoint and before its end: what is left is done by `resume`."""
-    theirs, count = reference("plain"), operations("plain")
+    """Kill after the last checkpoint and before the end. `resume` does the rest."""
+    undisturbed, count = reference("plain"), operations("plain")
     tally("kill before each of the last operations").run(
-        lambda n: _killed_at_an_operation(forks, tmp_path / str(n), "plain", theirs, n),
-        range(count - times(15) + 1, count + 1),
+        lambda n: _kill_at_operation(forks, tmp_path / str(n), "plain", undisturbed, n),
+        range(count - scale(15) + 1, count + 1),
     )

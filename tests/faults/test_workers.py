@@ -1,4 +1,4 @@
-"""Workers that are killed, and workers that stand still: the training replaces them and ends."""
+"""Killed and frozen workers: the training replaces them and ends."""
 
 import json
 import random
@@ -14,17 +14,17 @@ from tests.faults.trials import (
     SAC,
     SEED,
     Failed,
-    chooser,
+    check_accounting,
+    check_ended,
+    check_success,
     inference_of,
-    is_accounted_for,
     is_alive,
     kill,
-    left_behind,
-    metrics,
+    make_rng,
     num_lines,
+    read_metrics,
+    scale,
     send,
-    succeeded,
-    times,
     wait_for_lines,
     wait_until,
     workers_of,
@@ -34,14 +34,14 @@ faults = pytest.mark.faults
 _NUM_WORKERS = 2
 _NUM_ROWS = 160  # of each environment
 
-# By schedule, or algorithm: the training, and an environment that it can be of.
+# Schedule or algorithm → the training and its environment.
 TRAININGS = {
     "barrier": ([*PPO, "--schedule", "barrier"], "CartPole-v1"),
     "variable": ([*PPO, "--schedule", "variable"], "CartPole-v1"),
     "async": ([*SAC, "--schedule", "async", "--report-interval", "50"], "Pendulum-v1"),
     "appo": ([*APPO, "--schedule", "async"], "CartPole-v1"),
 }
-# Stage → the call in which a worker dies, and which of these calls it may be.
+# Stage → the kind of call in which a worker dies, and the range of its number.
 STAGES = {
     "while it makes environments": ("make", 1, 2),
     "before its first row": ("reset", 1, 2),
@@ -52,44 +52,50 @@ STAGES = {
 }
 
 
-def _command(schedule, run, num_steps, **env_kwargs):
+def _train_command(schedule, run, num_steps, **env_kwargs):
     command, env_id = TRAININGS[schedule]
-    given = json.dumps({"env_id": env_id, **env_kwargs})
+    kwargs_json = json.dumps({"env_id": env_id, **env_kwargs})
     return [
-        *(*command, "--env-id", "tests.faults.worlds:mortal", "--env-kwargs", given),
+        *(
+            *command,
+            "--env-id",
+            "tests.faults.fatal_envs:make_env",
+            "--env-kwargs",
+            kwargs_json,
+        ),
         *("--workers", _NUM_WORKERS, "--total-timesteps", num_steps, "--run-dir", run),
     ]
 
 
-def _ends_well(ended, run, children):
-    succeeded(ended, "train")
-    left_behind(children)
-    told = is_accounted_for(run)
-    return sum(worker["restarts"] for worker in told["workers"])
+def _check_training(result, run, children):
+    check_success(result, "train")
+    check_ended(children)
+    accounting = check_accounting(run)
+    return sum(worker["restarts"] for worker in accounting["workers"])
 
 
-def _killed_in_a_call(forks, tmp_path, schedule, stage, seed):
+def _kill_in_call(forks, tmp_path, schedule, stage, seed):
     kind, first, last = STAGES[stage]
     number = random.Random(seed).randint(first, last)
     folder = tmp_path / f"{schedule}-{stage}-{seed}".replace(" ", "-")
     folder.mkdir()
     deaths = {f"{seed % _NUM_WORKERS} {kind}": number}
     run = folder / "run"
-    command = _command(schedule, run, 4 * _NUM_ROWS, directory=str(folder), deaths=deaths)
-    restarts = _ends_well(forks.run(*command), run, [])
-    (counted,) = folder.glob(f"*.{kind}")
-    if restarts == 0 and counted.stat().st_size > number:
-        raise Failed("a worker died and was replaced, but that is not told")
-    if counted.stat().st_size < number:
+    command = _train_command(schedule, run, 4 * _NUM_ROWS, directory=str(folder), deaths=deaths)
+    restarts = _check_training(forks.run(*command), run, [])
+    (count_file,) = folder.glob(f"*.{kind}")
+    if restarts == 0 and count_file.stat().st_size > number:
+        raise Failed("a worker was replaced, but the accounting does not count it")
+    if count_file.stat().st_size < number:
         return "ended before that"
     return "replaced" if restarts else "not needed any more"
 
 
 @pytest.mark.parametrize("schedule", ["barrier"])
 def test_a_worker_that_dies(forks, tally, tmp_path, schedule):
-    """In a step: the other stages and schedules are marked `faults`."""
+    """Kill workers in a step. Other stages and schedules are marked `faults`."""
     tally("a few kills of workers").run(
-        lambda seed: _killed_in_a_call(forks, tmp_path, schedule, "in a step", seed), [1, 2]
+        lambda seed: _kill_in_call(forks, tmp_path, schedule, "in a step", seed), [1, 2]
     )
 
 
@@ -97,9 +103,9 @@ def test_a_worker_that_dies(forks, tally, tmp_path, schedule):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", list(TRAININGS))
 def test_workers_that_die_in_a_call(forks, tally, tmp_path, schedule):
-    places = [(stage, seed) for stage in STAGES for seed in range(times(3))]
+    places = [(stage, seed) for stage in STAGES for seed in range(scale(3))]
     tally(f"kill a worker in a call, {schedule}").run(
-        lambda place: _killed_in_a_call(forks, tmp_path, schedule, *place), places
+        lambda place: _kill_in_call(forks, tmp_path, schedule, *place), places
     )
 
 
@@ -107,129 +113,133 @@ def test_workers_that_die_in_a_call(forks, tally, tmp_path, schedule):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", list(TRAININGS))
 def test_workers_that_die_at_a_time(forks, tally, tmp_path, schedule):
-    """From outside, from the moment that there are any to the run's end."""
+    """Kill workers from outside, at any time from their start to the run's end."""
 
     def trial(place):
         number, delay_s = place
         run = tmp_path / f"{schedule}-{number}"
-        child = forks.command(*_command(schedule, run, 4 * _NUM_ROWS, pause_s=0.005))
-        until = time.monotonic() + 10.0
-        while not workers_of(child.pid) and time.monotonic() < until:
+        child = forks.command(*_train_command(schedule, run, 4 * _NUM_ROWS, pause_s=0.005))
+        deadline = time.monotonic() + 10.0
+        while not workers_of(child.pid) and time.monotonic() < deadline:
             time.sleep(0.002)
         time.sleep(delay_s)
-        seen = workers_of(child.pid)
-        if seen:
-            send(random.Random(number).choice(seen), signal.SIGKILL)
-        restarts = _ends_well(child.wait(), run, seen)
+        pids = workers_of(child.pid)
+        if pids:
+            send(random.Random(number).choice(pids), signal.SIGKILL)
+        restarts = _check_training(child.wait(), run, pids)
         return None if restarts else "killed at its end"
 
-    rng = chooser(f"times of workers {schedule}")
-    places = [(k, round(rng.uniform(0.0, 2.5), 3)) for k in range(times(8))]
+    rng = make_rng(f"times of workers {schedule}")
+    places = [(k, round(rng.uniform(0.0, 2.5), 3)) for k in range(scale(8))]
     tally(f"kill a worker at any time, {schedule}").run(trial, places)
 
 
 @faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", list(TRAININGS))
-def test_whoever_dies_where_inference_is_central(forks, tally, tmp_path, schedule):
-    """The inference process twice, or it and a worker, or a worker alone."""
+def test_workers_and_central_inference_that_die(forks, tally, tmp_path, schedule):
+    """Kill the inference process twice, or it and a worker, or a worker alone."""
 
     def trial(number):
         rng = random.Random(f"{schedule} {number}")
         run = tmp_path / f"{schedule}-{number}"
-        command = _command(schedule, run, 4 * _NUM_ROWS, pause_s=0.005)
+        command = _train_command(schedule, run, 4 * _NUM_ROWS, pause_s=0.005)
         child = forks.command(*command, "--inference", "central")
-        seen = []
-        for who in rng.choice([(inference_of,) * 2, (inference_of, workers_of), (workers_of,)]):
-            until = time.monotonic() + 10.0
-            while not (found := who(child.pid)) and time.monotonic() < until:
+        pids = []
+        for find_pids in rng.choice(
+            [(inference_of,) * 2, (inference_of, workers_of), (workers_of,)]
+        ):
+            deadline = time.monotonic() + 10.0
+            while not (candidates := find_pids(child.pid)) and time.monotonic() < deadline:
                 time.sleep(0.002)
             time.sleep(rng.uniform(0.0, 1.5))
-            found = who(child.pid)
-            seen += workers_of(child.pid) + inference_of(child.pid)
-            if found:
-                send(rng.choice(found), signal.SIGKILL)
-        _ends_well(child.wait(), run, seen)
+            candidates = find_pids(child.pid)
+            pids += workers_of(child.pid) + inference_of(child.pid)
+            if candidates:
+                send(rng.choice(candidates), signal.SIGKILL)
+        _check_training(child.wait(), run, pids)
 
-    tally(f"kill of central inference, {schedule}").run(trial, range(times(6)))
+    tally(f"kill of central inference, {schedule}").run(trial, range(scale(6)))
 
 
 @faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("inference", ["worker", "central"])
-def test_a_killed_learner_goes_on_where_it_waits_for_nobody(forks, tally, tmp_path, inference):
-    """Its workers end at once, and what is resumed counts on from a checkpoint to the end."""
+def test_a_killed_asynchronous_learner_is_resumed(forks, tally, tmp_path, inference):
+    """Its workers end at once, and `resume` counts from a checkpoint to the end."""
 
     def trial(seed):
         rng, run = random.Random(f"{inference} {seed}"), tmp_path / f"{inference}-{seed}"
         size = 4 * 32
         total = 12 * size
         command = [*APPO, "--schedule", "async", "--workers", _NUM_WORKERS, "--run-dir", run]
-        command += ["--env-id", "tests.faults.worlds:mortal", "--inference", inference]
+        command += ["--env-id", "tests.faults.fatal_envs:make_env", "--inference", inference]
         command += ["--env-kwargs", json.dumps({"env_id": "CartPole-v1", "pause_s": 0.003})]
         command += ["--total-timesteps", total, "--checkpoint-interval", 2 * size]
         child = forks.command(*command)
         if not wait_for_lines(child.pid, run, rng.randint(1, 8)):
-            raise Failed(child.wait().told)
+            raise Failed(child.wait().summary)
         time.sleep(rng.uniform(0.0, 0.1))
-        seen = workers_of(child.pid) + inference_of(child.pid)
+        pids = workers_of(child.pid) + inference_of(child.pid)
         kill(child.pid)
         child.wait()
-        left_behind(seen)
-        _ends_well(forks.run("resume", run), run, [])
-        counted = [line["timesteps"] for line in metrics(run)]
-        if counted != list(range(size, total + 1, size)):
-            raise Failed(f"iterations end at {counted}")
-        if any(line["age_max"] > 4 for line in metrics(run)):
-            raise Failed("older than `max_policy_age`")
+        check_ended(pids)
+        _check_training(forks.run("resume", run), run, [])
+        timesteps = [line["timesteps"] for line in read_metrics(run)]
+        if timesteps != list(range(size, total + 1, size)):
+            raise Failed(f"iterations end at {timesteps}")
+        if any(line["age_max"] > 4 for line in read_metrics(run)):
+            raise Failed("rows were older than `max_policy_age`")
 
-    tally(f"kill a learner of appo, {inference}").run(trial, range(times(6)))
+    tally(f"kill a learner of appo, {inference}").run(trial, range(scale(6)))
 
 
 @faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("inference", ["worker", "central"])
 def test_a_hundred_kills_in_one_run(forks, tally, tmp_path, inference):
-    """Of workers and the inference process, one after another, while it waits for nobody."""
-    num_kills = times(100)
+    """Kill workers and the inference process one after another, without a barrier."""
+    num_kills = scale(100)
 
     def trial(seed):
         rng, run = random.Random(f"{inference} {seed}"), tmp_path / f"{inference}-{seed}"
-        # More than there is time for: it ends by an interrupt.
-        command = _command("appo", run, 10**7, pause_s=0.001)
+        # More steps than it can make: an interrupt ends it.
+        command = _train_command("appo", run, 10**7, pause_s=0.001)
         command += ["--inference", inference, "--max-failures", 10 * num_kills]
         child = forks.command(*command)
-        seen: dict[int, float] = {}  # since when
+        first_seen: dict[int, float] = {}  # process ID → first seen
 
-        def at_work():
-            """Who has had time to start: three starts in a row that fail are the run's end."""
+        def started_processes():
+            """Return processes that have started: three failed starts in a row end the run."""
             now = time.monotonic()
             for pid in workers_of(child.pid) + inference_of(child.pid):
-                seen.setdefault(pid, now)
-            return [pid for pid, since in seen.items() if now > since + 2.5 and is_alive(pid)]
+                first_seen.setdefault(pid, now)
+            return [pid for pid, start in first_seen.items() if now > start + 2.5 and is_alive(pid)]
 
         for _ in range(num_kills):
-            found = wait_until(at_work)
-            if not found:
-                raise Failed(child.wait().told)
-            send(rng.choice(found), signal.SIGKILL)
+            pids = wait_until(started_processes)
+            if not pids:
+                raise Failed(child.wait().summary)
+            send(rng.choice(pids), signal.SIGKILL)
             time.sleep(rng.uniform(0.0, 0.4))
         lines = num_lines(run)
         if not wait_for_lines(child.pid, run, lines + 2):
-            raise Failed(f"it did not go on: {child.wait().told}")
+            raise Failed(f"it did not continue: {child.wait().summary}")
         send(child.pid, signal.SIGINT)
-        ended = child.wait(120.0)
-        if ended.code != 130:
-            raise Failed(ended.told)
-        left_behind(seen)
-        told = is_accounted_for(run)
-        # What the iteration that was interrupted had taken counts as trained.
-        if not 0 <= told["trained"] - metrics(run)[-1]["timesteps"] <= 4 * 32:
-            raise Failed(f"{told['trained']} trained, not {metrics(run)[-1]['timesteps']}")
-        if sum(worker["restarts"] for worker in told["workers"]) < num_kills // 2:
-            raise Failed(f"replacements are not counted: {told['workers']}")
-        if told["policy_age_max"] > 4:
-            raise Failed(f"experience was {told['policy_age_max']} versions old")
+        result = child.wait(120.0)
+        if result.code != 130:
+            raise Failed(result.summary)
+        check_ended(first_seen)
+        accounting = check_accounting(run)
+        # Rows of the interrupted iteration count as trained.
+        if not 0 <= accounting["trained"] - read_metrics(run)[-1]["timesteps"] <= 4 * 32:
+            raise Failed(
+                f"{accounting['trained']} trained, not {read_metrics(run)[-1]['timesteps']}"
+            )
+        if sum(worker["restarts"] for worker in accounting["workers"]) < num_kills // 2:
+            raise Failed(f"replacements are not counted: {accounting['workers']}")
+        if accounting["policy_age_max"] > 4:
+            raise Failed(f"experience was {accounting['policy_age_max']} versions old")
 
     tally(f"{num_kills} kills in a run, {inference}").run(trial, [SEED])
 
@@ -238,46 +248,46 @@ def test_a_hundred_kills_in_one_run(forks, tally, tmp_path, inference):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", list(TRAININGS))
 def test_workers_that_freeze(forks, tally, tmp_path, schedule):
-    """A stopped process neither ends nor says a word."""
+    """A stopped process neither ends nor reports an error."""
 
     def trial(seed):
         rng, run = random.Random(f"{schedule} {seed}"), tmp_path / f"{schedule}-{seed}"
-        # Some seconds beyond the limit, also where the other worker does all of it.
+        # Some seconds beyond the limit, even if the other worker does all steps.
         rows = 1000 if schedule in ("async", "appo") else 2 * _NUM_ROWS
-        command = _command(schedule, run, 2 * rows, pause_s=0.005)
+        command = _train_command(schedule, run, 2 * rows, pause_s=0.005)
         child = forks.command(*command, "--num-envs", 2, "--step-timeout-s", 2)
         if not wait_for_lines(child.pid, run, rng.randint(1, 3)):
-            raise Failed(child.wait().told)
+            raise Failed(child.wait().summary)
         time.sleep(rng.uniform(0.0, 0.1))
-        seen = workers_of(child.pid)
-        frozen = rng.choice(seen)
+        pids = workers_of(child.pid)
+        frozen = rng.choice(pids)
         send(frozen, signal.SIGSTOP)
-        ended = child.wait(120.0)
+        result = child.wait(120.0)
         was_replaced = not is_alive(frozen)
         send(frozen, signal.SIGKILL)
-        restarts = _ends_well(ended, run, seen)
+        restarts = _check_training(result, run, pids)
         if not restarts or not was_replaced:
-            raise Failed("it ended without another worker in the frozen one's place")
+            raise Failed("the frozen worker was not replaced")
 
-    count = times(8 if schedule == "barrier" else 6)
+    count = scale(8 if schedule == "barrier" else 6)
     tally(f"freeze a worker, {schedule}").run(trial, range(count), jobs=4)
 
 
 @faults
 @pytest.mark.timeout(300)
 def test_a_learner_that_freezes(forks, tally, tmp_path):
-    """Whoever stops it for longer than a step may take does not make its workers guilty."""
+    """A learner that is stopped for longer than the step timeout does not blame its workers."""
 
     def trial(seed):
         rng, run = random.Random(seed), Path(tmp_path / str(seed))
-        command = _command("barrier", run, 4 * 2 * _NUM_ROWS, pause_s=0.002)
+        command = _train_command("barrier", run, 4 * 2 * _NUM_ROWS, pause_s=0.002)
         child = forks.command(*command, "--step-timeout-s", 1)
         if not wait_for_lines(child.pid, run, rng.randint(1, 3)):
-            raise Failed(child.wait().told)
+            raise Failed(child.wait().summary)
         send(child.pid, signal.SIGSTOP)
         time.sleep(3.0)
         send(child.pid, signal.SIGCONT)
-        if _ends_well(child.wait(), run, []):
-            raise Failed("workers were replaced that had done nothing")
+        if _check_training(child.wait(), run, []):
+            raise Failed("workers were replaced without a reason")
 
-    tally("freeze the learner").run(trial, range(times(4)), jobs=4)
+    tally("freeze the learner").run(trial, range(scale(4)), jobs=4)

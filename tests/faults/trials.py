@@ -1,4 +1,4 @@
-"""Trials: how many, where, how they are counted, and what it means that one ended well."""
+"""Trials: their number and places, tallies, and checks of their results."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 
 from safetensors.numpy import load_file
 
-from tests.faults.forks import Ended, Forks
+from tests.faults.forks import Forks, ProcessResult
 
 SEED = int(os.environ.get("HOTLOOP_FAULTS_SEED", "1"))
 SCALE = float(os.environ.get("HOTLOOP_FAULTS_SCALE", "1"))
 JOBS = len(os.sched_getaffinity(0))
 LONG_S = 60.0
-# That a worker and the inference process run.
-_PROGRAM, _INFERENCE = b"hotloop.rollouts.workers.worker", b"hotloop.rollouts.inference.program"
+# Modules in the command lines of a worker and of the inference process.
+_WORKER, _INFERENCE = b"hotloop.rollouts.workers.worker", b"hotloop.rollouts.inference.server"
 
 Place = TypeVar("Place")
 
@@ -38,7 +38,7 @@ SAC = ["train", "sac", *_SMALL, "--learning-starts", "64", "--batch-size", "32"]
 SAC += ["--buffer-size", "1000", "--update-to-data", "0.1"]
 PENDULUM = [*SAC, "--env-id", "Pendulum-v1"]
 
-# Trainings of which each has many checkpoints.
+# Trainings with many checkpoints each.
 KINDS = {
     "plain": [*CARTPOLE, "--total-timesteps", "1536", "--checkpoint-interval", "128"],
     "long": [*CARTPOLE, "--total-timesteps", "6144", "--checkpoint-interval", "256"],
@@ -58,50 +58,50 @@ KINDS = {
 
 
 class Failed(Exception):
-    """A trial that did not end well, in one line."""
+    """A failed trial, described in one line."""
 
 
-def times(number: int) -> int:
-    """How many trials, where `number` are usual."""
+def scale(number: int) -> int:
+    """Scale a usual number of trials by HOTLOOP_FAULTS_SCALE."""
     return max(1, round(number * SCALE))
 
 
-def chooser(what: str) -> random.Random:
-    """What chooses the places of a group of trials: the same ones for the same seed."""
-    return random.Random(f"{SEED} {what}")
+def make_rng(name: str) -> random.Random:
+    """Return the generator that chooses the places of a group of trials."""
+    return random.Random(f"{SEED} {name}")
 
 
 class Tally:
     """Counts the trials of one group.
 
     Args:
-        what: is tried, in a few words.
+        name: Short description of the fault.
     """
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.num_trials = 0
         self.notes: Counter[str] = Counter()
         self.failures: list[str] = []
         self._lock = threading.Lock()
 
     @property
-    def num_well(self) -> int:
-        """How many ended well."""
+    def num_passed(self) -> int:
+        """Number of passed trials."""
         return self.num_trials - len(self.failures)
 
     def run(
         self, trial: Callable[[Place], str | None], places: Iterable[Place], jobs: int = JOBS
     ) -> None:
-        """Make a trial at each place, some at a time, and count them.
+        """Run a trial at each place, several at a time, and count them.
 
         Args:
-            trial: makes one, and returns a word where it ended well, but in another way than most.
-            places: where.
-            jobs: how many at a time.
+            trial: Runs one trial, and may return a note about an unusual result.
+            places: Argument of each trial.
+            jobs: Number of trials at a time.
 
         Raises:
-            AssertionError: not all ended well.
+            AssertionError: A trial failed.
         """
 
         def attempt(place: Place) -> None:
@@ -122,117 +122,122 @@ class Tally:
         self.check()
 
     def check(self) -> None:
-        """Raise an AssertionError where not all ended well."""
-        told = "\n".join(f"  {failure}" for failure in self.failures[:25])
-        assert not self.failures, f"{len(self.failures)} of {self.num_trials} trials:\n{told}"
+        """Raise an AssertionError if a trial failed."""
+        failures = "\n".join(f"  {failure}" for failure in self.failures[:25])
+        assert not self.failures, f"{len(self.failures)} of {self.num_trials} trials:\n{failures}"
 
 
-# --- what a process says --------------------------------------------------------------------------
+# --- results of processes -------------------------------------------------------------------------
 
 _BUG = re.compile(r"Traceback \(most recent|--debug shows the traceback|panicked at|Fatal Python")
 
 
-def said_in_a_sentence(ended: Ended) -> None:
-    """Check that a process failed as it should: no traceback, a sentence, exit code 1 or 2.
+def check_error_message(result: ProcessResult) -> None:
+    """Check that a process failed with a sentence, exit code 1 or 2 and no traceback.
 
     Raises:
-        Failed: it did not.
+        Failed: It did not.
     """
-    errors = [x for x in ended.err.splitlines() if x.startswith("hotloop: ")]
+    errors = [x for x in result.err.splitlines() if x.startswith("hotloop: ")]
     errors = [x for x in errors if not x.startswith("hotloop: warning: ")]
-    if ended.code not in (1, 2) or _BUG.search(ended.err) or not errors:
-        raise Failed(f"no sentence, {ended.told}")
-    if len(ended.err) > 6000:
-        raise Failed(f"{len(ended.err)} characters on standard error")
+    if result.code not in (1, 2) or _BUG.search(result.err) or not errors:
+        raise Failed(f"no sentence, {result.summary}")
+    if len(result.err) > 6000:
+        raise Failed(f"{len(result.err)} characters on standard error")
 
 
-def succeeded(ended: Ended, what: str) -> None:
-    """Check that a process did what it was to do, in silence or in sentences.
+def check_success(result: ProcessResult, command: str) -> None:
+    """Check that a process ended with exit code 0 and without a traceback.
 
     Raises:
-        Failed: it did not.
+        Failed: It did not.
     """
-    if ended.code != 0 or _BUG.search(ended.err):
-        raise Failed(f"{what}: {ended.told}")
+    if result.code != 0 or _BUG.search(result.err):
+        raise Failed(f"{command}: {result.summary}")
 
 
-# --- what a run is --------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
-def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics, without its times."""
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of a run's metrics, without times."""
     lines = [json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if not k.endswith("_s")} for line in lines]
 
 
-def is_same(run: Path, reference: Path) -> None:
-    """Check that a run has the last checkpoint and the metrics of another one, bit for bit.
+def check_same_run(run: Path, reference: Path) -> None:
+    """Check that two runs have bitwise the same last checkpoint and metrics.
 
     Raises:
-        Failed: something differs.
+        Failed: They differ.
     """
     for name in ("policy", "learner"):
-        ours, theirs = (
+        actual, expected = (
             load_file(x / "checkpoints" / "last" / f"{name}.safetensors") for x in (run, reference)
         )
-        different = [x for x in theirs if x not in ours or ours[x].tobytes() != theirs[x].tobytes()]
-        if different or ours.keys() != theirs.keys():
+        different = [
+            x for x in expected if x not in actual or actual[x].tobytes() != expected[x].tobytes()
+        ]
+        if different or actual.keys() != expected.keys():
             raise Failed(f"{name}.safetensors differs in {', '.join(different)}")
-    if metrics(run) != metrics(reference):
+    if read_metrics(run) != read_metrics(reference):
         raise Failed("metrics.jsonl differs")
 
 
 def has_begun(run: Path) -> bool:
-    """Whether a killed training had come to be a run."""
+    """Return whether a killed training had stored its configuration."""
     return (run / "config.json").exists()
 
 
 def finish(forks: Forks, run: Path, reference: Path, **options: Any) -> str | None:
-    """Resume a run and check that it ends as if nothing had happened.
+    """Resume a run and check that it ends like an undisturbed one.
 
     Returns:
-        A note where there was nothing to be resumed yet.
+        A note if there was no run to resume yet.
 
     Raises:
-        Failed: it does not.
+        Failed: It does not.
     """
-    ended = forks.run("resume", run, **options)
+    result = forks.run("resume", run, **options)
     if not has_begun(run):
-        said_in_a_sentence(ended)
+        check_error_message(result)
         return "killed before it was a run"
-    succeeded(ended, "resume")
-    is_same(run, reference)
+    check_success(result, "resume")
+    check_same_run(run, reference)
     return None
 
 
-def is_accounted_for(run: Path) -> dict[str, Any]:
-    """Check that every transition is counted once; return what is told of the run.
+def check_accounting(run: Path) -> dict[str, Any]:
+    """Check that every transition is counted once; return the accounting of the run.
 
     Raises:
-        Failed: some are missing.
+        Failed: Some are missing.
     """
-    told = json.loads((run / "accounting.json").read_text())
-    if told["collected"] != told["trained"] + sum(told["dropped"].values()) + told["in_flight"]:
-        raise Failed(f"{told['collected']} collected, but {told}")
-    return told
+    accounting = json.loads((run / "accounting.json").read_text())
+    if (
+        accounting["collected"]
+        != accounting["trained"] + sum(accounting["dropped"].values()) + accounting["in_flight"]
+    ):
+        raise Failed(f"{accounting['collected']} collected, but {accounting}")
+    return accounting
 
 
-# --- what happens meanwhile -----------------------------------------------------------------------
+# --- running processes ----------------------------------------------------------------------------
 
 
 def wait_until(condition: Callable[[], Any], timeout_s: float = LONG_S) -> Any:
-    """Look again and again until something is true, and return it; None: it took too long."""
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        found = condition()
-        if found:
-            return found
+    """Poll until the condition is true and return its value, or None after a timeout."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
         time.sleep(0.003)
     return None
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process has not ended."""
+    """Return whether a process has not ended."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in "ZX"
@@ -240,61 +245,61 @@ def is_alive(pid: int) -> bool:
 
 
 def num_lines(run: Path) -> int:
-    """How many iterations a run has told of."""
+    """Return the number of iterations in a run's metrics."""
     with contextlib.suppress(OSError):
         return (run / "metrics.jsonl").read_bytes().count(b"\n")
     return 0
 
 
 def wait_for_lines(pid: int, run: Path, number: int) -> bool:
-    """Wait until a run has told of so many iterations; False: its process ended before."""
+    """Wait for this number of iterations; return False if the process ended before."""
     wait_until(lambda: num_lines(run) >= number or not is_alive(pid))
     return is_alive(pid)
 
 
 def workers_of(pid: int) -> list[int]:
-    """The numbers of a learner's living workers."""
-    return _children_of(pid, _PROGRAM)
+    """Return the process IDs of a learner's living workers."""
+    return _children_of(pid, _WORKER)
 
 
 def inference_of(pid: int) -> list[int]:
-    """The number of its inference process, if that lives."""
+    """Return the process ID of a learner's inference process, if it lives."""
     return _children_of(pid, _INFERENCE)
 
 
 def _children_of(pid: int, program: bytes) -> list[int]:
-    found = []
+    pids = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, path.read_text().split()):
                 if program in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found += [child] if is_alive(child) else []
-    return sorted(found)
+                    pids += [child] if is_alive(child) else []
+    return sorted(pids)
 
 
-def send(pid: int, number: int) -> bool:
-    """Send a signal; False: there is nobody."""
+def send(pid: int, signal_number: int) -> bool:
+    """Send a signal; return False if there is no such process."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
+        os.kill(pid, signal_number)
         return True
     return False
 
 
 def kill(pid: int) -> bool:
-    """Kill a process; False: it has ended."""
+    """Kill a process; return False if it has ended."""
     return send(pid, signal.SIGKILL)
 
 
-def left_behind(pids: Iterable[int], timeout_s: float = 5.0) -> None:
+def check_ended(pids: Iterable[int], timeout_s: float = 5.0) -> None:
     """Check that processes end.
 
     Raises:
-        Failed: some do not.
+        Failed: Some do not.
     """
     pids = list(pids)
     wait_until(lambda: not any(map(is_alive, pids)), timeout_s)
-    left = [pid for pid in pids if is_alive(pid)]
-    for pid in left:
+    living = [pid for pid in pids if is_alive(pid)]
+    for pid in living:
         kill(pid)
-    if left:
-        raise Failed(f"{len(left)} of {len(pids)} processes were left behind")
+    if living:
+        raise Failed(f"{len(living)} of {len(pids)} processes were left behind")

@@ -1,4 +1,4 @@
-"""Statistics of fragments of tensors: those of the twin that takes arrays."""
+"""Statistics of fragments of tensors, compared with the host's normalizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = {
 
 
 def fragments(count, seed=0):
-    """The same steps as arrays and as tensors."""
+    """Yield equal steps as arrays and as tensors."""
     rng = np.random.default_rng(seed)
     for _ in range(count):
         arrays = Fragment.allocate(
@@ -37,13 +37,13 @@ def fragments(count, seed=0):
         yield arrays, SimpleNamespace(**tensors)
 
 
-def both(**options):
+def make_pair(**options):
     options = {**OPTIONS, **options}
     return Normalizer((2,), 3, **options), DeviceNormalizer((2,), 3, device=CPU, **options)
 
 
-def test_equals_the_twin_fragment_by_fragment():
-    host, device = both()
+def test_statistics_equal_the_hosts():
+    host, device = make_pair()
     for arrays, tensors in fragments(4):
         host.update(arrays)
         device.update(tensors)
@@ -57,8 +57,8 @@ def test_equals_the_twin_fragment_by_fragment():
 
 
 @pytest.mark.parametrize("name", ["normalize_obs", "normalize_reward"])
-def test_what_is_switched_off_stays_as_it_is(name):
-    _, device = both(**{name: False, "clip_obs": None, "clip_reward": None})
+def test_disabled_normalization_changes_nothing(name):
+    _, device = make_pair(**{name: False, "clip_obs": None, "clip_reward": None})
     ((_, tensors),) = fragments(1)
     device.update(tensors)
     if name == "normalize_obs":
@@ -67,25 +67,25 @@ def test_what_is_switched_off_stays_as_it_is(name):
         assert device.reward(tensors.reward) is tensors.reward
 
 
-def test_goes_on_bitwise_from_what_was_kept():
-    _, device = both()
-    _, other = both()
-    given = [tensors for _, tensors in fragments(3)]
-    device.update(given[0])
-    kept = device.kept()
-    device.update(given[1])  # which what was kept knows nothing of
-    other.load(kept())
-    other.update(given[1])
-    for one in (device, other):
-        one.restart([1])
-        one.update(given[2])
-    for name, array in device.kept()().items():
-        np.testing.assert_array_equal(other.kept()()[name], array)
+def test_snapshot_is_restored_bitwise():
+    _, device = make_pair()
+    _, other = make_pair()
+    inputs = [tensors for _, tensors in fragments(3)]
+    device.update(inputs[0])
+    snapshot = device.array_snapshot()
+    device.update(inputs[1])  # not in the snapshot
+    other.load(snapshot())
+    other.update(inputs[1])
+    for normalizer in (device, other):
+        normalizer.restart([1])
+        normalizer.update(inputs[2])
+    for name, array in device.array_snapshot()().items():
+        np.testing.assert_array_equal(other.array_snapshot()()[name], array)
 
 
-def test_arrays_are_named_as_the_twins():
-    host, device = both()
-    wanted, got = host.to_arrays(), device.kept()()
+def test_arrays_have_the_hosts_names():
+    host, device = make_pair()
+    expected, got = host.to_arrays(), device.array_snapshot()()
     assert {name: (x.shape, x.dtype) for name, x in got.items()} == {
-        name: (x.shape, x.dtype) for name, x in wanted.items()
+        name: (x.shape, x.dtype) for name, x in expected.items()
     }

@@ -10,9 +10,9 @@ from torch._dynamo.utils import counters
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError
-from hotloop.learner import Choice, Execution, HyperParameters, choose
-from hotloop.learner.artefacts import Artefact, Unpackable
-from hotloop.learner.execution import _torch_compiled
+from hotloop.learner import Execution, ExecutionChoice, HyperParameters, choose
+from hotloop.learner.artifacts import Artifact, PackagingError
+from hotloop.learner.execution import _torch_compile
 from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.ops.schedules import linear
@@ -37,24 +37,24 @@ def test_the_choice_weighs_the_work_ahead(monkeypatch):
     assert choose("compile", num_calls=1, flop_per_call=1).is_compiled
 
 
-def test_what_many_runs_share_is_worth_more(monkeypatch):
+def test_shared_compilation_counts_for_every_run(monkeypatch):
     alone = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert not alone.is_compiled
-    monkeypatch.setattr("hotloop.cache.SHARED.runs", 12)
+    monkeypatch.setattr("hotloop.cache.SHARING.runs", 12)
     together = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert together.is_compiled
     assert "would save about 53 s of 5,000 updates in each of 12 runs" in together.reason
-    lanes = choose("auto", num_calls=5_000, flop_per_call=1e7, num_lanes=4)  # of the twelve
+    lanes = choose("auto", num_calls=5_000, flop_per_call=1e7, num_lanes=4)  # of the 12 runs
     assert lanes.reason == together.reason
 
 
 def test_without_a_compiler(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.delenv("CXX", raising=False)
-    assert choose("auto", num_calls=10**9, flop_per_call=1e9) == Choice(
-        False, "eager: there is no C++ compiler (g++)"
+    assert choose("auto", num_calls=10**9, flop_per_call=1e9) == ExecutionChoice(
+        False, "eager: the C++ compiler (g++) is missing"
     )
-    with pytest.raises(ConfigError, match=r"there is no g\+\+: install it.*'auto' or 'eager'"):
+    with pytest.raises(ConfigError, match=r"g\+\+ is missing: install it.*'auto' or 'eager'"):
         choose("compile", num_calls=10**9, flop_per_call=1e9)
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not choose("auto", num_calls=10**9, flop_per_call=1e9).is_compiled
@@ -71,11 +71,11 @@ def test_rational_tanh_is_tanh():
     (got,) = torch.autograd.grad(rational_tanh(x).sum(), x)
     (want,) = torch.autograd.grad(torch.tanh(x).sum(), x)
     torch.testing.assert_close(got, want, rtol=0, atol=5e-7)
-    assert torch.equal(tanh(x), torch.tanh(x))  # where nothing is compiled
+    assert torch.equal(tanh(x), torch.tanh(x))  # outside of compilation
 
 
-def learner(action_spec, options):
-    """A state, minibatches and what makes PPO's update, all from one seed."""
+def make_update(action_spec, options):
+    """Return a state, minibatches, hyper-parameters and PPO's update, from one seed."""
     config = ppo.Config(num_envs=4, num_steps=64, hidden_sizes=(32, 32), **options)
     nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), torch.device("cpu"))
     state = ppo.init(nets, config)
@@ -109,15 +109,17 @@ def learner(action_spec, options):
     ],
 )
 def test_eager_and_compiled_agree_after_100_updates(action_spec, options):
-    state, batches, hyper, update = learner(action_spec, options)
+    state, batches, hyper, update = make_update(action_spec, options)
     eager, compiled = copy.deepcopy(state), copy.deepcopy(state)
     hypers = [HyperParameters(hyper, torch.device("cpu")) for _ in range(2)]
-    slow = BoundUpdate(update, eager, hypers[0].tensors, Choice(False, ""), "update")
-    fast = BoundUpdate(update, compiled, hypers[1].tensors, Choice(True, "asked"), "update")
+    slow = BoundUpdate(update, eager, hypers[0].tensors, ExecutionChoice(False, ""), "update")
+    fast = BoundUpdate(
+        update, compiled, hypers[1].tensors, ExecutionChoice(True, "asked"), "update"
+    )
     for k in range(100):
-        for one in hypers:
-            one.set(k / 100)  # in tensors: a changing rate compiles nothing anew
-        (got, no_error), (want, _) = (one(batches[k % 20], None) for one in (fast, slow))
+        for parameters in hypers:
+            parameters.set(k / 100)  # in tensors: a changing rate is not recompiled
+        (got, no_error), (want, _) = (each(batches[k % 20], None) for each in (fast, slow))
         assert no_error is None
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-4)
     torch.testing.assert_close(compiled.params, eager.params, rtol=1e-3, atol=1e-4)
@@ -136,18 +138,18 @@ def double(state, x):
     return x.sum()
 
 
-def looks_at_its_values(state, x):
+def read_values(state, x):
     return x.sum() if x.sum() > 0 else x.mean()
 
 
-def test_other_shapes_types_or_strides_are_compiled_anew_and_counted(monkeypatch):
-    def compiled(update, args, tell):
-        """Stand in for the compiler, which tries an update on its arguments, too."""
+def test_other_shapes_types_or_strides_are_recompiled_and_counted(monkeypatch):
+    def compiled(update, args, on_progress):
+        """Replace the compiler, which also runs an update on its arguments."""
         update(*args)
-        return lambda state, args, given: update(state, *args)
+        return lambda state, args, leaves: update(state, *args)
 
-    monkeypatch.setattr("hotloop.learner.execution._compiled", compiled)
-    execution = Execution(double, Choice(True, ""))
+    monkeypatch.setattr("hotloop.learner.execution._compile_update", compiled)
+    execution = Execution(double, ExecutionChoice(True, ""))
     state = torch.ones(2)
     wide = torch.arange(12.0).view(4, 3)
     for x in (torch.ones(3), torch.ones(3), wide[0], wide[:3, 0], torch.ones(4), torch.ones(4)):
@@ -155,18 +157,18 @@ def test_other_shapes_types_or_strides_are_compiled_anew_and_counted(monkeypatch
     assert execution.num_recompilations == 2
     assert execution(state, torch.ones(3, dtype=torch.float64)).dtype == torch.float64
     assert execution.num_recompilations == 3
-    assert state.tolist() == [128.0, 128.0]  # what compiling tries out, it tries on copies
+    assert state.tolist() == [128.0, 128.0]  # the compiler works on copies
 
 
 @needs_compiler
-def test_what_can_not_be_compiled_runs_eager_or_says_so():
+def test_uncompilable_update_runs_eager_or_raises():
     arguments = (torch.ones(2), torch.ones(3))
-    execution = Execution(looks_at_its_values, Choice(True, "compiled", may_be_eager=True))
+    execution = Execution(read_values, ExecutionChoice(True, "compiled", may_fall_back=True))
     assert [execution(*arguments).item() for _ in range(3)] == [3.0] * 3
     assert execution.summary().startswith(
         f"update: eager: torch {torch.__version__} can't compile the update ("
     )
-    execution = Execution(looks_at_its_values, Choice(True, "compiled, as asked"))
+    execution = Execution(read_values, ExecutionChoice(True, "compiled, as requested"))
     with pytest.raises(
         ConfigError, match=r"is 'compile', but torch .* can't compile the update \(.*'auto'"
     ):
@@ -175,8 +177,8 @@ def test_what_can_not_be_compiled_runs_eager_or_says_so():
 
 @needs_compiler
 @pytest.mark.slow
-def test_what_torch_compiles_is_kept_in_the_cache(tmp_path, monkeypatch):
-    """As a GPU's updates are compiled: another process finds the same files."""
+def test_torch_compile_uses_the_cache(tmp_path, monkeypatch):
+    """GPU updates are compiled this way. Another process finds the same files."""
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
 
@@ -189,7 +191,7 @@ def test_what_torch_compiles_is_kept_in_the_cache(tmp_path, monkeypatch):
         torch._dynamo.reset()
         before = counters["inductor"]["fxgraph_cache_hit"]
         with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):  # compiles no probes
-            _torch_compiled(update, ((torch.zeros(3),), torch.ones(4, 4)), lambda message: None)
+            _torch_compile(update, ((torch.zeros(3),), torch.ones(4, 4)), lambda message: None)
         hits.append(counters["inductor"]["fxgraph_cache_hit"] - before)
     assert hits == [0, 1]
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["inductor"]
@@ -198,7 +200,7 @@ def test_what_torch_compiles_is_kept_in_the_cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def broken_aotinductor(monkeypatch, tmp_path):
-    """AOTInductor fails, as it may on another version of torch; no artefact is in the cache."""
+    """Let AOTInductor fail, as on another version of torch, with an empty cache."""
     import torch._inductor
 
     def fail(*args, **kwargs):
@@ -223,7 +225,7 @@ def test_compile_is_one_error_where_aotinductor_fails():
 
 @pytest.mark.usefixtures("broken_aotinductor")
 def test_auto_is_eager_where_aotinductor_fails_and_reports_it_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("hotloop.cache.SHARED.runs", 10**6)  # so that compiling is worth it
+    monkeypatch.setattr("hotloop.cache.SHARING.runs", 10**6)  # so that compiling is worth it
     result = ppo.train(
         ppo.Config(total_timesteps=512, num_envs=4, num_steps=64, run_dir=str(tmp_path / "run"))
     )
@@ -241,36 +243,37 @@ class Pair:
 
 @needs_compiler
 @pytest.mark.parametrize("is_packable", [True, False])
-def test_compiled_and_eager_take_and_give_the_same(is_packable):
+def test_compiled_and_eager_have_the_same_inputs_and_outputs(is_packable):
     """Nested inputs, constants, a tuple of outputs; also where an update can't be packaged."""
     constant = torch.tensor([100.0, 200.0])
 
-    def update(state, x, others, rate):
-        state.second.add_(others[1] * constant)
+    def update(state, x, extras, rate):
+        state.second.add_(extras[1] * constant)
         state.first.sub_(rate * x)
-        return (state.first + others[0]).sum(), 10 * x + others[0]
+        return (state.first + extras[0]).sum(), 10 * x + extras[0]
 
-    slow, fast = (Execution(update, Choice(chosen, "asked")) for chosen in (False, True))
+    slow, fast = (Execution(update, ExecutionChoice(chosen, "asked")) for chosen in (False, True))
     states = [[Pair(torch.zeros(2), torch.zeros(2)) for _ in range(2)] for _ in range(2)]
     ones, results = torch.ones(2), []
     for k in range(4):
         # A tensor that is passed twice can't be packaged.
         x = ones if is_packable or k != 1 else ones + k
-        others = (torch.full((2,), 2.0 + k) if is_packable or k == 2 else x, torch.tensor(3.0))
-        arguments = (x, others, torch.tensor(0.5**k))
+        extras = (torch.full((2,), 2.0 + k) if is_packable or k == 2 else x, torch.tensor(3.0))
+        arguments = (x, extras, torch.tensor(0.5**k))
         eager, compiled = (
-            each(two[k % 2], *arguments) for each, two in zip((slow, fast), states, strict=True)
+            execution(pair[k % 2], *arguments)
+            for execution, pair in zip((slow, fast), states, strict=True)
         )
         assert type(eager) is type(compiled) is tuple
         assert [part.shape for part in compiled] == [(), (2,)]
         results.append((eager, compiled))
     for eager, compiled in results:  # no call has overwritten an earlier one's results
         torch.testing.assert_close(compiled, eager)
-    for one, other in zip(*states, strict=True):
-        torch.testing.assert_close(other.first, one.first)
-        torch.testing.assert_close(other.second, one.second)
-    assert all(isinstance(graph, Artefact) for graph in fast._graphs.values()) is is_packable
-    # Only a tensor that is passed twice is another case, and not other values.
+    for expected, actual in zip(*states, strict=True):
+        torch.testing.assert_close(actual.first, expected.first)
+        torch.testing.assert_close(actual.second, expected.second)
+    assert all(isinstance(graph, Artifact) for graph in fast._graphs.values()) is is_packable
+    # Only a tensor that is passed twice needs another graph, not other values.
     num_recompilations = 0 if is_packable else 1
     assert fast.compile_s > 0
     assert "asked; compiling took" in fast.summary()
@@ -279,16 +282,16 @@ def test_compiled_and_eager_take_and_give_the_same(is_packable):
 
 
 @needs_compiler
-def test_a_process_may_compile_as_often_as_it_likes(monkeypatch):
-    """Also such as can't be packaged, of which torch counts how often."""
+def test_number_of_compilations_is_not_limited(monkeypatch):
+    """Also for updates that can't be packaged, whose compilations torch counts."""
 
     def fail(*args):
-        raise Unpackable
+        raise PackagingError
 
-    monkeypatch.setattr("hotloop.learner.artefacts.record", fail)
+    monkeypatch.setattr("hotloop.learner.artifacts.record", fail)
     with torch._dynamo.config.patch(recompile_limit=2):
         for _ in range(4):
-            execution = Execution(partial(double), Choice(True, ""))
+            execution = Execution(partial(double), ExecutionChoice(True, ""))
             assert execution(torch.ones(2), torch.ones(3)) == 3.0
             assert execution.choice.is_compiled
 

@@ -1,4 +1,4 @@
-"""Gradients: of a loss by each parameter, and their bound."""
+"""Gradients of a loss by each parameter, and clipping."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Lanes: several learners whose updates are made as one."""
+"""Lanes: several learners that are updated together."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -49,12 +49,12 @@ def update(state, batch, noise, hyper, *, nets):
     return {"loss": value, "norm": grad.norm()}, error
 
 
-def rarely(state, batch, noise, hyper, *, nets):
+def copy_target(state, batch, noise, hyper, *, nets):
     move_towards(state.target, state.params, 1.0)
     return {"moved": state.target.sum()}
 
 
-def learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), execution="eager"):
+def make_learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), execution="eager"):
     network = actor_critic(Spaces(obs_spec(3), DISCRETE), hidden_sizes=hidden_sizes)
     nets = LearnedNetwork(network)
     params = nets.initial(seed)
@@ -63,7 +63,7 @@ def learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), execution="eager"):
         Hyper(learning_rate),
         [
             UpdateRule(function=partial(update, nets=nets), noise_shape=(16, 1)),
-            UpdateRule(function=partial(rarely, nets=nets), name="rare", every=3, times=2),
+            UpdateRule(function=partial(copy_target, nets=nets), name="rare", every=3, times=2),
         ],
         network=nets,
         acting="params",
@@ -75,84 +75,86 @@ def learner(seed, *, learning_rate=1e-2, hidden_sizes=(8,), execution="eager"):
     )
 
 
-def batches(seed, count):
+def make_batches(seed, count):
     rng = torch.Generator().manual_seed(seed)
     for _ in range(count):
         yield Batch(torch.randn(16, 3, generator=rng), torch.randn(16, generator=rng))
 
 
-def assert_like(ours, alone):
-    for name, x in tensors(alone.state).items():
-        torch.testing.assert_close(tensors(ours.state)[name], x, rtol=1e-4, atol=1e-6, msg=name)
+def assert_same_state(lane, single):
+    for name, x in tensors(single.state).items():
+        torch.testing.assert_close(tensors(lane.state)[name], x, rtol=1e-4, atol=1e-6, msg=name)
 
 
 @pytest.mark.parametrize("mode", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
-def test_each_learns_what_it_learns_alone(mode):
-    """Noise, two kinds of updates, a learning rate of its own, published parameters."""
+def test_lanes_learn_like_single_learners(mode):
+    """With noise, two kinds of updates, several learning rates and published parameters."""
     rates = [1e-2, 3e-3, 3e-2]
-    together = [learner(k, learning_rate=x, execution=mode) for k, x in enumerate(rates)]
+    together = [make_learner(k, learning_rate=x, execution=mode) for k, x in enumerate(rates)]
     lanes = Lanes(together)
-    alone = [learner(k, learning_rate=x, execution=mode) for k, x in enumerate(rates)]
-    for given in zip(*(batches(k, 7) for k in range(3)), strict=True):
-        errors = lanes.update(dict(enumerate(given)))
-        for k, (one, batch) in enumerate(zip(alone, given, strict=True)):
-            torch.testing.assert_close(errors[k], one.update(batch), rtol=1e-4, atol=1e-6)
-    for ours, one in zip(together, alone, strict=True):
-        assert_like(ours, one)
-        assert ours.num_updates == one.num_updates == 7
-        means, theirs = ours.metrics.means(), one.metrics.means()
-        assert means.keys() == theirs.keys() == {"loss", "norm", "moved"}
-        np.testing.assert_allclose([*means.values()], [*theirs.values()], rtol=1e-4)
-        params = ours.publish(1).params
-        for name, theirs in one.publish(1).params.items():
-            np.testing.assert_allclose(params[name], theirs, rtol=1e-4, atol=1e-6)
+    alone = [make_learner(k, learning_rate=x, execution=mode) for k, x in enumerate(rates)]
+    for step_batches in zip(*(make_batches(k, 7) for k in range(3)), strict=True):
+        errors = lanes.update(dict(enumerate(step_batches)))
+        for k, (single, batch) in enumerate(zip(alone, step_batches, strict=True)):
+            torch.testing.assert_close(errors[k], single.update(batch), rtol=1e-4, atol=1e-6)
+    for lane, single in zip(together, alone, strict=True):
+        assert_same_state(lane, single)
+        assert lane.num_updates == single.num_updates == 7
+        means, expected = lane.metrics.means(), single.metrics.means()
+        assert means.keys() == expected.keys() == {"loss", "norm", "moved"}
+        np.testing.assert_allclose([*means.values()], [*expected.values()], rtol=1e-4)
+        params = lane.publish(1).params
+        for name, expected in single.publish(1).params.items():
+            np.testing.assert_allclose(params[name], expected, rtol=1e-4, atol=1e-6)
 
 
-def test_lanes_that_do_not_learn_stay_as_they_are():
-    """One falls behind by two batches, so that its rare updates come later than the others'."""
-    together, alone = [learner(k) for k in range(3)], [learner(k) for k in range(3)]
+def test_lanes_without_a_batch_stay_unchanged():
+    """One lane falls behind by two batches, so its rare updates come later."""
+    together, alone = [make_learner(k) for k in range(3)], [make_learner(k) for k in range(3)]
     lanes = Lanes(together)
-    given = [list(batches(k, 6)) for k in range(3)]
+    lane_batches = [list(make_batches(k, 6)) for k in range(3)]
     for step in range(6):
-        some = {k: given[k][step] for k in (0, 2)} | ({1: given[1][step]} if step >= 2 else {})
-        lanes.update(some)
-        for k, batch in some.items():
+        step_batches = {k: lane_batches[k][step] for k in (0, 2)} | (
+            {1: lane_batches[1][step]} if step >= 2 else {}
+        )
+        lanes.update(step_batches)
+        for k, batch in step_batches.items():
             alone[k].update(batch)
-        for ours, one in zip(together, alone, strict=True):
-            assert_like(ours, one)
-    assert [one.num_updates for one in together] == [6, 4, 6]
+        for lane, single in zip(together, alone, strict=True):
+            assert_same_state(lane, single)
+    assert [lane.num_updates for lane in together] == [6, 4, 6]
 
 
-def test_a_lane_that_is_nan_leaves_the_others_alone():
-    together, alone = [learner(k) for k in range(2)], learner(1)
+def test_lane_with_nan_leaves_the_others_unchanged():
+    together, alone = [make_learner(k) for k in range(2)], make_learner(1)
     lanes = Lanes(together)
     together[0].state.params.fill_(torch.nan)
-    for given in zip(batches(0, 3), batches(1, 3), strict=True):
-        lanes.update(dict(enumerate(given)))
-        alone.update(given[1])
+    for step_batches in zip(make_batches(0, 3), make_batches(1, 3), strict=True):
+        lanes.update(dict(enumerate(step_batches)))
+        alone.update(step_batches[1])
     assert together[0].non_finite()
-    assert_like(together[1], alone)
-    # What has left may be written over.
-    lanes.leave(0)
-    lanes.update({1: next(batches(2, 1))})
+    assert_same_state(together[1], alone)
+    # A released lane may be overwritten.
+    lanes.release(0)
+    lanes.update({1: next(make_batches(2, 1))})
     assert together[1].num_updates == 4
     assert not together[1].non_finite()
 
 
-def test_a_checkpoint_of_a_lane_is_that_of_a_run():
-    """It is loaded into a learner that goes on alone, and into a lane."""
-    together = [learner(k) for k in range(2)]
+def test_checkpoint_of_a_lane_equals_that_of_a_run():
+    """It is loaded into a single learner and into a lane."""
+    together = [make_learner(k) for k in range(2)]
     lanes = Lanes(together)
-    for given in zip(batches(0, 3), batches(1, 3), strict=True):
-        lanes.update(dict(enumerate(given)))
-    kept, random_state = together[1].kept_state(), together[1].random_state()
-    arrays = {name: x.copy() for name, x in kept().items()}
-    more = next(batches(5, 1))
+    for step_batches in zip(make_batches(0, 3), make_batches(1, 3), strict=True):
+        lanes.update(dict(enumerate(step_batches)))
+    snapshot, random_state = together[1].state_snapshot(), together[1].random_state()
+    arrays = {name: x.copy() for name, x in snapshot().items()}
+    more = next(make_batches(5, 1))
     lanes.update({0: more, 1: more})
-    np.testing.assert_array_equal(kept()["state.params"], arrays["state.params"])
+    np.testing.assert_array_equal(snapshot()["state.params"], arrays["state.params"])
     after = together[1].state.params.clone()
 
-    alone = learner(1)
+    alone = make_learner(1)
     alone.load(arrays, random_state, 3, {})
     alone.update(more)
     torch.testing.assert_close(alone.state.params, after, rtol=1e-4, atol=1e-6)
@@ -163,11 +165,11 @@ def test_a_checkpoint_of_a_lane_is_that_of_a_run():
 
 def test_other_shapes_are_refused():
     with pytest.raises(ConfigError, match=r"one shape, but `0.params` is .* vary only numbers"):
-        Lanes([learner(0), learner(1, hidden_sizes=(9,))])
+        Lanes([make_learner(0), make_learner(1, hidden_sizes=(9,))])
 
 
 def test_updates_without_a_rule_for_vmap_are_made_one_after_another():
-    """An operation of one's own has none; the summary says so."""
+    """A custom operation has no rule, and the summary reports it."""
 
     @torch.library.custom_op("hotloop_tests::halved", mutates_args=())
     def halved(x: Tensor) -> Tensor:
@@ -176,21 +178,21 @@ def test_updates_without_a_rule_for_vmap_are_made_one_after_another():
     halved.register_autograd(lambda ctx, grad: grad / 2)
     halved.register_fake(torch.empty_like)
 
-    def with_own(state, batch, noise, hyper, *, nets):
+    def update_with_custom_op(state, batch, noise, hyper, *, nets):
         value, _, grad = value_and_grad(
-            lambda x, *rest: (lambda a: (halved(a[0]), a[1]))(loss(x, *rest)),
+            lambda x, *args: (lambda a: (halved(a[0]), a[1]))(loss(x, *args)),
             *(state.params, batch, noise, nets),
         )
         state.params.sub_(hyper.learning_rate * grad)
         return {"loss": value}
 
-    def made(seed):
-        one = learner(seed)
+    def make_custom(seed):
+        base = make_learner(seed)
         nets = LearnedNetwork(actor_critic(Spaces(obs_spec(3), DISCRETE), hidden_sizes=(8,)))
         return Learner(
-            one.state,
+            base.state,
             Hyper(0.01),
-            [UpdateRule(function=partial(with_own, nets=nets), noise_shape=(16, 1))],
+            [UpdateRule(function=partial(update_with_custom_op, nets=nets), noise_shape=(16, 1))],
             network=nets,
             acting="params",
             device=torch.device("cpu"),
@@ -200,10 +202,10 @@ def test_updates_without_a_rule_for_vmap_are_made_one_after_another():
             batch_size=16,
         )
 
-    together, alone = [made(0), made(1)], made(1)
+    together, alone = [make_custom(0), make_custom(1)], make_custom(1)
     lanes = Lanes(together)
-    for given in zip(batches(0, 2), batches(1, 2), strict=True):
-        lanes.update(dict(enumerate(given)))
-        alone.update(given[1])
-    assert_like(together[1], alone)
-    assert "one after another, since `vmap` can't" in lanes.executions[0].summary()
+    for step_batches in zip(make_batches(0, 2), make_batches(1, 2), strict=True):
+        lanes.update(dict(enumerate(step_batches)))
+        alone.update(step_batches[1])
+    assert_same_state(together[1], alone)
+    assert "one after another, since `vmap` fails" in lanes.executions[0].summary()

@@ -1,4 +1,4 @@
-"""The learner: which updates are made when, with what noise; devices; what a checkpoint holds."""
+"""The learner: update intervals, noise, devices and checkpoints."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -9,12 +9,12 @@ import torch
 
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.learner import Learner, UpdateRule, choose_device
-from hotloop.learner.graphs import no_synchronisation
+from hotloop.learner.cuda_graphs import no_synchronization
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.replay.storage import device
-from hotloop.replay.storage.device import Uploads
+from hotloop.replay.storage import device_store
+from hotloop.replay.storage.device_store import Uploads
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 
@@ -22,7 +22,7 @@ from tests.policies.test_policies import DISCRETE, obs_spec
 @dataclass(slots=True)
 class State:
     params: torch.Tensor
-    seen: torch.Tensor
+    num_calls: torch.Tensor
 
 
 class Hyper(NamedTuple):
@@ -38,16 +38,16 @@ NETWORK = LearnedNetwork(actor_critic(Spaces(obs_spec(4), DISCRETE), hidden_size
 
 
 def first(state, batch, noise, hyper):
-    """Subtract the learning rate, and say what noise there was."""
+    """Subtract the learning rate, and return the noise in the metrics."""
     state.params.sub_(hyper.learning_rate)
     return {"param": state.params[0], "noise": noise.sum()}, batch.x * state.params[0]
 
 
 def second(state, batch, noise, hyper):
-    """Count, and give an error of its own, which is not asked for."""
+    """Count the calls, and return an error that the learner ignores."""
     assert noise is None
-    state.seen.add_(1)
-    return {"seen": state.seen.to(torch.float32)}, batch.x * -1.0
+    state.num_calls.add_(1)
+    return {"num_calls": state.num_calls.to(torch.float32)}, batch.x * -1.0
 
 
 RULES = (
@@ -56,7 +56,7 @@ RULES = (
 )
 
 
-def make(rules=RULES, rate: Any = 0.25, seed=(1, 2), execution: Any = "eager"):
+def make_learner(rules=RULES, rate: Any = 0.25, seed=(1, 2), execution: Any = "eager"):
     return Learner(
         State(torch.ones(NETWORK.num_params), torch.tensor(0)),
         Hyper(rate),
@@ -72,111 +72,114 @@ def make(rules=RULES, rate: Any = 0.25, seed=(1, 2), execution: Any = "eager"):
 
 
 def test_updates_are_made_when_they_are_due():
-    learner = make()
+    learner = make_learner()
     for k in range(1, 6):
         td_error = learner.update(BATCH)
-        assert td_error.tolist() == [1.0 - 0.25 * k] * 2  # of the first that gives one
-        assert learner.state.seen.item() == 3 * (k // 2)
+        assert td_error.tolist() == [1.0 - 0.25 * k] * 2  # of the first update that returns one
+        assert learner.state.num_calls.item() == 3 * (k // 2)
     assert learner.num_updates == 5
     assert [execution.name for execution in learner.executions] == ["first", "second"]
     means = learner.metrics.means()
-    assert means.keys() == {"param", "noise", "seen"}
+    assert means.keys() == {"param", "noise", "num_calls"}
     assert means["param"] == 1.0 - 0.25 * 3
-    assert means["seen"] == 3.5  # 1 to 6
+    assert means["num_calls"] == 3.5  # 1 to 6
 
 
 def test_each_update_has_new_noise():
-    """The generator's own numbers, and none for what asks for none."""
-    learner, peer = make(), np.random.default_rng((1, 2))
+    """Noise comes from the generator, and only for updates that need it."""
+    learner, peer = make_learner(), np.random.default_rng((1, 2))
     for _ in range(4):
         learner.metrics.clear()
         learner.update(BATCH)
-        drawn = peer.standard_normal((2, 3), dtype=np.float32)
-        assert learner.metrics.means()["noise"] == pytest.approx(drawn.sum(), abs=1e-5)
+        noise = peer.standard_normal((2, 3), dtype=np.float32)
+        assert learner.metrics.means()["noise"] == pytest.approx(noise.sum(), abs=1e-5)
     assert learner.rng.bit_generator.state == peer.bit_generator.state
 
 
-def test_delayed_updates_that_are_made_several_times_have_new_noise_too():
-    drawn = []
+def test_repeated_delayed_updates_have_new_noise():
+    noises = []
 
     def update(state, batch, noise, hyper):
-        drawn.append(noise.clone())
+        noises.append(noise.clone())
         return {"noise": noise.mean()}
 
-    learner = make([UpdateRule(function=update, every=2, times=2, noise_shape=(3,))])
+    learner = make_learner([UpdateRule(function=update, every=2, times=2, noise_shape=(3,))])
     for _ in range(4):
         assert learner.update(BATCH) is None
-    drawn = drawn[1:]  # the first was tried on copies, and its noise used again
+    noises = noises[1:]  # the first ran on copies, and its noise is used again
     peer = np.random.default_rng((1, 2))
-    np.testing.assert_array_equal(torch.stack(drawn), peer.standard_normal((4, 3), np.float32))
+    np.testing.assert_array_equal(torch.stack(noises), peer.standard_normal((4, 3), np.float32))
 
 
 def test_a_schedule_reaches_the_update():
-    learner = make(rate=linear(0.5, 0.0))
+    learner = make_learner(rate=linear(0.5, 0.0))
     for progress in (0.0, 0.5, 1.0):
         learner.hyper.set(progress)
         learner.update(BATCH)
     assert learner.state.params[0].item() == 1.0 - 0.5 - 0.25
 
 
-def test_what_acts_is_published():
-    learner = make()
+def test_acting_parameters_are_published():
+    learner = make_learner()
     snapshot = learner.publish(0)
     assert {name: x.shape for name, x in snapshot.params.items()} == NETWORK.layout.shapes
-    kept = learner.kept(snapshot)
+    copied = learner.copy_snapshot(snapshot)
     learner.update(BATCH)
     assert {float(x.flat[0]) for x in snapshot.params.values()} == {1.0}
     learner.publish(1)
     assert {float(x.flat[0]) for x in snapshot.params.values()} == {0.75}
-    assert {float(x.flat[0]) for x in kept.params.values()} == {1.0}
+    assert {float(x.flat[0]) for x in copied.params.values()} == {1.0}
 
 
-def test_a_checkpoint_is_what_was_when_it_was_asked_for():
-    """Also where it is put together much later; from there on both go on alike."""
-    ours, other = make(), make(seed=(7, 7))
+def test_checkpoint_holds_the_state_at_its_request():
+    """Also if its arrays are built later. Both learners then continue alike."""
+    original, restored = make_learner(), make_learner(seed=(7, 7))
     for _ in range(3):
-        ours.update(BATCH)
-    state, random, num_updates = ours.kept_state(), ours.random_state(), ours.num_updates
-    ours.update(BATCH)
+        original.update(BATCH)
+    state, random = original.state_snapshot(), original.random_state()
+    num_updates = original.num_updates
+    original.update(BATCH)
     arrays = state()
-    assert arrays.keys() == {"state.params", "state.seen"}
+    assert arrays.keys() == {"state.params", "state.num_calls"}
     assert arrays["state.params"][0] == 0.25
-    assert arrays["state.seen"] == 3
-    params = other.state.params
-    other.load(arrays, random, num_updates, {})
-    assert other.state.params is params
-    other.update(BATCH)
-    assert other.num_updates == ours.num_updates == 4
-    assert other.state.seen.item() == ours.state.seen.item() == 6  # it is a second batch
-    assert torch.equal(other.state.params, ours.state.params)
-    assert other.random_state() == ours.random_state()
-    assert other.random_state().keys() == {"host"}
-    # Earlier versions kept the state of a device's generator besides.
-    other.load(arrays, {**random, "device": [1, 2, 3]}, num_updates, {})
-    with pytest.raises(CheckpointError, match=r"`state\.seen` must have shape \(\), it is missing"):
-        other.load({"state.params": arrays["state.params"]}, random, 3, {})
+    assert arrays["state.num_calls"] == 3
+    params = restored.state.params
+    restored.load(arrays, random, num_updates, {})
+    assert restored.state.params is params
+    restored.update(BATCH)
+    assert restored.num_updates == original.num_updates == 4
+    assert restored.state.num_calls.item() == original.state.num_calls.item() == 6  # an even batch
+    assert torch.equal(restored.state.params, original.state.params)
+    assert restored.random_state() == original.random_state()
+    assert restored.random_state().keys() == {"host"}
+    # Earlier versions also stored the state of a device's generator.
+    restored.load(arrays, {**random, "device": [1, 2, 3]}, num_updates, {})
+    with pytest.raises(
+        CheckpointError, match=r"`state\.num_calls` must have shape \(\), it is missing"
+    ):
+        restored.load({"state.params": arrays["state.params"]}, random, 3, {})
 
 
-def test_what_is_not_finite_is_named():
-    learner = make()
+def test_values_that_are_not_finite_are_named():
+    learner = make_learner()
     assert learner.non_finite() == []
     learner.state.params[2] = float("nan")
     assert learner.non_finite() == ["params"]
     learner.update(BATCH)
-    assert learner.metrics.first_bad() is None  # its metrics have not seen it
+    assert learner.metrics.first_non_finite() is None  # the metrics do not depend on it
     learner.state.params[0] = float("inf")
     learner.update(BATCH)
-    assert learner.metrics.first_bad() == (2, ["param"])
+    assert learner.metrics.first_non_finite() == (2, ["param"])
 
 
-def test_an_update_that_breaks_the_contract_is_told_by_its_name():
-    learner = make([UpdateRule(function=lambda *args: None, name="update of the critics")])
+def test_error_names_the_update_that_breaks_the_contract():
+    learner = make_learner([UpdateRule(function=lambda *args: None, name="update of the critics")])
     with pytest.raises(ConfigError, match="the update of the critics must return its metrics"):
         learner.update(BATCH)
 
 
 def test_compiling_is_weighed_over_all_updates():
-    learner = make(execution="auto")
+    learner = make_learner(execution="auto")
     first, second = (execution.choice for execution in learner.executions)
     assert first is second
     assert "of 250 updates" in first.reason  # 100 batches, and every second one three more
@@ -187,19 +190,19 @@ def test_compiling_is_weighed_over_all_updates():
 
 @pytest.fixture
 def num_devices(monkeypatch):
-    """Let torch see so many GPUs."""
+    """Return a function that sets the number of GPUs that torch finds."""
 
-    def see(count):
+    def set_count(count):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
-    return see
+    return set_count
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:3"])
-def test_a_gpu_that_is_not_there(num_devices, device):
+def test_missing_gpu_is_refused(num_devices, device):
     num_devices(0)
-    message = rf"`device` '{device}' must be there, but torch .* sees 0 CUDA devices: choose 'cpu'"
+    message = rf"`device` '{device}' is missing, torch .* finds 0 CUDA devices: choose 'cpu'"
     with pytest.raises(ConfigError, match=message):
         choose_device(device)
 
@@ -208,61 +211,63 @@ def test_one_gpu(num_devices):
     num_devices(1)
     assert choose_device("cuda") == torch.device("cuda")
     assert choose_device("cuda:0") == torch.device("cuda:0")
-    with pytest.raises(ConfigError, match=r"'cuda:1' must be there, but torch .* sees 1 CUDA"):
+    with pytest.raises(ConfigError, match=r"'cuda:1' is missing, torch .* finds 1 CUDA"):
         choose_device("cuda:1")
 
 
-def test_auto_is_the_gpu_where_there_is_one(num_devices):
+def test_auto_prefers_a_gpu(num_devices):
     for count, chosen in ((0, "cpu"), (2, "cuda")):
         num_devices(count)
         assert choose_device("auto") == torch.device(chosen)
         assert choose_device("cpu") == torch.device("cpu")
 
 
-# --- what is sent ---------------------------------------------------------------------------------
+# --- uploads --------------------------------------------------------------------------------------
 
 
-def test_on_the_cpu_what_is_sent_is_the_array_itself():
+def test_upload_to_the_cpu_shares_the_array():
     array = np.arange(3.0, dtype=np.float32)
-    tensor = make().sent({"x": array})["x"]
+    tensor = make_learner().upload({"x": array})["x"]
     array[0] = 7.0
     assert tensor.tolist() == [7.0, 1.0, 2.0]
 
 
-def test_to_another_device_it_goes_through_memory_that_nobody_waits_for(monkeypatch):
-    learner, puts = make(), []
+def test_uploads_go_through_pinned_memory(monkeypatch):
+    learner, puts = make_learner(), []
     learner.device = torch.device("meta")
     learner._uploads = Uploads(learner.device)
-    monkeypatch.setattr(device, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(
+        device_store, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
+    )
     put = Uploads.put
 
-    def noted(self, name, target, array):
+    def record(self, name, target, array):
         put(self, name, target, array)
         puts.append((name, target, self._stages[self._turn][name].clone()))
 
-    monkeypatch.setattr(Uploads, "put", noted)
-    monkeypatch.setattr(device.Mark, "set", lambda self: None)
+    monkeypatch.setattr(Uploads, "put", record)
+    monkeypatch.setattr(device_store.DeviceEvent, "record", lambda self: None)
     arrays = {"x": np.ones((2, 3), np.float32)[:, ::2], "order": np.array([2, 0, 1])}
-    sent = learner.sent(arrays)
-    assert [(name, target is sent[name]) for name, target, _ in puts] == [
+    uploaded = learner.upload(arrays)
+    assert [(name, target is uploaded[name]) for name, target, _ in puts] == [
         ("x", True),
         ("order", True),
     ]
-    assert (sent["x"].shape, sent["x"].dtype) == ((2, 2), torch.float32)
-    assert sent["order"].device.type == "meta"
+    assert (uploaded["x"].shape, uploaded["x"].dtype) == ((2, 2), torch.float32)
+    assert uploaded["order"].device.type == "meta"
     assert puts[1][2].tolist() == [2, 0, 1]
 
 
 @pytest.mark.gpu
-def test_what_is_sent_to_a_gpu_may_change_at_once():
+def test_uploaded_array_may_change_at_once():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    learner = make()
+    learner = make_learner()
     learner.device = torch.device("cuda")
     learner._uploads = Uploads(learner.device)
-    array, sent = np.zeros(1000, np.float32), []
-    with no_synchronisation():
+    array, uploaded = np.zeros(1000, np.float32), []
+    with no_synchronization():
         for k in range(10):
             array[:] = k
-            sent.append(learner.sent({"x": array})["x"])
-    assert [x.unique().tolist() for x in sent] == [[float(k)] for k in range(10)]
+            uploaded.append(learner.upload({"x": array})["x"])
+    assert [x.unique().tolist() for x in uploaded] == [[float(k)] for k in range(10)]

@@ -9,7 +9,7 @@ from hotloop.learner import Metrics
 CRITICS, POLICY = ("loss", "q_value"), ("entropy",)
 
 
-def filled():
+def filled_metrics():
     metrics = Metrics()
     for update in range(1, 5):
         metrics.add("critics", CRITICS, torch.tensor([update, 10.0]), update)
@@ -19,9 +19,9 @@ def filled():
 
 
 def test_means_are_over_the_updates_of_each_kind():
-    metrics = filled()
+    metrics = filled_metrics()
     assert metrics.means() == {"loss": 2.5, "q_value": 10.0, "entropy": 1.5}
-    metrics.add("critics", CRITICS, torch.tensor([7.5, 10.0]), 5)  # what was folded counts on
+    metrics.add("critics", CRITICS, torch.tensor([7.5, 10.0]), 5)  # accumulated rows still count
     assert metrics.means() == {"loss": 3.5, "q_value": 10.0, "entropy": 1.5}
     metrics.clear()
     assert metrics.means() == {}
@@ -30,28 +30,28 @@ def test_means_are_over_the_updates_of_each_kind():
 def test_sums_are_float64():
     metrics = Metrics()
     metrics.add("critics", ("loss",), torch.tensor([2.0**24]), 1)
-    metrics.fold()
+    metrics.accumulate()
     for update in range(2, 4):
         metrics.add("critics", ("loss",), torch.tensor([1.0]), update)
-        metrics.fold()
+        metrics.accumulate()
     assert metrics.means() == {"loss": (2**24 + 2) / 3}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_the_first_that_was_not_finite(value):
-    metrics = filled()
-    assert metrics.first_bad() is None
+def test_first_row_that_is_not_finite_is_named(value):
+    metrics = filled_metrics()
+    assert metrics.first_non_finite() is None
     metrics.add("critics", CRITICS, torch.tensor([value, value]), 6)
     metrics.add("policy", POLICY, torch.tensor([value]), 5)
     metrics.add("critics", CRITICS, torch.tensor([value, 1.0]), 7)
-    assert metrics.first_bad() == (5, ["entropy"])
-    metrics.fold()
-    assert metrics.first_bad() is None  # it was looked at
+    assert metrics.first_non_finite() == (5, ["entropy"])
+    metrics.accumulate()
+    assert metrics.first_non_finite() is None  # already checked
     metrics.add("critics", CRITICS, torch.tensor([1.0, value]), 8)
-    assert metrics.first_bad() == (8, ["q_value"])
+    assert metrics.first_non_finite() == (8, ["q_value"])
 
 
-def test_rows_of_the_one_kind():
+def test_pop_returns_the_rows_of_a_single_kind():
     metrics = Metrics()
     for update in range(3):
         metrics.add("update", CRITICS, torch.tensor([update, 1.0]), update)

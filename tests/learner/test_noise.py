@@ -1,4 +1,4 @@
-"""Noise of updates: the generator's own numbers, or those of a batch's number."""
+"""Noise of updates: from a generator, or numbered by batch."""
 
 import math
 
@@ -11,29 +11,29 @@ from hotloop.learner.noise import HostNoise, NumberedNoise
 CPU = torch.device("cpu")
 
 
-def test_the_numbers_are_the_generators():
+def test_host_noise_comes_from_the_generator():
     noise, peer = HostNoise(np.random.default_rng(3)), np.random.default_rng(3)
     for number, shape in enumerate(((2, 3), (4,), (2, 3), (), (2, 3))):
-        drawn = noise.draw(shape, number)
-        assert (drawn.dtype, tuple(drawn.shape)) == (torch.float32, shape)
-        np.testing.assert_array_equal(drawn, peer.standard_normal(shape, dtype=np.float32))
+        values = noise.draw(shape, number)
+        assert (values.dtype, tuple(values.shape)) == (torch.float32, shape)
+        np.testing.assert_array_equal(values, peer.standard_normal(shape, dtype=np.float32))
 
 
 def test_a_shape_has_one_tensor():
     noise = HostNoise(np.random.default_rng(3))
     first = noise.draw((2, 3), 0)
-    kept = first.clone()
+    copied = first.clone()
     assert noise.draw((3, 2), 0) is not first
-    assert torch.equal(first, kept)  # other shapes leave it alone
+    assert torch.equal(first, copied)  # other shapes do not change it
     assert noise.draw((2, 3), 0) is first
-    assert not torch.equal(first, kept)
+    assert not torch.equal(first, copied)
 
 
 def test_numbered_noise_follows_the_batch():
-    """In the order of updates, from the row of a launch's table."""
+    """Updates read their noise in order from the batch's row of the table."""
     noise, other = (NumberedNoise((1, 2), 12, CPU, most) for most in (1, 200))
     for number in (1, 2, 63, 64, 65, 200, 3):
-        row = other.table.tensor[other.table.place(number)]
+        row = other.table.tensor[other.table.row_of(number)]
         first, second, third = (noise.draw(shape, number) for shape in ((2, 2), (3,), (5,)))
         assert torch.equal(torch.cat([first.view(4), second, third]), row)
     assert NumberedNoise((1, 2), 0, CPU).table is None
@@ -41,8 +41,8 @@ def test_numbered_noise_follows_the_batch():
 
 def test_numbered_noise_is_standard_normal():
     noise = NumberedNoise((5,), 10_000, CPU)
-    drawn = torch.stack([noise.draw((10_000,), number) for number in range(100)])
-    for x in (drawn, drawn.T[:100]):
+    values = torch.stack([noise.draw((10_000,), number) for number in range(100)])
+    for x in (values, values.T[:100]):
         assert float(x.mean()) == pytest.approx(0.0, abs=5 / math.sqrt(x.numel()))
         assert float(x.std()) == pytest.approx(1.0, abs=5 / math.sqrt(2 * x.numel()))
-    assert len(drawn.unique()) > 0.9 * drawn.numel()
+    assert len(values.unique()) > 0.9 * values.numel()

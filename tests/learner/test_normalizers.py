@@ -16,18 +16,18 @@ OFF = {
 }
 
 
-def fragment(reward, terminated=None, truncated=None, valid=None, obs=None):
+def make_fragment(reward, terminated=None, truncated=None, valid=None, obs=None):
     reward = np.asarray(reward, np.float32)
-    made = Fragment.allocate(
+    fragment = Fragment.allocate(
         *reward.shape, obs_shape=(2,), obs_dtype=np.float32, action_shape=(), action_dtype=np.int64
     )
-    made.reward[...] = reward
+    fragment.reward[...] = reward
     for name, flags in (("terminated", terminated), ("truncated", truncated), ("valid", valid)):
         if flags is not None:
-            getattr(made, name)[...] = flags
+            getattr(fragment, name)[...] = flags
     if obs is not None:
-        made.obs[...] = obs
-    return made
+        fragment.obs[...] = obs
+    return fragment
 
 
 def test_moments_are_those_of_all_rows_at_once():
@@ -46,8 +46,8 @@ def test_observations_literal():
     np.testing.assert_array_equal(normalizer.obs_scale.mean, [0.0, 0.0])
     np.testing.assert_array_equal(normalizer.obs_scale.std, [1.0, 1.0])
     obs = [[[0.0, 10.0], [2.0, 10.0]], [[4.0, 10.0], [1e9, np.pi]]]
-    valid = [[True, True], [True, False]]  # what is no transition is not counted
-    normalizer.update(fragment(np.zeros((2, 2)), obs=obs, valid=valid))
+    valid = [[True, True], [True, False]]  # invalid rows are not counted
+    normalizer.update(make_fragment(np.zeros((2, 2)), obs=obs, valid=valid))
     scale = normalizer.obs_scale
     np.testing.assert_allclose(scale.mean, [2.0, 10.0])
     np.testing.assert_allclose(scale.std, [np.sqrt(8 / 3), 1e-4])
@@ -58,40 +58,40 @@ def test_observations_literal():
 def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
     """γ = 0.5; returns carry over from fragment to fragment and stop where an episode ends."""
     normalizer = Normalizer((2,), 2, **{**OFF, "normalize_reward": True})
-    ended = [[False, False], [True, False], [False, False]]
-    normalizer.update(fragment([[1.0, 4.0], [1.0, 0.0], [8.0, 0.0]], terminated=ended))
+    terminated = [[False, False], [True, False], [False, False]]
+    normalizer.update(make_fragment([[1.0, 4.0], [1.0, 0.0], [8.0, 0.0]], terminated=terminated))
     returns = [1.0, 1.5, 8.0, 4.0, 2.0, 1.0]
     got = normalizer.reward(np.array([[3.0, -6.0]], np.float32))
     np.testing.assert_allclose(got, [[3 / np.std(returns), -6 / np.std(returns)]], rtol=1e-6)
     assert got.dtype == np.float32
-    normalizer.update(fragment([[0.0, 1.0]], truncated=[[True, True]]))
+    normalizer.update(make_fragment([[0.0, 1.0]], truncated=[[True, True]]))
     returns += [4.0, 1.5]
-    normalizer.update(fragment([[2.0, 2.0]]))
+    normalizer.update(make_fragment([[2.0, 2.0]]))
     returns += [2.0, 2.0]
     got = normalizer.reward(np.array([[1.0, 0.0]], np.float32))
     np.testing.assert_allclose(got[0, 0], 1 / np.std(returns), rtol=1e-6)
 
 
-def test_what_is_not_asked_for_is_left_alone():
+def test_disabled_normalization_changes_nothing():
     normalizer = Normalizer((2,), 2, **OFF)
-    made = fragment([[1e9, 2.0]], obs=1e9)
-    normalizer.update(made)
+    fragment = make_fragment([[1e9, 2.0]], obs=1e9)
+    normalizer.update(fragment)
     assert normalizer.obs_scale is None
-    assert normalizer.reward(made.reward) is made.reward
+    assert normalizer.reward(fragment.reward) is fragment.reward
     clipping = Normalizer((2,), 2, **{**OFF, "clip_reward": 1.0, "clip_obs": 5.0})
-    clipping.update(made)
-    np.testing.assert_array_equal(clipping.reward(made.reward), [[1.0, 1.0]])
-    np.testing.assert_array_equal(clipping.obs_scale.apply(made.obs), np.full((1, 2, 2), 5.0))
+    clipping.update(fragment)
+    np.testing.assert_array_equal(clipping.reward(fragment.reward), [[1.0, 1.0]])
+    np.testing.assert_array_equal(clipping.obs_scale.apply(fragment.obs), np.full((1, 2, 2), 5.0))
 
 
 @pytest.mark.parametrize("normalize_obs", [False, True])
-def test_state_goes_into_a_checkpoint_and_comes_back(normalize_obs):
+def test_state_is_restored_from_a_checkpoint(normalize_obs):
     options = {**OFF, "normalize_reward": True, "normalize_obs": normalize_obs}
     first, second = (Normalizer((2,), 2, **options) for _ in range(2))
     rng = np.random.default_rng(0)
-    first.update(fragment(rng.standard_normal((5, 2)), obs=rng.standard_normal((5, 2, 2))))
+    first.update(make_fragment(rng.standard_normal((5, 2)), obs=rng.standard_normal((5, 2, 2))))
     second.load(first.to_arrays())
-    more = fragment(rng.standard_normal((5, 2)), obs=rng.standard_normal((5, 2, 2)))
+    more = make_fragment(rng.standard_normal((5, 2)), obs=rng.standard_normal((5, 2, 2)))
     for normalizer in (first, second):
         normalizer.update(more)
     for name, array in first.to_arrays().items():
@@ -99,7 +99,7 @@ def test_state_goes_into_a_checkpoint_and_comes_back(normalize_obs):
 
 
 @pytest.mark.parametrize("bound", [1e308, 10**30, 10**40])
-def test_bounds_that_float32_can_not_hold_are_none_and_told_by_nobody(bound):
+def test_bounds_beyond_float32_are_ignored_without_a_warning(bound):
     normalizer = Normalizer((2,), 2, **{**OFF, "clip_obs": bound, "clip_reward": bound})
     rows = np.array([[-3e38, 5.0]], np.float32)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Adam beside torch's."""
+"""Adam compared with torch's."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_adam_changes_nothing_where_inactive():
         assert not torch.equal(params, before[0])
 
 
-def test_optimizers_of_several_networks_are_kept_apart():
+def test_optimizers_of_several_networks_are_stored_separately():
     states = {name: AdamState.zeros(torch.zeros(3)) for name in ("policy_adam", "critics_adam")}
     for number, state in enumerate(states.values(), 1):
         params = torch.zeros(3)
@@ -58,12 +58,12 @@ def test_optimizers_of_several_networks_are_kept_apart():
         f"state.{name}.{part}" for name in states for part in ("mean", "square", "step")
     }
     before = {name: x.copy() for name, x in arrays.items()}
-    others = {name: AdamState.zeros(torch.zeros(3)) for name in states}
-    means = {name: state.mean for name, state in others.items()}
-    load_arrays(others, arrays)
+    restored_states = {name: AdamState.zeros(torch.zeros(3)) for name in states}
+    means = {name: state.mean for name, state in restored_states.items()}
+    load_arrays(restored_states, arrays)
     for number, (name, state) in enumerate(states.items(), 1):
-        restored = others[name]
-        assert restored.mean is means[name]  # in place: a compiled update goes on with it
+        restored = restored_states[name]
+        assert restored.mean is means[name]  # in place: a compiled update keeps using it
         assert restored.step.item() == number
         assert torch.equal(restored.mean, state.mean)
         assert torch.equal(restored.square, state.square)

@@ -1,4 +1,4 @@
-"""Target networks that follow."""
+"""Soft updates of target networks."""
 
 import pytest
 import torch
@@ -11,10 +11,10 @@ from hotloop.learner import move_towards
 )
 def test_a_target_moves_part_of_the_way(tau, want):
     target, params = torch.tensor([1.0, -2.0]), torch.tensor([5.0, 6.0])
-    place = target.data_ptr()
+    address = target.data_ptr()
     move_towards(target, params, tau)
     assert target.tolist() == want
-    assert target.data_ptr() == place
+    assert target.data_ptr() == address
     assert params.tolist() == [5.0, 6.0]
 
 
@@ -27,7 +27,7 @@ def test_a_copied_target_stays_when_the_parameters_move_on():
 
 
 def test_a_target_follows_geometrically():
-    """After n moves towards parameters that stand still, (1 − τ)ⁿ of the way is left."""
+    """After n moves towards fixed parameters, (1 − τ)ⁿ of the distance is left."""
     target, params = torch.zeros(1), torch.ones(1)
     for _ in range(200):
         move_towards(target, params, 0.005)

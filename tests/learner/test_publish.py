@@ -1,4 +1,4 @@
-"""Publishing: copies in memory that stays where it is."""
+"""Publishing copies parameters to memory at fixed addresses."""
 
 import contextlib
 import dataclasses
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.learner.graphs import no_synchronisation
+from hotloop.learner.cuda_graphs import no_synchronization
 from hotloop.learner.publish import Publisher
 from hotloop.policies import ObsScale
 from hotloop.policies.parameters import ParameterLayout
@@ -34,7 +34,7 @@ def params():
     return torch.arange(11.0)
 
 
-def test_what_is_published_stays_when_the_state_moves_on(params):
+def test_published_parameters_stay_when_the_state_changes(params):
     snapshot = Publisher(LAYOUT, params).publish(3)
     assert snapshot.version == 3
     assert snapshot.obs_scale is None
@@ -45,7 +45,7 @@ def test_what_is_published_stays_when_the_state_moves_on(params):
     assert_equal(snapshot.params, before)
 
 
-def test_the_next_publish_overwrites_it(params):
+def test_next_publish_overwrites_the_snapshot(params):
     publisher = Publisher(LAYOUT, params)
     first = publisher.publish(1)
     params.mul_(-1.0)
@@ -53,27 +53,27 @@ def test_the_next_publish_overwrites_it(params):
     assert (first.version, second.version) == (1, 2)
     assert_equal(second.params, arrays(-torch.arange(11.0)))
     for name, x in first.params.items():
-        assert x is second.params[name]  # who acts reads this memory, and need not be told
+        assert x is second.params[name]  # acting processes read this memory without a message
         assert not np.shares_memory(x, params.numpy())
 
 
-def test_what_is_kept_stays(params):
+def test_copied_snapshot_stays(params):
     publisher = Publisher(LAYOUT, params)
     scale = ObsScale(np.zeros(3, np.float32), np.ones(3, np.float32), 10.0)
     published = publisher.publish(5, scale)
-    kept = publisher.kept(published)
-    assert (kept.version, kept.obs_scale) == (5, scale)
-    before = copies(kept)
+    copied = publisher.copy_snapshot(published)
+    assert (copied.version, copied.obs_scale) == (5, scale)
+    before = copies(copied)
     assert_equal(before, published.params)
     params.add_(1.0)
     later = publisher.publish(6)
-    assert_equal(kept.params, before)
+    assert_equal(copied.params, before)
     for name, x in later.params.items():
         assert not np.array_equal(x, before[name])
-        assert not np.shares_memory(x, kept.params[name])
+        assert not np.shares_memory(x, copied.params[name])
 
 
-def test_a_vector_that_is_being_differentiated_is_published_too(params):
+def test_parameters_with_gradients_are_published(params):
     params.requires_grad_()
     snapshot = Publisher(LAYOUT, params).publish(0)
     assert_equal(snapshot.params, arrays(torch.arange(11.0)))
@@ -83,72 +83,72 @@ def test_a_vector_that_is_being_differentiated_is_published_too(params):
 
 
 class Delayed:
-    """A device whose copies end when somebody waits for them: until then their memory is NaN."""
+    """A device whose copies end when they are waited for. Until then their memory is NaN."""
 
     def __init__(self, monkeypatch):
-        self.begun, self.ended = 0, 0
+        self.num_started, self.num_finished = 0, 0
         send = Publisher._send
         monkeypatch.setattr(Publisher, "_send", lambda *args: self.delayed(send(*args)))
 
-    def delayed(self, sent):
-        self.begun += 1
-        content = sent.host.clone()
-        sent.host.fill_(torch.nan)
-        return dataclasses.replace(sent, mark=_Mark(self, sent.host, content))
+    def delayed(self, pending):
+        self.num_started += 1
+        content = pending.host.clone()
+        pending.host.fill_(torch.nan)
+        return dataclasses.replace(pending, event=_DelayedEvent(self, pending.host, content))
 
 
-class _Mark:
+class _DelayedEvent:
     def __init__(self, device, host, content):
         self.device, self.host, self.content = device, host, content
 
     def wait(self):
-        self.device.ended += 1
+        self.device.num_finished += 1
         self.host.copy_(self.content)
 
 
-def test_what_acts_is_one_publish_old_and_the_newest_is_not_waited_for(params, monkeypatch):
+def test_overlapped_publish_returns_the_previous_version(params, monkeypatch):
     device = Delayed(monkeypatch)
     publisher = Publisher(LAYOUT, params, overlap=True)
     scales = [ObsScale(np.zeros(3, np.float32), np.ones(3, np.float32), 1.0 + k) for k in range(6)]
     first = publisher.publish(0, scales[0])
-    assert (first.version, first.obs_scale) == (0, scales[0])  # there is none before it
-    assert (device.begun, device.ended) == (1, 1)
+    assert (first.version, first.obs_scale) == (0, scales[0])  # there is no earlier one
+    assert (device.num_started, device.num_finished) == (1, 1)
     for version in range(1, 6):
         params.fill_(version)
         snapshot = publisher.publish(version, scales[version])
         before = version - 1
-        # Parameters and the scale that belongs to them, in memory that stays.
+        # Parameters and their scale, at fixed addresses.
         assert (snapshot.version, snapshot.obs_scale) == (before, scales[before])
         want = torch.arange(11.0) if before == 0 else torch.full((11,), float(before))
         assert_equal(snapshot.params, arrays(want))
         assert all(x is first.params[name] for name, x in snapshot.params.items())
-        assert device.begun == version + 1
+        assert device.num_started == version + 1
 
 
-def test_the_newest_is_waited_for_where_it_must_be(params, monkeypatch):
+def test_current_publish_waits_for_the_newest(params, monkeypatch):
     device = Delayed(monkeypatch)
     publisher = Publisher(LAYOUT, params, overlap=True)
     publisher.publish(0)
     params.fill_(1.0)
     publisher.publish(1)
     params.fill_(2.0)
-    newest = publisher.publish(2, newest=True)
+    newest = publisher.publish(2, must_be_current=True)
     assert newest.version == 2
-    assert_equal(publisher.kept(newest).params, arrays(torch.full((11,), 2.0)))
+    assert_equal(publisher.copy_snapshot(newest).params, arrays(torch.full((11,), 2.0)))
     params.fill_(3.0)
     following = publisher.publish(3)
-    assert following.version == 2  # what followed was begun behind it
+    assert following.version == 2  # the next copy starts after it
     assert_equal(following.params, arrays(torch.full((11,), 2.0)))
-    assert device.begun == 4
+    assert device.num_started == 4
 
 
-def test_without_overlap_each_is_waited_for(params, monkeypatch):
+def test_publish_without_overlap_is_synchronous(params, monkeypatch):
     device = Delayed(monkeypatch)
     publisher = Publisher(LAYOUT, params)
     for version in range(3):
         params.fill_(version)
         assert_equal(publisher.publish(version).params, arrays(torch.full((11,), float(version))))
-    assert device.begun == 0
+    assert device.num_started == 0
 
 
 @pytest.mark.gpu
@@ -161,9 +161,11 @@ def test_publishing_from_a_gpu(overlap):
     publisher.publish(0)
     for version in range(1, 50):
         on_gpu.fill_(version)
-        with no_synchronisation() if overlap else contextlib.nullcontext():
+        with no_synchronization() if overlap else contextlib.nullcontext():
             snapshot = publisher.publish(version)
         before = version - 1 if overlap else version
         want = torch.arange(11.0) if before == 0 else torch.full((11,), float(before))
         assert_equal(snapshot.params, arrays(want))
-    assert_equal(publisher.publish(50, newest=True).params, arrays(torch.full((11,), 49.0)))
+    assert_equal(
+        publisher.publish(50, must_be_current=True).params, arrays(torch.full((11,), 49.0))
+    )

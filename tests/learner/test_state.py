@@ -1,4 +1,4 @@
-"""The walk over a state: names, copies, checkpoints, NaN, and what is no state."""
+"""Traversal of a state: names, copies, checkpoints, NaN, and invalid states."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from hotloop.learner import AdamState
 from hotloop.learner.state import (
     clone,
     load_arrays,
-    mapped,
+    map_tensors,
     non_finite,
     tensors,
     to_arrays,
@@ -58,18 +58,18 @@ NAMES = [
 
 def test_names_are_dotted_and_in_order():
     state = make_state()
-    found = tensors(state)
-    assert list(found) == NAMES
-    assert found["adam.mean"] is state.adam.mean
-    assert found["layers.1.bias"] is state.layers[1]["bias"]
+    named = tensors(state)
+    assert list(named) == NAMES
+    assert named["adam.mean"] is state.adam.mean
+    assert named["layers.1.bias"] is state.layers[1]["bias"]
     assert tensors(None) == tensors(()) == tensors({}) == {}
-    alone = torch.ones(1)
-    assert list(tensors(alone)) == [""]
+    tensor = torch.ones(1)
+    assert list(tensors(tensor)) == [""]
 
 
 def test_a_mapped_tree_is_of_the_same_kind():
     state = make_state()
-    doubled = mapped(state, lambda x: x * 2)
+    doubled = map_tensors(state, lambda x: x * 2)
     assert type(doubled) is State
     assert type(doubled.adam) is AdamState
     assert type(doubled.layers) is tuple
@@ -80,26 +80,26 @@ def test_a_mapped_tree_is_of_the_same_kind():
     assert doubled.layers[1]["gone"] is None
     for name, x in tensors(doubled).items():
         assert torch.equal(x, tensors(state)[name] * 2), name
-    assert mapped(((), {}, None), torch.neg) == ((), {}, None)
+    assert map_tensors(((), {}, None), torch.neg) == ((), {}, None)
 
 
-def test_a_clone_is_left_alone_by_what_comes_later():
+def test_clone_is_independent():
     state = make_state()
     state.params.requires_grad_()
     copied = clone(state)
     assert list(tensors(copied)) == NAMES
     before = {name: x.clone() for name, x in tensors(copied).items()}
     for name, x in tensors(state).items():
-        ours = tensors(copied)[name]
-        assert (ours.dtype, ours.shape, ours.requires_grad) == (x.dtype, x.shape, False)
-        assert ours.data_ptr() != x.data_ptr()
+        copy = tensors(copied)[name]
+        assert (copy.dtype, copy.shape, copy.requires_grad) == (x.dtype, x.shape, False)
+        assert copy.data_ptr() != x.data_ptr()
         with torch.no_grad():
             x.logical_not_() if x.dtype == torch.bool else x.add_(1)
     for name, x in tensors(copied).items():
         assert torch.equal(x, before[name]), name
 
 
-def test_what_is_on_the_device_already_stays_what_it_is():
+def test_to_device_keeps_tensors_already_there():
     state = make_state()
     moved = to_device(state, torch.device("cpu"))
     for name, x in tensors(moved).items():
@@ -108,22 +108,22 @@ def test_what_is_on_the_device_already_stays_what_it_is():
     assert {x.device.type for x in tensors(elsewhere).values()} == {"meta"}
 
 
-def test_arrays_come_back_in_place():
-    ours, other = make_state(), make_state(start=2.0)
-    arrays = to_arrays(ours)
+def test_arrays_are_loaded_in_place():
+    source, target = make_state(), make_state(start=2.0)
+    arrays = to_arrays(source)
     assert list(arrays) == [f"state.{name}" for name in NAMES]
-    assert np.shares_memory(arrays["state.params"], ours.params.numpy())
-    there = tensors(other)
-    places = {name: (id(x), x.data_ptr()) for name, x in there.items()}
-    load_arrays(other, {**arrays, "normalizer.mean": np.zeros(3)})  # others' arrays are theirs
-    for name, x in tensors(other).items():
-        assert (id(x), x.data_ptr()) == places[name]
-        assert torch.equal(x, tensors(ours)[name]), name
-        assert x.dtype == tensors(ours)[name].dtype
-    ours.params.add_(1.0)  # a copy
-    assert other.params.tolist() == [0.0, 1.0, 2.0]
-    load_arrays(other.adam, {"mean": np.ones(3), "square": np.ones(3), "step": np.array(4.0)}, "")
-    assert other.adam.step.item() == 4.0
+    assert np.shares_memory(arrays["state.params"], source.params.numpy())
+    target_tensors = tensors(target)
+    addresses = {name: (id(x), x.data_ptr()) for name, x in target_tensors.items()}
+    load_arrays(target, {**arrays, "normalizer.mean": np.zeros(3)})  # unrelated arrays are ignored
+    for name, x in tensors(target).items():
+        assert (id(x), x.data_ptr()) == addresses[name]
+        assert torch.equal(x, tensors(source)[name]), name
+        assert x.dtype == tensors(source)[name].dtype
+    source.params.add_(1.0)  # a copy
+    assert target.params.tolist() == [0.0, 1.0, 2.0]
+    load_arrays(target.adam, {"mean": np.ones(3), "square": np.ones(3), "step": np.array(4.0)}, "")
+    assert target.adam.step.item() == 4.0
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_arrays_come_back_in_place():
     [
         (
             lambda arrays: arrays.pop("state.adam.mean"),
-            r"`state\.adam\.mean` must have shape \(3,\), it is missing: resume with the algorithm",
+            r"`state\.adam\.mean` must have shape \(3,\), it is missing: resume with the same",
         ),
         (
             lambda arrays: arrays.update({"state.layers.0": np.zeros((2, 3), np.float32)}),
@@ -151,7 +151,7 @@ def test_arrays_of_another_state_are_refused(change, message):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_named(value):
+def test_values_that_are_not_finite_are_named(value):
     state = make_state()
     assert non_finite(state) == []
     state.adam.square[1] = value
@@ -161,7 +161,7 @@ def test_what_is_not_finite_is_named(value):
     assert non_finite(state) == ["adam.square", "layers.1.bias", "moments.var"]
 
 
-def test_numbers_that_are_always_finite_are_not_looked_at():
+def test_integers_and_bools_are_finite():
     assert non_finite((torch.tensor(2**62), torch.tensor(True), None)) == []
     assert non_finite(None) == []
 
@@ -177,7 +177,9 @@ def test_numbers_that_are_always_finite_are_not_looked_at():
     ],
 )
 @pytest.mark.parametrize("walk", [tensors, clone, to_arrays, non_finite])
-def test_what_is_no_state_is_refused(value, kind, walk):
-    message = f"must hold tensors, dataclasses, tuples and dictionaries of them, got a {kind}: keep"
+def test_invalid_states_are_refused(value, kind, walk):
+    message = (
+        f"must contain tensors, or dataclasses, tuples and dictionaries of them, got a {kind}: move"
+    )
     with pytest.raises(ConfigError, match=message):
         walk({"params": torch.ones(1), "other": (value,)})

@@ -1,4 +1,4 @@
-"""Threads of torch, given back, and taken as cores are free."""
+"""Torch threads: limits, and adjustment to free cores."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ import torch
 
 from hotloop.algorithms import sac
 from hotloop.learner import threads, torch_threads
-from hotloop.learner.threads import FreeThreads, graph_threads
+from hotloop.learner.threads import ThreadLimiter, graph_threads
 from hotloop.runs import RunDirectory
 
 
-def test_threads_are_given_back():
+def test_threads_are_restored():
     before = torch.get_num_threads()
 
     def fail():
@@ -27,8 +27,8 @@ def test_threads_are_given_back():
     assert torch.get_num_threads() == before
 
 
-class Machine:
-    """Cores, how many are free, and for how long threads have waited for one."""
+class FakeMachine:
+    """A machine with free cores, and the time that threads have waited for one."""
 
     def __init__(self, monkeypatch):
         self.now_s, self.queued_s, self.free = 100.0, 0.0, 4
@@ -37,64 +37,64 @@ class Machine:
         monkeypatch.setattr(threads, "_queued_ns", lambda: round(self.queued_s * 1e9))
         monkeypatch.setattr(threads, "free_cores", lambda: self.free)
 
-    def passes(self, seconds, queued_s=0.0):
+    def advance(self, seconds, queued_s=0.0):
         self.now_s += seconds
         self.queued_s += queued_s
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    return Machine(monkeypatch)
+    return FakeMachine(monkeypatch)
 
 
 @pytest.mark.parametrize(("free", "count"), [(4, 3), (2, 2), (1, 1), (0, 1), (None, 3)])
-def test_threads_at_first_are_those_that_are_free(machine, free, count):
+def test_initial_threads_are_the_free_cores(machine, free, count):
     machine.free, before = free, torch.get_num_threads()
-    with FreeThreads(3).taken() as taken:
-        assert taken.count == torch.get_num_threads() == count
-        assert graph_threads() == 3  # what is compiled is made for all of them
+    with ThreadLimiter(3).limiting() as limiter:
+        assert limiter.count == torch.get_num_threads() == count
+        assert graph_threads() == 3  # compiled code is built for all of them
     assert graph_threads() == torch.get_num_threads() == before
 
 
-def test_threads_are_given_back_while_the_cores_are_busy(machine):
-    with FreeThreads(3).taken() as taken:
-        machine.passes(2.0, queued_s=0.1)
-        assert not taken.look()
-        assert taken.count == 3
-        machine.passes(0.5, queued_s=0.5)  # too soon to tell
-        assert not taken.look()
-        machine.passes(0.6)
-        assert "with one thread" in taken.look()
-        assert taken.count == torch.get_num_threads() == 1
+def test_threads_are_released_while_the_cores_are_busy(machine):
+    with ThreadLimiter(3).limiting() as limiter:
+        machine.advance(2.0, queued_s=0.1)
+        assert not limiter.adjust()
+        assert limiter.count == 3
+        machine.advance(0.5, queued_s=0.5)  # too early to judge
+        assert not limiter.adjust()
+        machine.advance(0.6)
+        assert "with one thread" in limiter.adjust()
+        assert limiter.count == torch.get_num_threads() == 1
         machine.free = 1
         for _ in range(20):
-            machine.passes(1.0)
-            assert not taken.look()
-        assert taken.count == 1
+            machine.advance(1.0)
+            assert not limiter.adjust()
+        assert limiter.count == 1
         machine.free = 2
         for _ in range(10):
-            machine.passes(1.0)
-            taken.look()
-        assert taken.count == torch.get_num_threads() == 2
-        machine.passes(1.0, queued_s=1.0)
-        assert not taken.look()  # told once
-        assert taken.count == 1
-        machine.passes(1.0)
-        taken.look()  # what was seen before the cores were busy no longer counts
-        assert taken.count == 1
+            machine.advance(1.0)
+            limiter.adjust()
+        assert limiter.count == torch.get_num_threads() == 2
+        machine.advance(1.0, queued_s=1.0)
+        assert not limiter.adjust()  # reported once
+        assert limiter.count == 1
+        machine.advance(1.0)
+        limiter.adjust()  # measurements from before the busy time no longer count
+        assert limiter.count == 1
 
 
-def test_compiled_updates_get_what_there_is(machine):
-    """They ask for as many threads as they were made for, which OpenMP may cut while it is told."""
+def test_openmp_may_cut_the_threads_of_compiled_updates(machine):
+    """They request the threads they were built for, and OpenMP may grant fewer."""
     machine.free = 1
-    taking = FreeThreads(3)
-    assert taking._openmp
-    with taking.taken():
-        assert all(library.omp_get_dynamic() for library in taking._openmp)
-    assert not any(library.omp_get_dynamic() for library in taking._openmp)
+    limiter = ThreadLimiter(3)
+    assert limiter._openmp_libraries
+    with limiter.limiting():
+        assert all(library.omp_get_dynamic() for library in limiter._openmp_libraries)
+    assert not any(library.omp_get_dynamic() for library in limiter._openmp_libraries)
 
 
-def test_the_number_is_written_down(tmp_path):
+def test_metrics_contain_the_number_of_threads(tmp_path):
     config = sac.Config(
         total_timesteps=320,
         learning_starts=256,
@@ -109,16 +109,16 @@ def test_the_number_is_written_down(tmp_path):
     assert {line["torch_threads"] for line in lines} <= set(range(1, 5))
 
 
-def test_one_thread_is_never_looked_after(machine):
+def test_single_thread_is_never_adjusted(machine):
     machine.free = 0
-    with FreeThreads(1).taken() as taken:
-        machine.passes(9.0, queued_s=9.0)
-        assert not taken.look()
-        assert taken.count == 1
+    with ThreadLimiter(1).limiting() as limiter:
+        machine.advance(9.0, queued_s=9.0)
+        assert not limiter.adjust()
+        assert limiter.count == 1
 
 
-def test_any_number_of_threads_learns_the_same(tmp_path):
-    """In a process of its own: MKL reads at its first product whether it rounds strictly."""
+def test_results_do_not_depend_on_the_number_of_threads(tmp_path):
+    """A separate process is needed: MKL reads at its first product whether it rounds strictly."""
     script = """
 import sys
 import numpy as np

@@ -1,4 +1,4 @@
-"""Updates: what they must keep to, refused in one sentence; the same eager and compiled."""
+"""Updates: their contract and its error messages; equality of eager and compiled updates."""
 
 import math
 import shutil
@@ -13,11 +13,11 @@ import torch
 from hotloop.algorithms import dqn, find, ppo
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
-from hotloop.learner import Choice, UpdateRule
+from hotloop.learner import ExecutionChoice, UpdateRule
 from hotloop.learner.state import clone, tensors
 from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.schedules import linear
-from hotloop.training import Batch
+from hotloop.training import ReplayBatch
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 
@@ -41,29 +41,29 @@ class Rows(NamedTuple):
     weight: Any = None
 
 
-def bound(function, is_compiled=False):
+def bind_update(function, is_compiled=False):
     state = State(torch.zeros(3), torch.tensor(0.0))
     hyper = Hyper(torch.tensor(0.5))
-    choice = Choice(is_compiled, "as asked")
+    choice = ExecutionChoice(is_compiled, "as requested")
     return state, BoundUpdate(function, state, hyper, choice, "update of the critics")
 
 
-def good(state, batch, noise, hyper):
+def valid_update(state, batch, noise, hyper):
     state.params.add_(hyper.learning_rate * batch.x.mean(0))
     state.step.add_(1.0)
     loss = batch.x.square().mean()
     return {"loss": loss, "count": torch.tensor(3), "noise": 0.0 * loss if noise is None else noise}
 
 
-def with_error(state, batch, noise, hyper):
-    return good(state, batch, noise, hyper), batch.x.abs().sum(1)
+def update_with_error(state, batch, noise, hyper):
+    return valid_update(state, batch, noise, hyper), batch.x.abs().sum(1)
 
 
 BATCH = Rows(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
 
 
 def test_metrics_come_in_one_tensor():
-    state, update = bound(good)
+    state, update = bind_update(valid_update)
     assert update.names == ()
     row, td_error = update(BATCH, torch.tensor(7.0))
     assert update.names == ("loss", "count", "noise")
@@ -71,14 +71,14 @@ def test_metrics_come_in_one_tensor():
     assert (row.dtype, row.requires_grad) == (torch.float32, False)
     assert td_error is None
     assert update(BATCH, None)[0][2] == 0.0
-    # It was tried on copies first: that left no trace.
+    # The first run on copies changed nothing.
     assert state.step.item() == 2.0
     assert state.params.tolist() == [2.0, 2.0, 2.0]
     assert BATCH.x[0].tolist() == [1.0, 2.0, 3.0]
 
 
-def test_an_error_of_each_row_may_come_with_them():
-    _, update = bound(with_error)
+def test_update_may_return_an_error_per_row():
+    _, update = bind_update(update_with_error)
     row, td_error = update(BATCH, None)
     assert row.shape == (3,)
     assert td_error.tolist() == [6.0, 6.0]
@@ -95,8 +95,8 @@ def test_an_error_of_each_row_may_come_with_them():
         ((torch.tensor(1.0),) * 3, "a tuple"),
     ],
 )
-def test_without_metrics(metrics, got):
-    state, update = bound(lambda state, batch, noise, hyper: metrics)
+def test_missing_metrics_are_refused(metrics, got):
+    state, update = bind_update(lambda state, batch, noise, hyper: metrics)
     message = (
         "the update of the critics must return its metrics, a dictionary of 0-d tensors by name, "
         f"got {got}: return at least the loss"
@@ -115,70 +115,70 @@ def test_without_metrics(metrics, got):
         (np.float32(0.5), "a float32: leave it a tensor, without `.item"),
     ],
 )
-def test_metrics_that_are_not_0_d(value, got):
+def test_metrics_that_are_not_0_d_are_refused(value, got):
     def update(state, batch, noise, hyper):
         return {"loss": batch.x.mean(), "each": value}
 
     message = rf"must return 0-d tensors as metrics, but `each` is {got}"
     with pytest.raises(ConfigError, match=message):
-        bound(update)[1](BATCH, None)
+        bind_update(update)[1](BATCH, None)
 
 
-def test_what_is_beside_the_metrics_is_a_tensor():
+def test_second_output_must_be_a_tensor():
     def update(state, batch, noise, hyper):
         return {"loss": batch.x.mean()}, [1.0, 2.0]
 
-    message = r"metrics and \|TD error\|, \(B,\), got beside the metrics a list: leave it out"
+    message = r"metrics and \|TD error\|, \(B,\), got metrics and a list: leave it out"
     with pytest.raises(ConfigError, match=message):
-        bound(update)[1](BATCH, None)
+        bind_update(update)[1](BATCH, None)
 
 
 @pytest.mark.parametrize("later", [("loss",), ("loss", "entropy", "kl"), ("entropy", "loss")])
-def test_metrics_of_changing_names(later):
+def test_changing_metric_names_are_refused(later):
     names = iter([("loss", "entropy"), ("loss", "entropy"), later])
 
     def update(state, batch, noise, hyper):
         return {name: batch.x.mean() for name in next(names)}
 
-    _, changing = bound(update)
-    assert changing(BATCH, None)[0].shape == (2,)  # tried, and made
-    message = rf"first \['loss', 'entropy'\], then \[{', '.join(map(repr, later))}\]: give every"
+    _, changing = bind_update(update)
+    assert changing(BATCH, None)[0].shape == (2,)  # on copies, and for real
+    message = rf"\['loss', 'entropy'\] first, then \[{', '.join(map(repr, later))}\]: always return"
     with pytest.raises(ConfigError, match=message):
         changing(BATCH, None)
 
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("name", ["params", "step"])
-def test_a_tensor_of_the_state_that_is_replaced(name, is_compiled):
+def test_replaced_state_tensor_is_refused(name, is_compiled):
     def update(state, batch, noise, hyper):
         setattr(state, name, getattr(state, name) + 1.0)
         return {"loss": batch.x.mean()}
 
-    state, replacing = bound(update, is_compiled)
+    state, replacing = bind_update(update, is_compiled)
     before = tensors(state)
     message = rf"in place, but replaces `{name}`: write `state\.{name}\.copy_\(…\)`"
     with pytest.raises(ConfigError, match=message):
         replacing(BATCH, None)
-    assert all(tensors(state)[x] is before[x] for x in before)  # it was a copy's
-    assert replacing.execution.compile_s == 0.0  # refused before that
+    assert all(tensors(state)[x] is before[x] for x in before)  # only a copy was changed
+    assert replacing.execution.compile_s == 0.0  # refused before compilation
 
 
-def test_a_tensor_of_the_state_that_changes_its_shape():
+def test_resized_state_tensor_is_refused():
     def update(state, batch, noise, hyper):
         state.params.resize_(4)
         return {"loss": batch.x.mean()}
 
     with pytest.raises(ConfigError, match="replaces `params`"):
-        bound(update)[1](BATCH, None)
+        bind_update(update)[1](BATCH, None)
 
 
-def test_a_tensor_of_the_state_that_is_dropped():
+def test_dropped_state_tensor_is_refused():
     def update(state, batch, noise, hyper):
         state.step = None
         return {"loss": batch.x.mean()}
 
     with pytest.raises(ConfigError, match="replaces `step`"):
-        bound(update)[1](BATCH, None)
+        bind_update(update)[1](BATCH, None)
 
 
 # --- eager and compiled --------------------------------------------------------------------------
@@ -187,7 +187,7 @@ BOX = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-2.0, 0.0), high=
 SIZE = 16
 SMALL = {"hidden_sizes": (12, 8), "torch_threads": 1}
 OFF_POLICY = {**SMALL, "batch_size": SIZE, "gamma": linear(0.9, 0.99), "tau": linear(0.1, 0.01)}
-# Whatever a schedule may change does so at each step.
+# Every option that supports a schedule changes at each step.
 OPTIONS = {
     "ppo": {
         **SMALL,
@@ -222,7 +222,7 @@ OPTIONS = {
 
 
 def make_learner(name, execution, device="cpu"):
-    """A learner of one of the algorithms, as its training makes it."""
+    """Return an algorithm's learner, built as in training."""
     algorithm = find(name)
     config = algorithm.config(**OPTIONS[name], execution=execution)
     device = torch.device(device)
@@ -251,11 +251,13 @@ def make_batch(name, seed):
         action = torch.from_numpy(rng.uniform((-2.0, 0.0), (2.0, 1.0), (SIZE, 2)))
         action = action.to(torch.float32)
     discount = torch.from_numpy(rng.random(SIZE) > 0.1).to(torch.float32)
-    return Batch(floats(3), action, floats(), floats(3), discount, floats().exp(), floats().exp())
+    return ReplayBatch(
+        floats(3), action, floats(), floats(3), discount, floats().exp(), floats().exp()
+    )
 
 
 @needs_compiler
-@pytest.mark.slow  # tests of execution compile PPO's update beside the quick ones
+@pytest.mark.slow  # quick tests of execution compile PPO's update
 @pytest.mark.parametrize(
     "name",
     ["dqn", "ppo", "sac", "td3"],
@@ -264,7 +266,7 @@ def test_eager_equals_compiled(name):
     """40 batches from the same noise, while every hyper-parameter changes: compiled once."""
     learners = [make_learner(name, mode) for mode in ("eager", "compile")]
     eager, compiled = learners
-    begun = clone(eager.state)
+    initial_state = clone(eager.state)
     for k in range(40):
         errors = []
         for learner in learners:
@@ -279,16 +281,16 @@ def test_eager_equals_compiled(name):
     states = [tensors(learner.state) for learner in learners]
     assert states[0].keys() == states[1].keys()
     for part, x in states[0].items():
-        ours, want, before = (
-            y.to(torch.float32) for y in (states[1][part], x, tensors(begun)[part])
+        got, want, before = (
+            y.to(torch.float32) for y in (states[1][part], x, tensors(initial_state)[part])
         )
-        atol = 2e-3 * float(want.abs().max())  # moments are tiny, and count too
-        torch.testing.assert_close(ours, want, rtol=2e-3, atol=atol, msg=part)
+        atol = 2e-3 * float(want.abs().max())  # so that tiny moments count
+        torch.testing.assert_close(got, want, rtol=2e-3, atol=atol, msg=part)
         assert part == "active" or not torch.allclose(want, before, rtol=0.1, atol=atol), part
     means = [learner.metrics.means() for learner in learners]
     assert means[1] == pytest.approx(means[0], rel=1e-3, abs=1e-4)
     assert eager.rng.bit_generator.state == compiled.rng.bit_generator.state
-    changing = compiled.hyper.reported()
+    changing = compiled.hyper.reported_values()
     num_changing = len(OPTIONS[name].keys() & changing.keys())
     assert num_changing == sum(not math.isclose(*ends) for ends in schedule_ends(name))
     for learner in learners:
@@ -299,6 +301,6 @@ def test_eager_equals_compiled(name):
 
 
 def schedule_ends(name):
-    """First and last values of the options that are schedules."""
+    """Return the first and last values of the options that are schedules."""
     schedules = [x for x in OPTIONS[name].values() if callable(x)]
     return [(schedule(0.0), schedule(1.0)) for schedule in schedules]

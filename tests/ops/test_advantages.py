@@ -23,29 +23,29 @@ STEPS = {
 }
 
 
-def test_literal_without_an_end():
+def test_literal_without_episode_end():
     # δ = 1.4, 2.35, 3.3; γλ = 0.45.
-    got = gae(next_value=column(1.0, 1.5, 2.0), terminated=NEVER, truncated=NEVER, **STEPS)
-    np.testing.assert_allclose(got[:, 0], [3.12575, 3.835, 3.3], rtol=1e-6)
-    assert got.dtype == np.float32
+    actual = gae(next_value=column(1.0, 1.5, 2.0), terminated=NEVER, truncated=NEVER, **STEPS)
+    np.testing.assert_allclose(actual[:, 0], [3.12575, 3.835, 3.3], rtol=1e-6)
+    assert actual.dtype == np.float32
 
 
 def test_literal_with_termination():
-    # δ₁ = 2 − 1: nothing follows, whatever next_value says.
-    got = gae(next_value=column(1.0, 77.0, 2.0), terminated=MIDDLE, truncated=NEVER, **STEPS)
-    np.testing.assert_allclose(got[:, 0], [1.85, 1.0, 3.3], rtol=1e-6)
+    # δ₁ = 2 − 1: next_value is ignored.
+    actual = gae(next_value=column(1.0, 77.0, 2.0), terminated=MIDDLE, truncated=NEVER, **STEPS)
+    np.testing.assert_allclose(actual[:, 0], [1.85, 1.0, 3.3], rtol=1e-6)
 
 
 def test_literal_with_truncation():
-    # δ₁ = 2 + 0.9 · 4 − 1: bootstrapped from the true successor, but the recursion ends.
-    got = gae(next_value=column(1.0, 4.0, 2.0), terminated=NEVER, truncated=MIDDLE, **STEPS)
-    np.testing.assert_allclose(got[:, 0], [3.47, 4.6, 3.3], rtol=1e-6)
+    # δ₁ = 2 + 0.9 · 4 − 1: bootstrapped from the successor, but the recursion ends.
+    actual = gae(next_value=column(1.0, 4.0, 2.0), terminated=NEVER, truncated=MIDDLE, **STEPS)
+    np.testing.assert_allclose(actual[:, 0], [3.47, 4.6, 3.3], rtol=1e-6)
 
 
 def test_both_flags_count_as_termination():
     both = gae(next_value=column(1.0, 4.0, 2.0), terminated=MIDDLE, truncated=MIDDLE, **STEPS)
-    alone = gae(next_value=column(1.0, 4.0, 2.0), terminated=MIDDLE, truncated=NEVER, **STEPS)
-    np.testing.assert_array_equal(both, alone)
+    single = gae(next_value=column(1.0, 4.0, 2.0), terminated=MIDDLE, truncated=NEVER, **STEPS)
+    np.testing.assert_array_equal(both, single)
 
 
 @given(
@@ -55,15 +55,15 @@ def test_both_flags_count_as_termination():
     gae_lambda=st.floats(0, 1),
     seed=st.integers(0, 2**31),
 )
-def test_equals_the_sum_that_defines_it(num_steps, num_envs, gamma, gae_lambda, seed):
+def test_equals_the_defining_sum(num_steps, num_envs, gamma, gae_lambda, seed):
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_envs)
     reward, value, next_value = rng.standard_normal((3, *shape)).astype(np.float32)
     terminated, truncated = rng.random((2, *shape)) < 0.2
     arguments = (reward, value, next_value, terminated, truncated)
-    got = gae(*arguments, gamma=gamma, gae_lambda=gae_lambda)
-    want = reference.gae(*arguments, gamma=gamma, gae_lambda=gae_lambda)
-    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    actual = gae(*arguments, gamma=gamma, gae_lambda=gae_lambda)
+    expected = reference.gae(*arguments, gamma=gamma, gae_lambda=gae_lambda)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32])

@@ -12,12 +12,12 @@ def tensor(*values):
 
 
 def test_clipped_policy_loss_literal():
-    # Gain 1.5 is cut to 1.2; the loss of the second is not allowed to look better than −0.8.
-    got = losses.clipped_policy_loss(tensor(1.5, 0.5), tensor(1.0, -1.0), 0.2)
-    assert got.item() == pytest.approx(-(1.2 - 0.8) / 2)
-    # Moves in the bad direction are never clipped: min(0.5, 0.8) and min(−1.5, −1.2).
-    got = losses.clipped_policy_loss(tensor(0.5, 1.5), tensor(1.0, -1.0), 0.2)
-    assert got.item() == pytest.approx(-(0.5 - 1.5) / 2)
+    # A gain of 1.5 is clipped to 1.2, and that of the second to −0.8.
+    loss = losses.clipped_policy_loss(tensor(1.5, 0.5), tensor(1.0, -1.0), 0.2)
+    assert loss.item() == pytest.approx(-(1.2 - 0.8) / 2)
+    # Moves in the wrong direction are never clipped: min(0.5, 0.8) and min(−1.5, −1.2).
+    loss = losses.clipped_policy_loss(tensor(0.5, 1.5), tensor(1.0, -1.0), 0.2)
+    assert loss.item() == pytest.approx(-(0.5 - 1.5) / 2)
 
 
 def test_clipped_policy_loss_has_no_gradient_where_clipped():
@@ -29,14 +29,14 @@ def test_clipped_policy_loss_has_no_gradient_where_clipped():
 def test_value_losses_literal():
     value, old, returns = tensor(2.0, 1.2), tensor(1.0, 1.0), tensor(3.0, 1.0)
     assert losses.value_loss(value, returns).item() == pytest.approx((1.0 + 0.04) / 2)
-    # The first moved by 1 where 0.5 is allowed: (1.5 − 3)² = 2.25 is the worse.
-    got = losses.clipped_value_loss(value, old, returns, 0.5)
-    assert got.item() == pytest.approx((2.25 + 0.04) / 2)
+    # The first value moved by 1, beyond 0.5: (1.5 − 3)² = 2.25 is the larger loss.
+    loss = losses.clipped_value_loss(value, old, returns, 0.5)
+    assert loss.item() == pytest.approx((2.25 + 0.04) / 2)
 
 
 def test_approximate_kl_literal():
-    got = losses.approximate_kl(tensor(math.log(2.0), 0.0))
-    assert got.item() == pytest.approx((1 - math.log(2.0)) / 2)
+    loss = losses.approximate_kl(tensor(math.log(2.0), 0.0))
+    assert loss.item() == pytest.approx((1 - math.log(2.0)) / 2)
 
 
 def test_categorical_literal():
@@ -48,7 +48,7 @@ def test_categorical_literal():
     assert entropy.item() == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
 
 
-def test_multi_categorical_is_the_sum_of_its_parts():
+def test_multi_categorical_sums_its_parts():
     logits = torch.tensor([[0.0, math.log(3.0), 1.0, 1.0, 1.0]])
     log_prob, entropy = distributions.multi_categorical(logits, torch.tensor([[1, 2]]), (2, 3))
     assert log_prob.item() == pytest.approx(math.log(0.75) - math.log(3.0))

@@ -21,15 +21,15 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("counter", "key", "want"), KNOWN)
-def test_known_answers(counter, key, want):
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_known_answers(counter, key, expected):
     words = tuple(np.array([c], np.uint64) for c in counter)
-    assert tuple(philox_4x32(words, key)[0].tolist()) == want
-    assert reference.philox_4x32(counter, key) == want
+    assert tuple(philox_4x32(words, key)[0].tolist()) == expected
+    assert reference.philox_4x32(counter, key) == expected
 
 
-def test_uniform_is_the_reference_word_by_word():
-    got = counter_uniform(
+def test_uniform_matches_the_reference():
+    actual = counter_uniform(
         (5 << 32) + 7, first_step=2**32 + 3, num_steps=2, num_envs=2, size=6, first_env=4, stream=9
     )
     for t in range(2):
@@ -37,11 +37,11 @@ def test_uniform_is_the_reference_word_by_word():
             for i in range(6):
                 counter = (3 + t, 1 ^ 9, 4 + n, i // 4)
                 word = reference.philox_4x32(counter, (7, 5))[i % 4]
-                assert got[t, n, i] == (word + 0.5) * 2.0**-32
+                assert actual[t, n, i] == (word + 0.5) * 2.0**-32
 
 
 @pytest.mark.parametrize("draw", [counter_uniform, counter_normal])
-def test_noise_depends_on_step_and_environment_alone(draw):
+def test_noise_depends_only_on_step_and_environment(draw):
     whole = draw(3, first_step=0, num_steps=10, num_envs=6, size=5)
     part = draw(3, first_step=4, num_steps=3, num_envs=2, size=5, first_env=3)
     np.testing.assert_array_equal(whole[4:7, 3:5], part)
@@ -50,7 +50,7 @@ def test_noise_depends_on_step_and_environment_alone(draw):
     assert not np.intersect1d(whole, other).size
 
 
-def test_normal_has_the_law_of_a_normal():
+def test_normal_has_the_moments_of_a_normal():
     x = counter_normal(0, first_step=0, num_steps=1000, num_envs=20, size=3).astype(np.float64)
     assert x.dtype == np.float64
     assert abs(x.mean()) < 4 / np.sqrt(x.size)
@@ -60,7 +60,7 @@ def test_normal_has_the_law_of_a_normal():
     assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
 
 
-def test_uniform_never_touches_its_bounds():
+def test_uniform_excludes_its_bounds():
     x = counter_uniform(0, first_step=0, num_steps=100, num_envs=100, size=8)
     assert 0 < x.min() < 1e-4
     assert 1 - 1e-4 < x.max() < 1

@@ -40,27 +40,27 @@ SCHEDULES = [
 
 @pytest.mark.parametrize(("schedule", "text", "values"), SCHEDULES)
 def test_values_and_texts(schedule, text, values):
-    given = [schedule(quarter / 4) for quarter in range(5)]
-    assert given == pytest.approx(values, abs=1e-15)
-    assert all(type(value) is float for value in given)
+    actual = [schedule(quarter / 4) for quarter in range(5)]
+    assert actual == pytest.approx(values, abs=1e-15)
+    assert all(type(value) is float for value in actual)
     assert str(schedule) == repr(schedule) == text
     assert as_schedule(text) == schedule
-    assert all(min(schedule.extremes()) <= value <= max(schedule.extremes()) for value in given)
+    assert all(min(schedule.extremes()) <= value <= max(schedule.extremes()) for value in actual)
 
 
-def test_a_line_to_zero_is_its_start_times_what_is_left():
-    """Bit for bit."""
+def test_linear_to_zero_is_start_times_remaining_progress():
+    """The values are bitwise equal."""
     for start in (3e-4, 1e-3, 0.1):
         for step in range(1000):
             assert linear(start, 0.0)(step / 1000) == start * (1 - step / 1000)
 
 
-def test_points_are_met_exactly():
+def test_piecewise_is_exact_at_its_points():
     points = [(0.1, 0.3), (0.4, 0.7), (0.9, 0.1)]
     assert [piecewise(points)(place) for place, _ in points] == [value for _, value in points]
 
 
-def test_steps_change_at_their_points_and_nowhere_else():
+def test_steps_change_only_at_their_points():
     schedule, before = steps([(0, 0.3), (1 / 3, 0.7)]), math.nextafter(1 / 3, 0)
     assert [schedule(x) for x in (0.0, 0.1, before, 1 / 3, 1.0)] == [0.3, 0.3, 0.3, 0.7, 0.7]
 
@@ -71,25 +71,25 @@ def test_texts_keep_every_digit():
 
 
 @pytest.mark.parametrize("value", [1, 1e-3, "0.001", "constant:0.001", constant(0.001)])
-def test_what_is_constant(value):
+def test_constant_schedules(value):
     assert as_schedule(value).is_constant
     assert as_schedule(value)(0.5) == float(str(as_schedule(value)))
 
 
-def test_what_changes_is_not_constant():
+def test_changing_schedules_are_not_constant():
     assert not linear(1.0, 0.5).is_constant
     assert linear(0.5, 0.5).is_constant
-    assert not function(lambda progress: 1.0).is_constant  # nobody knows
+    assert not function(lambda progress: 1.0).is_constant  # functions may change
 
 
-def test_a_schedule_stays_as_it_is():
+def test_as_schedule_returns_schedules_unchanged():
     schedule = linear(1.0, 0.0)
     assert as_schedule(schedule) is schedule
     with pytest.raises(FrozenInstanceError):
         schedule.start = 2.0
 
 
-def test_functions_that_have_no_name_of_their_own_can_not_be_found_again():
+def test_unnamed_functions_cannot_be_restored_from_text():
     schedule = as_schedule(lambda progress: 2 * progress)
     assert schedule(0.25) == 0.5
     with pytest.raises(ConfigError, match="expected a number"):
@@ -104,7 +104,7 @@ def test_functions_that_have_no_name_of_their_own_can_not_be_found_again():
         *(":f", "my module:1", "my_module:", "<function>:f"),
     ],
 )
-def test_what_is_written_wrongly_is_told_what_it_could_be(text):
+def test_malformed_text_lists_the_valid_forms(text):
     with pytest.raises(ConfigError) as caught:
         as_schedule(text)
     message = str(caught.value)
@@ -127,22 +127,22 @@ def test_what_is_written_wrongly_is_told_what_it_could_be(text):
         ("piecewise:0=1,0=2", "points at ascending progress"),
         ("piecewise:0=1,1.5=2", "from 0 to 1"),
         ("steps:0.5=1,0.25=2", "a steps schedule must have points at ascending progress"),
-        (True, "is made of numbers, got True"),
+        (True, "consists of numbers, got True"),
         ([1.0], r"got \[1.0\]"),
         (None, "got None"),
     ],
 )
-def test_values_that_are_no_schedule(value, message):
+def test_bad_schedules(value, message):
     with pytest.raises(ConfigError, match=message):
         as_schedule(value)
 
 
-def test_no_points_are_no_schedule():
+def test_piecewise_needs_points():
     with pytest.raises(ConfigError, match="must have points"):
         piecewise([])
 
 
-def test_functions_that_are_not_there():
+def test_unknown_functions():
     with pytest.raises(UnknownNameError, match="there is no module 'no_such_module'"):
         as_schedule("no_such_module:f")
     with pytest.raises(UnknownNameError, match="has no 'halve'; did you mean 'halved'"):
@@ -151,7 +151,7 @@ def test_functions_that_are_not_there():
         function("math:pi")
 
 
-def test_a_function_must_give_numbers():
+def test_functions_must_return_finite_numbers():
     with pytest.raises(ConfigError, match="not_a_number must return a finite number, got 'much'"):
         function(not_a_number)(0.5)
     with pytest.raises(ConfigError, match=r"got nan at progress 0\.5"):

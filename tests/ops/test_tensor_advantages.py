@@ -1,4 +1,4 @@
-"""Advantages of tensors: those of the arrays, and the same refusals."""
+"""Advantages of tensors equal those of arrays, with the same errors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def fragment(num_steps, num_envs, seed=0):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (7, 3), (64, 5)])
-def test_equals_that_of_arrays(shape):
+def test_equals_advantages_of_arrays(shape):
     arrays = fragment(*shape)
     tensors = [torch.from_numpy(x) for x in arrays]
-    got = gae(*tensors, **FACTORS)
-    assert isinstance(got, torch.Tensor)
-    np.testing.assert_allclose(got.numpy(), gae(*arrays, **FACTORS), rtol=1e-5, atol=1e-5)
+    actual = gae(*tensors, **FACTORS)
+    assert isinstance(actual, torch.Tensor)
+    np.testing.assert_allclose(actual.numpy(), gae(*arrays, **FACTORS), rtol=1e-5, atol=1e-5)
 
 
-def test_what_terminated_is_not_bootstrapped_from_even_if_it_is_nan():
+def test_termination_ignores_a_next_value_of_nan():
     reward, value = torch.zeros(2, 1), torch.zeros(2, 1)
     next_value = torch.tensor([[math.nan], [1.0]])
     terminated, truncated = torch.tensor([[True], [False]]), torch.zeros(2, 1, dtype=torch.bool)
-    got = gae(reward, value, next_value, terminated, truncated, gamma=0.5, gae_lambda=1.0)
-    assert got.tolist() == [[0.0], [0.5]]
+    actual = gae(reward, value, next_value, terminated, truncated, gamma=0.5, gae_lambda=1.0)
+    assert actual.tolist() == [[0.0], [0.5]]
 
 
-def test_refusals():
+def test_bad_arguments():
     tensors = [torch.from_numpy(x) for x in fragment(4, 2)]
     with pytest.raises(ShapeError, match=r"`value` must have the shape of `reward`, \(4, 2\)"):
         gae(tensors[0], tensors[1].T, *tensors[2:], **FACTORS)
@@ -50,8 +50,8 @@ def test_refusals():
         gae(*tensors, gamma=1.5, gae_lambda=1.0)
 
 
-def test_explained_variance_is_that_of_arrays():
+def test_explained_variance_equals_that_of_arrays():
     value, returns = np.random.default_rng(1).standard_normal((2, 100)).astype(np.float32)
-    got = explained_variance(torch.from_numpy(value), torch.from_numpy(returns))
-    assert got == pytest.approx(explained_variance(value, returns), rel=1e-9)
+    actual = explained_variance(torch.from_numpy(value), torch.from_numpy(returns))
+    assert actual == pytest.approx(explained_variance(value, returns), rel=1e-9)
     assert math.isnan(explained_variance(torch.ones(3), torch.ones(3)))

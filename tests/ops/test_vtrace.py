@@ -1,4 +1,4 @@
-"""V-trace: literals worked out by hand, and its slow twin."""
+"""V-trace compared with hand-computed values and the reference implementation."""
 
 import numpy as np
 import pytest
@@ -27,37 +27,37 @@ STEPS = {
 }
 
 
-def test_literal_without_an_end():
+def test_literal_without_episode_end():
     # δ = 1 + 0.5 − 0.5 = 1, 2 + 1 − 1 = 2; ρ = 0.5, 1; c = 0.5, 1.
     # v₁ = 1 + 2 = 3; v₀ = 0.5 + 0.5 · 1 + 0.5 · 0.5 · 2 = 1.5.
     # A₁ = 2; A₀ = 1 + 0.5 · 2 = 2.
-    got = vtrace(terminated=NEVER, truncated=NEVER, **STEPS)
-    np.testing.assert_allclose(got.returns[:, 0], [1.5, 3.0], rtol=1e-6)
-    np.testing.assert_allclose(got.advantages[:, 0], [2.0, 2.0], rtol=1e-6)
-    assert got.returns.dtype == got.advantages.dtype == np.float32
+    actual = vtrace(terminated=NEVER, truncated=NEVER, **STEPS)
+    np.testing.assert_allclose(actual.returns[:, 0], [1.5, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(actual.advantages[:, 0], [2.0, 2.0], rtol=1e-6)
+    assert actual.returns.dtype == actual.advantages.dtype == np.float32
 
 
 def test_literal_with_other_bounds():
     # ρ̄ = 2: ρ₁ = 2, v₁ = 1 + 2 · 2 = 5; v₀ = 0.5 + 0.5 + 0.5 · 0.5 · 4 = 2.
-    got = vtrace(terminated=NEVER, truncated=NEVER, max_rho=2.0, **STEPS)
-    np.testing.assert_allclose(got.returns[:, 0], [2.0, 5.0], rtol=1e-6)
+    actual = vtrace(terminated=NEVER, truncated=NEVER, max_rho=2.0, **STEPS)
+    np.testing.assert_allclose(actual.returns[:, 0], [2.0, 5.0], rtol=1e-6)
 
 
 def test_literal_with_termination():
-    # δ₀ = 1 − 0.5 = 0.5, and nothing comes back over the end: v₀ = 0.5 + 0.5 · 0.5 = 0.75.
-    got = vtrace(terminated=FIRST, truncated=NEVER, **STEPS)
-    np.testing.assert_allclose(got.returns[:, 0], [0.75, 3.0], rtol=1e-6)
-    np.testing.assert_allclose(got.advantages[:, 0], [0.5, 2.0], rtol=1e-6)
+    # δ₀ = 1 − 0.5 = 0.5, and the recursion ends: v₀ = 0.5 + 0.5 · 0.5 = 0.75.
+    actual = vtrace(terminated=FIRST, truncated=NEVER, **STEPS)
+    np.testing.assert_allclose(actual.returns[:, 0], [0.75, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(actual.advantages[:, 0], [0.5, 2.0], rtol=1e-6)
 
 
 def test_literal_with_truncation():
     # δ₀ = 1, bootstrapped; v₀ = 0.5 + 0.5 · 1 = 1.
-    got = vtrace(terminated=NEVER, truncated=FIRST, **STEPS)
-    np.testing.assert_allclose(got.returns[:, 0], [1.0, 3.0], rtol=1e-6)
-    np.testing.assert_allclose(got.advantages[:, 0], [1.0, 2.0], rtol=1e-6)
+    actual = vtrace(terminated=NEVER, truncated=FIRST, **STEPS)
+    np.testing.assert_allclose(actual.returns[:, 0], [1.0, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(actual.advantages[:, 0], [1.0, 2.0], rtol=1e-6)
 
 
-def drawn(seed, num_steps, num_envs):
+def random_steps(seed, num_steps, num_envs):
     rng = np.random.default_rng(seed)
     shape = (num_steps, num_envs)
     steps = {
@@ -73,21 +73,21 @@ def drawn(seed, num_steps, num_envs):
     gamma=st.floats(0, 1),
     gae_lambda=st.floats(0, 1),
     max_c=st.floats(0.1, 2),
-    more=st.floats(0, 2),
+    extra=st.floats(0, 2),
     seed=st.integers(0, 2**31),
 )
-def test_equals_the_sums_that_define_it(num_steps, num_envs, gamma, gae_lambda, max_c, more, seed):
-    numbers = {"gamma": gamma, "gae_lambda": gae_lambda, "max_c": max_c, "max_rho": max_c + more}
-    steps = drawn(seed, num_steps, num_envs)
-    got = vtrace(**steps, **numbers)
-    returns, advantages = reference.vtrace(**steps, **numbers)
-    np.testing.assert_allclose(got.returns, returns, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(got.advantages, advantages, rtol=1e-3, atol=1e-3)
+def test_equals_the_defining_sums(num_steps, num_envs, gamma, gae_lambda, max_c, extra, seed):
+    options = {"gamma": gamma, "gae_lambda": gae_lambda, "max_c": max_c, "max_rho": max_c + extra}
+    steps = random_steps(seed, num_steps, num_envs)
+    actual = vtrace(**steps, **options)
+    returns, advantages = reference.vtrace(**steps, **options)
+    np.testing.assert_allclose(actual.returns, returns, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(actual.advantages, advantages, rtol=1e-3, atol=1e-3)
 
 
 @given(seed=st.integers(0, 2**31), gae_lambda=st.floats(0, 1))
-def test_of_the_policy_that_acted_it_is_the_generalized_advantage(seed, gae_lambda):
-    steps = drawn(seed, 9, 2)
+def test_on_policy_vtrace_is_gae(seed, gae_lambda):
+    steps = random_steps(seed, 9, 2)
     del steps["log_ratio"]
     got = vtrace(**steps, log_ratio=np.zeros((9, 2), np.float32), gamma=0.9, gae_lambda=gae_lambda)
     advantages = gae(**steps, gamma=0.9, gae_lambda=gae_lambda)
@@ -95,10 +95,10 @@ def test_of_the_policy_that_acted_it_is_the_generalized_advantage(seed, gae_lamb
     np.testing.assert_allclose(got.returns, advantages + steps["value"], rtol=1e-4, atol=1e-5)
 
 
-def test_ratios_beyond_all_bounds_are_cut():
+def test_extreme_ratios_are_clipped():
     steps = {**STEPS, "log_ratio": column(1000.0, -1000.0)}
-    got = vtrace(terminated=NEVER, truncated=NEVER, **steps)
-    np.testing.assert_allclose(got.returns[:, 0], [1.5, 1.0], rtol=1e-6)
+    actual = vtrace(terminated=NEVER, truncated=NEVER, **steps)
+    np.testing.assert_allclose(actual.returns[:, 0], [1.5, 1.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_ratios_beyond_all_bounds_are_cut():
         ({"max_rho": 0.5}, ConfigError, "`max_rho` must be at least `max_c`"),
     ],
 )
-def test_what_is_refused(change, error, message):
+def test_bad_arguments(change, error, message):
     with pytest.raises(error, match=message):
         vtrace(**{**STEPS, "terminated": NEVER, "truncated": NEVER, **change})

@@ -1,6 +1,6 @@
-"""Makes this Python look like one of macOS to hotloop: no /proc, and nothing that is Linux's alone.
+"""Make this Python look like macOS to hotloop: no /proc and no functions of Linux alone.
 
-Found by PYTHONPATH in a program that a test starts, and in all that it starts.
+Tests put this folder on the PYTHONPATH of a program. Its child processes import it too.
 """
 
 import builtins
@@ -8,24 +8,24 @@ import os
 import sys
 import time
 
-GONE = (
+LINUX_ONLY = (
     *("memfd_create", "eventfd", "eventfd_read", "eventfd_write", "pidfd_open", "posix_fadvise"),
     *("posix_fallocate", "sched_getaffinity", "sched_setaffinity", "MFD_CLOEXEC", "EFD_CLOEXEC"),
     *("EFD_NONBLOCK", "POSIX_FADV_DONTNEED", "sendfile", "process_cpu_count"),
 )
-for name in GONE:
+for name in LINUX_ONLY:
     if hasattr(os, name):
         delattr(os, name)
 if hasattr(time, "CLOCK_BOOTTIME"):
     del time.CLOCK_BOOTTIME
 
-# They are of /proc; importing them fails, as that of an extension which was not built.
+# These extensions read /proc. Their import fails as if they were not built.
 for name in ("hotloop.profiler.collect._ticker", "hotloop.system._files"):
     sys.modules[name] = None
 
 
 def _refuse(event, args):
-    """Hide /proc from hotloop; what other libraries do with it is their own affair."""
+    """Hide /proc from hotloop, but not from other libraries."""
     if event not in ("open", "os.listdir", "os.scandir") or not isinstance(args[0], str):
         return
     if args[0] != "/proc" and not args[0].startswith(("/proc/", "/dev/shm")):

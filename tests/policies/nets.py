@@ -1,4 +1,4 @@
-"""Networks of a user's own, found by name: `tests.policies.nets:Net`; spaces for them."""
+"""User-defined networks with names such as `tests.policies.nets:Net`, and their spaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotloop.envs.spaces import ActionSpec, ObsSpec
 
 
 class Spaces(NamedTuple):
-    """What networks are made for."""
+    """The observation and action spaces of a network."""
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 
 class Images(nn.Module):
-    """Convolutions on bytes, with a lazy layer; the value as (B,)."""
+    """Convolutions on uint8 images with lazy layers. The value has shape (B,)."""
 
     def __init__(self, obs_shape, head_size):
         super().__init__()
@@ -50,7 +50,7 @@ class Images(nn.Module):
 
 
 class WithConstants(Net):
-    """A scale in a buffer, and a frozen layer."""
+    """A network with a scale in a buffer and a frozen layer."""
 
     def __init__(self, obs_shape, head_size):
         super().__init__(obs_shape, head_size)
@@ -67,7 +67,7 @@ def make_net(obs_shape, head_size):
 
 
 class ActorNet(nn.Module):
-    """A head alone."""
+    """A network with a policy head only."""
 
     def __init__(self, obs_shape, head_size):
         super().__init__()
@@ -79,7 +79,7 @@ class ActorNet(nn.Module):
 
 
 class CriticNet(nn.Module):
-    """The value of an action; a buffer that scales it."""
+    """The value of an action, scaled by a buffer."""
 
     def __init__(self, obs_shape, action_size):
         super().__init__()

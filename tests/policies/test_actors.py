@@ -21,21 +21,21 @@ KINDS = {
 }
 
 
-def actor_of(kind, shape=(2, 3), **options):
-    """An actor of six observed numbers, and two of an action or three actions."""
+def make_actor(kind, shape=(2, 3), **options):
+    """Return an actor with six observed values and two action components or three actions."""
     return actor(Spaces(obs_spec(*shape), KINDS[kind]), kind, **options)
 
 
-def critics_of(num_inputs, **options):
-    """Critics of two numbers of an action, and as many observed ones as there are inputs left."""
+def make_critics(num_inputs, **options):
+    """Return critics with two action components. The other inputs are observed values."""
     return critics(Spaces(obs_spec(num_inputs - 2), BOUNDED), **options)
 
 
 @pytest.mark.parametrize(
     ("kind", "head_size"), [("squashed_gaussian", 4), ("deterministic", 2), ("greedy", 3)]
 )
-def test_sizes(kind, head_size):
-    actor = actor_of(kind, hidden_sizes=(16, 8))
+def test_layer_shapes(kind, head_size):
+    actor = make_actor(kind, hidden_sizes=(16, 8))
     assert (actor.head_size, actor.has_value, actor.memory_size) == (head_size, False, 0)
     assert actor.acts_without_torch
     assert actor.parameter_shapes() == {
@@ -46,21 +46,21 @@ def test_sizes(kind, head_size):
         "policy.2.weight": (8, head_size),
         "policy.2.bias": (head_size,),
     }
-    linear = actor_of(kind, hidden_sizes=())
+    linear = make_actor(kind, hidden_sizes=())
     assert linear.parameter_shapes() == {
         "policy.0.weight": (6, head_size),
         "policy.0.bias": (head_size,),
     }
 
 
-def test_the_centre_and_half_the_width_of_the_bounds():
-    centre, half = actor_of("deterministic").make_head().action_scale
+def test_action_scale_is_centre_and_half_width():
+    centre, half = make_actor("deterministic").make_head().action_scale
     assert (centre.tolist(), half.tolist()) == ([0.0, 2.5], [0.5, 1.5])
     assert centre.dtype == half.dtype == np.float32
 
 
-def test_critics_lie_side_by_side():
-    critics = critics_of(5, hidden_sizes=(7, 4), layer_norm=True, count=3)
+def test_critics_are_stacked():
+    critics = make_critics(5, hidden_sizes=(7, 4), layer_norm=True, count=3)
     assert critics.parameter_shapes() == {
         "critic.0.weight": (5, 21),
         "critic.0.bias": (21,),
@@ -73,13 +73,13 @@ def test_critics_lie_side_by_side():
         "critic.2.weight": (3, 4, 1),
         "critic.2.bias": (3, 1, 1),
     }
-    plain = critics_of(5, hidden_sizes=(7, 4)).parameter_shapes()
+    plain = make_critics(5, hidden_sizes=(7, 4)).parameter_shapes()
     assert plain["critic.1.weight"] == (2, 7, 4)
     assert not [name for name in plain if name.endswith(("scale", "shift"))]
 
 
-def test_dueling_streams_see_half_each():
-    actor = actor_of("dueling", hidden_sizes=(16, 4))
+def test_dueling_streams_read_half_of_the_features_each():
+    actor = make_actor("dueling", hidden_sizes=(16, 4))
     assert actor.head_size == 3
     assert actor.parameter_shapes() == {
         "policy.0.weight": (6, 16),
@@ -93,26 +93,26 @@ def test_dueling_streams_see_half_each():
     }
 
 
-def of_all_kinds():
-    """Networks whose layers have many numbers, and how many inputs each layer has."""
+def example_networks():
+    """Return networks with large layers, and the number of inputs of each layer."""
     sizes = {"hidden_sizes": (400, 100)}
     return {
-        "actor": (actor_of("greedy", **sizes), {"policy.0": 6, "policy.1": 400, "policy.2": 100}),
+        "actor": (make_actor("greedy", **sizes), {"policy.0": 6, "policy.1": 400, "policy.2": 100}),
         "critics": (
-            critics_of(9, layer_norm=True, **sizes),
+            make_critics(9, layer_norm=True, **sizes),
             {"critic.0": 9, "critic.1": 400, "critic.2": 100},
         ),
         "dueling": (
-            actor_of("dueling", **sizes),
+            make_actor("dueling", **sizes),
             {"policy.0": 6, "policy.1": 400, "value": 100, "advantage": 100},
         ),
     }
 
 
 @pytest.mark.parametrize("which", ["actor", "critics", "dueling"])
-def test_layers_start_as_torchs_do(which):
-    """Uniform in ±1/√inputs, weight and bias: bounds, spread and mean."""
-    network, inputs = of_all_kinds()[which]
+def test_layers_are_initialized_like_torchs(which):
+    """Weights and biases are uniform in ±1/√inputs: bounds, spread and mean."""
+    network, inputs = example_networks()[which]
     params = network.initial_parameters(1)
     assert {name: x.shape for name, x in params.items()} == network.parameter_shapes()
     assert {x.dtype for x in params.values()} == {np.dtype(np.float32)}
@@ -124,19 +124,19 @@ def test_layers_start_as_torchs_do(which):
         assert bias.any()
         if weight.size > 2000:
             assert np.abs(weight).max() > 0.99 * bound
-            # Four standard errors; of a uniform number, the square's is 4/45 of the bound's fourth.
+            # Four standard errors. The variance of a uniform number's square is 4/45 · bound⁴.
             error = 4 * bound / math.sqrt(3 * weight.size)
             np.testing.assert_allclose(weight.mean(), 0.0, atol=error)
             error = 4 * bound**2 * math.sqrt(4 / 45 / weight.size)
             np.testing.assert_allclose(np.square(weight).mean(), bound**2 / 3, atol=error)
-    for name, x in params.items():  # what is no layer
+    for name, x in params.items():  # parameters of layer normalizations
         assert name.rpartition(".")[2] in ("scale", "shift")
         assert (x == (1.0 if name.endswith("scale") else 0.0)).all()
 
 
 @pytest.mark.parametrize("which", ["actor", "critics", "dueling"])
-def test_a_seed_gives_the_same_parameters_and_another_one_others(which):
-    network, _ = of_all_kinds()[which]
+def test_seed_determines_initial_parameters(which):
+    network, _ = example_networks()[which]
     first, again, other = (network.initial_parameters(seed) for seed in (1, 1, 2))
     for name, x in first.items():
         np.testing.assert_array_equal(x, again[name])
@@ -144,20 +144,20 @@ def test_a_seed_gives_the_same_parameters_and_another_one_others(which):
             assert not np.array_equal(x, other[name])
 
 
-def test_critics_start_apart_from_each_other_and_from_the_actor():
-    critics = critics_of(6, hidden_sizes=(16,))
-    actor = actor_of("deterministic", hidden_sizes=(32,))
-    params, theirs = critics.initial_parameters(3), actor.initial_parameters(3)
+def test_critics_and_actor_start_with_different_parameters():
+    critics = make_critics(6, hidden_sizes=(16,))
+    actor = make_actor("deterministic", hidden_sizes=(32,))
+    params, actor_params = critics.initial_parameters(3), actor.initial_parameters(3)
     first, second = np.hsplit(params["critic.0.weight"], 2)
     assert not np.isin(first, second).any()
     assert not np.array_equal(*params["critic.1.weight"])
-    assert params["critic.0.weight"].shape == theirs["policy.0.weight"].shape
-    assert not np.isin(params["critic.0.weight"], theirs["policy.0.weight"]).any()
+    assert params["critic.0.weight"].shape == actor_params["policy.0.weight"].shape
+    assert not np.isin(params["critic.0.weight"], actor_params["policy.0.weight"]).any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_json_round_trip(kind):
-    actor = actor_of(kind, hidden_sizes=(16, 8), activation="tanh")
+    actor = make_actor(kind, hidden_sizes=(16, 8), activation="tanh")
     stored = json.loads(json.dumps(actor.to_json()))
     assert Network.from_json(stored) == actor
     assert network_from_json(stored) == actor
@@ -166,8 +166,8 @@ def test_json_round_trip(kind):
 
 
 IMAGES = obs_spec(8, 8, 3, dtype="uint8")
-FLAT = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-1.0, 0.5), high=(1.0, 0.5))
-EMPTY = ActionSpec(kind="box", shape=(0,), dtype="float32")
+DEGENERATE = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-1.0, 0.5), high=(1.0, 0.5))
+EMPTY_ACTION = ActionSpec(kind="box", shape=(0,), dtype="float32")
 
 
 @pytest.mark.parametrize(
@@ -181,19 +181,19 @@ EMPTY = ActionSpec(kind="box", shape=(0,), dtype="float32")
             "squashed_gaussian",
             obs_spec(4),
             BOX,
-            r"must be finite, got \[-0\.1, -inf\] to .*Rescale",
+            r"must be finite, .* got \[-0\.1, -inf\] to .*Rescale",
         ),
         (
             "deterministic",
             obs_spec(4),
-            FLAT,
-            r"must be greater, got \[-1\.0, 0\.5\] to \[1\.0, 0\.5",
+            DEGENERATE,
+            r"must be greater than .* got \[-1\.0, 0\.5\] to \[1\.0, 0\.5",
         ),
-        ("deterministic", obs_spec(4), EMPTY, "actions must hold a number"),
+        ("deterministic", obs_spec(4), EMPTY_ACTION, "actions must hold a number"),
         ("greedy", obs_spec(0), DISCRETE, "observations must hold a number"),
     ],
 )
-def test_spaces_that_do_not_fit(kind, obs, action, message):
+def test_unsuitable_spaces_are_refused(kind, obs, action, message):
     with pytest.raises(SpaceError, match=message):
         actor(Spaces(obs, action), kind)
 
@@ -207,17 +207,17 @@ def test_spaces_that_do_not_fit(kind, obs, action, message):
         ("dueling", BOX, "discrete actions, got a box"),
     ],
 )
-def test_heads_that_are_not_for_these_actions(kind, action, message):
+def test_heads_for_other_action_spaces_are_refused(kind, action, message):
     with pytest.raises(SpaceError, match=message):
         actor(Spaces(obs_spec(4), action), kind)
 
 
-def test_spaces_that_critics_refuse():
+def test_critics_refuse_unsuitable_spaces_and_options():
     for obs, action, message in (
         (obs_spec(4), DISCRETE, r"\(box\) action space is needed"),
         (obs_spec(4), BOX, "must be finite"),
         (obs_spec(0), BOUNDED, "observations must hold a number"),
-        (IMAGES, BOUNDED, "these observations hold images: .*ppo, or with dqn"),
+        (IMAGES, BOUNDED, "these observations hold images: use ppo, dqn if"),
     ):
         with pytest.raises(SpaceError, match=message):
             critics(Spaces(obs, action))
@@ -227,34 +227,34 @@ def test_spaces_that_critics_refuse():
         ({"count": 0}, "`count` must be positive, got 0"),
     ):
         with pytest.raises(ConfigError, match=message):
-            critics_of(4, **options)
+            make_critics(4, **options)
 
 
-def test_bytes_that_are_no_image_will_do():
+def test_flat_uint8_observations_are_accepted():
     network = actor(Spaces(obs_spec(7, dtype="uint8"), DISCRETE), "greedy")
     assert network.parameter_shapes()["policy.0.weight"][0] == 7
 
 
-def test_names_that_there_are_not():
+def test_unknown_heads_and_encoders():
     with pytest.raises(UnknownNameError, match="no head 'gausian'; did you mean 'gaussian'"):
         actor(Spaces(obs_spec(4), BOUNDED), "gausian")
-    stored = actor_of("greedy").to_json()
+    stored = make_actor("greedy").to_json()
     for change in ({"head": "best"}, {"body": {**stored["body"], "encoder": "resnet"}}):
         with pytest.raises(
-            CheckpointError, match=r"can't be made again .there is no (head|encoder)"
+            CheckpointError, match=r"can't be built again .there is no (head|encoder)"
         ):
             network_from_json({**stored, **change})
 
 
 def test_dueling_streams_need_a_hidden_layer():
     with pytest.raises(ConfigError, match="at least one hidden layer"):
-        actor_of("dueling", hidden_sizes=())
+        make_actor("dueling", hidden_sizes=())
 
 
 @pytest.mark.parametrize("are_tensors", [False, True])
-def test_a_folded_head_is_value_plus_advantage_minus_its_mean(are_tensors):
-    """Wang et al. 2016, eq. 9, from the two streams as they are."""
-    network = actor_of("dueling", hidden_sizes=(5, 4))
+def test_folded_dueling_head_is_value_plus_advantage_minus_its_mean(are_tensors):
+    """Compare with Wang et al. 2016, eq. 9, computed from the two streams."""
+    network = make_actor("dueling", hidden_sizes=(5, 4))
     params = network.initial_parameters(2)
     obs = np.random.default_rng(0).standard_normal((4, 2, 3)).astype(np.float32)
 
@@ -263,36 +263,36 @@ def test_a_folded_head_is_value_plus_advantage_minus_its_mean(are_tensors):
         hidden = np.maximum(hidden @ params[f"{layer}.weight"] + params[f"{layer}.bias"], 0.0)
     value = hidden[:, :4] @ params["value.weight"] + params["value.bias"]
     advantage = hidden[:, 4:] @ params["advantage.weight"] + params["advantage.bias"]
-    want = value + advantage - advantage.mean(1, keepdims=True)
+    expected = value + advantage - advantage.mean(1, keepdims=True)
 
-    given = {name: torch.from_numpy(x) for name, x in params.items()} if are_tensors else params
-    folded = network.make_head().fold(given)
-    plain = actor_of("greedy", hidden_sizes=(5, 8))
+    inputs = {name: torch.from_numpy(x) for name, x in params.items()} if are_tensors else params
+    folded = network.make_head().fold(inputs)
+    plain = make_actor("greedy", hidden_sizes=(5, 8))
     assert {name: tuple(x.shape) for name, x in folded.items()} == plain.parameter_shapes()
     assert {type(x) for x in folded.values()} == {torch.Tensor if are_tensors else np.ndarray}
     learned, streams = LearnedNetwork(plain), LearnedNetwork(network)
     flat = learned.layout.pack({name: np.asarray(x) for name, x in folded.items()})
-    got = learned.values(flat, torch.from_numpy(obs))
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    got = streams.values(streams.layout.pack(params), torch.from_numpy(obs))
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    assert np.ptp(want, axis=1).min() > 0.01
+    actual = learned.values(flat, torch.from_numpy(obs))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    actual = streams.values(streams.layout.pack(params), torch.from_numpy(obs))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+    assert np.ptp(expected, axis=1).min() > 0.01
 
 
 def test_gradients_reach_both_streams():
-    learned = LearnedNetwork(actor_of("dueling", hidden_sizes=(4,)))
+    learned = LearnedNetwork(make_actor("dueling", hidden_sizes=(4,)))
     flat = learned.initial(2).requires_grad_()
     leaves = learned.layout.unpack(flat)
     obs = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).view(4, 2, 3)
 
-    def plainly():
+    def reference_values():
         hidden = torch.relu(obs.flatten(1) @ leaves["policy.0.weight"] + leaves["policy.0.bias"])
         value = hidden[:, :4] @ leaves["value.weight"] + leaves["value.bias"]
         advantage = hidden[:, 4:] @ leaves["advantage.weight"] + leaves["advantage.bias"]
         return value + advantage - advantage.mean(1, keepdim=True)
 
-    scale = torch.arange(12.0).view(4, 3)  # else the advantages' gradients cancel
-    (want,) = torch.autograd.grad((plainly() * scale).sum(), flat)
-    (got,) = torch.autograd.grad((learned.values(flat, obs) * scale).sum(), flat)
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    assert all(part.any() for part in learned.layout.unpack(got).values())
+    scale = torch.arange(12.0).view(4, 3)  # with equal weights the advantages' gradients cancel
+    (expected,) = torch.autograd.grad((reference_values() * scale).sum(), flat)
+    (actual,) = torch.autograd.grad((learned.values(flat, obs) * scale).sum(), flat)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert all(part.any() for part in learned.layout.unpack(actual).values())

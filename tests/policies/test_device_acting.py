@@ -1,4 +1,4 @@
-"""Acting on tensors: the actions, log-probabilities and values of the policy on the host."""
+"""Acting on device tensors matches acting on the host: actions, log-probabilities and values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.envs.device import numbers
+from hotloop.envs.device import box_observations
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
 from hotloop.ops import tensor_noise
@@ -22,72 +22,72 @@ ACTIONS = [
 ]
 
 
-class Spaces:
-    obs_spec = numbers(4)
+class DeviceSpaces:
+    obs_spec = box_observations(4)
 
     def __init__(self, action_spec):
         self.action_spec = action_spec
 
 
-def policies(action_spec, scale=None, **layers):
-    network = actor_critic(Spaces(action_spec), **layers)
+def make_policy(action_spec, scale=None, **layers):
+    network = actor_critic(DeviceSpaces(action_spec), **layers)
     nets = LearnedNetwork(network)
     params = nets.initial(3) + 0.1
     host = ActingPolicy(network, PolicySnapshot(0, nets.layout.views(params), scale))
     return DevicePolicy(nets, params, host)
 
 
-def a_scale(seed=0):
+def make_scale(seed=0):
     mean, std = np.random.default_rng(seed).random((2, 4)).astype(np.float32)
     return ObsScale(mean, std + 0.1, 1.5)
 
 
 @pytest.mark.parametrize("action_spec", ACTIONS, ids=lambda spec: spec.kind)
-@pytest.mark.parametrize("scale", [None, a_scale()], ids=["raw", "scaled"])
-def test_draws_are_the_hosts(action_spec, scale):
-    policy = policies(action_spec, scale)
+@pytest.mark.parametrize("scale", [None, make_scale()], ids=["raw", "scaled"])
+def test_draws_match_the_hosts(action_spec, scale):
+    policy = make_policy(action_spec, scale)
     obs = np.random.default_rng(1).standard_normal((NUM_ENVS, 4)).astype(np.float32)
     block = {"num_steps": NUM_STEPS, "num_envs": NUM_ENVS}
-    noise = policy.nets.draw_noise(tensor_noise.key_of(SEED, "cpu"), torch.tensor(STEP), **block)
+    noise = policy.nets.draw_noise(tensor_noise.seed_key(SEED, "cpu"), torch.tensor(STEP), **block)
     host_noise = policy.host.draw_noise(SEED, first_step=STEP, **block)
     np.testing.assert_allclose(noise.numpy(), host_noise, atol=1e-4)
     for t in range(NUM_STEPS):
-        action, log_prob, value = policy.draw(policy.bound, torch.from_numpy(obs), noise[t])
+        action, log_prob, value = policy.draw(policy.tensors, torch.from_numpy(obs), noise[t])
         head = policy.host.head(obs)
-        wanted = np.empty((NUM_ENVS, *action_spec.shape), action_spec.dtype)
-        policy.host.choose(head, host_noise[t], wanted)
-        np.testing.assert_allclose(action.numpy(), wanted, atol=1e-4)
+        expected = np.empty((NUM_ENVS, *action_spec.shape), action_spec.dtype)
+        policy.host.choose(head, host_noise[t], expected)
+        np.testing.assert_allclose(action.numpy(), expected, atol=1e-4)
         assert str(action.dtype).endswith(action_spec.dtype)
-        wanted = policy.host.log_prob(head[None], host_noise[t][None], wanted[None])[0]
-        np.testing.assert_allclose(log_prob.numpy(), wanted, atol=1e-3)
+        expected = policy.host.log_prob(head[None], host_noise[t][None], expected[None])[0]
+        np.testing.assert_allclose(log_prob.numpy(), expected, atol=1e-3)
         np.testing.assert_allclose(value.numpy(), policy.host.value(obs), atol=1e-5)
 
 
-def test_values_of_many_steps_are_the_hosts():
-    policy = policies(ACTIONS[0], a_scale())
+def test_values_of_many_steps_match_the_hosts():
+    policy = make_policy(ACTIONS[0], make_scale())
     obs = torch.randn(3, NUM_ENVS, 4, generator=torch.Generator().manual_seed(1))
-    got = policy.value(policy.bound, obs)
-    want = policy.host.value(obs.reshape(-1, 4).numpy()).reshape(3, NUM_ENVS)
-    np.testing.assert_allclose(got.numpy(), want, atol=1e-5)
+    actual = policy.value(policy.tensors, obs)
+    expected = policy.host.value(obs.reshape(-1, 4).numpy()).reshape(3, NUM_ENVS)
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-5)
 
 
-def test_a_new_scale_is_written_in_place():
-    policy = policies(ACTIONS[0], a_scale())
-    before, obs = policy.bound, torch.ones(1, 4)
-    policy.load(PolicySnapshot(7, policy.host.snapshot.params, a_scale(5)))
-    assert policy.bound is before
-    np.testing.assert_array_equal(policy.scaled(obs).numpy(), a_scale(5).apply(obs.numpy()))
+def test_new_scale_is_written_in_place():
+    policy = make_policy(ACTIONS[0], make_scale())
+    before, obs = policy.tensors, torch.ones(1, 4)
+    policy.load(PolicySnapshot(7, policy.host.snapshot.params, make_scale(5)))
+    assert policy.tensors is before
+    np.testing.assert_array_equal(policy.scaled(obs).numpy(), make_scale(5).apply(obs.numpy()))
     assert policy.host.version == 7
 
 
-def test_it_acts_by_the_learners_parameters_as_they_are():
-    policy = policies(ACTIONS[2])
+def test_policy_shares_the_learners_parameters():
+    policy = make_policy(ACTIONS[2])
     obs, noise = torch.ones(1, 4), torch.zeros(1, 4)
-    before = policy.draw(policy.bound, obs, noise)[0].clone()
-    policy.bound.params.mul_(2.0)
-    assert not torch.equal(policy.draw(policy.bound, obs, noise)[0], before)
+    before = policy.draw(policy.tensors, obs, noise)[0].clone()
+    policy.tensors.params.mul_(2.0)
+    assert not torch.equal(policy.draw(policy.tensors, obs, noise)[0], before)
 
 
-def test_a_memory_is_refused():
+def test_recurrent_networks_are_refused():
     with pytest.raises(ConfigError, match="got one with a memory"):
-        policies(ACTIONS[0], memory="gru:4")
+        make_policy(ACTIONS[0], memory="gru:4")

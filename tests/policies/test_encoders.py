@@ -1,4 +1,4 @@
-"""Encoders of images against modules of torch that are written out."""
+"""Image encoders compared with the same layers written with torch modules."""
 
 from types import SimpleNamespace
 
@@ -19,13 +19,13 @@ from hotloop.policies import (
     network_from_json,
 )
 from hotloop.policies.encoders import ENCODERS, choose_encoder, make_encoder
-from hotloop.policies.encoders.parts import _decoded
-from hotloop.policies.layers import learned_operations
+from hotloop.policies.encoders.composite import _decode
+from hotloop.policies.layers import differentiable_operations
 from hotloop.policies.learned import LearnedNetwork
 from tests.policies.test_policies import BOX, DISCRETE
 
-PLAIN = learned_operations("float32")
-ROOM = spaces.Dict(
+FLOAT32 = differentiable_operations("float32")
+MIXED_SPACE = spaces.Dict(
     view=spaces.Box(0, 255, (40, 44, 3), np.uint8),
     goal=spaces.Box(-np.inf, np.inf, (3,), np.float32),
     near=spaces.Box(0, 255, (9, 12), np.uint8),
@@ -38,12 +38,12 @@ def spec_of(*shape, dtype=np.uint8, high=255):
 
 
 def kernel(weight, size):
-    """A weight as it is kept, (k · k · C, H), as torch's (H, C, k, k)."""
+    """Convert a stored weight, (k · k · C, H), to torch's layout, (H, C, k, k)."""
     return weight.reshape(size, size, -1, weight.shape[-1]).permute(3, 2, 0, 1)
 
 
 class Reference(nn.Module):
-    """The same layers by torch's own modules, from images, (B, C, H, W), in 0 … 1."""
+    """Torch modules with the encoder's layers, for images (B, C, H, W) in 0 … 1."""
 
     def __init__(self, name, params, prefix="encoder."):
         super().__init__()
@@ -63,7 +63,7 @@ class Reference(nn.Module):
         return module(x)
 
     def linear(self, x, layer):
-        # Rows of pixels first, channels last.
+        # Channels come last in the flattened features.
         flat = x.permute(0, 2, 3, 1).reshape(len(x), -1)
         x = flat @ self.params[f"{layer}.weight"] + self.params[f"{layer}.bias"]
         if f"{layer}.scale" not in self.params:
@@ -88,8 +88,8 @@ class Reference(nn.Module):
         return activate(self.linear(x, "3"))
 
 
-def moved(params, seed=3):
-    """Parameters none of which is where it starts."""
+def perturbed(params, seed=3):
+    """Return parameters that all differ from their initial values."""
     rng = np.random.default_rng(seed)
     return {
         name: x + 0.05 * rng.standard_normal(x.shape).astype(np.float32)
@@ -112,30 +112,30 @@ def as_tensors(params):
         ("vizdoom", (4, 36, 40), True),
     ],
 )
-def test_features_are_those_of_the_same_layers_in_torch(name, shape, layer_norm):
+def test_features_match_torchs_layers(name, shape, layer_norm):
     spec = spec_of(*shape)
     network = actor_critic(
         SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), network=name, layer_norm=layer_norm
     )
-    params = moved(network.initial_parameters(1))
+    params = perturbed(network.initial_parameters(1))
     obs = np.random.default_rng(2).integers(0, 256, (5, *shape), np.uint8)
     encoder = make_encoder(name, spec, layer_norm=layer_norm)
-    got = encoder.features(as_tensors(params), torch.from_numpy(obs), PLAIN)
+    actual = encoder.features(as_tensors(params), torch.from_numpy(obs), FLOAT32)
     images = torch.from_numpy(obs).float() / 255
     if len(shape) == 2:
         images = images[:, None]
     elif shape[-1] == 4:
         images = images.permute(0, 3, 1, 2)
     expected = Reference(name, params)(images)
-    assert got.shape == (5, encoder.num_features)
-    torch.testing.assert_close(got, expected, rtol=1e-3, atol=2e-4)
-    # Scaled already, as normalised observations are.
-    same = encoder.features(as_tensors(params), torch.from_numpy(obs / np.float32(255)), PLAIN)
-    torch.testing.assert_close(same, got, rtol=1e-3, atol=2e-4)
+    assert actual.shape == (5, encoder.num_features)
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=2e-4)
+    # Observations that are scaled to 0 … 1 already give the same features.
+    same = encoder.features(as_tensors(params), torch.from_numpy(obs / np.float32(255)), FLOAT32)
+    torch.testing.assert_close(same, actual, rtol=1e-3, atol=2e-4)
 
 
-def test_products_are_counted():
-    # 20·20, 9·9 and 7·7 places, as the paper's network has them.
+def test_num_products():
+    # The network of the paper has 20·20, 9·9 and 7·7 positions.
     nature = make_encoder("nature", spec_of(4, 84, 84))
     convolutions = 400 * 64 * 4 * 32 + 81 * 16 * 32 * 64 + 49 * 9 * 64 * 64
     assert nature.num_products == convolutions + 3136 * 512
@@ -144,10 +144,10 @@ def test_products_are_counted():
     assert impala.num_products == 9 * (sum(sections) + 4 * 32 * 32) + 32 * 256
 
 
-def test_a_dict_with_images_has_an_encoder_for_each_and_its_numbers():
-    encoder = ObsEncoder(ROOM)
+def test_dict_observations_have_an_encoder_for_each_image():
+    encoder = ObsEncoder(MIXED_SPACE)
     rows = np.zeros((6, *encoder.spec.shape), encoder.spec.dtype)
-    observations = [ROOM.sample() for _ in rows]
+    observations = [MIXED_SPACE.sample() for _ in rows]
     for row, observation in zip(rows, observations, strict=True):
         encoder.write(observation, row)
     parts = encoder.spec.unflatten(rows)
@@ -157,15 +157,15 @@ def test_a_dict_with_images_has_an_encoder_for_each_and_its_numbers():
         assert parts[name].dtype == expected.dtype
     assert (parts["door"].argmax(1) == [observation["door"] for observation in observations]).all()
     size = sum(part.nbytes for part in parts.values()) // len(rows)
-    assert size <= encoder.spec.shape[0] < size + 8  # bytes stay bytes
+    assert size <= encoder.spec.shape[0] < size + 8  # uint8 images take one byte per pixel
 
-    made = make_encoder("impala", encoder.spec)
+    image_encoder = make_encoder("impala", encoder.spec)
     network = actor_critic(
         SimpleNamespace(obs_spec=encoder.spec, action_spec=DISCRETE), network="impala"
     )
-    params = moved(network.initial_parameters(1))
-    got = made.features(as_tensors(params), torch.from_numpy(rows), PLAIN)
-    names = list(ROOM.spaces)
+    params = perturbed(network.initial_parameters(1))
+    actual = image_encoder.features(as_tensors(params), torch.from_numpy(rows), FLOAT32)
+    names = list(MIXED_SPACE.spaces)
     expected, numbers = [], []
     for name in names:
         part = torch.from_numpy(np.ascontiguousarray(parts[name])).float()
@@ -178,39 +178,39 @@ def test_a_dict_with_images_has_an_encoder_for_each_and_its_numbers():
             numbers.append(part)
     weight, bias = (as_tensors(params)[f"encoder.numbers.{x}"] for x in ("weight", "bias"))
     expected.append(nn.ReLU()(torch.cat(numbers, 1) @ weight + bias))
-    torch.testing.assert_close(got, torch.cat(expected, 1), rtol=1e-3, atol=2e-4)
+    torch.testing.assert_close(actual, torch.cat(expected, 1), rtol=1e-3, atol=2e-4)
 
 
-def test_numbers_are_told_from_bytes_by_arithmetic_alone():
+def test_decode_restores_floats_from_bytes():
     rng = np.random.default_rng(1)
-    numbers = rng.standard_normal((7, 30)) * 10.0 ** rng.integers(-30, 30, (7, 30))
-    numbers[0, :6] = 0.0, -0.0, 1.0, -1.0, 3.4e38, -1.2e-38
-    numbers = numbers.astype(np.float32)
-    got = _decoded(torch.from_numpy(numbers.view(np.uint8)))
-    np.testing.assert_array_equal(got, numbers)
+    values = rng.standard_normal((7, 30)) * 10.0 ** rng.integers(-30, 30, (7, 30))
+    values[0, :6] = 0.0, -0.0, 1.0, -1.0, 3.4e38, -1.2e-38
+    values = values.astype(np.float32)
+    actual = _decode(torch.from_numpy(values.view(np.uint8)))
+    np.testing.assert_array_equal(actual, values)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_numbers_beside_images_must_be_finite(value):
-    encoder = ObsEncoder(ROOM)
-    observation = ROOM.sample()
+def test_values_beside_images_must_be_finite(value):
+    encoder = ObsEncoder(MIXED_SPACE)
+    observation = MIXED_SPACE.sample()
     observation["goal"][1] = value
     with pytest.raises(ValueError, match=r"part 'goal': the observation must be finite"):
         encoder.write(observation, np.zeros(encoder.spec.shape, np.uint8))
 
 
-@pytest.mark.parametrize("space", [ROOM, spaces.Box(0, 255, (3, 36, 36), np.uint8)])
+@pytest.mark.parametrize("space", [MIXED_SPACE, spaces.Box(0, 255, (3, 36, 36), np.uint8)])
 @pytest.mark.parametrize("kind", ["actor_critic", "greedy", "dueling"])
-def test_what_acts_is_what_learns(space, kind):
+def test_acting_matches_learning(space, kind):
     spec = ObsEncoder(space).spec
-    made_of = SimpleNamespace(obs_spec=spec, action_spec=DISCRETE)
+    network_spaces = SimpleNamespace(obs_spec=spec, action_spec=DISCRETE)
     if kind == "actor_critic":
-        network = actor_critic(made_of, hidden_sizes=(16,))
+        network = actor_critic(network_spaces, hidden_sizes=(16,))
     else:
-        network = actor(made_of, kind, hidden_sizes=(16,))
+        network = actor(network_spaces, kind, hidden_sizes=(16,))
     assert not network.acts_without_torch
     assert network_from_json(network.to_json()) == network
-    params = moved(network.initial_parameters(4))
+    params = perturbed(network.initial_parameters(4))
     policy = ActingPolicy(network, PolicySnapshot(version=0, params=params))
     obs = np.random.default_rng(2).integers(0, 256, (5, *spec.shape), np.uint8)
     if spec.is_packed:
@@ -223,7 +223,7 @@ def test_what_acts_is_what_learns(space, kind):
         np.testing.assert_allclose(policy.value(obs), value, rtol=1e-3, atol=2e-4)
 
 
-def test_rounded_convolutions_are_near_exact_ones():
+def test_bfloat16_convolutions_are_close_to_float32():
     spec = spec_of(4, 40, 40)
     network = actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), "greedy")
     flat = LearnedNetwork(network).initial(1)
@@ -246,15 +246,15 @@ def test_rounded_convolutions_are_near_exact_ones():
         ((6, 7, 2), "flatten"),
     ],
 )
-def test_the_usual_encoder_of_bytes(shape, expected):
+def test_default_encoder_of_uint8_observations(shape, expected):
     assert choose_encoder(spec_of(*shape)) == expected
 
 
-def test_floats_are_perceptrons_unless_asked_otherwise():
-    unit = spec_of(1, 40, 40, dtype=np.float32, high=1)
-    assert choose_encoder(unit) == "flatten"
+def test_float_observations_use_perceptrons_by_default():
+    unit_spec = spec_of(1, 40, 40, dtype=np.float32, high=1)
+    assert choose_encoder(unit_spec) == "flatten"
     network = actor(
-        SimpleNamespace(obs_spec=unit, action_spec=DISCRETE), "greedy", network="nature"
+        SimpleNamespace(obs_spec=unit_spec, action_spec=DISCRETE), "greedy", network="nature"
     )
     assert isinstance(network, Network)
     assert network.body.encoder == "nature"
@@ -266,34 +266,38 @@ def test_floats_are_perceptrons_unless_asked_otherwise():
     [
         (spec_of(3, 20, 84), "nature", r"at least 36×36 for `network` 'nature', got 20×84: choose"),
         (spec_of(3, 35, 50), "vizdoom", r"at least 36×36 for `network` 'vizdoom'"),
-        (spec_of(64, 64, 64), "impala", r"of \(64, 64, 64\) that can't be told: transpose"),
-        (spec_of(3, 64, 3), "impala", r"of \(3, 64, 3\) that can't be told: transpose"),
+        (spec_of(64, 64, 64), "impala", r"got the shape \(64, 64, 64\): transpose"),
+        (spec_of(3, 64, 3), "impala", r"got the shape \(3, 64, 3\): transpose"),
         (spec_of(4, 84, 84), "perceptron", r"choose `network` 'nature' or 'impala'"),
         (spec_of(4), "nature", r"must have the shape .* got \(4,\): choose `network` 'perceptron'"),
         (
             spec_of(3, 40, 40, dtype=np.float32, high=255),
             "nature",
-            r"must lie within 0 … 1, but their space says 0.0 … 255.0: give bytes, or divide",
+            r"must lie within 0 … 1, but the bounds of their space are 0.0 … 255.0: use bytes",
         ),
         (
             ObsEncoder(spaces.Dict(a=spaces.Discrete(3), b=spaces.Discrete(4))).spec,
             "nature",
             "have none among their 2 parts: choose 'perceptron'",
         ),
-        (ObsEncoder(ROOM).spec, "nature", r"at least 36×36 .*, got 9×12: choose 'impala'"),
-        (ObsEncoder(ROOM).spec, "perceptron", r"images of shape \(40, 44, 3\) need convolutions"),
+        (ObsEncoder(MIXED_SPACE).spec, "nature", r"at least 36×36 .*, got 9×12: choose 'impala'"),
+        (
+            ObsEncoder(MIXED_SPACE).spec,
+            "perceptron",
+            r"images of shape \(40, 44, 3\) need convolutions",
+        ),
     ],
 )
-def test_images_that_do_not_fit(spec, name, message):
+def test_unsuitable_images_are_refused(spec, name, message):
     with pytest.raises(SpaceError, match=message):
         actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), "greedy", network=name)
 
 
-def test_names_that_lead_nowhere():
-    made_of = SimpleNamespace(obs_spec=spec_of(4, 84, 84), action_spec=BOX)
+def test_unknown_network_and_misplaced_layer_norm():
+    image_spaces = SimpleNamespace(obs_spec=spec_of(4, 84, 84), action_spec=BOX)
     with pytest.raises(UnknownNameError, match=r"no network 'natur'; did you mean 'nature'"):
-        actor_critic(made_of, network="natur")
-    numbers = SimpleNamespace(obs_spec=spec_of(4), action_spec=BOX)
-    with pytest.raises(ConfigError, match="`layer_norm` is of encoders of images"):
-        actor_critic(numbers, layer_norm=True)
+        actor_critic(image_spaces, network="natur")
+    flat_spaces = SimpleNamespace(obs_spec=spec_of(4), action_spec=BOX)
+    with pytest.raises(ConfigError, match="`layer_norm` is for encoders of images"):
+        actor_critic(flat_spaces, layer_norm=True)
     assert set(ENCODERS) == {"flatten", "nature", "impala", "vizdoom"}

@@ -8,13 +8,7 @@ from gymnasium import spaces
 
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, OutputError
-from hotloop.policies import (
-    ActingPolicy,
-    ObsScale,
-    PolicySnapshot,
-    actor,
-    actor_critic,
-)
+from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
 from hotloop.policies.standalone import Policy
 from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
@@ -26,29 +20,28 @@ BOX = spaces.Box(
     np.array([[0.1, np.inf], [2.0, 0.3]], np.float32),
 )
 BOUNDED = spaces.Box(
-    np.array([[-0.1, 3.0], [-2.0, 0.0]], np.float32),
-    np.array([[0.1, 5.0], [2.0, 0.3]], np.float32),
+    np.array([[-0.1, 3.0], [-2.0, 0.0]], np.float32), np.array([[0.1, 5.0], [2.0, 0.3]], np.float32)
 )
-PLAIN_OBS = spaces.Box(-np.inf, np.inf, (6,), np.float32)
+FLAT_OBS = spaces.Box(-np.inf, np.inf, (6,), np.float32)
 MATRIX_OBS = spaces.Box(-1.0, 1.0, (3, 2), np.float64)
-BYTE_OBS = spaces.Box(0, 255, (7,), np.uint8)
+UINT8_OBS = spaces.Box(0, 255, (7,), np.uint8)
 IMAGES = spaces.Box(0, 255, (8, 8, 3), np.uint8)
 PARTS = spaces.Dict({"where": spaces.Discrete(4), "speed": spaces.Box(-1.0, 1.0, (2,))})
 
 CASES = {
-    "discrete": (PLAIN_OBS, DISCRETE, {}),
+    "discrete": (FLAT_OBS, DISCRETE, {}),
     "scaled": (MATRIX_OBS, DISCRETE, {"is_scaled": True, "activation": "relu"}),
-    "multi-discrete": (BYTE_OBS, MULTI, {"shared_trunk": True, "is_scaled": True}),
+    "multi-discrete": (UINT8_OBS, MULTI, {"shared_trunk": True, "is_scaled": True}),
     "box": (PARTS, BOX, {"hidden_sizes": (16,), "shared_trunk": True}),
-    "linear": (BYTE_OBS, BOX, {"hidden_sizes": ()}),
+    "linear": (UINT8_OBS, BOX, {"hidden_sizes": ()}),
     "squashed": (PARTS, BOUNDED, {"actor": "squashed_gaussian", "hidden_sizes": (16, 8)}),
     "deterministic": (
         MATRIX_OBS,
         BOUNDED,
         {"actor": "deterministic", "hidden_sizes": (16,), "activation": "tanh"},
     ),
-    "values": (PLAIN_OBS, DISCRETE, {"actor": "greedy", "is_scaled": True}),
-    "dueling": (PLAIN_OBS, DISCRETE, {"actor": "dueling", "hidden_sizes": (16, 8)}),
+    "values": (FLAT_OBS, DISCRETE, {"actor": "greedy", "is_scaled": True}),
+    "dueling": (FLAT_OBS, DISCRETE, {"actor": "dueling", "hidden_sizes": (16, 8)}),
 }
 
 
@@ -57,7 +50,7 @@ def specs(obs_space, action_space):
 
 
 def snapshot_of(network, *, is_scaled=False):
-    """Weights large enough that actions differ, biases that are not zero."""
+    """Return a snapshot with weights large enough for actions to differ, and nonzero biases."""
     generator = np.random.default_rng(7)
     shape = network.obs_spec.shape
     params = {
@@ -82,7 +75,7 @@ def make(case):
     return network, snapshot_of(network, is_scaled=is_scaled)
 
 
-def some_obs(network, num_rows):
+def random_obs(network, num_rows):
     spec, generator = network.obs_spec, np.random.default_rng(11)
     if spec.dtype == "uint8":
         return generator.integers(0, 256, (num_rows, *spec.shape), np.uint8)
@@ -100,14 +93,14 @@ def run_onnx(path, obs):
 def check_onnx(network, snapshot, path):
     policy = ActingPolicy(network, snapshot)
     for num_rows in (1, 7, 64):
-        obs = some_obs(network, num_rows)
-        got = run_onnx(path, obs)
-        assert list(got) == ["action", "head", "value"][: 3 if policy.has_value else 2]
-        action, expected = got["action"], policy.act(obs)
+        obs = random_obs(network, num_rows)
+        outputs = run_onnx(path, obs)
+        assert list(outputs) == ["action", "head", "value"][: 3 if policy.has_value else 2]
+        action, expected = outputs["action"], policy.act(obs)
         assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_allclose(got["head"], policy.head(obs), atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(outputs["head"], policy.head(obs), atol=1e-5, rtol=1e-5)
         if policy.has_value:
-            np.testing.assert_allclose(got["value"], policy.value(obs), atol=1e-5, rtol=1e-5)
+            np.testing.assert_allclose(outputs["value"], policy.value(obs), atol=1e-5, rtol=1e-5)
         if network.action_spec.kind == "box":
             np.testing.assert_allclose(action, expected, atol=1e-5, rtol=1e-5)
         else:
@@ -115,41 +108,41 @@ def check_onnx(network, snapshot, path):
     return expected
 
 
-# The others are made of the same operations, which modules of the users' own have below.
+# The other cases consist of the same operations. User modules are tested below.
 @pytest.mark.parametrize("case", ["multi-discrete", "squashed", "dueling"])
-def test_onnx_gives_what_the_policy_gives(tmp_path, case):
+def test_onnx_matches_the_policy(tmp_path, case):
     import onnx
 
     network, snapshot = make(case)
-    about = {"env_id": "My-v0", "timesteps": 12}
-    (path,) = export_onnx(network, snapshot, tmp_path / "new" / "policy.onnx", about=about)
+    metadata = {"env_id": "My-v0", "timesteps": 12}
+    (path,) = export_onnx(network, snapshot, tmp_path / "new" / "policy.onnx", metadata=metadata)
     action = check_onnx(network, snapshot, path)
-    assert len(np.unique(action, axis=0)) > 1  # else this would say nothing
+    assert len(np.unique(action, axis=0)) > 1  # equal actions would prove nothing
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", OPSET)]
-    meta = {entry.key: entry.value for entry in model.metadata_props}
-    assert (meta["hotloop.env_id"], meta["hotloop.timesteps"]) == ("My-v0", "12")
-    assert json.loads(meta["hotloop.obs_layout"]) == network.obs_spec.to_json()["layout"]
+    stored = {entry.key: entry.value for entry in model.metadata_props}
+    assert (stored["hotloop.env_id"], stored["hotloop.timesteps"]) == ("My-v0", "12")
+    assert json.loads(stored["hotloop.obs_layout"]) == network.obs_spec.to_json()["layout"]
     assert [path.name for path in path.parent.iterdir()] == ["policy.onnx"]
 
 
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "module", "is_scaled"),
     [
-        (PLAIN_OBS, BOX, Net, True),
+        (FLAT_OBS, BOX, Net, True),
         (IMAGES, MULTI, Images, False),
         (MATRIX_OBS, DISCRETE, WithConstants, False),
     ],
 )
-def test_modules_of_the_users_own_become_onnx(tmp_path, obs_space, action_space, module, is_scaled):
+def test_user_modules_are_exported_to_onnx(tmp_path, obs_space, action_space, module, is_scaled):
     network = actor_critic(specs(obs_space, action_space), network=module)
     snapshot = snapshot_of(network, is_scaled=is_scaled)
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
     check_onnx(network, snapshot, path)
 
 
-def test_an_actor_of_the_users_own_becomes_onnx(tmp_path):
+def test_user_actor_is_exported_to_onnx(tmp_path):
     network = actor(specs(MATRIX_OBS, DISCRETE), "greedy", network=ActorNet)
     snapshot = snapshot_of(network)
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
@@ -157,7 +150,7 @@ def test_an_actor_of_the_users_own_becomes_onnx(tmp_path):
 
 
 class Branches(Net):
-    """What it computes depends on the values that it sees."""
+    """A module with a branch on observed values."""
 
     def forward(self, obs):
         if obs.abs().max() > 1e6:
@@ -166,7 +159,7 @@ class Branches(Net):
 
 
 class CountsRows(Net):
-    """The number of rows decides what it computes: a graph would keep one of both."""
+    """A module with a branch on the number of rows. A graph would keep one of the two."""
 
     def forward(self, obs):
         head, value = super().forward(obs)
@@ -174,17 +167,17 @@ class CountsRows(Net):
 
 
 @pytest.mark.parametrize("module", [Branches, CountsRows])
-def test_a_module_that_cannot_be_traced_is_one_error(capfd, tmp_path, module):
-    network = actor_critic(specs(PLAIN_OBS, DISCRETE), network=module)
+def test_untraceable_module_raises_one_error(capfd, tmp_path, module):
+    network = actor_critic(specs(FLAT_OBS, DISCRETE), network=module)
     path = tmp_path / "policy.onnx"
-    with pytest.raises(ConfigError, match=f"{module.__name__}' can't become an ONNX graph") as told:
+    with pytest.raises(ConfigError, match=f"{module.__name__}' can't become an ONNX graph") as e:
         export_onnx(network, snapshot_of(network), path)
-    assert "\n" not in str(told.value)
-    assert "".join(capfd.readouterr()) == ""  # nor does torch print its own
+    assert "\n" not in str(e.value)
+    assert "".join(capfd.readouterr()) == ""  # torch prints nothing either
     assert not list(tmp_path.iterdir())
 
 
-IN_A_PROCESS = """
+PROCESS_SCRIPT = """
 import importlib.util, sys
 for name in ("hotloop", "torch", "gymnasium", "safetensors"):
     sys.modules[name] = None  # can't be imported
@@ -222,30 +215,30 @@ MEANINGS = {
 }
 
 
-def test_numpy_gives_what_the_policy_gives(tmp_path):
-    """To the last bit, in a process that can't import hotloop or torch."""
-    made = {case: make(case) for case in CASES}
-    for case, (network, snapshot) in made.items():
-        written = export_numpy(network, snapshot, tmp_path / case, about={"env_id": "My-v0"})
+def test_numpy_matches_the_policy(tmp_path):
+    """Outputs are bitwise equal, in a process that cannot import hotloop or torch."""
+    policies = {case: make(case) for case in CASES}
+    for case, (network, snapshot) in policies.items():
+        written = export_numpy(network, snapshot, tmp_path / case, metadata={"env_id": "My-v0"})
         assert [path.name for path in written] == ["policy.npz", "policy.py"]
-        np.save(tmp_path / case / "obs.npy", some_obs(network, 9))
+        np.save(tmp_path / case / "obs.npy", random_obs(network, 9))
     folders = [tmp_path / case for case in CASES]
-    subprocess.run([sys.executable, "-I", "-c", IN_A_PROCESS, *folders], check=True)
-    for case, (network, snapshot) in made.items():
+    subprocess.run([sys.executable, "-I", "-c", PROCESS_SCRIPT, *folders], check=True)
+    for case, (network, snapshot) in policies.items():
         check_numpy(tmp_path / case, network, ActingPolicy(network, snapshot))
 
 
 def check_numpy(folder, network, policy):
-    """Compare what the exported policy has computed with the policy itself."""
-    obs = some_obs(network, 9)
-    wanted = {"action": policy.act(obs), "head": policy.head(obs)}
+    """Compare the outputs of the exported policy with the policy's."""
+    obs = random_obs(network, 9)
+    expected_outputs = {"action": policy.act(obs), "head": policy.head(obs)}
     if policy.has_value:
-        wanted["value"] = policy.value(obs)
+        expected_outputs["value"] = policy.value(obs)
     with np.load(folder / "result.npz") as result:
         assert "`obs` must have shape" in str(result["wrong_shape"])
-        no_value = "has no value function beside it" in str(result["without_value"])
+        no_value = "has no value function: call `head`" in str(result["without_value"])
         assert no_value is not policy.has_value
-        for name, expected in wanted.items():
+        for name, expected in expected_outputs.items():
             assert result[name].dtype == expected.dtype
             np.testing.assert_array_equal(result[name], expected)
         singles = np.stack([policy.act(row) for row in obs])
@@ -254,42 +247,42 @@ def check_numpy(folder, network, policy):
         if policy.has_value:
             assert result["single_value"].shape == (9,)
     with np.load(folder / "policy.npz") as content:
-        about = json.loads(str(content["about"]))
-    assert about["env_id"] == "My-v0"
-    assert about["obs_layout"] == network.obs_spec.to_json()["layout"]
-    assert about["head"] == MEANINGS[network.head]
+        metadata = json.loads(str(content["about"]))
+    assert metadata["env_id"] == "My-v0"
+    assert metadata["obs_layout"] == network.obs_spec.to_json()["layout"]
+    assert metadata["head"] == MEANINGS[network.head]
 
 
-RAW = {
+RAW_SPACES = {
     "dict": PARTS,
-    "tuple": spaces.Tuple([BYTE_OBS, spaces.MultiDiscrete([3, 2], start=[1, -4])]),
+    "tuple": spaces.Tuple([UINT8_OBS, spaces.MultiDiscrete([3, 2], start=[1, -4])]),
     "discrete": spaces.Discrete(7, start=-3),
     "table": spaces.MultiDiscrete([[3, 2], [4, 5]]),
     "matrix": MATRIX_OBS,
 }
 
 
-@pytest.mark.parametrize("case", RAW)
-def test_numpy_takes_what_the_environment_gives(tmp_path, case):
-    space = RAW[case]
+@pytest.mark.parametrize("case", RAW_SPACES)
+def test_numpy_accepts_raw_observations(tmp_path, case):
+    space = RAW_SPACES[case]
     space.seed(5)
     network = actor_critic(specs(space, DISCRETE))
     policy = ActingPolicy(network, snapshot_of(network))
     weights, code = policy.to_numpy_file(tmp_path / "mine.npz")
     assert code == tmp_path / "mine.py"
-    alone = Policy(weights)
-    given = [space.sample() for _ in range(6)]
-    wanted = np.stack([policy.act(obs) for obs in given])
-    assert len(set(wanted.tolist())) > 1
-    np.testing.assert_array_equal(np.stack([alone.act(obs) for obs in given]), wanted)
-    if isinstance(given[0], dict):
-        batch = {key: np.stack([obs[key] for obs in given]) for key in given[0]}
-    elif isinstance(given[0], tuple):
-        batch = tuple(np.stack(part) for part in zip(*given, strict=True))
+    exported = Policy(weights)
+    observations = [space.sample() for _ in range(6)]
+    expected = np.stack([policy.act(obs) for obs in observations])
+    assert len(set(expected.tolist())) > 1
+    np.testing.assert_array_equal(np.stack([exported.act(obs) for obs in observations]), expected)
+    if isinstance(observations[0], dict):
+        batch = {key: np.stack([obs[key] for obs in observations]) for key in observations[0]}
+    elif isinstance(observations[0], tuple):
+        batch = tuple(np.stack(part) for part in zip(*observations, strict=True))
     else:
-        batch = np.stack(given)
-    np.testing.assert_array_equal(alone.act(batch), wanted)
-    np.testing.assert_array_equal(alone.act(batch), policy.act(batch))
+        batch = np.stack(observations)
+    np.testing.assert_array_equal(exported.act(batch), expected)
+    np.testing.assert_array_equal(exported.act(batch), policy.act(batch))
 
 
 @pytest.mark.parametrize(
@@ -298,51 +291,51 @@ def test_numpy_takes_what_the_environment_gives(tmp_path, case):
         (PARTS, {"where": 1}, "keys"),
         (PARTS, {"where": 4, "speed": [0.0, 0.0]}, "'where' of `obs` must be one of its categor"),
         (PARTS, {"where": 1, "speed": [0.0]}, r"part 'speed' of `obs` must have shape \(2,\)"),
-        (spaces.Tuple([BYTE_OBS, BYTE_OBS]), (np.zeros(7, np.uint8),), "a tuple of 2"),
+        (spaces.Tuple([UINT8_OBS, UINT8_OBS]), (np.zeros(7, np.uint8),), "a tuple of 2"),
         (spaces.Discrete(3), 3, "one of its categories, got"),
     ],
 )
-def test_numpy_says_what_is_wrong_with_an_observation(tmp_path, space, obs, expected):
+def test_numpy_rejects_bad_observations(tmp_path, space, obs, expected):
     network = actor_critic(specs(space, DISCRETE))
     weights, _ = export_numpy(network, snapshot_of(network), tmp_path)
     with pytest.raises(ValueError, match=expected):
         Policy(weights).act(obs)
 
 
-def test_numpy_leaves_somebody_elses_file_alone(tmp_path):
+def test_numpy_export_does_not_overwrite_other_files(tmp_path):
     network, snapshot = make("linear")
     (tmp_path / "train.py").write_text("print('mine')")
-    with pytest.raises(ConfigError, match=r"must leave .*train\.py alone"):
+    with pytest.raises(ConfigError, match=r"would overwrite .*train\.py, which"):
         export_numpy(network, snapshot, tmp_path / "train.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     export_numpy(network, snapshot, tmp_path / "other.npz")
-    assert len(export_numpy(network, snapshot, tmp_path / "other.npz")) == 2  # its own, again
+    assert len(export_numpy(network, snapshot, tmp_path / "other.npz")) == 2  # its own files
 
 
-def test_numpy_refuses_a_module_of_the_users_own(tmp_path):
-    network = actor_critic(specs(PLAIN_OBS, DISCRETE), network=Net)
+def test_numpy_export_refuses_user_modules(tmp_path):
+    network = actor_critic(specs(FLAT_OBS, DISCRETE), network=Net)
     with pytest.raises(ConfigError, match=r"tests\.policies\.nets:Net.*--format onnx"):
         export_numpy(network, snapshot_of(network), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("module", ["onnx", "onnxscript", "onnxruntime"])
-def test_a_missing_library_names_the_extra(tmp_path, monkeypatch, module):
+def test_missing_library_names_the_extra(tmp_path, monkeypatch, module):
     network, snapshot = make("linear")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[train,export\]'"):
         export_onnx(network, snapshot, tmp_path / "policy.onnx")
 
 
-def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
+def test_unwritable_target_raises(tmp_path, monkeypatch):
     network, snapshot = make("linear")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="can't be written"):
         export_numpy(network, snapshot, tmp_path / "file")
 
 
-def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
-    """Whatever the exporter does: what is written has given what the policy gives."""
+def test_wrong_graph_is_not_written(tmp_path, monkeypatch):
+    """The exported graph is compared with the policy before it is written."""
     from hotloop.policies import traced
 
     class Wrong(traced.TracedPolicy):
@@ -352,6 +345,6 @@ def test_a_wrong_graph_is_not_written(tmp_path, monkeypatch):
 
     network, snapshot = make("discrete")
     monkeypatch.setattr(traced, "TracedPolicy", Wrong)
-    with pytest.raises(ConfigError, match="the graph gives other numbers"):
+    with pytest.raises(ConfigError, match="the graph computes other numbers"):
         export_onnx(network, snapshot, tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())

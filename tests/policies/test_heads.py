@@ -13,43 +13,43 @@ from hotloop.policies import (
     actor,
     actor_critic,
 )
-from hotloop.policies.heads.bounded import log_std_of
+from hotloop.policies.heads.bounded import bounded_log_std
 from tests.policies.nets import Spaces
-from tests.policies.test_actors import BOUNDED, actor_of
+from tests.policies.test_actors import BOUNDED, make_actor
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
 LOW, HIGH = np.float32(BOUNDED.low), np.float32(BOUNDED.high)
 CENTRE, HALF = np.float32([0.0, 2.5]), np.float32([0.5, 1.5])
 
 
-def linear(action_spec):
+def linear_network(action_spec):
     return actor_critic(Spaces(obs_spec(4), action_spec), hidden_sizes=())
 
 
 CASES = {
-    "categorical": (linear(DISCRETE), None),
-    "multi_categorical": (linear(MULTI), None),
-    "gaussian": (linear(BOX), None),
-    "squashed_gaussian": (actor_of("squashed_gaussian"), Exploration(random_steps=13)),
+    "categorical": (linear_network(DISCRETE), None),
+    "multi_categorical": (linear_network(MULTI), None),
+    "gaussian": (linear_network(BOX), None),
+    "squashed_gaussian": (make_actor("squashed_gaussian"), Exploration(random_steps=13)),
     "deterministic": (
-        actor_of("deterministic"),
+        make_actor("deterministic"),
         Exploration(random_steps=13, noise_std=0.2),
     ),
     "greedy": (
-        actor_of("greedy"),
+        make_actor("greedy"),
         Exploration(random_steps=3, epsilon=(0.9, 0.1), epsilon_steps=25),
     ),
-    "dueling": (actor_of("dueling"), Exploration(epsilon=(0.9, 0.1), epsilon_steps=25)),
+    "dueling": (make_actor("dueling"), Exploration(epsilon=(0.9, 0.1), epsilon_steps=25)),
 }
 
 
-def test_all_heads_are_here():
+def test_cases_cover_all_heads():
     assert CASES.keys() == HEADS.keys()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_noise_is_a_function_of_seed_step_and_environment(name):
-    """Whatever the block is that it is drawn in, and however many environments there are."""
+def test_noise_depends_only_on_seed_step_and_environment(name):
+    """Block size and number of environments do not matter."""
     network, exploration = CASES[name]
     head = network.make_head(exploration)
     assert type(head) is HEADS[name]
@@ -61,8 +61,8 @@ def test_noise_is_a_function_of_seed_step_and_environment(name):
             for first in range(0, 40, block)
         ]
         np.testing.assert_array_equal(np.concatenate(parts), whole)
-    alone = head.draw_noise(5, first_step=10, num_steps=20, num_envs=1)
-    np.testing.assert_array_equal(alone, whole[10:30, :1])
+    single = head.draw_noise(5, first_step=10, num_steps=20, num_envs=1)
+    np.testing.assert_array_equal(single, whole[10:30, :1])
     for other in (
         head.draw_noise(6, first_step=0, num_steps=40, num_envs=3),
         head.draw_noise(5, first_step=40, num_steps=40, num_envs=3),
@@ -71,20 +71,20 @@ def test_noise_is_a_function_of_seed_step_and_environment(name):
         assert not np.array_equal(other, whole)
 
 
-def chosen(network, head_of_each, noise, exploration=None):
-    """Actions of every step and environment, (T, N, *action_shape), one step at a time."""
+def choose_actions(network, outputs, noise, exploration=None):
+    """Return the actions of every step and environment, (T, N, *action_shape)."""
     head = network.make_head(exploration)
     num_steps, num_envs = noise.shape[:2]
     spec = network.action_spec
     actions = np.empty((num_steps, num_envs, *spec.shape), spec.dtype)
-    heads = np.broadcast_to(np.float32(head_of_each), (num_envs, network.head_size))
+    all_outputs = np.broadcast_to(np.float32(outputs), (num_envs, network.head_size))
     for t in range(num_steps):
-        head.choose(heads, noise[t], actions[t])
+        head.choose(all_outputs, noise[t], actions[t])
     return actions
 
 
 def is_uniform(unit, num_bins=10):
-    """χ² of numbers in [0, 1), below its mean and four standard deviations."""
+    """Whether χ² of numbers in [0, 1) is below its mean plus four standard deviations."""
     counts = np.bincount((unit.ravel() * num_bins).astype(int), minlength=num_bins)
     assert len(counts) == num_bins
     expected = unit.size / num_bins
@@ -94,11 +94,11 @@ def is_uniform(unit, num_bins=10):
 
 @pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
 def test_first_actions_are_uniform_within_the_bounds(kind):
-    network, exploration = actor_of(kind), Exploration(random_steps=4, noise_std=0.1)
+    network, exploration = make_actor(kind), Exploration(random_steps=4, noise_std=0.1)
     head = network.make_head(exploration)
     noise = head.draw_noise(1, first_step=0, num_steps=6, num_envs=5_000)
-    # A head far out, of which only the steps after the uniform ones can be.
-    actions = chosen(network, [50.0] * network.head_size, noise, exploration)[..., 0]
+    # Only the steps after the uniform ones follow this extreme head.
+    actions = choose_actions(network, [50.0] * network.head_size, noise, exploration)[..., 0]
     uniform, acted = actions[:4], actions[4:]
     assert (uniform >= LOW).all()
     assert (uniform <= HIGH).all()
@@ -107,33 +107,33 @@ def test_first_actions_are_uniform_within_the_bounds(kind):
     assert is_uniform(unit[..., 1])
     correlation = np.corrcoef(unit.reshape(-1, 2).T)[0, 1]
     assert abs(correlation) < 4 / math.sqrt(20_000)
-    # Two steps of an environment, and the noise that follows, have nothing in common.
+    # Two steps of an environment are independent.
     assert abs(np.corrcoef(unit[0, :, 0], unit[1, :, 0])[0, 1]) < 4 / math.sqrt(5_000)
     assert (acted > CENTRE + 0.3 * HALF).all()
     np.testing.assert_array_equal(noise[:4, :, -1], 1.0)
     np.testing.assert_array_equal(noise[4:, :, -1], 0.0)
 
 
-def test_the_uniform_steps_are_counted_from_the_runs_first():
-    head = actor_of("deterministic").make_head(Exploration(random_steps=10))
+def test_random_steps_count_from_the_first_step_of_the_run():
+    head = make_actor("deterministic").make_head(Exploration(random_steps=10))
     flags = head.draw_noise(1, first_step=7, num_steps=6, num_envs=2)[..., -1]
     np.testing.assert_array_equal(flags, [[1, 1]] * 3 + [[0, 0]] * 3)
     assert not head.draw_noise(1, first_step=10, num_steps=6, num_envs=2)[..., -1].any()
     assert head.draw_noise(1, first_step=0, num_steps=10, num_envs=2)[..., -1].all()
 
 
-def test_a_squashed_gaussian_has_its_law():
-    """Before tanh the actions have the mean and the standard deviation that the head says."""
-    network = actor_of("squashed_gaussian")
+def test_squashed_gaussian_has_its_mean_and_std():
+    """Before tanh the actions have the mean and the standard deviation of the head."""
+    network = make_actor("squashed_gaussian")
     mean, raw = np.float32([0.3, -0.6]), np.float32([0.2, -0.1])
     noise = network.make_head().draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
-    actions = chosen(network, np.concatenate([mean, raw]), noise)[0, :, :, 0]
+    actions = choose_actions(network, np.concatenate([mean, raw]), noise)[0, :, :, 0]
     assert (actions > LOW).all()
     assert (actions < HIGH).all()
     before = np.arctanh((actions.astype(np.float64) - CENTRE) / HALF)
-    # −5 … 2 by tanh: −1.5 + 3.5 tanh(raw), by hand.
+    # log σ = −1.5 + 3.5 tanh(raw) lies in −5 … 2.
     std = np.exp(-1.5 + 3.5 * np.tanh(raw))
-    np.testing.assert_allclose(log_std_of(raw), np.log(std), rtol=1e-5)
+    np.testing.assert_allclose(bounded_log_std(raw), np.log(std), rtol=1e-5)
     np.testing.assert_allclose(before.mean(0), mean, atol=4 * std.max() / 200)
     np.testing.assert_allclose(before.std(0), std, rtol=4 / math.sqrt(2 * 40_000))
     standard = (before - mean) / std
@@ -141,55 +141,55 @@ def test_a_squashed_gaussian_has_its_law():
 
 
 @pytest.mark.parametrize(("raw", "log_std"), [(-50.0, -5.0), (0.0, -1.5), (50.0, 2.0)])
-def test_the_standard_deviation_is_bounded(raw, log_std):
-    assert log_std_of(np.float32([raw])).tolist() == [log_std]
+def test_standard_deviation_is_bounded(raw, log_std):
+    assert bounded_log_std(np.float32([raw])).tolist() == [log_std]
 
 
 @pytest.mark.parametrize("far", [-40.0, 40.0])
 @pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
-def test_no_action_leaves_its_bounds(kind, far):
-    low, high = (0.1, -7.3), (0.7, -0.1)  # not of float32
+def test_actions_stay_within_their_bounds(kind, far):
+    low, high = (0.1, -7.3), (0.7, -0.1)  # not representable in float32
     action_spec = ActionSpec(kind="box", shape=(2,), dtype="float32", low=low, high=high)
     network = actor(Spaces(obs_spec(4), action_spec), kind)
     exploration = Exploration(noise_std=5.0)
     noise = network.make_head(exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
-    actions = chosen(network, [far] * network.head_size, noise, exploration)
+    actions = choose_actions(network, [far] * network.head_size, noise, exploration)
     assert (actions >= np.float32(low)).all()
     assert (actions <= np.float32(high)).all()
     reached = np.float32(low if far < 0 else high)
     assert np.isclose(actions, reached, rtol=1e-5).any(axis=(0, 1)).all()
 
 
-def test_a_deterministic_actor_explores_by_gaussian_noise():
-    network, exploration = actor_of("deterministic"), Exploration(noise_std=0.1)
+def test_deterministic_actor_explores_with_gaussian_noise():
+    network, exploration = make_actor("deterministic"), Exploration(noise_std=0.1)
     noise = network.make_head(exploration).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
-    actions = chosen(network, [0.2, -0.3], noise, exploration)[0, :, :, 0]
+    actions = choose_actions(network, [0.2, -0.3], noise, exploration)[0, :, :, 0]
     mean = CENTRE + HALF * np.tanh([0.2, -0.3])
-    std = 0.1 * HALF  # of halves of the bounds' width
+    std = 0.1 * HALF  # in units of half the bounds' width
     np.testing.assert_allclose(actions.mean(0), mean, atol=4 * std.max() / 200)
     np.testing.assert_allclose(actions.std(0), std, rtol=4 / math.sqrt(2 * 40_000))
-    still = chosen(network, [0.2, -0.3], noise, Exploration())[0, :, :, 0]
-    np.testing.assert_allclose(still, np.broadcast_to(mean, still.shape), rtol=1e-6)
+    noiseless = choose_actions(network, [0.2, -0.3], noise, Exploration())[0, :, :, 0]
+    np.testing.assert_allclose(noiseless, np.broadcast_to(mean, noiseless.shape), rtol=1e-6)
 
 
-def test_epsilon_falls_linearly_with_the_steps():
-    """At its first step it is the start, halfway the mean of both, and from its end on the end."""
+def test_epsilon_decreases_linearly():
+    """ε is the start at the first step, the mean of both halfway, and then stays at the end."""
     exploration = Exploration(epsilon=(0.8, 0.2), epsilon_steps=100)
-    head = actor_of("greedy").make_head(exploration)
+    head = make_actor("greedy").make_head(exploration)
     for step, epsilon in ((0, 0.8), (50, 0.5), (75, 0.35), (100, 0.2), (10**6, 0.2)):
         noise = head.draw_noise(4, first_step=step, num_steps=1, num_envs=20_000)[0, :, 0]
         explored = noise[noise >= 0]
         error = 4 * math.sqrt(epsilon * (1 - epsilon) / 20_000)
         np.testing.assert_allclose(len(explored) / 20_000, epsilon, atol=error)
-        # Whether it explores says nothing of which action it takes then.
+        # The explored action is independent of the decision to explore.
         shares = np.bincount(explored.astype(int), minlength=3) / len(explored)
         np.testing.assert_allclose(shares, 1 / 3, atol=4 * 0.48 / math.sqrt(len(explored)))
         assert set(noise.tolist()) == {-1.0, 0.0, 1.0, 2.0}
 
 
-def test_epsilon_counts_steps_of_each_environment():
-    """As many environments as one likes are at the same ε in the same step."""
-    head = actor_of("greedy").make_head(Exploration(epsilon=(1.0, 0.0), epsilon_steps=10))
+def test_epsilon_does_not_depend_on_num_envs():
+    """Steps are counted per environment."""
+    head = make_actor("greedy").make_head(Exploration(epsilon=(1.0, 0.0), epsilon_steps=10))
     for num_envs in (1, 8):
         noise = head.draw_noise(0, first_step=0, num_steps=30, num_envs=num_envs)
         assert (noise[0, :, 0] >= 0).all()
@@ -199,14 +199,14 @@ def test_epsilon_counts_steps_of_each_environment():
 
 def test_random_steps_of_action_values():
     exploration = Exploration(random_steps=5, epsilon=(0.0, 0.0))
-    head = actor_of("greedy").make_head(exploration)
+    head = make_actor("greedy").make_head(exploration)
     noise = head.draw_noise(4, first_step=2, num_steps=8, num_envs=50)[..., 0]
     assert (noise[:3] >= 0).all()
     assert (noise[3:] == -1).all()
 
 
 def test_epsilon_greedy_takes_the_best_action_unless_it_explores():
-    network = actor_of("greedy")
+    network = make_actor("greedy")
     values = np.float32([[0.0, 3.0, 1.0], [2.0, -1.0, 0.0], [0.0, 0.0, 5.0], [7.0, 7.0, 0.0]])
     head, action = network.make_head(), np.empty(4, np.int64)
     noise = np.float32([[-1, 0], [1, 0], [0, 0], [-1, 0]])
@@ -214,23 +214,23 @@ def test_epsilon_greedy_takes_the_best_action_unless_it_explores():
     assert action.tolist() == [1, 1, 0, 0]
     head.greedy(values, action)
     assert action.tolist() == [1, 0, 2, 0]
-    for k in range(4):  # an environment of its own
-        one = np.empty(1, np.int64)
-        head.choose(values[k : k + 1], noise[k : k + 1], one)
-        assert one[0] == [1, 1, 0, 0][k]
+    for k in range(4):  # each environment alone
+        single_action = np.empty(1, np.int64)
+        head.choose(values[k : k + 1], noise[k : k + 1], single_action)
+        assert single_action[0] == [1, 1, 0, 0][k]
 
 
 def noise_for(kind, which, num_envs):
-    """Noise of a step in which all environments explore, none does, or only the first."""
-    explores = np.array({"all": [True], "none": [False], "first": [True] + [False] * 9}[which])
-    explores = np.resize(explores, num_envs)
+    """Return the noise of a step in which all environments, none or only the first explore."""
+    is_exploring = np.array({"all": [True], "none": [False], "first": [True] + [False] * 9}[which])
+    is_exploring = np.resize(is_exploring, num_envs)
     if kind == "greedy":
         noise = np.zeros((num_envs, 2), np.float32)
-        noise[:, 0] = np.where(explores, 1.0, -1.0)
-        noise[:, 1] = explores.all() and num_envs > 1
+        noise[:, 0] = np.where(is_exploring, 1.0, -1.0)
+        noise[:, 1] = is_exploring.all() and num_envs > 1
         return noise
     noise = np.full((num_envs, 3), 0.25, np.float32)
-    noise[:, -1] = explores
+    noise[:, -1] = is_exploring
     return noise
 
 
@@ -249,16 +249,16 @@ def noise_for(kind, which, num_envs):
         ("squashed_gaussian", "none", 1, True),
     ],
 )
-def test_the_network_is_asked_where_it_matters(kind, which, num_envs, is_needed):
-    """Where the network is left out, its head makes no difference; where it does, it is not."""
-    network = actor_of(kind)
+def test_network_is_needed_where_it_changes_actions(kind, which, num_envs, is_needed):
+    """Outputs change the actions exactly where the head needs them."""
+    network = make_actor(kind)
     head = network.make_head(Exploration(noise_std=0.1))
     noise = noise_for(kind, which, num_envs)
     assert bool(head.is_needed(noise)) is is_needed
     spec = network.action_spec
     actions = []
     for values in ([0.9] * network.head_size, [-0.9] * network.head_size):
-        values[-1] = 0.0  # the last is the greatest or not
+        values[-1] = 0.0  # so the last one is or is not the greatest
         action = np.empty((num_envs, *spec.shape), spec.dtype)
         head.choose(np.tile(np.float32(values), (num_envs, 1)), noise, action)
         actions.append(action)
@@ -266,8 +266,8 @@ def test_the_network_is_asked_where_it_matters(kind, which, num_envs, is_needed)
 
 
 @pytest.mark.parametrize("name", ["squashed_gaussian", "deterministic", "greedy"])
-def test_a_policy_acts_the_same_whether_the_network_is_asked_or_not(name):
-    """`draw`, which leaves the network out, against the head of every step and `choose`."""
+def test_skipping_the_network_does_not_change_actions(name):
+    """Compare `draw`, which skips the network where it can, with `head` and `choose`."""
     network, exploration = CASES[name]
     snapshot = PolicySnapshot(0, network.initial_parameters(0))
     policy = ActingPolicy(network, snapshot, exploration=exploration)
@@ -275,26 +275,26 @@ def test_a_policy_acts_the_same_whether_the_network_is_asked_or_not(name):
     for num_envs in (1, 3):
         noise = policy.draw_noise(0, first_step=0, num_steps=40, num_envs=num_envs)
         head = np.full((num_envs, network.head_size), 9.0, np.float32)
-        got = np.empty((num_envs, *spec.shape), spec.dtype)
-        want = np.empty_like(got)
+        actual = np.empty((num_envs, *spec.shape), spec.dtype)
+        expected = np.empty_like(actual)
         num_skipped = 0
         for t in range(40):
             obs = generator.standard_normal((num_envs, 2, 3)).astype(np.float32)
             before = head.copy()
-            policy.draw(obs, noise[t], head, got)
+            policy.draw(obs, noise[t], head, actual)
             num_skipped += np.array_equal(head, before)
-            policy.choose(policy.head(obs), noise[t], want)
-            np.testing.assert_array_equal(got, want)
-        expected = 13
-        if name == "greedy":  # a single one may explore at any step
-            expected = 3 if num_envs > 1 else int((noise[:, 0, 0] >= 0).sum())
-        assert num_skipped == expected
-        assert 0 < expected < 40
+            policy.choose(policy.head(obs), noise[t], expected)
+            np.testing.assert_array_equal(actual, expected)
+        expected_skips = 13
+        if name == "greedy":  # a single environment may explore at any step
+            expected_skips = 3 if num_envs > 1 else int((noise[:, 0, 0] >= 0).sum())
+        assert num_skipped == expected_skips
+        assert 0 < expected_skips < 40
 
 
 @pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic", "greedy", "dueling"])
-def test_the_most_probable_action(kind):
-    network = actor_of(kind)
+def test_act_returns_the_most_probable_action(kind):
+    network = make_actor(kind)
     policy = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
@@ -303,23 +303,23 @@ def test_the_most_probable_action(kind):
     obs = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(np.float32)
     head = policy.head(obs)
     if kind in ("greedy", "dueling"):
-        want = DISCRETE.start + head.argmax(1)
-        assert len(set(want.tolist())) > 1
+        expected = DISCRETE.start + head.argmax(1)
+        assert len(set(expected.tolist())) > 1
     else:
-        want = (CENTRE + HALF * np.tanh(head[:, :2]))[..., None]
-    got = policy.act(obs)
-    assert got.dtype == network.action_spec.dtype
-    np.testing.assert_allclose(got, want, rtol=1e-6)
+        expected = (CENTRE + HALF * np.tanh(head[:, :2]))[..., None]
+    actual = policy.act(obs)
+    assert actual.dtype == network.action_spec.dtype
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)
     np.testing.assert_array_equal(policy.act(obs[0]), policy.act(obs[:1])[0])
-    with pytest.raises(ConfigError, match="has no value function beside its policy: `head`"):
+    with pytest.raises(ConfigError, match="has no value function: call `head`"):
         policy.value(obs)
-    with pytest.raises(ConfigError, match=f"head '{kind}' keeps no log-probabilities"):
-        policy.log_prob(head, head, got)
+    with pytest.raises(ConfigError, match=f"head '{kind}' computes no log-probabilities"):
+        policy.log_prob(head, head, actual)
 
 
-def test_a_squashed_gaussian_is_drawn_from_when_asked():
-    """With what the user brings, and neither uniform steps nor exploration in it."""
-    network = actor_of("squashed_gaussian")
+def test_act_samples_a_squashed_gaussian():
+    """Samples use the given generator, without uniform steps and exploration."""
+    network = make_actor("squashed_gaussian")
     policy = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
@@ -337,8 +337,8 @@ def test_a_squashed_gaussian_is_drawn_from_when_asked():
 
 
 @pytest.mark.parametrize("kind", ["deterministic", "greedy"])
-def test_what_has_no_randomness_of_its_own_acts_alike_when_drawn_from(kind):
-    network = actor_of(kind)
+def test_sampling_from_deterministic_heads_changes_nothing(kind):
+    network = make_actor(kind)
     policy = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
@@ -346,5 +346,5 @@ def test_what_has_no_randomness_of_its_own_acts_alike_when_drawn_from(kind):
     )
     obs = np.random.default_rng(0).standard_normal((30, 2, 3)).astype(np.float32)
     np.testing.assert_array_equal(policy.act(obs, deterministic=False), policy.act(obs))
-    one = policy.act(obs[0], deterministic=False)
-    np.testing.assert_array_equal(one, policy.act(obs[0]))
+    single = policy.act(obs[0], deterministic=False)
+    np.testing.assert_array_equal(single, policy.act(obs[0]))

@@ -1,4 +1,4 @@
-"""What a learner differentiates, beside how a policy acts and beside torch's own modules."""
+"""Learned networks compared with acting policies and with torch's modules."""
 
 import math
 from dataclasses import replace
@@ -10,10 +10,10 @@ from torch import distributions
 
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
-from hotloop.policies.heads.bounded import SquashedGaussian, log_std_of
+from hotloop.policies.heads.bounded import SquashedGaussian, bounded_log_std
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from tests.policies.nets import ActorNet, CriticNet, Net, Spaces
-from tests.policies.test_actors import BOUNDED, KINDS, actor_of, critics_of
+from tests.policies.test_actors import BOUNDED, KINDS, make_actor, make_critics
 from tests.policies.test_policies import DISCRETE, SPECS, obs_spec
 
 
@@ -26,7 +26,7 @@ def random_params(shapes, seed=0, scale=0.5):
 
 
 def squash(head, noise):
-    """The draws and densities of a head of outputs, (B, 2A), whatever the actions are."""
+    """Return unit actions and log-densities for head outputs, (B, 2A)."""
     return SquashedGaussian(BOUNDED).sample(head, noise)
 
 
@@ -36,14 +36,14 @@ def squash(head, noise):
         (kind, sizes)
         for kind in KINDS
         for sizes in [(), (16,), (16, 8, 4)]
-        if sizes or kind != "dueling"  # its streams need a hidden layer
+        if sizes or kind != "dueling"  # dueling streams need a hidden layer
     ],
 )
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("dtype", ["float32", "uint8"])
-def test_an_actor_acts_as_it_learns(kind, activation, hidden_sizes, dtype):
+def test_acting_matches_learning(kind, activation, hidden_sizes, dtype):
     actor = replace(
-        actor_of(kind, activation=activation, hidden_sizes=hidden_sizes),
+        make_actor(kind, activation=activation, hidden_sizes=hidden_sizes),
         obs_spec=obs_spec(2, 3, dtype=dtype),
     )
     params = random_params(actor.parameter_shapes())
@@ -58,63 +58,63 @@ def test_an_actor_acts_as_it_learns(kind, activation, hidden_sizes, dtype):
     assert head.std(0).min() > 0.05
 
 
-def test_a_squashed_gaussian_is_drawn_as_it_is_learned():
-    """The same noise gives the same action in NumPy and in torch."""
-    actor = actor_of("squashed_gaussian")
+def test_squashed_gaussian_samples_match_learning():
+    """NumPy and torch map the same noise to the same action."""
+    actor = make_actor("squashed_gaussian")
     head = actor.make_head()
     values = np.random.default_rng(0).normal(0.0, 1.5, (50, 4)).astype(np.float32)
     noise = head.draw_noise(3, first_step=0, num_steps=1, num_envs=50)[0]
     action = np.empty((50, 2, 1), np.float32)
     head.choose(values, noise, action)
     unit, _ = squash(torch.from_numpy(values), torch.from_numpy(noise[:, :2]))
-    got = LearnedNetwork(actor).unit_action(torch.from_numpy(action))
-    np.testing.assert_allclose(got, unit, rtol=1e-4, atol=2e-6)
+    actual = LearnedNetwork(actor).unit_action(torch.from_numpy(action))
+    np.testing.assert_allclose(actual, unit, rtol=1e-4, atol=2e-6)
 
 
-def squashed(head):
-    """torch's own: a normal distribution that goes through tanh, in float64."""
+def torch_distribution(head):
+    """Return torch's normal distribution transformed by tanh, in float64."""
     mean, raw = head.double().chunk(2, -1)
-    std = torch.from_numpy(np.exp(log_std_of(raw.numpy())))
+    std = torch.from_numpy(np.exp(bounded_log_std(raw.numpy())))
     normal = distributions.Normal(mean, std)
-    one = distributions.TransformedDistribution(normal, [distributions.TanhTransform(cache_size=1)])
-    return distributions.Independent(one, 1), mean, std
+    law = distributions.TransformedDistribution(normal, [distributions.TanhTransform(cache_size=1)])
+    return distributions.Independent(law, 1), mean, std
 
 
-def test_the_density_is_torchs():
+def test_density_matches_torchs():
     generator = torch.Generator().manual_seed(0)
     head = torch.randn(2000, 6, generator=generator)
     noise = torch.randn(2000, 3, generator=generator)
     unit, log_prob = squash(head, noise)
-    distribution, mean, std = squashed(head)
-    want = torch.tanh(mean + std * noise.double())
-    torch.testing.assert_close(unit.double(), want, rtol=1e-4, atol=1e-6)
-    # Of the same point: `arctanh` of a float32 close to ±1 would tell another one.
-    before = distribution.base_dist.base_dist.log_prob(mean + std * noise.double())
-    slope = torch.log1p(-want.square())
-    is_inside = want.abs().amax(-1) < 0.999
+    distribution, mean, std = torch_distribution(head)
+    expected = torch.tanh(mean + std * noise.double())
+    torch.testing.assert_close(unit.double(), expected, rtol=1e-4, atol=1e-6)
+    # Compare at the same point: `arctanh` of a float32 close to ±1 gives another one.
+    normal = distribution.base_dist.base_dist.log_prob(mean + std * noise.double())
+    slope = torch.log1p(-expected.square())
+    is_inside = expected.abs().amax(-1) < 0.999
     assert 500 < is_inside.sum() < 2000
     torch.testing.assert_close(
         log_prob[is_inside].double(),
-        distribution.log_prob(want)[is_inside],
+        distribution.log_prob(expected)[is_inside],
         rtol=1e-4,
         atol=1e-4,
     )
     torch.testing.assert_close(
-        log_prob[is_inside].double(), (before - slope).sum(-1)[is_inside], rtol=1e-4, atol=1e-4
+        log_prob[is_inside].double(), (normal - slope).sum(-1)[is_inside], rtol=1e-4, atol=1e-4
     )
 
 
 @pytest.mark.parametrize("mean", [-30.0, -12.0, -6.0, 6.0, 12.0, 30.0])
-def test_the_density_keeps_its_digits_near_the_bounds(mean):
-    """log(1 − tanh² x) = 2 log 2 − 2|x| − 2 log(1 + exp(−2|x|)): finite where 1 − u² is 0."""
+def test_density_is_accurate_near_the_bounds(mean):
+    """log(1 − tanh² x) = 2 log 2 − 2|x| − 2 log(1 + exp(−2|x|)) is finite where 1 − u² is 0."""
     head = torch.tensor([[mean, 0.0]], requires_grad=True)  # σ = exp(−1.5)
     noise = torch.tensor([[0.5]])
     unit, log_prob = squash(head, noise)
     sigma = math.exp(-1.5)
     x = abs(mean + 0.5 * sigma)
     slope = 2 * math.log(2) - 2 * x - 2 * math.log1p(math.exp(-2 * x))
-    want = -0.125 + 1.5 - 0.5 * math.log(2 * math.pi) - slope
-    assert log_prob.item() == pytest.approx(want, rel=1e-5)
+    expected = -0.125 + 1.5 - 0.5 * math.log(2 * math.pi) - slope
+    assert log_prob.item() == pytest.approx(expected, rel=1e-5)
     assert abs(unit.item()) <= 1.0
     (grad,) = torch.autograd.grad(log_prob.sum(), head)
     # ∂/∂μ = 2 tanh x: the noise is fixed.
@@ -122,8 +122,8 @@ def test_the_density_keeps_its_digits_near_the_bounds(mean):
     assert grad.isfinite().all()
 
 
-def test_the_density_adds_up_to_one():
-    """Over a grid of u, of one action: ∫ exp(log π(u)) du = 1."""
+def test_density_integrates_to_one():
+    """Integrate over a grid of one action: ∫ exp(log π(u)) du = 1."""
     u = torch.linspace(-0.9999, 0.9999, 20_001, dtype=torch.float64)
     head = torch.tensor([[0.4, 0.1]]).repeat(len(u), 1)
     sigma = math.exp(-1.5 + 3.5 * math.tanh(0.1))
@@ -134,26 +134,26 @@ def test_the_density_adds_up_to_one():
 
 
 def test_unit_actions():
-    actor = actor_of("deterministic")  # −0.5 … 0.5 and 1 … 4
+    actor = make_actor("deterministic")  # −0.5 … 0.5 and 1 … 4
     action = torch.tensor([[[0.5], [1.0]], [[0.0], [4.0]], [[-0.25], [2.5]]])
-    want = torch.tensor([[1.0, -1.0], [0.0, 1.0], [-0.5, 0.0]])
-    torch.testing.assert_close(LearnedNetwork(actor).unit_action(action), want)
+    expected = torch.tensor([[1.0, -1.0], [0.0, 1.0], [-0.5, 0.0]])
+    torch.testing.assert_close(LearnedNetwork(actor).unit_action(action), expected)
     plain = replace(actor, action_spec=replace(BOUNDED, low=(-1.0, -1.0), high=(1.0, 1.0)))
     torch.testing.assert_close(LearnedNetwork(plain).unit_action(action), action.flatten(1))
     upper = replace(actor, action_spec=replace(BOUNDED, low=(-1.0, -1.0), high=(1.0, 3.0)))
-    want = torch.tensor([[0.5, 0.0], [0.0, 1.5], [-0.25, 0.75]])
-    torch.testing.assert_close(LearnedNetwork(upper).unit_action(action), want)
+    expected = torch.tensor([[0.5, 0.0], [0.0, 1.5], [-0.25, 0.75]])
+    torch.testing.assert_close(LearnedNetwork(upper).unit_action(action), expected)
 
 
-def one_critic(critics, params, k):
-    """The k-th critic as torch's own layers."""
+def torch_critic(critics, params, k):
+    """Return the k-th critic as torch's layers."""
     layers, inputs = [], 5
     for i, width in enumerate((*critics.hidden_sizes, 1)):
         linear = torch.nn.Linear(inputs, width)
         weight, bias = params[f"critic.{i}.weight"], params[f"critic.{i}.bias"]
         if i == 0:
-            own = slice(k * width, (k + 1) * width)
-            weight, bias = weight[:, own], bias[own]
+            columns = slice(k * width, (k + 1) * width)
+            weight, bias = weight[:, columns], bias[columns]
         else:
             weight, bias = weight[k], bias[k, 0]
         linear.weight.data, linear.bias.data = weight.T.contiguous(), bias.clone()
@@ -172,57 +172,57 @@ def one_critic(critics, params, k):
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("hidden_sizes", [(16,), (16, 8, 12)])
-def test_critics_are_perceptrons_of_their_own(layer_norm, count, hidden_sizes):
-    critics = critics_of(5, hidden_sizes=hidden_sizes, layer_norm=layer_norm, count=count)
+def test_stacked_critics_match_separate_perceptrons(layer_norm, count, hidden_sizes):
+    critics = make_critics(5, hidden_sizes=hidden_sizes, layer_norm=layer_norm, count=count)
     learned = LearnedCritics(critics)
     flat = learned.layout.pack(random_params(critics.parameter_shapes())).requires_grad_()
     params = learned.layout.unpack(flat.detach())
     inputs = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
-    got = learned.values(flat, inputs[:, :3], inputs[:, 3:])
-    assert got.shape == (count, 7)
-    alone = [one_critic(critics, params, k) for k in range(count)]
-    want = torch.stack([critic(inputs)[:, 0] for critic in alone])
-    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    # So are the gradients; each critic's loss is another one.
-    weigh = torch.arange(1.0, 1.0 + got.numel()).view(got.shape)
-    (flat_grad,) = torch.autograd.grad((got * weigh).sum(), flat)
+    actual = learned.values(flat, inputs[:, :3], inputs[:, 3:])
+    assert actual.shape == (count, 7)
+    separate = [torch_critic(critics, params, k) for k in range(count)]
+    expected = torch.stack([critic(inputs)[:, 0] for critic in separate])
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    # Gradients match too. Each critic has its own loss weights.
+    loss_weights = torch.arange(1.0, 1.0 + actual.numel()).view(actual.shape)
+    (flat_grad,) = torch.autograd.grad((actual * loss_weights).sum(), flat)
     grads = learned.layout.unpack(flat_grad)
-    (want * weigh).sum().backward()
-    for k, critic in enumerate(alone):
+    (expected * loss_weights).sum().backward()
+    for k, critic in enumerate(separate):
         linears = [layer for layer in critic if isinstance(layer, torch.nn.Linear)]
         for i, linear in enumerate(linears):
             grad = grads[f"critic.{i}.weight"]
-            own = slice(k * linear.out_features, (k + 1) * linear.out_features)
-            grad = grad[k] if i else grad[:, own]
+            columns = slice(k * linear.out_features, (k + 1) * linear.out_features)
+            grad = grad[k] if i else grad[:, columns]
             torch.testing.assert_close(grad, linear.weight.grad.T, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_the_first_critic_alone(layer_norm):
-    critics = critics_of(5, hidden_sizes=(16, 8), layer_norm=layer_norm, count=3)
+def test_first_values(layer_norm):
+    critics = make_critics(5, hidden_sizes=(16, 8), layer_norm=layer_norm, count=3)
     learned = LearnedCritics(critics)
     flat = learned.layout.pack(random_params(critics.parameter_shapes())).requires_grad_()
     inputs = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
-    everyone = learned.values(flat, inputs[:, :3], inputs[:, 3:])
-    got = learned.first(flat, inputs[:, :3], inputs[:, 3:])
-    torch.testing.assert_close(got, everyone[0], rtol=1e-5, atol=1e-6)
-    (grad,) = torch.autograd.grad(got.sum(), flat)
+    all_values = learned.values(flat, inputs[:, :3], inputs[:, 3:])
+    actual = learned.first_values(flat, inputs[:, :3], inputs[:, 3:])
+    torch.testing.assert_close(actual, all_values[0], rtol=1e-5, atol=1e-6)
+    (grad,) = torch.autograd.grad(actual.sum(), flat)
     for name, part in learned.layout.unpack(grad).items():
-        own, others = (
+        first_grad, other_grads = (
             (part[..., : part.shape[-1] // 3], part[..., part.shape[-1] // 3 :])
             if name in ("critic.0.weight", "critic.0.bias")
             else (part[0], part[1:])
         )
-        assert own.any()
-        assert not others.any()
-    assert not torch.allclose(everyone[0], everyone[1], atol=0.1)
+        assert first_grad.any()
+        assert not other_grads.any()
+    assert not torch.allclose(all_values[0], all_values[1], atol=0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_rows", [1, 3])
-def test_refreshed_policies_act_on_what_their_parameters_have_become(kind, num_rows):
-    """Changed in place, weights and biases; before anything was computed, and after."""
-    actor = actor_of(kind, hidden_sizes=(16, 8))
+def test_refresh_applies_changed_parameters(kind, num_rows):
+    """Weights and biases change in place, before and after the first computation."""
+    actor = make_actor(kind, hidden_sizes=(16, 8))
     flat = {name: x.copy() for name, x in random_params(actor.parameter_shapes()).items()}
     policy = ActingPolicy(actor, PolicySnapshot(0, flat))
     obs = np.random.default_rng(1).standard_normal((num_rows, 2, 3)).astype(np.float32)
@@ -232,20 +232,20 @@ def test_refreshed_policies_act_on_what_their_parameters_have_become(kind, num_r
             flat[name][...] = x
         policy.refresh(version)
         assert policy.version == version
-        got = policy.head(obs)
-        want = ActingPolicy(actor, PolicySnapshot(0, dict(flat))).head(obs)
-        np.testing.assert_array_equal(got, want)
-        heads.append(got)
+        actual = policy.head(obs)
+        expected = ActingPolicy(actor, PolicySnapshot(0, dict(flat))).head(obs)
+        np.testing.assert_array_equal(actual, expected)
+        heads.append(actual)
     assert not np.allclose(heads[0], heads[1])
     assert not np.allclose(heads[1], heads[2])
     other = np.random.default_rng(2).standard_normal((5, 2, 3)).astype(np.float32)
-    want = ActingPolicy(actor, PolicySnapshot(0, dict(flat))).head(other)
-    np.testing.assert_array_equal(policy.head(other), want)
+    expected = ActingPolicy(actor, PolicySnapshot(0, dict(flat))).head(other)
+    np.testing.assert_array_equal(policy.head(other), expected)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
-def test_a_bias_alone_is_refreshed(num_rows):
-    actor = actor_of("greedy", hidden_sizes=(4,))
+def test_refresh_applies_a_changed_bias(num_rows):
+    actor = make_actor("greedy", hidden_sizes=(4,))
     params = {name: np.zeros(x, np.float32) for name, x in actor.parameter_shapes().items()}
     policy = ActingPolicy(actor, PolicySnapshot(0, params))
     obs = np.ones((num_rows, 2, 3), np.float32)
@@ -258,12 +258,12 @@ def test_a_bias_alone_is_refreshed(num_rows):
 # --- one flat vector ------------------------------------------------------------------------------
 
 
-def composition(name):
-    """A learned network or critics, and a function of its parameters that uses what it can do."""
+def make_composition(name):
+    """Return learned networks or critics, and a function that uses their methods."""
     generator = torch.Generator().manual_seed(2)
     obs = torch.randn(9, 4, generator=generator)
     noise = torch.randn(9, 2, generator=generator)
-    drawn = {
+    sampled = {
         "discrete": torch.randint(3, (9,), generator=generator),
         "multi_discrete": torch.randint(2, (9, 2), generator=generator),
         "box": noise,
@@ -271,15 +271,15 @@ def composition(name):
     bounded, discrete = Spaces(obs_spec(4), BOUNDED), Spaces(obs_spec(4), DISCRETE)
     if name.startswith("critics"):
         body = {"critics": {}, "critics module": {"module": CriticNet}}[name]
-        learned = LearnedCritics(critics_of(6, **body))
+        learned = LearnedCritics(make_critics(6, **body))
         return learned, lambda params: learned.values(params, obs, noise)
-    part, _, own = name.partition(" ")
+    part, _, variant = name.partition(" ")
     if part in SPECS:
         spaces = Spaces(obs_spec(4), SPECS[part])
-        options = {"module": {"network": Net}, "shared": {"shared_trunk": True}}.get(own, {})
+        options = {"module": {"network": Net}, "shared": {"shared_trunk": True}}.get(variant, {})
         learned = LearnedNetwork(actor_critic(spaces, **options))
-        return learned, lambda params: sum(learned.evaluate(params, obs, drawn[part]))
-    options = {"network": ActorNet} if own else {}
+        return learned, lambda params: sum(learned.evaluate(params, obs, sampled[part]))
+    options = {"network": ActorNet} if variant else {}
     spaces = bounded if KINDS[part] is BOUNDED else discrete
     learned = LearnedNetwork(actor(spaces, part, **options))
     use = {
@@ -303,8 +303,8 @@ COMPOSITIONS = [
 
 
 @pytest.mark.parametrize("name", COMPOSITIONS)
-def test_every_composition_is_traced_as_one_graph(name):
-    learned, use = composition(name)
+def test_compositions_are_traced_as_one_graph(name):
+    learned, use = make_composition(name)
     params = learned.initial(3)
     assert (params.shape, params.dtype) == ((learned.num_params,), torch.float32)
     assert torch.equal(params, learned.initial(3))
@@ -317,16 +317,16 @@ def test_every_composition_is_traced_as_one_graph(name):
     torch.compiler.reset()
     compiled = torch.compile(value_and_grad, fullgraph=True, dynamic=False, backend="eager")
     value, grad = compiled(params)
-    want, want_grad = value_and_grad(params)
-    torch.testing.assert_close(value, want, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(grad, want_grad, rtol=1e-3, atol=1e-4)
-    # All is learned but what a head does not use here: the logarithm of a greedy action's spread.
+    expected, expected_grad = value_and_grad(params)
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(grad, expected_grad, rtol=1e-3, atol=1e-4)
+    # Some gradients are zero: a greedy action does not use log σ.
     assert all(part.isfinite().all() for part in learned.layout.unpack(grad).values())
     assert grad.any()
 
 
 @pytest.mark.parametrize(
-    ("kind", "can"),
+    ("kind", "supported"),
     [
         ("categorical", ["outputs", "evaluate", "draw"]),
         ("squashed_gaussian", ["outputs", "sample", "unit_action"]),
@@ -335,11 +335,11 @@ def test_every_composition_is_traced_as_one_graph(name):
         ("dueling", ["outputs", "values"]),
     ],
 )
-def test_what_a_head_cannot_do_is_said(kind, can):
-    network = actor_of(kind) if kind in KINDS else actor_critic(Spaces(obs_spec(2, 3), DISCRETE))
+def test_unsupported_head_methods_raise(kind, supported):
+    network = make_actor(kind) if kind in KINDS else actor_critic(Spaces(obs_spec(2, 3), DISCRETE))
     learned = LearnedNetwork(network)
     params, obs = learned.initial(0), torch.zeros(5, 2, 3)
-    arguments = {
+    calls = {
         "evaluate": (params, obs, torch.zeros(5, dtype=torch.int64)),
         "draw": (params, obs, torch.zeros(5, 3)),
         "sample": (params, obs, torch.zeros(5, 2)),
@@ -347,27 +347,28 @@ def test_what_a_head_cannot_do_is_said(kind, can):
         "values": (params, obs),
         "unit_action": (torch.zeros(5, 2, 1),),
     }
-    said = ", ".join(f"`{name}`" for name in can)
-    for name, given in arguments.items():
-        if name in can:
-            getattr(learned, name)(*given)
+    supported_text = ", ".join(f"`{name}`" for name in supported)
+    for name, args in calls.items():
+        if name in supported:
+            getattr(learned, name)(*args)
             continue
-        with pytest.raises(ConfigError, match=f"head '{kind}' can't `{name}`, it can {said}: "):
-            getattr(learned, name)(*given)
+        message = f"head '{kind}' does not support `{name}`, only {supported_text}: "
+        with pytest.raises(ConfigError, match=message):
+            getattr(learned, name)(*args)
 
 
 @pytest.mark.parametrize("num_rows", [1, 3])
-def test_dueling_streams_changed_in_place_are_folded_again(num_rows):
-    """The snapshot holds the streams, and acting follows them, not a copy of the first fold."""
-    network = actor_of("dueling", hidden_sizes=(16, 8))
+def test_refresh_folds_changed_dueling_streams(num_rows):
+    """The snapshot holds the streams. Acting follows them instead of a copy of the first fold."""
+    network = make_actor("dueling", hidden_sizes=(16, 8))
     params = random_params(network.parameter_shapes())
     policy, learned = ActingPolicy(network, PolicySnapshot(0, params)), LearnedNetwork(network)
     obs = np.random.default_rng(1).standard_normal((num_rows, 2, 3)).astype(np.float32)
     heads = []
     for version in range(1, 4):
         flat = learned.layout.pack(params)
-        want = learned.values(flat, torch.from_numpy(obs))
-        np.testing.assert_allclose(policy.head(obs), want, rtol=1e-4, atol=1e-5)
+        expected = learned.values(flat, torch.from_numpy(obs))
+        np.testing.assert_allclose(policy.head(obs), expected, rtol=1e-4, atol=1e-5)
         heads.append(policy.head(obs))
         params["advantage.bias"][0] += 1.0
         params["value.weight"][...] *= -2.0
@@ -376,25 +377,25 @@ def test_dueling_streams_changed_in_place_are_folded_again(num_rows):
     assert not np.allclose(heads[1], heads[2])
 
 
-def test_bfloat16_rounds_and_learns_alike():
-    """Products of rounded numbers: near float32's, and not the same."""
-    network, critics = actor_of("deterministic", (4,)), critics_of(6)
+def test_bfloat16_is_close_to_float32():
+    """Products of rounded numbers are close to float32's, but not equal."""
+    network, critics = make_actor("deterministic", (4,)), make_critics(6)
     obs = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     exact, rounded = (LearnedNetwork(network, precision=p) for p in ("float32", "bfloat16"))
     params = exact.initial(0)
-    one, other = exact.act(params, obs), rounded.act(params, obs)
-    torch.testing.assert_close(one, other, rtol=0, atol=0.02)
-    assert not torch.equal(one, other)
+    exact_action, rounded_action = exact.act(params, obs), rounded.act(params, obs)
+    torch.testing.assert_close(exact_action, rounded_action, rtol=0, atol=0.02)
+    assert not torch.equal(exact_action, rounded_action)
     exact, rounded = (LearnedCritics(critics, precision=p) for p in ("float32", "bfloat16"))
     params = exact.initial(0)
-    values = [each.values(params, obs, one.detach()) for each in (exact, rounded)]
+    values = [learned.values(params, obs, exact_action.detach()) for learned in (exact, rounded)]
     torch.testing.assert_close(*values, rtol=0, atol=0.02)
     assert not torch.equal(*values)
 
 
-def test_each_precision_is_of_hotloops_own_layers():
-    network = actor_of("deterministic", (4,), network=ActorNet)
-    critics = critics_of(6, module=CriticNet)
-    for learn, what in ((LearnedNetwork, network), (LearnedCritics, critics)):
-        with pytest.raises(ConfigError, match="`precision` 'bfloat16' is of hotloop's own layers"):
-            learn(what, precision="bfloat16")
+def test_precision_is_refused_for_user_modules():
+    network = make_actor("deterministic", (4,), network=ActorNet)
+    critics = make_critics(6, module=CriticNet)
+    for learned_type, module_network in ((LearnedNetwork, network), (LearnedCritics, critics)):
+        with pytest.raises(ConfigError, match="`precision` 'bfloat16' is for hotloop's own layers"):
+            learned_type(module_network, precision="bfloat16")

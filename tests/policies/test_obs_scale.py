@@ -17,56 +17,56 @@ def scaled_policy(action_spec):
     return plain, ActingPolicy(network, PolicySnapshot(3, params, SCALE))
 
 
-def test_scaling_worked_out_by_hand():
+def test_scaling_matches_hand_computed_values():
     obs = np.array([[3.0, -2.0, 0.5, -1.0], [100.0, -2.5, -7.0, 3.0]], np.float32)
-    want = np.array([[1.0, 0.0, 0.5, -1.0], [2.0, -1.0, -2.0, 0.0]], np.float32)
-    np.testing.assert_array_equal(SCALE.apply(obs), want)
-    np.testing.assert_array_equal(SCALE.apply(obs[0]), want[0])
-    np.testing.assert_array_equal(SCALE.apply(obs[:, None]), want[:, None])
-    np.testing.assert_array_equal(SCALE.tiled(2).apply(obs), want)
+    expected = np.array([[1.0, 0.0, 0.5, -1.0], [2.0, -1.0, -2.0, 0.0]], np.float32)
+    np.testing.assert_array_equal(SCALE.apply(obs), expected)
+    np.testing.assert_array_equal(SCALE.apply(obs[0]), expected[0])
+    np.testing.assert_array_equal(SCALE.apply(obs[:, None]), expected[:, None])
+    np.testing.assert_array_equal(SCALE.tiled(2).apply(obs), expected)
     for dtype in (np.float64, np.int64):
-        got = SCALE.apply(obs.astype(dtype))
-        assert got.dtype == np.float32
-        np.testing.assert_array_equal(got, SCALE.apply(obs.astype(dtype).astype(np.float32)))
+        actual = SCALE.apply(obs.astype(dtype))
+        assert actual.dtype == np.float32
+        np.testing.assert_array_equal(actual, SCALE.apply(obs.astype(dtype).astype(np.float32)))
     out = np.empty_like(obs)
     assert SCALE.apply(obs, out) is out
-    np.testing.assert_array_equal(out, want)
-    np.testing.assert_array_equal(SCALE.apply(obs, obs), want)
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(SCALE.apply(obs, obs), expected)
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_acting_scaled_is_acting_on_what_was_scaled(kind):
+def test_scaled_policy_acts_on_scaled_observations(kind):
     plain, policy = scaled_policy(SPECS[kind])
     rng = np.random.default_rng(0)
     for size in (6, 2, 6):
         obs = rng.normal(1.0, 5.0, (size, 4)).astype(np.float32)
-        raw, seen = obs.copy(), SCALE.apply(obs)
-        np.testing.assert_array_equal(policy.head(obs), plain.head(seen))
-        np.testing.assert_array_equal(policy.value(obs), plain.value(seen))
-        np.testing.assert_array_equal(policy.greedy(obs), plain.greedy(seen))
-        np.testing.assert_array_equal(policy.act(obs), plain.act(seen))
-        np.testing.assert_array_equal(policy.act(obs[0]), plain.act(seen[0]))
-        draws = [
-            p.act(o, deterministic=False, rng=np.random.default_rng(1))
-            for p, o in ((policy, obs), (plain, seen))
+        copy, scaled = obs.copy(), SCALE.apply(obs)
+        np.testing.assert_array_equal(policy.head(obs), plain.head(scaled))
+        np.testing.assert_array_equal(policy.value(obs), plain.value(scaled))
+        np.testing.assert_array_equal(policy.greedy(obs), plain.greedy(scaled))
+        np.testing.assert_array_equal(policy.act(obs), plain.act(scaled))
+        np.testing.assert_array_equal(policy.act(obs[0]), plain.act(scaled[0]))
+        samples = [
+            acting.act(policy_obs, deterministic=False, rng=np.random.default_rng(1))
+            for acting, policy_obs in ((policy, obs), (plain, scaled))
         ]
-        np.testing.assert_array_equal(*draws)
-        np.testing.assert_array_equal(obs, raw)
+        np.testing.assert_array_equal(*samples)
+        np.testing.assert_array_equal(obs, copy)
         assert not np.array_equal(policy.head(obs), plain.head(obs))
 
 
-def test_what_is_trained_on_is_what_acts():
+def test_acting_matches_learning_on_scaled_observations():
     _, policy = scaled_policy(BOX)
     obs = np.random.default_rng(0).normal(1.0, 5.0, (5, 3, 4)).astype(np.float32)
-    seen = policy.scaled(obs)
-    np.testing.assert_array_equal(seen, SCALE.apply(obs))
+    scaled = policy.scaled(obs)
+    np.testing.assert_array_equal(scaled, SCALE.apply(obs))
     out = np.empty_like(obs)
     assert policy.scaled(obs, out) is out
-    np.testing.assert_array_equal(out, seen)
+    np.testing.assert_array_equal(out, scaled)
     _, params, _ = random_policy(BOX)
     learned = LearnedNetwork(policy.network)
     head, value = learned.outputs(
-        learned.layout.pack(params), torch.from_numpy(seen.reshape(15, 4))
+        learned.layout.pack(params), torch.from_numpy(scaled.reshape(15, 4))
     )
     np.testing.assert_allclose(policy.head(obs.reshape(15, 4)), head, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(policy.value(obs.reshape(15, 4)), value, rtol=1e-4, atol=1e-5)
@@ -82,7 +82,7 @@ def test_without_a_scale_observations_are_float32():
     assert (out == 1).all()
 
 
-def test_a_scale_comes_and_goes_with_the_snapshot():
+def test_loading_a_snapshot_replaces_the_scale():
     plain, policy = scaled_policy(BOX)
     _, params, _ = random_policy(BOX)
     obs = np.random.default_rng(0).normal(1.0, 5.0, (6, 4)).astype(np.float32)
@@ -94,7 +94,7 @@ def test_a_scale_comes_and_goes_with_the_snapshot():
     np.testing.assert_array_equal(policy.head(obs), plain.head(obs))
 
 
-def test_scales_that_make_no_sense():
+def test_bad_scales_are_refused():
     with pytest.raises(ShapeError, match=r"float32 of the observation's shape, got float64 \(4,\)"):
         ObsScale(MEAN.astype(np.float64), STD, clip=10.0)
     with pytest.raises(ShapeError, match=r"and float32 \(3,\)"):

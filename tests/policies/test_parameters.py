@@ -1,4 +1,4 @@
-"""Parameters in one vector: packed, unpacked, and seen as arrays."""
+"""Parameters packed in one vector, unpacked, and viewed as arrays."""
 
 import numpy as np
 
@@ -7,33 +7,33 @@ from hotloop.policies.parameters import ParameterLayout
 LAYOUT = ParameterLayout({"a": (2, 3), "b": (), "c": (4,)})
 
 
-def arrays(seed=0):
+def random_arrays(seed=0):
     rng = np.random.default_rng(seed)
     return {k: rng.standard_normal(s).astype(np.float32) for k, s in LAYOUT.shapes.items()}
 
 
 def test_pack_and_unpack_are_inverse():
-    given = arrays()
-    flat = LAYOUT.pack(given)
+    arrays = random_arrays()
+    flat = LAYOUT.pack(arrays)
     assert flat.shape == (11,)
     for name, part in LAYOUT.unpack(flat).items():
-        np.testing.assert_array_equal(part.numpy(), given[name])
+        np.testing.assert_array_equal(part.numpy(), arrays[name])
     assert LAYOUT.sizes == [6, 1, 4]
-    assert flat[6] == given["b"]
+    assert flat[6] == arrays["b"]
 
 
-def test_views_change_with_the_parameters():
-    """They are the tensor's own memory, both ways, whatever their shapes."""
-    flat = LAYOUT.pack(arrays())
+def test_views_share_the_parameters_memory():
+    """Writes through a view or the tensor are visible in both."""
+    flat = LAYOUT.pack(random_arrays())
     views = LAYOUT.views(flat)
-    assert {name: x.shape for name, x in views.items()} == LAYOUT.shapes
-    for name, x in views.items():
-        np.testing.assert_array_equal(x, arrays()[name])
+    assert {name: view.shape for name, view in views.items()} == LAYOUT.shapes
+    for name, view in views.items():
+        np.testing.assert_array_equal(view, random_arrays()[name])
     flat.mul_(2.0)
-    for name, x in views.items():
-        np.testing.assert_array_equal(x, 2.0 * arrays()[name])
+    for name, view in views.items():
+        np.testing.assert_array_equal(view, 2.0 * random_arrays()[name])
     views["a"][0, 0] = 77.0
     assert LAYOUT.unpack(flat)["a"][0, 0] == 77.0
-    # Of what is being differentiated, too.
-    of_leaf = LAYOUT.views(flat.requires_grad_())
-    assert of_leaf["a"].ctypes.data == views["a"].ctypes.data
+    # Leaves of a differentiated computation have views too.
+    leaf_views = LAYOUT.views(flat.requires_grad_())
+    assert leaf_views["a"].ctypes.data == views["a"].ctypes.data

@@ -46,7 +46,7 @@ def random_policy(action_spec, *, hidden_sizes=(16, 8), shape=(4,), **options):
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("hidden_sizes", [(), (16,), (16, 8, 4)])
 @pytest.mark.parametrize("shared_trunk", [False, True])
-def test_torch_and_torch_free_agree(kind, activation, hidden_sizes, shared_trunk):
+def test_torch_and_numpy_outputs_agree(kind, activation, hidden_sizes, shared_trunk):
     network, params, policy = random_policy(
         SPECS[kind],
         activation=activation,
@@ -78,7 +78,7 @@ def test_torch_and_torch_free_agree(kind, activation, hidden_sizes, shared_trunk
 
 
 @pytest.mark.parametrize("kind", ["discrete", "multi_discrete"])
-def test_actions_are_drawn_from_the_softmax(kind):
+def test_actions_follow_the_softmax(kind):
     network, _, policy = random_policy(SPECS[kind])
     obs = np.random.default_rng(2).standard_normal((1, 4)).astype(np.float32)
     head = policy.head(obs)
@@ -90,11 +90,11 @@ def test_actions_are_drawn_from_the_softmax(kind):
         logits = head[0, start:stop].astype(np.float64)
         probs = np.exp(logits) / np.exp(logits).sum()
         column = action if kind == "discrete" else action[:, k]
-        drawn = np.bincount(column, minlength=stop - start) / 40_000
-        np.testing.assert_allclose(drawn, probs, atol=4 * 0.5 / math.sqrt(40_000))
+        shares = np.bincount(column, minlength=stop - start) / 40_000
+        np.testing.assert_allclose(shares, probs, atol=4 * 0.5 / math.sqrt(40_000))
 
 
-def test_gaussian_actions_have_the_policys_mean_and_spread():
+def test_gaussian_actions_have_the_policys_mean_and_std():
     _, params, policy = random_policy(BOX)
     obs = np.repeat(np.random.default_rng(2).standard_normal((1, 4)), 40_000, axis=0)
     head = policy.head(obs.astype(np.float32))
@@ -106,14 +106,14 @@ def test_gaussian_actions_have_the_policys_mean_and_spread():
     np.testing.assert_allclose(action.std(0), std, rtol=0.02)
 
 
-def test_act_gives_what_the_environment_takes():
+def test_act_returns_environment_actions():
     obs = np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)
     _, _, policy = random_policy(DISCRETE)
     assert set(policy.act(obs).tolist()) <= {5, 6, 7}
     np.testing.assert_array_equal(policy.act(obs), 5 + policy.head(obs).argmax(1))
     assert policy.act(obs[0]) == policy.act(obs)[0]
-    drawn = {int(policy.act(obs[0], deterministic=False)) for _ in range(200)}
-    assert len(drawn) > 1
+    samples = {int(policy.act(obs[0], deterministic=False)) for _ in range(200)}
+    assert len(samples) > 1
 
     _, _, policy = random_policy(MULTI)
     assert (policy.act(obs)[:, 1] >= 10).all()
@@ -125,7 +125,7 @@ def test_act_gives_what_the_environment_takes():
     assert np.abs(action[:, 1]).max() > 0.1
 
 
-def test_act_wants_one_observation_or_a_batch():
+def test_act_requires_one_observation_or_a_batch():
     _, _, policy = random_policy(DISCRETE)
     with pytest.raises(ShapeError, match=r"\(4\) or \(B, 4\), got \(5,\)|got \(5,\)"):
         policy.act(np.zeros(5, np.float32))
@@ -153,12 +153,9 @@ def test_initial_parameters():
     assert not np.array_equal(params["policy.0.weight"], other["policy.0.weight"])
 
 
-def test_a_shared_trunk_worked_out_by_hand():
+def test_shared_trunk_matches_hand_computed_values():
     network = actor_critic(
-        Spaces(obs_spec(2), DISCRETE),
-        hidden_sizes=(2,),
-        activation="relu",
-        shared_trunk=True,
+        Spaces(obs_spec(2), DISCRETE), hidden_sizes=(2,), activation="relu", shared_trunk=True
     )
     params = {
         "trunk.0.weight": [[1.0, -1.0], [2.0, 1.0]],
@@ -177,7 +174,7 @@ def test_a_shared_trunk_worked_out_by_hand():
     np.testing.assert_array_equal(policy.value(obs), [14.75, 1.75])
 
 
-def test_a_shared_trunk_begins_with_the_same_gains():
+def test_shared_trunk_has_the_usual_initial_gains():
     spaces = Spaces(obs_spec(4), BOX)
     network = actor_critic(spaces, hidden_sizes=(64, 32), shared_trunk=True)
     params = network.initial_parameters(1)
@@ -192,13 +189,13 @@ def test_a_shared_trunk_begins_with_the_same_gains():
         ("value.0.weight", 1.0),
     ):
         np.testing.assert_allclose(np.linalg.svd(params[name])[1], gain, rtol=1e-5)
-    nothing_to_share = actor_critic(spaces, hidden_sizes=(), shared_trunk=True)
-    apart = actor_critic(spaces, hidden_sizes=())
-    assert nothing_to_share.parameter_shapes() == apart.parameter_shapes()
+    shared_linear = actor_critic(spaces, hidden_sizes=(), shared_trunk=True)
+    linear = actor_critic(spaces, hidden_sizes=())
+    assert shared_linear.parameter_shapes() == linear.parameter_shapes()
 
 
 def test_orthogonal_matrices_are_uniform():
-    """Without its sign fixed, QR gives first entries of one sign."""
+    """Without a sign correction, QR gives first entries of one sign."""
     rng = np.random.default_rng(0)
     corners = [orthogonal((3, 3), rng)[0, 0] for _ in range(1000)]
     assert abs(np.mean(corners)) < 4 * math.sqrt(1 / 3 / 1000)
@@ -224,7 +221,7 @@ def test_parameters_of_another_network_are_refused():
         policy.load(PolicySnapshot(version=0, params=params))
 
 
-def test_what_has_no_policy_yet_is_said():
+def test_unsupported_networks_are_refused():
     with pytest.raises(SpaceError, match=r"choose `network` 'nature' or .*network of your own"):
         actor_critic(Spaces(obs_spec(84, 84, 4, dtype="uint8"), DISCRETE), network="perceptron")
     spaces = Spaces(obs_spec(4), DISCRETE)
@@ -237,32 +234,32 @@ def test_what_has_no_policy_yet_is_said():
 def test_batches_of_changing_sizes_and_types():
     _, _, policy = random_policy(DISCRETE, shape=(2, 3))
     obs = np.random.default_rng(1).integers(0, 256, (9, 2, 3)).astype(np.float32)
-    want_head, want_value = policy.head(obs).copy(), policy.value(obs).copy()
+    expected_head, values = policy.head(obs).copy(), policy.value(obs).copy()
     for size in (4, 1, 9, 4):
-        for given in (obs[:size], obs[:size].astype(np.float64), obs[:size].astype(np.uint8)):
-            np.testing.assert_allclose(policy.head(given), want_head[:size], rtol=1e-4, atol=1e-5)
-            np.testing.assert_allclose(policy.value(given), want_value[:size], rtol=1e-4)
+        for x in (obs[:size], obs[:size].astype(np.float64), obs[:size].astype(np.uint8)):
+            np.testing.assert_allclose(policy.head(x), expected_head[:size], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(policy.value(x), values[:size], rtol=1e-4)
     value = policy.value(obs)
     policy.value(-obs)
-    np.testing.assert_array_equal(value, want_value)  # no memory that the next call writes
+    np.testing.assert_array_equal(value, values)  # not overwritten
 
 
-def test_new_parameters_are_acted_on():
+def test_load_applies_new_parameters():
     network, params, policy = random_policy(DISCRETE)
     obs = np.ones((3, 4), np.float32)
     before = policy.head(obs)
-    moved = {name: array + 1 for name, array in params.items()}
-    policy.load(PolicySnapshot(version=4, params=moved))
-    fresh = ActingPolicy(network, PolicySnapshot(version=4, params=moved))
+    new_params = {name: array + 1 for name, array in params.items()}
+    policy.load(PolicySnapshot(version=4, params=new_params))
+    new_policy = ActingPolicy(network, PolicySnapshot(version=4, params=new_params))
     assert policy.version == 4
-    np.testing.assert_array_equal(policy.head(obs), fresh.head(obs))
+    np.testing.assert_array_equal(policy.head(obs), new_policy.head(obs))
     assert not np.array_equal(policy.head(obs), before)
 
 
 def test_perceptrons_act_without_torch():
-    program = """
+    script = """
 import sys
-sys.modules["torch"] = None  # an import of it now fails
+sys.modules["torch"] = None  # imports of torch fail
 import numpy as np
 from hotloop.envs.spaces import ActionSpec, ObsSpec
 from types import SimpleNamespace
@@ -274,33 +271,31 @@ obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=())
 discrete = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
 multi = ActionSpec(kind="multi_discrete", shape=(1,), dtype="int64", nvec=(2,))
 box = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,))
-left = set(HEADS)
+untested = set(HEADS)
 for action_spec in (discrete, multi, box):
     spaces = SimpleNamespace(obs_spec=obs_spec, action_spec=action_spec)
     kinds = {"discrete": ("greedy", "dueling"), "box": ("squashed_gaussian", "deterministic")}
-    made = [actor(spaces, kind) for kind in kinds.get(action_spec.kind, ())]
-    for network in (actor_critic(spaces), *made):
+    actors = [actor(spaces, kind) for kind in kinds.get(action_spec.kind, ())]
+    for network in (actor_critic(spaces), *actors):
         network = network_from_json(network.to_json())
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
         assert network.acts_without_torch and policy.memory_size == 0
         assert policy.act(np.ones((3, 4))).shape == (3, *action_spec.shape)
-        left.remove(network.head)
-assert not left, left
+        untested.remove(network.head)
+assert not untested, untested
 assert critics(spaces).parameter_shapes() and critics(spaces).initial_parameters(1)
 try:
     actor_critic(spaces, network="my_nets:Net")
 except MissingExtraError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "needs torch, which is not installed: pip install 'hotloop[train]'" in done.stdout
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "needs torch, which is not installed: pip install 'hotloop[train]'" in process.stdout
 
 
 @pytest.mark.parametrize(("initialization", "size"), [("orthogonal", "29"), ("uniform", "14")])
-def test_more_parameters_than_fit_are_refused_before_they_are_drawn(
-    monkeypatch, initialization, size
-):
+def test_more_parameters_than_fit_in_memory_are_refused(monkeypatch, initialization, size):
     network = Network(
         obs_spec=obs_spec(10**6),
         action_spec=DISCRETE,
@@ -320,7 +315,7 @@ def test_more_parameters_than_fit_are_refused_before_they_are_drawn(
 
 
 @pytest.mark.parametrize("obs", ["x", None, {"a": 1}, [[0, 0, 0, 0], [0, 0]]])
-def test_what_is_no_array_of_numbers_is_named(obs):
+def test_observations_that_are_not_numeric_are_refused(obs):
     _, _, policy = random_policy(DISCRETE)
     with pytest.raises(ShapeError, match=r"`obs` must be numbers of shape \(4,\).*, got ") as error:
         policy.act(obs)

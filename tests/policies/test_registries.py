@@ -1,4 +1,4 @@
-"""A head and an encoder of one's own: registered here, they act and learn without another file."""
+"""A user-defined head and encoder act and learn as soon as they are registered."""
 
 import json
 from types import SimpleNamespace
@@ -29,8 +29,8 @@ from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import DISCRETE, obs_spec
 
 
-class Sharp(Head):
-    """Logits that are multiplied by a learned number before the best one is taken."""
+class SharpLogits(Head):
+    """Logits multiplied by a learned factor before the best one is chosen."""
 
     meaning = description = "sharp logits"
 
@@ -61,8 +61,8 @@ class Sharp(Head):
         return log_probs.gather(1, action[:, None])[:, 0], entropy
 
 
-class Bend(Encoder):
-    """Learned features of a matrix of bytes or numbers."""
+class SineEncoder(Encoder):
+    """Learned features of a matrix of numbers."""
 
     num_features = 5
     acts_without_torch = False
@@ -79,12 +79,12 @@ class Bend(Encoder):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(HEADS, "sharp", Sharp)
-    monkeypatch.setitem(ENCODERS, "bend", Bend)
+    monkeypatch.setitem(HEADS, "sharp", SharpLogits)
+    monkeypatch.setitem(ENCODERS, "bend", SineEncoder)
 
 
 def learn(learned, loss):
-    """The loss before and after some steps of gradient descent, and where they ended."""
+    """Return the losses before and after gradient descent, and the final parameters."""
     params, losses = learned.initial(1), []
     for _ in range(30):
         grad, value = torch.func.grad_and_value(loss)(params)
@@ -94,12 +94,12 @@ def learn(learned, loss):
 
 
 @pytest.mark.parametrize("encoder", ["flatten", "bend"])
-def test_a_head_and_an_encoder_act_and_learn(tmp_path, encoder):
-    rest = {"hidden_sizes": (16,), "activation": "tanh", "initialization": "orthogonal"}
+def test_registered_head_and_encoder_act_and_learn(tmp_path, encoder):
+    options = {"hidden_sizes": (16,), "activation": "tanh", "initialization": "orthogonal"}
     network = Network(
         obs_spec=obs_spec(2, 3),
         action_spec=DISCRETE,
-        body=Perceptrons(encoder=encoder, **rest),
+        body=Perceptrons(encoder=encoder, **options),
         head="sharp",
         has_value=True,
     )
@@ -136,7 +136,7 @@ def test_a_head_and_an_encoder_act_and_learn(tmp_path, encoder):
         export_numpy(network, snapshot, tmp_path)
 
 
-def test_an_encoder_of_bytes_and_of_images_acts_through_torch():
+def test_registered_encoder_of_images_acts_through_torch():
     network = Network(
         obs_spec=obs_spec(4, 4, 3, dtype="uint8"),
         action_spec=DISCRETE,
@@ -158,11 +158,11 @@ def test_an_encoder_of_bytes_and_of_images_acts_through_torch():
 
 
 def test_critics_share_an_encoder():
-    described = StackedCritics(
+    network = StackedCritics(
         obs_spec=obs_spec(2, 3), action_spec=BOUNDED, encoder="bend", hidden_sizes=(16, 8)
     )
-    assert described.parameter_shapes()["critic.0.weight"] == (5 + 2, 2 * 16)
-    learned = LearnedCritics(described)
+    assert network.parameter_shapes()["critic.0.weight"] == (5 + 2, 2 * 16)
+    learned = LearnedCritics(network)
     generator = torch.Generator().manual_seed(0)
     obs, action = (torch.randn(12, *x, generator=generator) for x in ((2, 3), (2,)))
 
@@ -172,15 +172,15 @@ def test_critics_share_an_encoder():
     before, after, params = learn(learned, loss)
     assert after < 0.8 * before
     values = learned.values(params, obs, action)
-    torch.testing.assert_close(learned.first(params, obs, action), values[0])
+    torch.testing.assert_close(learned.first_values(params, obs, action), values[0])
     features = {
-        "encoder": np.asarray(described.initial_parameters(1)["encoder.weight"]),
+        "encoder": np.asarray(network.initial_parameters(1)["encoder.weight"]),
         "learned": learned.layout.views(params)["encoder.weight"],
     }
     assert (features["encoder"] != features["learned"]).all()
 
 
-def test_builders_take_the_encoder_that_is_named_or_the_usual_one():
+def test_builders_use_the_named_or_default_encoder():
     spaces = SimpleNamespace(obs_spec=obs_spec(8, 8, 3, dtype="uint8"), action_spec=DISCRETE)
     assert actor_critic(spaces, network="bend").body.encoder == "bend"
     assert actor(spaces, "greedy", network="bend").body.encoder == "bend"

@@ -1,20 +1,20 @@
-"""Acting on a device for environments on the host: staging, padding, waiting, one graph."""
+"""Acting on a device for host environments: staging, padding, synchronization and one graph."""
 
 import numpy as np
 import pytest
 import torch
 
-from hotloop.learner import Choice, Execution
+from hotloop.learner import Execution, ExecutionChoice
 from hotloop.policies.torch_acting import DeviceCall
-from tests.copies import PretendedPinning
-from tests.learner.test_graphs import Pretended
+from tests.device_copies import FakePinning
+from tests.learner.test_cuda_graphs import FakeCapturer
 
 CPU, META = torch.device("cpu:0"), torch.device("meta")
 FLOAT32 = np.dtype(np.float32)
 
 
-def doubled(params, obs, memory):
-    """Two columns and one, as a head and a value, and the memory of a recurrent network."""
+def scaled_outputs(params, obs, memory):
+    """Return two columns as head, one as value, and the memory of a recurrent network."""
     outputs = obs[:, :2] * params[0], obs.sum(1)
     return outputs if memory is None else (*outputs, memory + 1.0)
 
@@ -23,7 +23,7 @@ def rows(count, width=3, dtype=np.float32):
     return np.arange(count * width, dtype=dtype).reshape(count, width)
 
 
-def wanted(obs, memory, factor=2.0):
+def expected(obs, memory, factor=2.0):
     parts = [obs[:, :2] * factor, obs.sum(1, keepdims=True)]
     return np.concatenate([*parts, memory + 1.0] if memory is not None else parts, 1)
 
@@ -32,87 +32,87 @@ def wanted(obs, memory, factor=2.0):
 @pytest.mark.parametrize("num_rows", [None, 4])
 def test_batches_of_any_size(num_rows, has_memory):
     columns = 5 if has_memory else 3
-    call = DeviceCall(doubled, torch.full((1,), 2.0), columns, CPU, num_rows=num_rows)
+    call = DeviceCall(scaled_outputs, torch.full((1,), 2.0), columns, CPU, num_rows=num_rows)
     for count in (4, 1, 3, 4, 9, 2):
         obs = rows(count)
         memory = -rows(count, 2) if has_memory else None
-        np.testing.assert_array_equal(call(obs, memory, FLOAT32), wanted(obs, memory))
+        np.testing.assert_array_equal(call(obs, memory, FLOAT32), expected(obs, memory))
 
 
-def test_every_batch_has_the_rows_that_a_graph_is_for():
-    seen = []
+def test_batches_are_padded_to_the_rows_of_the_graph():
+    shapes = []
 
-    def noting(params, obs, memory):
-        seen.append(tuple(obs.shape))
-        return doubled(params, obs, memory)
+    def recording(params, obs, memory):
+        shapes.append(tuple(obs.shape))
+        return scaled_outputs(params, obs, memory)
 
-    call = DeviceCall(noting, torch.ones(1), 3, CPU, num_rows=4)
+    call = DeviceCall(recording, torch.ones(1), 3, CPU, num_rows=4)
     for count in (4, 1, 9):
         call(rows(count), None, FLOAT32)
-    assert seen == [(4, 3)] * 5  # 9 rows are three batches
+    assert shapes == [(4, 3)] * 5  # 9 rows are three batches
 
 
-def test_observations_become_the_networks_dtype():
-    call = DeviceCall(doubled, torch.ones(1), 3, CPU, num_rows=2)
+def test_observations_are_cast_to_the_networks_dtype():
+    call = DeviceCall(scaled_outputs, torch.ones(1), 3, CPU, num_rows=2)
     obs = rows(2, dtype=np.float64)[:, ::-1]
-    np.testing.assert_array_equal(call(obs, None, FLOAT32), wanted(obs, None, 1.0))
+    np.testing.assert_array_equal(call(obs, None, FLOAT32), expected(obs, None, 1.0))
     assert call(rows(2, dtype=np.uint8), None, np.dtype(np.uint8)).dtype == np.float32
 
 
-def test_a_graph_reads_the_staged_rows_and_the_parameters_where_they_are():
-    params, made = torch.full((1,), 2.0), []
-    device = Pretended(None)
+def test_graph_reads_staged_rows_and_parameters_in_place():
+    params, executions = torch.full((1,), 2.0), []
+    device = FakeCapturer(None)
 
     def execute(function, name):
-        choice = Choice(False, "for the test", is_captured=True)
-        execution = Execution(function, choice, name, capturing=device)
-        made.append(execution)
+        choice = ExecutionChoice(False, "for the test", is_captured=True)
+        execution = Execution(function, choice, name, capturer=device)
+        executions.append(execution)
 
         def run(staged):
-            device.state = staged  # which a stand-in has to know
+            device.state = staged  # needed by the stand-in device
             return execution(staged)
 
         return run
 
-    call = DeviceCall(doubled, params, 3, CPU, num_rows=4, execute=execute)
+    call = DeviceCall(scaled_outputs, params, 3, CPU, num_rows=4, execute=execute)
     for count in (4, 2, 7):
-        np.testing.assert_array_equal(call(rows(count), None, FLOAT32), wanted(rows(count), None))
+        np.testing.assert_array_equal(call(rows(count), None, FLOAT32), expected(rows(count), None))
     params.mul_(2.0)  # as learning does, in place
-    np.testing.assert_array_equal(call(rows(4), None, FLOAT32), wanted(rows(4), None, 4.0))
+    np.testing.assert_array_equal(call(rows(4), None, FLOAT32), expected(rows(4), None, 4.0))
     assert device.captures == 1
-    assert made[0].was == "cudagraph"
-    assert made[0].num_recompilations == 0
-    # Learners that are stacked for a joint update get other memory, and a graph holds addresses.
+    assert executions[0].mode_used == "cudagraph"
+    assert executions[0].num_recompilations == 0
+    # Stacking learners for a joint update moves their parameters, and a graph holds addresses.
     params.data = torch.full((2, 1), 3.0)[1]
-    np.testing.assert_array_equal(call(rows(4), None, FLOAT32), wanted(rows(4), None, 3.0))
-    np.testing.assert_array_equal(call(rows(2), None, FLOAT32), wanted(rows(2), None, 3.0))
+    np.testing.assert_array_equal(call(rows(4), None, FLOAT32), expected(rows(4), None, 3.0))
+    np.testing.assert_array_equal(call(rows(2), None, FLOAT32), expected(rows(2), None, 3.0))
     assert device.captures == 2
-    # So does a batch of other observations.
+    # So do observations of another dtype.
     images = rows(4, width=4, dtype=np.uint8)
     np.testing.assert_array_equal(
-        call(images, None, np.dtype(np.uint8)), wanted(images.astype(np.float32), None, 3.0)
+        call(images, None, np.dtype(np.uint8)), expected(images.astype(np.float32), None, 3.0)
     )
     assert device.captures == 3
 
 
 @pytest.mark.parametrize("num_rows", [None, 2])
-def test_all_that_crosses_is_pinned_and_the_host_waits_once(monkeypatch, num_rows):
-    """On torch's device `meta`, whose tensors have no values."""
-    pinning, shapes = PretendedPinning(monkeypatch), []
+def test_transfers_are_pinned_and_the_host_waits_once(monkeypatch, num_rows):
+    """torch's device `meta` has no values."""
+    pinning, shapes = FakePinning(monkeypatch), []
 
-    def here(params, obs, memory):
+    def function(params, obs, memory):
         shapes.append((obs.device.type, memory.device.type))
         return torch.ones(len(obs), 2), torch.full((len(obs),), 3.0), torch.zeros(len(obs), 1)
 
-    call = DeviceCall(here, torch.ones(1, device=META), 4, META, num_rows=num_rows)
+    call = DeviceCall(function, torch.ones(1, device=META), 4, META, num_rows=num_rows)
     with pinning.listed() as copies:
         for _ in range(2):
             outputs = call(rows(2), rows(2, 1), FLOAT32)
     assert shapes == [("meta", "meta")] * 2
     assert (copies.uploads, copies.downloads) == ([], [])
-    assert pinning.log == ["set", "wait"] * 2
+    assert pinning.log == ["record", "wait"] * 2
     np.testing.assert_array_equal(outputs, [[1.0, 1.0, 3.0, 0.0]] * 2)
-    # The count is one that memory which is not pinned would raise.
+    # Unpinned memory raises the count.
     with pinning.listed() as copies:
         torch.ones(3).to(META)
         torch.ones(3, device=META).copy_(torch.ones(3), non_blocking=True)

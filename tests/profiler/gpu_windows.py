@@ -1,13 +1,13 @@
-"""Windows on a GPU, made of programs: a host that launches, and a device that takes its time.
+"""GPU windows of simulated programs: a host launches kernels, and a device executes them.
 
-    one = Machine()
-    while one.now_us < 250_000:
-        one.launch(3, at="train.py:40", stage="update")
-        one.synchronise(at="train.py:41", stage="update")
-    about, events = one.window()
+    machine = Machine()
+    while machine.now_us < 250_000:
+        machine.launch(3, at="train.py:40", stage="update")
+        machine.synchronize(at="train.py:41", stage="update")
+    header, events = machine.window()
 
-What comes out is what a profiler's window leaves: Kineto's events in Chrome's format, on a clock of
-its own, and what is written beside them. Kernels run in the order of their launches, on one stream.
+The result has the content of a profiler's window: a header, and Kineto's events in Chrome's format
+on a separate clock. Kernels run in the order of their launches, on one stream.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.profiler.session import Session
-from hotloop.profiler.session.kineto import window
+from hotloop.profiler.session.kineto import parse_window
 from hotloop.timing.gpu_window import MARKER, SUFFIX, TRACE_SUFFIX
-from tests.profiler.sessions import START_NS, period, process, seen, session
+from tests.profiler.sessions import START_NS, period, process, sample, session
 
 WINDOW_NS = START_NS + 3_000_000_000
-# The trace's clock is the wall's; what stands between it and ours is found out.
+# The trace uses the wall clock. The reader estimates its offset from the monotonic clock.
 KINETO_AHEAD_NS = 1_700_000_000_000_000_000 // 1000
 PID, IDENT = 100, 0x7F00_DEAD_BEEF
 CALL_US = 5.0
@@ -36,19 +36,19 @@ _FRAMES = {
 
 
 class Machine:
-    """A host and a device; times are microseconds since the window began."""
+    """A host and a device, with times in microseconds since the window started."""
 
     def __init__(self) -> None:
         self.now_us = 0.0
         self.free_us = 0.0
         self.events: list[dict[str, Any]] = []
         self.spans: dict[str, list[float]] = {}
-        self._doing: list[tuple[float, str, str]] = []
+        self._activities: list[tuple[float, str, str]] = []
         self._correlation = 100
 
     def host(self, us: float, *, at: str, stage: str = "other") -> None:
-        """The host works by itself, at a line of `train.py`."""
-        self._doing.append((self.now_us, at, stage))
+        """Run the host alone, at a line of `train.py`."""
+        self._activities.append((self.now_us, at, stage))
         self.now_us += us
 
     def launch(
@@ -60,23 +60,23 @@ class Machine:
         name: str = "small",
         us: float = 20,
     ) -> None:
-        """The host takes `us` for an operation, 5 of them in the call, and a kernel follows."""
+        """Run an operation of `us` on the host, including 5 µs in the call, and then a kernel."""
         self.host(us - CALL_US, at=at, stage=stage)
         number = self._call("cudaLaunchKernel", CALL_US)
         self._work("kernel", f"void at::native::{name}<4>(int)", kernel_us, number)
 
     def replay(self, kernels_us: list[float], *, at: str) -> None:
-        """The host launches a graph."""
+        """Launch a graph from the host."""
         self.host(5, at=at, stage="update")
         number = self._call("cudaGraphLaunch", 10)
         for us in kernels_us:
             self._work("kernel", "fused", us, number)
 
-    def synchronise(
+    def synchronize(
         self, *, at: str, stage: str = "update", name: str = "cudaStreamSynchronize"
     ) -> None:
-        """The host waits until the device has done all."""
-        self._doing.append((self.now_us, at, stage))
+        """Block the host until the device is idle."""
+        self._activities.append((self.now_us, at, stage))
         self._call(name, max(CALL_US, self.free_us - self.now_us + 3))
 
     def copy(
@@ -89,20 +89,20 @@ class Machine:
         stage: str = "update",
         host_us: float = CALL_US,
     ) -> None:
-        """The host asks for a copy: "Memcpy HtoD (Pageable -> Device)"."""
-        self._doing.append((self.now_us, at, stage))
+        """Request a copy from the host, such as "Memcpy HtoD (Pageable -> Device)"."""
+        self._activities.append((self.now_us, at, stage))
         number = self._call("cudaMemcpyAsync", host_us)
         self._work("gpu_memcpy", name, us, number, bytes=size_bytes)
 
     def span(self, name: str, us: float) -> None:
-        """A span of the program's ended."""
+        """Record a span of the program that has ended."""
         sums = self.spans.setdefault(name, [0, 0.0])
         sums[0] += 1
         sums[1] += us
 
     def _call(self, name: str, us: float) -> int:
         self._correlation += 1
-        # Of a thread that did not start it Kineto knows 32 bits of the POSIX number, signed.
+        # Kineto stores the signed low 32 bits of the POSIX id for threads that did not start it.
         tid = (IDENT & 0xFFFFFFFF) - (1 << 32)
         self._event("cuda_runtime", name, self.now_us, us, PID, tid, cbid=211)
         self.now_us += us
@@ -133,16 +133,16 @@ class Machine:
         )
 
     def window(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What is written beside the trace, and the trace's events."""
+        """Return the header of the trace and the events of the trace."""
         end_ns = WINDOW_NS + round(self.now_us * 1e3)
         markers = [WINDOW_NS - 30_000, WINDOW_NS - 10_000, end_ns + 10_000, end_ns + 30_000]
         events = [{"ph": "M", "name": "process_name", "pid": PID, "args": {"name": "python"}}]
         for at_ns in markers:
             ts = (at_ns + KINETO_AHEAD_NS) / 1e3 + 1
-            one = {"cat": "user_annotation", "name": MARKER, "pid": PID, "tid": 7}
-            events.append({"ph": "X", **one, "ts": ts, "dur": 4.0, "args": {}})
-        places, stacks, looks = self._seen()
-        about = {
+            fields = {"cat": "user_annotation", "name": MARKER, "pid": PID, "tid": 7}
+            events.append({"ph": "X", **fields, "ts": ts, "dur": 4.0, "args": {}})
+        places, stacks, looks = self._stack_samples()
+        header = {
             "version": 1,
             "pid": PID,
             "boot_id": "a-boot",
@@ -170,18 +170,18 @@ class Machine:
             "paths": [[]],
             "looks": looks,
         }
-        return about, events + self.events
+        return header, events + self.events
 
-    def _seen(self) -> tuple[list[Any], list[Any], list[Any]]:
+    def _stack_samples(self) -> tuple[list[Any], list[Any], list[Any]]:
         places: list[Any] = [["<module>", "train.py", 1]]
         stacks: list[Any] = []
         looks: list[Any] = []
-        # In step with no loop of a program's.
+        # Random intervals do not align with loops of the program.
         at, moment, rng = 0, 137.0, random.Random(1)
         while moment < self.now_us:
-            while at + 1 < len(self._doing) and self._doing[at + 1][0] <= moment:
+            while at + 1 < len(self._activities) and self._activities[at + 1][0] <= moment:
                 at += 1
-            _, line, stage = self._doing[at]
+            _, line, stage = self._activities[at]
             frames, lines = [0], [int(line.rpartition(":")[2])]
             if stage in _FRAMES:
                 name, file, first_line = _FRAMES[stage]
@@ -198,29 +198,29 @@ class Machine:
         return places, stacks, looks
 
     def write(self, directory: Path, number: int = 0) -> None:
-        """As files of a profile."""
-        about, events = self.window()
+        """Write the window as files of a profile."""
+        header, events = self.window()
         trace = f"main-{PID}-{number}{TRACE_SUFFIX}"
         (directory / f"main-{PID}-{number}{SUFFIX}").write_text(
-            json.dumps({**about, "trace": trace})
+            json.dumps({**header, "trace": trace})
         )
         (directory / trace).write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
 
 
-def program(once: Callable[[Machine], None], *, ms: float = 250.0) -> Machine:
-    """A machine on which a loop's body ran again and again for some time."""
-    one = Machine()
-    while one.now_us < ms * 1e3:
-        once(one)
-    return one
+def program(body: Callable[[Machine], None], *, ms: float = 250.0) -> Machine:
+    """Return a machine that has run the body of a loop for `ms` milliseconds."""
+    machine = Machine()
+    while machine.now_us < ms * 1e3:
+        body(machine)
+    return machine
 
 
 def profiled(machine: Machine, **fields: Any) -> Session:
-    """A session of ten seconds that were all like this window, sampled throughout."""
-    one = window(*machine.window())
-    looks = list(one.looks["stack"])
+    """Return a session of ten seconds that repeat the window of a machine, with samples."""
+    window = parse_window(*machine.window())
+    looks = list(window.looks["stack"])
     samples = [
-        seen(
+        sample(
             *(
                 f"{frame.function} ({frame.file}:{line})"
                 for frame, line in zip(stack.frames, stack.lines, strict=True)
@@ -228,7 +228,7 @@ def profiled(machine: Machine, **fields: Any) -> Session:
             elapsed_s=10.0 * looks.count(number) / len(looks),
             on_core_s=10.0 * looks.count(number) / len(looks),
         )
-        for number, stack in enumerate(one.stacks)
+        for number, stack in enumerate(window.stacks)
     ]
     main = process(
         samples=samples,
@@ -236,4 +236,4 @@ def profiled(machine: Machine, **fields: Any) -> Session:
         cores=8,
         **fields,
     )
-    return session(main, gpu=[one])
+    return session(main, gpu=[window])

@@ -1,4 +1,4 @@
-"""Runs small programs, recorded, in processes of their own."""
+"""Functions that run and record small programs in separate processes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hotloop.profiler.session.reading import read
 TIMEOUT_S = 120
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Without what this process's own surroundings may say of profiles."""
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment variables without the settings of an enclosing profile."""
     env = {name: text for name, text in os.environ.items() if name != "HOTLOOP_PROFILE"}
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    return env | more
+    return env | variables
 
 
-def run(command: list[str], cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
+def run(command: list[str], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a program until it ends."""
     return subprocess.run(
         command,
         cwd=cwd,
-        env=environment(**more),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -36,7 +36,7 @@ def run(command: list[str], cwd: Path, **more: str) -> subprocess.CompletedProce
 
 
 def write(directory: Path, text: str, name: str = "script.py") -> Path:
-    """A script; its indentation is that of its first line."""
+    """Write a script, dedented by the indentation of its first line."""
     path = directory / name
     path.write_text(dedent(text).lstrip("\n"))
     return path
@@ -48,9 +48,9 @@ def record(
     interval_s: float = 0.01,
     hooks: bool = True,
     gpu_window_s: float = 0.0,
-    **more: str,
+    **variables: str,
 ) -> tuple[subprocess.CompletedProcess[str], Session]:
-    """Run a target of `hotloop profile` in a directory; its profile goes to `profile` in it."""
+    """Run a target of `hotloop profile` in a directory and read its profile there."""
     profile = directory / "profile"
     settings = {
         "directory": str(profile),
@@ -65,11 +65,11 @@ def record(
         json.dumps(settings),
         *target,
     ]
-    done = run(command, directory, **more)
-    return done, read(profile)
+    result = run(command, directory, **variables)
+    return result, read(profile)
 
 
 def spans(session: Session, name: str) -> set[tuple[str, ...]]:
-    """All paths of a process's spans."""
-    (process,) = [one for one in session.processes if one.name == name]
+    """Return all paths of a process's spans."""
+    (process,) = [process for process in session.processes if process.name == name]
     return {path for path, _ in process.tree.walk()}

@@ -1,11 +1,11 @@
-"""Sessions made by hand.
+"""Sessions that tests construct by hand.
 
-    one = session(
+    example = session(
         process("main", spans=[span("collect", 0.0, 2.0), span("collect > env_step", 0.5, 1.0)]),
         process("worker-0", role="worker", pid=201, state="killed", end_s=1.5),
     )
 
-Seconds count from the program's beginning, at which the machine's clock stood at `START_NS`.
+Seconds count from the program's start, when the machine's clock is at `START_NS`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from hotloop.profiler.session import (
     Frame,
     Period,
-    Process,
+    ProfiledProcess,
     Role,
     Sample,
     Session,
@@ -31,23 +31,23 @@ from hotloop.timing import Node
 from hotloop.timing import _format as f
 from hotloop.timing._fold import fold
 from hotloop.timing._format import Kind
-from hotloop.timing.reader import EVENT, OpenSpan, Place
+from hotloop.timing.reader import EVENT, OpenSpan, SpanPath
 
 START_NS = 5_000_000_000_000
 
 
 def at(seconds: float) -> int:
-    """Nanoseconds on the machine's clock."""
+    """Return nanoseconds on the machine's clock."""
     return START_NS + round(seconds * 1e9)
 
 
 def ns(seconds: float) -> int:
-    """A duration in nanoseconds."""
+    """Return a duration in nanoseconds."""
     return round(seconds * 1e9)
 
 
 def names(path: str | tuple[str, ...]) -> tuple[str, ...]:
-    """`"collect > env_step"` as a path; the empty string is no span at all."""
+    """Return `"collect > env_step"` as a path. The empty string is the empty path."""
     if isinstance(path, tuple):
         return path
     return tuple(part.strip() for part in path.split(">")) if path else ()
@@ -55,7 +55,7 @@ def names(path: str | tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Span:
-    """One span; an end of None: it is still open."""
+    """One span, which is still open if its end is None."""
 
     path: tuple[str, ...]
     start_s: float
@@ -67,52 +67,52 @@ class Span:
 def span(
     path: str, start_s: float, end_s: float | None = None, *, kind: Kind = "work", thread: int = 0
 ) -> Span:
-    """A span at `"outer > inner"`."""
+    """Return a span at `"outer > inner"`."""
     return Span(names(path), start_s, end_s, kind, thread)
 
 
-def events(*spans: Span) -> tuple[np.ndarray, list[Place]]:
-    """The events of those spans that have ended, in the order of their ends, and their places."""
-    places: list[Place] = []
+def events(*spans: Span) -> tuple[np.ndarray, list[SpanPath]]:
+    """Return the events of the ended spans, ordered by their ends, and the paths of spans."""
+    paths: list[SpanPath] = []
     rows = []
-    for one in sorted((one for one in spans if one.end_s is not None), key=_end):
-        place = Place(one.path, one.kind, one.thread)
-        if place not in places:
-            places.append(place)
-        number = places.index(place)
-        rows.append((at(one.start_s), at(_end(one)), number, one.thread, len(one.path)))
-    return np.array(rows, EVENT), places
+    for span in sorted((span for span in spans if span.end_s is not None), key=_end):
+        path = SpanPath(span.path, span.kind, span.thread)
+        if path not in paths:
+            paths.append(path)
+        number = paths.index(path)
+        rows.append((at(span.start_s), at(_end(span)), number, span.thread, len(span.path)))
+    return np.array(rows, EVENT), paths
 
 
-def _end(one: Span) -> float:
-    assert one.end_s is not None
-    return one.end_s
+def _end(span: Span) -> float:
+    assert span.end_s is not None
+    return span.end_s
 
 
 def tree(spans: Iterable[Span], name: str, start_s: float, end_s: float) -> Node:
-    """The tree of a process's spans."""
+    """Return the tree of a process's spans."""
     root = Node(name, total_ns=ns(end_s - start_s))
     spans = list(spans)
-    kinds = {(one.path, one.thread): one.kind for one in spans}
-    for one in sorted(spans, key=lambda one: len(one.path)):
+    kinds = {(span.path, span.thread): span.kind for span in spans}
+    for span in sorted(spans, key=lambda span: len(span.path)):
         node = root
-        for depth in range(1, len(one.path) + 1):
-            path = one.path[:depth]
-            node = node.child(path[-1], kinds.get((path, one.thread), "work"))
-        if one.end_s is None:
-            left = ns(end_s - one.start_s)
-            node.add(Node("", one.kind, total_ns=left, open=1, open_ns=left))
+        for depth in range(1, len(span.path) + 1):
+            path = span.path[:depth]
+            node = node.child(path[-1], kinds.get((path, span.thread), "work"))
+        if span.end_s is None:
+            open_ns = ns(end_s - span.start_s)
+            node.add(Node("", span.kind, total_ns=open_ns, open=1, open_ns=open_ns))
             continue
         row = np.zeros((1, f.ROW_WORDS), np.int64)
-        start, end = np.array([at(one.start_s)]), np.array([at(one.end_s)])
+        start, end = np.array([at(span.start_s)]), np.array([at(span.end_s)])
         fold(row, np.zeros(1, np.int64), start, end)
-        node.add(Node("", one.kind, *map(int, row[0, :4]), histogram=row[0, f.T_HIST :]))
+        node.add(Node("", span.kind, *map(int, row[0, :4]), histogram=row[0, f.T_HIST :]))
     return root
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One row of samples."""
+class SampleRow:
+    """Samples of one thread with one stack."""
 
     stack: tuple[str, ...]
     path: tuple[str, ...]
@@ -124,7 +124,7 @@ class Seen:
     waits_s: Mapping[str, float]
 
 
-def seen(
+def sample(
     *stack: str,
     path: str = "",
     elapsed_s: float = 1.0,
@@ -133,22 +133,22 @@ def seen(
     count: int | None = None,
     thread: int | None = None,
     **waits_s: float,
-) -> Seen:
-    """Samples of one thread (None: the main one) in one place.
+) -> SampleRow:
+    """Return samples of one thread (None: the main thread) with one stack.
 
     Args:
         stack: `"function (file:line)"` from the outermost in.
-        path: open spans, `"collect > env_step"`.
-        elapsed_s, on_core_s, queued_s: the rest of the elapsed time is blocked.
-        count: of samples; None: a hundred a second.
-        waits_s: on what it was blocked: `sleep=0.5`.
+        path: open spans, such as `"collect > env_step"`.
+        elapsed_s, on_core_s, queued_s: the remaining elapsed time is blocked.
+        count: number of samples, by default a hundred per second.
+        waits_s: blocked time by its cause, such as `sleep=0.5`.
     """
     number = max(1, round(elapsed_s * 100)) if count is None else count
-    return Seen(stack, names(path), elapsed_s, on_core_s, queued_s, number, thread, waits_s)
+    return SampleRow(stack, names(path), elapsed_s, on_core_s, queued_s, number, thread, waits_s)
 
 
 def frame(text: str) -> tuple[Frame, int]:
-    """`"function (file:line)"`: the frame, and the line that it was at."""
+    """Return the frame and the current line of `"function (file:line)"`."""
     function, _, place = text.partition(" (")
     file, _, line = place.rstrip(")").rpartition(":")
     return Frame(function, file, int(line)), int(line)
@@ -163,10 +163,10 @@ def period(
     by_path: Mapping[str, int] | None = None,
     by_stack: Mapping[int, int] | None = None,
 ) -> Period:
-    """What was written about once a second.
+    """Return a period as the sampler writes it about once a second.
 
     Args:
-        spans: count and seconds of each path since the process began.
+        spans: count and seconds of each path since the process started.
         by_path, by_stack: samples of the main thread.
     """
     return Period(
@@ -189,13 +189,13 @@ def process(
     start_s: float = 0.0,
     end_s: float = 10.0,
     spans: Sequence[Span] = (),
-    samples: Sequence[Seen] = (),
+    samples: Sequence[SampleRow] = (),
     periods: Sequence[Period] = (),
     **fields: Any,
-) -> Process:
-    """A process; what else `Process` has can be given by name."""
-    array, places = events(*spans)
-    one = Process(
+) -> ProfiledProcess:
+    """Return a process. `fields` sets the other attributes of `ProfiledProcess`."""
+    array, paths = events(*spans)
+    profiled = ProfiledProcess(
         name,
         role,
         pid,
@@ -204,29 +204,29 @@ def process(
         at(start_s),
         at(end_s),
         tree=tree(spans, name, start_s, end_s),
-        spans=places,
+        spans=paths,
         events=array,
         open_spans=[
-            OpenSpan(one.path, one.kind, one.thread, at(one.start_s))
-            for one in spans
-            if one.end_s is None
+            OpenSpan(span.path, span.kind, span.thread, at(span.start_s))
+            for span in spans
+            if span.end_s is None
         ],
         span_threads=[
             SpanThread(pid + number, "MainThread" if number == 0 else f"Thread-{number}")
-            for number in range(1 + max((one.thread for one in spans), default=0))
+            for number in range(1 + max((span.thread for span in spans), default=0))
         ],
         periods=list(periods),
     )
     for row in samples:
         frames, lines = zip(*map(frame, row.stack), strict=True)
         stack = Stack(frames, lines)
-        if stack not in one.stacks:
-            one.stacks.append(stack)
-        one.samples.append(
+        if stack not in profiled.stacks:
+            profiled.stacks.append(stack)
+        profiled.samples.append(
             Sample(
                 pid if row.thread is None else row.thread,
                 row.path,
-                one.stacks.index(stack),
+                profiled.stacks.index(stack),
                 row.count,
                 ns(row.on_core_s),
                 ns(row.queued_s),
@@ -235,20 +235,20 @@ def process(
             )
         )
     if samples:
-        one.interval_ns = 10_000_000
+        profiled.interval_ns = 10_000_000
     for field, value in fields.items():
-        assert hasattr(one, field), field
-        setattr(one, field, value)
-    return one
+        assert hasattr(profiled, field), field
+        setattr(profiled, field, value)
+    return profiled
 
 
-def session(*processes: Process, **fields: Any) -> Session:
-    """A session of processes, main first."""
-    return Session("profiles/by-hand", fields.pop("about", {}), list(processes), **fields)
+def session(*processes: ProfiledProcess, **fields: Any) -> Session:
+    """Return a session of processes, main first."""
+    return Session("profiles/by-hand", fields.pop("metadata", {}), list(processes), **fields)
 
 
-def correlated(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
-    """x_t = φ x_{t−1} + noise, of variance 1; its autocorrelation time is (1 + φ) / (1 − φ)."""
+def correlated_noise(rng: np.random.Generator, count: int, phi: float) -> np.ndarray:
+    """x_t = φ x_{t−1} + noise of variance 1, with autocorrelation time (1 + φ) / (1 − φ)."""
     noise = rng.normal(size=count) * math.sqrt(1 - phi**2)
     series = np.empty(count)
     series[0] = rng.normal()

@@ -1,4 +1,4 @@
-"""Advantages as the sum that defines them, one entry at a time, in Python's own floats."""
+"""Advantages as the sum that defines them, one entry at a time, in Python floats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def gae(reward, value, next_value, terminated, truncated, *, gamma, gae_lambda):
-    """A_t = Σ_l (γλ)^l δ_{t+l}, up to and with the step that ended the episode."""
+    """Return A_t = Σ_l (γλ)^l δ_{t+l}, up to and including the last step of the episode."""
     num_steps, num_envs = reward.shape
     advantages = np.zeros((num_steps, num_envs))
     for n in range(num_envs):
@@ -37,7 +37,7 @@ def vtrace(
     max_rho=1.0,
     max_c=1.0,
 ):
-    """v_t and A_t as the products and sums that define them, in Python's own floats."""
+    """Return v_t and A_t by the products and sums that define them."""
     num_steps, num_envs = reward.shape
     returns, advantages = np.zeros((num_steps, num_envs)), np.zeros((num_steps, num_envs))
     for n in range(num_envs):
@@ -51,7 +51,7 @@ def vtrace(
             total, weight, later = 0.0, 1.0, 0.0
             for k in range(t, num_steps):
                 total += weight * min(max_rho, ratio[k]) * delta(k)
-                if k > t:  # the same sum, without the first step's own c
+                if k > t:  # the same sum without the first step's c
                     later += weight / min(max_c, ratio[t]) * min(max_rho, ratio[k]) * delta(k)
                 if terminated[k, n] or truncated[k, n]:
                     break

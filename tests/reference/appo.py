@@ -1,4 +1,4 @@
-"""APPO's update written out in float64: what the newest policy says, V-trace, and the losses."""
+"""APPO's update in float64: evaluation by the newest policy, V-trace, and the losses."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from torch import nn
 
 from tests.reference import advantages as reference
 
-AGE = 3  # of what is learned from, in iterations
+AGE = 3  # of the fragment, in iterations
 
 
 def prepared(networks, fragment, config):
-    """Return the rows of a fragment by name, (T·N, …), as float64; actions as they are."""
+    """Return the rows of a fragment by name, (T·N, …), as float64 except for actions."""
     obs, next_obs = (torch.from_numpy(x).double() for x in (fragment.obs, fragment.next_obs))
     action = torch.from_numpy(fragment.action)
     with torch.no_grad():
-        newest = networks.distribution(obs).log_prob(action).numpy()
+        newest_log_prob = networks.distribution(obs).log_prob(action).numpy()
         value, next_value = networks.value(obs)[..., 0], networks.value(next_obs)[..., 0]
     value, next_value = value.numpy(), next_value.numpy()
-    ended = fragment.terminated | fragment.truncated
-    next_value[ended] = fragment.next_value[ended]  # of the policy that acted
+    is_end = fragment.terminated | fragment.truncated
+    next_value[is_end] = fragment.next_value[is_end]  # of the policy that acted
     rewards, flags = fragment.reward, (fragment.terminated, fragment.truncated)
     discounts = {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
     if config.vtrace:
         bounds = {"max_rho": config.max_rho, "max_c": config.max_c}
-        log_ratio = newest - fragment.log_prob
+        log_ratio = newest_log_prob - fragment.log_prob
         returns, advantages = reference.vtrace(
             rewards, value, next_value, *flags, log_ratio, **discounts, **bounds
         )
@@ -32,27 +32,27 @@ def prepared(networks, fragment, config):
         value = fragment.value
         advantages = reference.gae(rewards, value, fragment.next_value, *flags, **discounts)
         returns = advantages + value
-    named = {
+    fields = {
         "obs": fragment.obs,
         "log_prob": fragment.log_prob,
         "value": value,
         "advantages": advantages,
         "returns": returns,
-        "newest_log_prob": newest,
+        "newest_log_prob": newest_log_prob,
     }
     share = AGE**-config.proximal_power
-    named["proximal_log_prob"] = (1 - share) * newest + share * fragment.log_prob
-    rows = {name: torch.as_tensor(x).double().flatten(0, 1) for name, x in named.items()}
+    fields["proximal_log_prob"] = (1 - share) * newest_log_prob + share * fragment.log_prob
+    rows = {name: torch.as_tensor(x).double().flatten(0, 1) for name, x in fields.items()}
     return rows | {"action": action.flatten(0, 1)}
 
 
 def loss(networks, rows, config):
-    """Return the loss of a minibatch, and what it is told of it."""
+    """Return the loss of a minibatch, and its metrics."""
     distribution = networks.distribution(rows["obs"])
     log_prob, value = distribution.log_prob(rows["action"]), networks.value(rows["obs"])[:, 0]
-    since = (rows["newest_log_prob"] - rows["log_prob"]).exp()
-    acted, centre = rows["log_prob"], rows["proximal_log_prob"]
-    importance = (centre - acted).exp().clamp(max=config.max_importance)
+    newest_ratio = (rows["newest_log_prob"] - rows["log_prob"]).exp()
+    acting_log_prob, centre = rows["log_prob"], rows["proximal_log_prob"]
+    importance = (centre - acting_log_prob).exp().clamp(max=config.max_importance)
     ratio = (log_prob - centre).exp()
     advantages = rows["advantages"]
     advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
@@ -67,20 +67,21 @@ def loss(networks, rows, config):
         + config.value_coef * squared.mean()
         - config.entropy_coef * distribution.entropy().mean()
     )
-    told = {
-        "effective_share": since.sum().square() / (len(since) * since.square().sum()),
-        "truncated_share": (since > config.max_rho).double().mean(),
+    metrics = {
+        "effective_share": newest_ratio.sum().square()
+        / (len(newest_ratio) * newest_ratio.square().sum()),
+        "truncated_share": (newest_ratio > config.max_rho).double().mean(),
     }
-    return total, told
+    return total, metrics
 
 
 def learn(networks, optimizer, rows, orders, config):
-    """All epochs on one fragment."""
+    """Run all epochs on one fragment."""
     size = config.minibatch_size
     for order in orders:
         for start in range(0, config.batch_size, size):
-            some = order[start : start + size]
-            total, _ = loss(networks, {name: x[some] for name, x in rows.items()}, config)
+            indices = order[start : start + size]
+            total, _ = loss(networks, {name: x[indices] for name, x in rows.items()}, config)
             optimizer.zero_grad()
             total.backward()
             nn.utils.clip_grad_norm_(networks.parameters(), config.max_grad_norm)

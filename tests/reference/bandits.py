@@ -1,4 +1,4 @@
-"""Bandits as the books write them: lists, loops and float64, one run at a time."""
+"""Bandits as textbooks write them: lists, loops and float64, one run at a time."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ POLICY, REWARD, MEANS, WALK, SAMPLE, BETA, CONTEXT, THETA, AGENT, ENVIRONMENT = 
 
 
 def normals(a: int, b: int) -> tuple[float, float]:
-    """Two of N(0, 1) from two words, by Box and Muller.
+    """Return two samples of N(0, 1) from two words, by Box and Muller.
 
-    The first word gives the radius; the second gives an angle of at most 45° to either side of the
-    first axis, and its three lowest bits say which axis that is and which sign.
+    The first word gives the radius. The second gives an angle of at most 45° to either side of the
+    first axis, and its three lowest bits select the axis and the signs.
     """
     radius = math.sqrt(-2 * math.log(((a >> 1) + 0.5) / 2**31))
     angle = (b - 2**32 if b >> 31 else b) / 2**31 * math.pi / 4
@@ -41,21 +41,21 @@ class Randomness:
         return self.words(step // 4, POLICY)[step % 4]
 
     def row(self, a: int, stream: int, size: int) -> list[float]:
-        """`size` normals, four to a counter."""
-        found: list[float] = []
+        """Return `size` normals, four per counter."""
+        values: list[float] = []
         for group in range(-(-size // 4)):
             w = self.words(a, stream, group)
-            found += [*normals(w[0], w[1]), *normals(w[2], w[3])]
-        return found[:size]
+            values += [*normals(w[0], w[1]), *normals(w[2], w[3])]
+        return values[:size]
 
-    def numbered(self, number: int, stream: int) -> float:
-        """The normal of that number, four to a counter."""
+    def normal_at(self, number: int, stream: int) -> float:
+        """Return the normal with this number, four per counter."""
         group = number // 4
         w = self.words(group, stream, group >> 32)
         return [*normals(w[0], w[1]), *normals(w[2], w[3])][number % 4]
 
     def noise(self, step: int) -> float:
-        return self.numbered(step, REWARD)
+        return self.normal_at(step, REWARD)
 
     def reward_word(self, step: int) -> int:
         return self.words(step // 4, REWARD)[step % 4]
@@ -64,18 +64,18 @@ class Randomness:
         return np.array([(word + 0.5) / 2**32 for word in self.words(step, stream)])
 
 
-# Choosing.
+# Choice of arms.
 
 
-def untied(values: Sequence[float], word: int) -> int:
-    """The best arm; of several, one at random."""
+def best_arm(values: Sequence[float], word: int) -> int:
+    """Return the best arm, a random one of several."""
     best = max(values)
     tied = [arm for arm, value in enumerate(values) if value == best]
     return tied[word * len(tied) >> 32]
 
 
-def drawn(probabilities: Sequence[float], word: int) -> int:
-    """The first arm at which the summed probability is beyond u."""
+def sample_arm(probabilities: Sequence[float], word: int) -> int:
+    """Return the first arm whose cumulative probability exceeds u."""
     u, below = ((word >> 8) + 0.5) / 2**24, 0.0
     for arm, probability in enumerate(probabilities):
         below += probability
@@ -85,13 +85,13 @@ def drawn(probabilities: Sequence[float], word: int) -> int:
 
 
 def kl(p: float, q: float) -> float:
-    """Of Bernoulli(p) from Bernoulli(q)."""
+    """Return the divergence of Bernoulli(p) from Bernoulli(q)."""
     first = 0.0 if p == 0 else p * math.log(p / q)
     return first + (0.0 if p == 1 else (1 - p) * math.log((1 - p) / (1 - q)))
 
 
 def kl_upper(mean: float, budget: float) -> float:
-    """The largest q with kl(mean, q) <= budget, by bisection."""
+    """Return the largest q with kl(mean, q) <= budget, by bisection."""
     if mean >= 1:
         return 1.0
     low, high = mean, 1.0
@@ -144,8 +144,8 @@ class EpsilonGreedy(Agent):
         limit = round(epsilon * 2**32)
         if fraction < limit:
             return arm
-        # The fraction is uniform from `limit` on; stretched to all of 2³², with the arm before it,
-        # it is a number that is uniform again.
+        # The fraction is uniform from `limit` on. Stretched to all of 2³², with the arm before it,
+        # it is a uniform number again.
         stretched = (fraction - limit) * 2**32 // (2**32 - limit)
         best = max(self.value)
         tied = [arm for arm, value in enumerate(self.value) if value == best]
@@ -154,17 +154,17 @@ class EpsilonGreedy(Agent):
 
 class Optimistic(Agent):
     def choose(self, step: int, context: np.ndarray | None) -> int:
-        return untied(self.value, self.word(step))
+        return best_arm(self.value, self.word(step))
 
 
 class Indexed(Agent):
-    """Takes the arm of the greatest index, those never tried before all others."""
+    """An agent that chooses the arm of the greatest index, untried arms first."""
 
     def choose(self, step: int, context: np.ndarray | None) -> int:
         indices = [
             self.index(step, arm) if self.count[arm] else math.inf for arm in range(self.num_arms)
         ]
-        return untied(indices, self.word(step))
+        return best_arm(indices, self.word(step))
 
     def index(self, step: int, arm: int) -> float:
         raise NotImplementedError
@@ -195,10 +195,10 @@ class MOSS(Indexed):
 
 
 class Gradient(Agent):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.preference = [0.0] * self.num_arms
-        self.earlier = 0.0
+        self.reward_sum = 0.0
 
     def probabilities(self) -> list[float]:
         best = max(self.preference)
@@ -206,21 +206,21 @@ class Gradient(Agent):
         return [weight / sum(weights) for weight in weights]
 
     def choose(self, step: int, context: np.ndarray | None) -> int:
-        return drawn(self.probabilities(), self.word(step))
+        return sample_arm(self.probabilities(), self.word(step))
 
     def update(self, step: int, arm: int, reward: float) -> None:
         baseline = 0.0
         if self.options.baseline:
-            baseline = self.earlier / (step - 1) if step > 1 else reward
+            baseline = self.reward_sum / (step - 1) if step > 1 else reward
         for other, probability in enumerate(self.probabilities()):
             change = (other == arm) - probability
             self.preference[other] += self.options.step_size * (reward - baseline) * change
-        self.earlier += reward
+        self.reward_sum += reward
 
 
 class EXP3(Agent):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.exponent = [0.0] * self.num_arms
 
     def probabilities(self) -> list[float]:
@@ -229,7 +229,7 @@ class EXP3(Agent):
         return [(1 - gamma) * weight / sum(weights) + gamma / self.num_arms for weight in weights]
 
     def choose(self, step: int, context: np.ndarray | None) -> int:
-        return drawn(self.probabilities(), self.word(step))
+        return sample_arm(self.probabilities(), self.word(step))
 
     def update(self, step: int, arm: int, reward: float) -> None:
         estimate = reward / self.probabilities()[arm]
@@ -249,9 +249,9 @@ class GaussianThompson(Agent):
 
 
 class BetaThompson(Agent):
-    """X / (X + Y) of two gamma variables, by Marsaglia and Tsang 2000, tried until both are good.
+    """X / (X + Y) of two gamma variables, by Marsaglia and Tsang 2000, until both are accepted.
 
-    A shape below 1 is drawn as the next larger one, times U^(1/shape).
+    A shape below 1 is sampled as shape + 1, times U^(1/shape).
     """
 
     def choose(self, step: int, context: np.ndarray | None) -> int:
@@ -268,16 +268,16 @@ class BetaThompson(Agent):
         shapes = [shape + 1 if shape < 1 else shape for shape in (alpha, beta)]
         for attempt in range(0xFFFF):
             w = self.random.words(step - 1, BETA, arm << 16 | attempt)
-            found = [
+            gammas = [
                 self.gamma(shape, z, ((word >> 8) + 0.5) / 2**24)
                 for shape, z, word in zip(shapes, normals(w[0], w[1]), w[2:], strict=True)
             ]
-            if None not in found:
+            if None not in gammas:
                 break
         else:
-            raise AssertionError("no attempt was good")
+            raise AssertionError("no attempt was accepted")
         last = self.random.words(step - 1, BETA, arm << 16 | 0xFFFF)
-        log_x, log_y = (math.log(each) for each in found)
+        log_x, log_y = (math.log(x) for x in gammas)
         if alpha < 1:
             log_x += math.log((last[0] + 0.5) / 2**32) / alpha
         if beta < 1:
@@ -294,31 +294,31 @@ class BetaThompson(Agent):
 
 
 class LinUCB(Agent):
-    """One ridge regression an arm."""
+    """One ridge regression per arm."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.matrix: list[np.ndarray] = []
         self.vector: list[np.ndarray] = []
         self.context = np.zeros(0)
 
     def scores(self, context: np.ndarray) -> list[tuple[float, float]]:
-        """What each arm is thought to give for this context, and how far off that may be."""
+        """Return each arm's estimated reward for this context, and its confidence width."""
         if not self.matrix:
             size = len(context)
             self.matrix = [self.options.ridge * np.eye(size) for _ in range(self.num_arms)]
             self.vector = [np.zeros(size) for _ in range(self.num_arms)]
         self.context = context
-        found = []
+        scores = []
         for matrix, vector in zip(self.matrix, self.vector, strict=True):
             solved = np.linalg.solve(matrix, np.stack([vector, context], axis=1))
-            found.append((float(context @ solved[:, 0]), math.sqrt(context @ solved[:, 1])))
-        return found
+            scores.append((float(context @ solved[:, 0]), math.sqrt(context @ solved[:, 1])))
+        return scores
 
     def choose(self, step: int, context: np.ndarray | None) -> int:
         assert context is not None
         indices = [mean + self.options.alpha * width for mean, width in self.scores(context)]
-        return untied(indices, self.word(step))
+        return best_arm(indices, self.word(step))
 
     def update(self, step: int, arm: int, reward: float) -> None:
         self.matrix[arm] += np.outer(self.context, self.context)
@@ -326,7 +326,7 @@ class LinUCB(Agent):
 
 
 class LinTS(LinUCB):
-    """Only xᵀθ matters of a sampled θ, and that is normal."""
+    """Only xᵀθ of a sampled θ matters, and it is normal."""
 
     def choose(self, step: int, context: np.ndarray | None) -> int:
         assert context is not None
@@ -342,7 +342,7 @@ class LinTS(LinUCB):
 
 
 class Environment:
-    """What the arms are worth at a step (from 0), and what one of them gives."""
+    """The true values of the arms at a step (from 0), and rewards."""
 
     def __init__(self, options: Any, num_steps: int, random: Randomness) -> None:
         self.options = options
@@ -354,19 +354,19 @@ class Environment:
         return None
 
     def means(self, step: int) -> Sequence[float]:
-        """True values; called once a step, in order."""
+        """Return the true values. Called once per step, in order."""
         raise NotImplementedError
 
     def reward(self, step: int, arm: int, means: Sequence[float]) -> float:
         return means[arm] + self.options.noise * self.random.noise(step)
 
 
-class Gaussian(Environment):
+class GaussianRewards(Environment):
     def means(self, step: int) -> Sequence[float]:
         if self.options.means is not None:
             return self.options.means
         z = self.random.row(0, MEANS, self.num_arms)
-        return [self.options.mean + self.options.spread * each for each in z]
+        return [self.options.mean + self.options.spread * x for x in z]
 
 
 class Bernoulli(Environment):
@@ -378,28 +378,28 @@ class Bernoulli(Environment):
 
 
 class RandomWalk(Environment):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.current = [float(self.options.start)] * self.num_arms
 
     def means(self, step: int) -> Sequence[float]:
         if step > 0:
             moves = [
-                self.options.walk * self.random.numbered(step * self.num_arms + arm, WALK)
+                self.options.walk * self.random.normal_at(step * self.num_arms + arm, WALK)
                 for arm in range(self.num_arms)
             ]
-            self.current = [sum(both) for both in zip(self.current, moves, strict=True)]
+            self.current = [sum(pair) for pair in zip(self.current, moves, strict=True)]
         return self.current
 
 
 class AbruptChange(Environment):
     def means(self, step: int) -> Sequence[float]:
         z = self.random.row(step // self.options.every, MEANS, self.num_arms)
-        return [self.options.mean + self.options.spread * each for each in z]
+        return [self.options.mean + self.options.spread * x for x in z]
 
 
 class Adversarial(Environment):
-    """All is given; the best arm is the one that would have given most."""
+    """All rewards are fixed. The best arm has the largest total."""
 
     def means(self, step: int) -> Sequence[float]:
         return self.options.rewards[step]
@@ -412,15 +412,15 @@ class Adversarial(Environment):
 
 
 class LinearContextual(Environment):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         size, self.theta = self.options.dimension, []
         for arm in range(self.num_arms):
-            found: list[float] = []
+            values: list[float] = []
             for group in range(-(-size // 4)):
                 w = self.random.words(group, THETA, arm)
-                found += [*normals(w[0], w[1]), *normals(w[2], w[3])]
-            self.theta.append(np.array(found[:size]) / math.sqrt(size))
+                values += [*normals(w[0], w[1]), *normals(w[2], w[3])]
+            self.theta.append(np.array(values[:size]) / math.sqrt(size))
 
     def context(self, step: int) -> np.ndarray:
         return np.array(self.random.row(step, CONTEXT, self.options.dimension))
@@ -434,7 +434,7 @@ class LinearContextual(Environment):
 
 @dataclass
 class Run:
-    """What happened, a number a step."""
+    """The results of a run, one number per step."""
 
     arm: np.ndarray
     reward: np.ndarray
@@ -443,7 +443,7 @@ class Run:
 
 
 def play(agent: Any, environment: Any, *, seed: int, run: int, num_steps: int) -> Run:
-    """One run of hotloop's own `agent` in hotloop's own `environment`, by the twins."""
+    """Run the reference versions of hotloop's `agent` and `environment`."""
     random = Randomness(seed, run)
     world: Environment = globals()[type(environment).__name__](environment, num_steps, random)
     player: Agent = globals()[type(agent).__name__](agent, world.num_arms, num_steps, random)
@@ -455,21 +455,21 @@ def play(agent: Any, environment: Any, *, seed: int, run: int, num_steps: int) -
         player.update(step + 1, arm, reward)
         if isinstance(world, Adversarial):
             best = world.best()
-            optimal, lost = arm == best, means[best] - means[arm]
+            optimal, regret = arm == best, means[best] - means[arm]
         else:
-            optimal, lost = means[arm] == max(means), max(means) - means[arm]
-        rows.append((arm, reward, optimal, lost))
-    arms, rewards, optimal, lost = zip(*rows, strict=True)
+            optimal, regret = means[arm] == max(means), max(means) - means[arm]
+        rows.append((arm, reward, optimal, regret))
+    arms, rewards, optimal, regret = zip(*rows, strict=True)
     return Run(
         np.array(arms, np.int64),
         np.array(rewards, np.float64),
         np.array(optimal, np.float64),
-        np.cumsum(np.array(lost, np.float64)),
+        np.cumsum(np.array(regret, np.float64)),
     )
 
 
 def play_all(agent: Any, environment: Any, *, seed: int, num_runs: int, num_steps: int) -> Run:
-    """`num_runs` runs, (num_runs, num_steps) each."""
+    """Return the results of `num_runs` runs, (num_runs, num_steps) each."""
     runs = [
         play(agent, environment, seed=seed, run=run, num_steps=num_steps) for run in range(num_runs)
     ]

@@ -1,17 +1,17 @@
-"""A cluster, event by event: workers, cores, a network, a learner that takes what there is."""
+"""An event-by-event simulation of a cluster: workers, cores, a network and a learner."""
 
 import heapq
 import random
 
 
 class Simulation:
-    """Plays a training of `rollouts.planning.Cluster`; times are in seconds.
+    """A simulated training on a `rollouts.cluster_forecast.Cluster`. Times are in seconds.
 
     Args:
-        cluster: what there is.
-        step: draws the wall time of a step.
-        busy_share: of it, the part that needs a core.
-        handling_s, latency_s: of a fragment.
+        cluster: the cluster.
+        step: function that draws the wall time of a step.
+        busy_share: share of the wall time that needs a core.
+        handling_s, latency_s: per fragment.
     """
 
     PARTS = 8
@@ -27,125 +27,127 @@ class Simulation:
             self.rows = max(1, cluster.num_steps // self.PARTS)
         self.events, self.count = [], 0
         self.computing, self.network_free = [0.0] * cluster.workers, 0.0
-        self.asked = [0] * cluster.workers
-        self.is_at_work = [False] * cluster.workers
-        self.made = [0] * cluster.workers
-        self.on_its_way = [0] * cluster.workers
+        self.pending = [0] * cluster.workers
+        self.is_working = [False] * cluster.workers
+        self.ready = [0] * cluster.workers
+        self.in_transit = [0] * cluster.workers
         self.now = 0.0
 
-    def at(self, time, what, worker, left=0):
+    def schedule_event(self, time, event, worker, rows_left=0):
         self.count += 1
-        heapq.heappush(self.events, (time, self.count, what, worker, left))
+        heapq.heappush(self.events, (time, self.count, event, worker, rows_left))
 
-    def ask(self, worker, parts):
-        self.asked[worker] += parts
-        self.begin(worker)
+    def request(self, worker, parts):
+        self.pending[worker] += parts
+        self.start_next(worker)
 
-    def begin(self, worker):
-        if not self.is_at_work[worker] and self.asked[worker]:
-            self.asked[worker] -= 1
-            self.is_at_work[worker] = True
-            self.at(self.now, "row", worker, self.rows)
+    def start_next(self, worker):
+        if not self.is_working[worker] and self.pending[worker]:
+            self.pending[worker] -= 1
+            self.is_working[worker] = True
+            self.schedule_event(self.now, "row", worker, self.rows)
 
-    def happen(self):
-        """The next event."""
-        self.now, _, what, worker, left = heapq.heappop(self.events)
-        if what == "row":
-            if left == 0:
-                self.is_at_work[worker] = False
+    def process_event(self):
+        """Process the next event."""
+        self.now, _, event, worker, rows_left = heapq.heappop(self.events)
+        if event == "row":
+            if rows_left == 0:
+                self.is_working[worker] = False
                 self.send(worker)
-                self.begin(worker)
+                self.start_next(worker)
                 return
             wall = sum(self.step() for _ in range(self.cluster.envs_per_worker))
-            # It waits for something else, and then for a core.
-            self.at(self.now + wall * (1 - self.busy), "compute", worker, left)
+            # The worker waits for something else, and then for a core.
+            self.schedule_event(self.now + wall * (1 - self.busy), "compute", worker, rows_left)
             self.computing[worker] = wall * self.busy
-        elif what == "compute":
-            needed = self.computing[worker]
-            begin = self.now
-            if self.cores is not None and needed:
-                begin = max(self.now, heapq.heappop(self.cores))
-                heapq.heappush(self.cores, begin + needed)
-            self.at(begin + needed, "row", worker, left - 1)
-        elif what == "arrive":
-            self.made[worker] += 1
-            self.on_its_way[worker] -= 1
+        elif event == "compute":
+            compute_s = self.computing[worker]
+            start = self.now
+            if self.cores is not None and compute_s:
+                start = max(self.now, heapq.heappop(self.cores))
+                heapq.heappush(self.cores, start + compute_s)
+            self.schedule_event(start + compute_s, "row", worker, rows_left - 1)
+        elif event == "arrive":
+            self.ready[worker] += 1
+            self.in_transit[worker] -= 1
 
     def send(self, worker):
         cluster = self.cluster
         size = self.rows * cluster.envs_per_worker * cluster.transition_bytes
         size *= 1 - 1 / cluster.nodes
         self.network_free = max(self.now, self.network_free) + size / cluster.network_bytes_per_s
-        self.on_its_way[worker] += 1
-        self.at(self.network_free + self.latency_s, "arrive", worker)
+        self.in_transit[worker] += 1
+        self.schedule_event(self.network_free + self.latency_s, "arrive", worker)
 
-    def until(self, is_enough):
+    def run_until(self, is_enough):
         while not is_enough():
-            self.happen()
+            self.process_event()
 
-    def pass_by(self, seconds):
-        """The learner is busy for so long."""
-        until = self.now + seconds
-        while self.events and self.events[0][0] <= until:
-            self.happen()
-        self.now = until
+    def advance(self, seconds):
+        """Process events while the learner is busy."""
+        end = self.now + seconds
+        while self.events and self.events[0][0] <= end:
+            self.process_event()
+        self.now = end
 
     def outstanding(self, worker):
-        """Parts that were asked for and have not been taken."""
-        going = self.asked[worker] + self.is_at_work[worker]
-        return going + self.made[worker] + self.on_its_way[worker]
+        """Return the number of requested parts that the learner has not taken."""
+        unfinished = self.pending[worker] + self.is_working[worker]
+        return unfinished + self.ready[worker] + self.in_transit[worker]
 
-    def ask_all(self, ahead, queued=None):
+    def request_all(self, ahead, queued=None):
         for worker in range(self.cluster.workers):
             missing = ahead - self.outstanding(worker)
             if queued is not None:
-                missing = min(missing, queued - self.asked[worker] - self.is_at_work[worker])
+                missing = min(missing, queued - self.pending[worker] - self.is_working[worker])
             if missing > 0:
-                self.ask(worker, missing)
+                self.request(worker, missing)
 
-    def collect(self, each, overlaps):
-        """Wait for what the schedule waits for, and take it."""
-        cluster, made = self.cluster, self.made
-        total = each * cluster.workers
+    def collect(self, parts_per_worker, overlaps):
+        """Wait for the parts that the schedule needs, and take them."""
+        cluster, ready = self.cluster, self.ready
+        total = parts_per_worker * cluster.workers
         if cluster.schedule == "async":
-            self.ask_all(2)
-            self.until(lambda: sum(made) >= cluster.workers)
+            self.request_all(2)
+            self.run_until(lambda: sum(ready) >= cluster.workers)
         elif cluster.schedule == "variable":
 
             def is_enough():
-                if sum(made) >= total and min(made) > 0:
+                if sum(ready) >= total and min(ready) > 0:
                     return True
-                self.ask_all(2 * each, queued=2)
+                self.request_all(2 * parts_per_worker, queued=2)
                 return False
 
-            self.until(is_enough)
+            self.run_until(is_enough)
         else:
-            self.ask_all(1)
-            self.until(lambda: min(made) > 0)
+            self.request_all(1)
+            self.run_until(lambda: min(ready) > 0)
         for _ in range(total):
-            fullest = max(range(cluster.workers), key=lambda worker: made[worker])
-            made[fullest] -= 1
+            fullest = max(range(cluster.workers), key=lambda worker: ready[worker])
+            ready[fullest] -= 1
         if overlaps:
-            self.ask_all({"async": 2, "variable": 2 * each}.get(cluster.schedule, 1))
+            self.request_all(
+                {"async": 2, "variable": 2 * parts_per_worker}.get(cluster.schedule, 1)
+            )
 
     def steps_per_s(self, iterations=20, warmup=5):
-        """Transitions learned from, a second."""
+        """Return the number of learned transitions per second."""
         cluster = self.cluster
-        each = cluster.num_steps // self.rows
+        parts_per_worker = cluster.num_steps // self.rows
         transitions = cluster.workers * cluster.envs_per_worker * cluster.num_steps
         overlaps = cluster.overlap or cluster.schedule in ("lag:1", "async")
         learning = transitions / cluster.learner_steps_per_s + cluster.workers * self.handling_s
         sending = cluster.weights_bytes * (cluster.nodes - 1) / cluster.network_bytes_per_s
-        began = 0.0
+        start_s = 0.0
         for iteration in range(iterations + warmup):
             if iteration == warmup:
-                began = self.now
-            self.collect(each, overlaps)
-            self.pass_by(max(learning, sending) if overlaps else learning + sending)
-        return iterations * transitions / (self.now - began)
+                start_s = self.now
+            self.collect(parts_per_worker, overlaps)
+            self.advance(max(learning, sending) if overlaps else learning + sending)
+        return iterations * transitions / (self.now - start_s)
 
 
 def two_speeds(step_s, slow_s, slow_share, seed):
-    """A step that is slow now and then."""
+    """Return a function that draws step times, slow ones with probability `slow_share`."""
     chance = random.Random(seed)
     return lambda: slow_s if chance.random() < slow_share else step_s

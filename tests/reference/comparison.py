@@ -1,4 +1,4 @@
-"""Comparisons of runs written the obvious way, one pair and one resample after another."""
+"""Comparisons of runs in the obvious way, one pair and one resample after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 
 def probability_of_improvement(a, b):
-    """Mean over all pairs of 1 where B's is above, 1/2 where it is equal."""
+    """Return the mean over all pairs of 1 if B's is larger, 1/2 if both are equal, else 0."""
     wins = 0.0
     for x in a:
         for y in b:
@@ -15,15 +15,18 @@ def probability_of_improvement(a, b):
 
 
 def mean_improvement(strata):
-    """Over environments, of which each has A's runs, then B's."""
-    found = [probability_of_improvement(strata[k], strata[k + 1]) for k in range(0, len(strata), 2)]
-    return sum(found) / len(found)
+    """Return the mean over environments. Each has a stratum of A's runs, then one of B's."""
+    improvements = [
+        probability_of_improvement(strata[k], strata[k + 1]) for k in range(0, len(strata), 2)
+    ]
+    return sum(improvements) / len(improvements)
 
 
 def stratified_interval(strata, statistic, *, resamples):
-    """2.5 % and 97.5 % of the statistic, each group of runs redrawn by itself."""
+    """Return the 2.5 % and 97.5 % quantiles of the statistic, resampled within strata."""
     draw = random.Random(1)
-    found = sorted(
-        statistic([[draw.choice(one) for _ in one] for one in strata]) for _ in range(resamples)
+    statistics = sorted(
+        statistic([[draw.choice(stratum) for _ in stratum] for stratum in strata])
+        for _ in range(resamples)
     )
-    return found[round(0.025 * resamples)], found[round(0.975 * resamples)]
+    return statistics[round(0.025 * resamples)], statistics[round(0.975 * resamples)]

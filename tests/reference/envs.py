@@ -12,7 +12,7 @@ from hotloop.types import Episode
 
 
 class Transition(NamedTuple):
-    """What one step did, as plain Python values, so that two can be compared."""
+    """A transition in plain Python values, for comparisons."""
 
     obs: list[float]
     action: int
@@ -25,7 +25,7 @@ class Transition(NamedTuple):
 def reference_rollout(
     env: Any, number: int, choose: Callable[[np.ndarray], np.ndarray], num_transitions: int
 ) -> tuple[list[Transition], list[Episode]]:
-    """Transitions and finished episodes of one single environment."""
+    """Return the transitions and finished episodes of a single environment."""
     transitions: list[Transition] = []
     episodes: list[Episode] = []
     rewards: list[float] = []
@@ -51,7 +51,7 @@ def reference_rollout(
 def vector_rollout(
     envs: VectorEnv, choose: Callable[[np.ndarray], np.ndarray], num_steps: int
 ) -> tuple[list[list[Transition]], list[Episode]]:
-    """The valid transitions of every environment, and the finished episodes of all."""
+    """Return the valid transitions of each environment, and the finished episodes of all."""
     transitions: list[list[Transition]] = [[] for _ in range(envs.num_envs)]
     obs = envs.reset()
     for _ in range(num_steps):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 
-class Networks(nn.Module):
-    """The layers of a network with memory, by its parameters' names."""
+class RecurrentNetworks(nn.Module):
+    """A recurrent network, built from its parameters by name."""
 
     def __init__(self, params, kind):
         super().__init__()
@@ -18,21 +18,23 @@ class Networks(nn.Module):
         self.num_layers = sum(f"policy.{k}.weight" in params for k in range(len(params)))
 
     def step(self, obs, memory):
-        """One environment's head, value and next memory."""
+        """Return one environment's head, value and next hidden state."""
         weight, bias = self.named["memory_weight"], self.named["memory_bias"]
         size = len(weight) - len(obs)
-        of_obs = [obs @ part for part in weight[: len(obs)].split(size, 1)]
-        of_output = [memory[:size] @ part for part in weight[len(obs) :].split(size, 1)]
+        obs_parts = [obs @ part for part in weight[: len(obs)].split(size, 1)]
+        output_parts = [memory[:size] @ part for part in weight[len(obs) :].split(size, 1)]
         biases = bias.split(size)
         if self.kind == "lstm":
-            i, f, o, g = (x + h + b for x, h, b in zip(of_obs, of_output, biases, strict=True))
+            i, f, o, g = (
+                x + h + b for x, h, b in zip(obs_parts, output_parts, biases, strict=True)
+            )
             cell = torch.sigmoid(f) * memory[size:] + torch.sigmoid(i) * torch.tanh(g)
             output = torch.sigmoid(o) * torch.tanh(cell)
             memory = torch.cat([output, cell])
         else:
-            r = torch.sigmoid(of_obs[0] + of_output[0] + biases[0])
-            z = torch.sigmoid(of_obs[1] + of_output[1] + biases[1])
-            n = torch.tanh(of_obs[2] + biases[2] + r * of_output[2])
+            r = torch.sigmoid(obs_parts[0] + output_parts[0] + biases[0])
+            z = torch.sigmoid(obs_parts[1] + output_parts[1] + biases[1])
+            n = torch.tanh(obs_parts[2] + biases[2] + r * output_parts[2])
             output = memory = (1 - z) * n + z * memory
         return self.perceptron("policy", output), self.perceptron("value", output)[0], memory
 
@@ -43,33 +45,33 @@ class Networks(nn.Module):
         return x
 
     def unroll(self, obs, memory, begins):
-        """Heads, (L, S, H), and values, (L, S), of sequences, (L, S, D)."""
+        """Return heads, (L, S, H), and values, (L, S), of sequences, (L, S, D)."""
         heads, values = [], []
         for s in range(obs.shape[1]):
-            remembered = memory[s]
-            own = []
+            state = memory[s]
+            outputs = []
             for t in range(len(obs)):
                 if begins[t, s]:
-                    remembered = torch.zeros_like(remembered)
-                head, value, remembered = self.step(obs[t, s], remembered)
-                own.append((head, value))
-            heads.append(torch.stack([head for head, _ in own]))
-            values.append(torch.stack([value for _, value in own]))
+                    state = torch.zeros_like(state)
+                head, value, state = self.step(obs[t, s], state)
+                outputs.append((head, value))
+            heads.append(torch.stack([head for head, _ in outputs]))
+            values.append(torch.stack([value for _, value in outputs]))
         return torch.stack(heads, 1), torch.stack(values, 1)
 
     def numpy(self):
-        """Parameters by their names."""
+        """Return the parameters by name."""
         return {name.replace("_", "."): x.detach().numpy() for name, x in self.named.items()}
 
 
 def learn(networks, optimizer, batch, orders, config):
-    """All epochs of PPO on sequences, (L, S, …)."""
+    """Run all epochs of PPO on sequences, (L, S, …)."""
     size = batch["obs"].shape[1] // config.num_minibatches
     for order in orders:
         for start in range(0, len(order), size):
-            some = order[start : start + size]
-            rows = {name: x[:, some] for name, x in batch.items() if name != "memory"}
-            heads, value = networks.unroll(rows["obs"], batch["memory"][some], rows["begins"])
+            indices = order[start : start + size]
+            rows = {name: x[:, indices] for name, x in batch.items() if name != "memory"}
+            heads, value = networks.unroll(rows["obs"], batch["memory"][indices], rows["begins"])
             distribution = torch.distributions.Categorical(logits=heads)
             ratio = (distribution.log_prob(rows["action"]) - rows["log_prob"]).exp()
             advantages, weight = rows["advantages"], rows["weight"]

@@ -1,6 +1,6 @@
-"""SAC's, TD3's and DQN's updates the usual way: a module a network, torch's Adam, `.backward()`.
+"""SAC's, TD3's and DQN's updates with torch modules, torch's Adam and `.backward()`.
 
-All of it in float64, so that what differs from it is ours.
+Everything is in float64, so that differences come from hotloop.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from hotloop.envs.spaces import ActionSpec
-from hotloop.training import Batch
+from hotloop.training import ReplayBatch
 
 
 def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *, weighed=False):
-    """A batch of no particular environment: a third of its transitions end an episode."""
+    """Return a batch of random transitions, of which a third end an episode."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -27,16 +27,16 @@ def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *
     else:
         low, high = torch.tensor(action_spec.low), torch.tensor(action_spec.high)
         action = low + (high - low) * uniform
-    ended = torch.rand(size, generator=generator) < 1 / 3
+    is_end = torch.rand(size, generator=generator) < 1 / 3
     importance = torch.ones(size)
     if weighed:
         importance = 0.1 + 0.9 * torch.rand(size, generator=generator)
-    batch = Batch(
+    batch = ReplayBatch(
         obs=normal(size, obs_size),
         action=action,
         reward=3 * normal(size),
         next_obs=normal(size, obs_size),
-        discount=torch.where(ended, 0.0, 0.98),
+        discount=torch.where(is_end, 0.0, 0.98),
         importance=importance,
     )
     if weighed:
@@ -48,7 +48,7 @@ def random_batch(obs_size: int, action_spec: ActionSpec, size: int, seed: int, *
 
 
 def linear(weight, bias):
-    """A layer with these parameters; our weights are (inputs, outputs)."""
+    """Return a layer with these parameters; hotloop's weights are (inputs, outputs)."""
     layer = nn.Linear(*weight.shape, dtype=torch.float64)
     layer.weight.data.copy_(torch.as_tensor(weight).T)
     layer.bias.data.copy_(torch.as_tensor(bias).reshape(-1))
@@ -56,13 +56,13 @@ def linear(weight, bias):
 
 
 def layer_names(params):
-    """The policy's layers, in order."""
+    """Return the names of the policy's layers, in order."""
     names = (name.rpartition(".") for name in params)
     return [layer for layer, _, kind in names if kind == "weight" and layer.startswith("policy")]
 
 
 def actor_module(config, params):
-    """The perceptron of an actor."""
+    """Return the perceptron of an actor."""
     activation = nn.Tanh if config.activation == "tanh" else nn.ReLU
     layers = []
     for name in layer_names(params):
@@ -71,8 +71,8 @@ def actor_module(config, params):
 
 
 def critic_modules(config, params):
-    """One perceptron for each of two critics."""
-    found, hidden_sizes = [], config.hidden_sizes
+    """Return one perceptron for each of two critics."""
+    modules, hidden_sizes = [], config.hidden_sizes
     for k in range(2):
         layers, depth = [], len(hidden_sizes)
         for j in range(depth + 1):
@@ -91,8 +91,8 @@ def critic_modules(config, params):
                 norm.bias.data.copy_(torch.as_tensor(params[f"critic.{j}.shift"])[k, 0])
                 layers.append(norm)
             layers.append(nn.ReLU())
-        found.append(nn.Sequential(*layers))
-    return nn.ModuleList(found)
+        modules.append(nn.Sequential(*layers))
+    return nn.ModuleList(modules)
 
 
 class DuelingModule(nn.Module):
@@ -124,26 +124,28 @@ class DuelingModule(nn.Module):
 
 
 def centre_and_half(spec):
-    """Actions are the one plus the other times what is learned in [−1, 1]."""
+    """Return the centre and the half width of actions, which are learned in [−1, 1]."""
     low, high = torch.tensor(spec.low).double(), torch.tensor(spec.high).double()
     return (low + high) / 2, (high - low) / 2
 
 
 def follow(target, module, tau):
-    """θ' ← (1 − τ) θ' + τ θ."""
+    """Update the target: θ' ← (1 − τ) θ' + τ θ."""
     with torch.no_grad():
-        for theirs, ours in zip(target.parameters(), module.parameters(), strict=True):
-            theirs.copy_((1 - tau) * theirs + tau * ours)
+        for target_param, param in zip(target.parameters(), module.parameters(), strict=True):
+            target_param.copy_((1 - tau) * target_param + tau * param)
 
 
 def mean(values, weight):
-    """E[w x] of weights that are 1 on average, or E[x]."""
+    """Return E[w x] for weights of mean 1, or E[x]."""
     return values.mean() if weight is None else (weight * values).mean()
 
 
-def doubles(batch):
-    """A batch in float64; whole numbers stay what they are."""
-    return Batch(*[x.double() if x is not None and x.is_floating_point() else x for x in batch])
+def to_float64(batch):
+    """Return the batch in float64; integers stay unchanged."""
+    return ReplayBatch(
+        *[x.double() if x is not None and x.is_floating_point() else x for x in batch]
+    )
 
 
 # --- updates -------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class TwinCritics:
         self.targets = copy.deepcopy(self.modules)
         self.optimizer = torch.optim.Adam(self.modules.parameters(), lr=learning_rate)
 
-    def least(self, modules, obs, action):
+    def minimum(self, modules, obs, action):
         first, second = (module(torch.cat([obs, action], 1))[:, 0] for module in modules)
         return torch.min(first, second)
 
@@ -209,11 +211,11 @@ class SAC:
         return torch.tanh(before), log_prob.sum(1)
 
     def update(self, batch, draw_noise):
-        config, batch, policy_metrics = self.config, doubles(batch), []
+        config, batch, policy_metrics = self.config, to_float64(batch), []
         self.count += 1
         with torch.no_grad():
             action, log_prob = self.draw(batch.next_obs, draw_noise())
-            value = self.critics.least(self.critics.targets, batch.next_obs, action)
+            value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
             target = batch.reward + config.gamma * batch.discount * (value - self.alpha * log_prob)
         unit = (batch.action - self.centre) / self.half
         metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
@@ -226,7 +228,7 @@ class SAC:
     def update_policy(self, batch, noise):
         alpha = self.alpha
         action, log_prob = self.draw(batch.obs, noise)
-        value = self.critics.least(self.critics.modules, batch.obs, action)
+        value = self.critics.minimum(self.critics.modules, batch.obs, action)
         loss = mean(alpha * log_prob - value, batch.weight)
         self.policy_optimizer.zero_grad()
         loss.backward()
@@ -256,11 +258,11 @@ class TD3:
         self.critics = TwinCritics(config, values, config.learning_rate)
         self.centre, self.half = centre_and_half(action_spec)
         self.count = 0
-        self.num_clipped = 0  # numbers of noise that the bound changed
-        self.num_beyond = 0  # numbers of actions that the bounds changed
+        self.num_clipped = 0  # noise values that were clipped
+        self.num_beyond = 0  # action values that were clipped
 
     def update(self, batch, draw_noise):
-        config, batch = self.config, doubles(batch)
+        config, batch = self.config, to_float64(batch)
         self.count += 1
         with torch.no_grad():
             noise = config.policy_noise * draw_noise()
@@ -269,7 +271,7 @@ class TD3:
             action = torch.tanh(self.policy_target(batch.next_obs)) + clipped
             self.num_beyond += int((action.abs() > 1).sum())
             action = action.clamp(-1, 1)
-            value = self.critics.least(self.critics.targets, batch.next_obs, action)
+            value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
             target = batch.reward + config.gamma * batch.discount * value
         unit = (batch.action - self.centre) / self.half
         metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
@@ -299,7 +301,7 @@ class DQN:
         self.num_linear = 0  # errors beyond Huber's δ
 
     def update(self, batch):
-        config, batch = self.config, doubles(batch)
+        config, batch = self.config, to_float64(batch)
         rows = torch.arange(len(batch.reward))
         with torch.no_grad():
             next_values = self.target(batch.next_obs)
@@ -307,13 +309,13 @@ class DQN:
             target = batch.reward + config.gamma * batch.discount * next_values[rows, best]
         value = self.network(batch.obs)[rows, batch.action]
         error = value - target
-        each = error**2
+        losses = error**2
         if config.huber is not None:
             is_linear = error.abs() > config.huber
             self.num_linear += int(is_linear.sum())
             linear_part = config.huber * (error.abs() - config.huber / 2)
-            each = torch.where(is_linear, linear_part, error**2 / 2)
-        loss = (batch.importance * each).mean()
+            losses = torch.where(is_linear, linear_part, error**2 / 2)
+        loss = (batch.importance * losses).mean()
         self.optimizer.zero_grad()
         loss.backward()
         bound = float("inf") if config.max_grad_norm is None else config.max_grad_norm
@@ -333,19 +335,19 @@ class DQN:
 
 
 def means(rows):
-    """The means of metrics by name, over all updates."""
+    """Return the means of metrics by name, over all updates."""
     assert all(row.keys() == rows[0].keys() for row in rows)
     return {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
 
 
-def assert_same_parameters(ours, theirs):
-    """Two modules, one made from our parameters, after 20 updates of some 1e-3 a number each.
+def assert_same_parameters(actual, expected):
+    """Compare two modules after 20 updates, each of about 1e-3 per number.
 
-    Where a gradient is but rounding, Adam makes a whole step of its sign: a few may be further off.
+    If a gradient is only rounding, Adam makes a full step of its sign, so a few may differ more.
     """
-    ours, theirs = ours.state_dict(), theirs.state_dict()
-    assert ours.keys() == theirs.keys()
-    for name, tensor in theirs.items():
-        difference = (ours[name] - tensor).abs()
+    actual, expected = actual.state_dict(), expected.state_dict()
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        difference = (actual[name] - tensor).abs()
         assert difference.mean() < 1e-4, (name, difference.mean())
         assert difference.max() < 2e-3, (name, difference.max())

@@ -1,4 +1,4 @@
-"""Philox 4×32-10 in Python's own integers, as the paper writes it."""
+"""Philox 4×32-10 in Python integers, as in the paper."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MASK = 0xFFFFFFFF
 
 
 def philox_4x32(counter, key):
-    """Four words from four words and two."""
+    """Return four words from four of a counter and two of a key."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""PPO's update written the usual way: modules, a torch optimizer, one minibatch after another."""
+"""PPO's update with torch modules and a torch optimizer, one minibatch after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-class Networks(nn.Module):
+class ActorCriticNetworks(nn.Module):
     """Two perceptrons with the parameters of an actor and critic."""
 
     def __init__(self, params):
@@ -36,7 +36,7 @@ class Networks(nn.Module):
         return torch.distributions.Categorical(logits=head)
 
     def numpy(self):
-        """Parameters by the names of an actor and critic."""
+        """Return the parameters by the names of an actor and critic."""
         named = {}
         for name, net in (("policy", self.policy), ("value", self.value)):
             linears = [layer for layer in net if isinstance(layer, nn.Linear)]
@@ -49,7 +49,7 @@ class Networks(nn.Module):
 
 
 def learn(networks, optimizer, batch, orders, config):
-    """All epochs on one fragment; gives how many minibatches were stepped on."""
+    """Run all epochs on one fragment; return the number of optimizer steps."""
     steps = 0
     for order in orders:
         for start in range(0, config.batch_size, config.minibatch_size):

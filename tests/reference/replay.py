@@ -16,7 +16,7 @@ Fields = dict[str, np.ndarray]
 
 @dataclass
 class Step:
-    """One transition as it came in, and what it was said to weigh (None: nothing was said)."""
+    """A transition as it was added, with its weight (None: no weight was passed)."""
 
     fields: Fields
     weight: float | None
@@ -30,29 +30,29 @@ class Step:
         return bool(self.fields["terminated"])
 
     @property
-    def ended(self) -> bool:
+    def is_end(self) -> bool:
         return self.terminated or bool(self.fields.get("truncated", False))
 
 
 @dataclass
 class Entry:
-    """What can be drawn."""
+    """An entry that can be sampled."""
 
     fields: Fields
     weight: float
 
 
 class Replay:
-    """Number → entry; the oldest is deleted when there are more than `capacity`.
+    """Entries by number. The oldest is deleted beyond `capacity`.
 
     Args:
-        capacity: entries.
-        sampler: whose weights the entries have.
-        num_envs: environments, each with its own window and its own running episode.
-        n_step: steps a window.
+        capacity: number of entries.
+        sampler: sampler that defines the weights.
+        num_envs: number of environments, each with a window and a running episode.
+        n_step: steps per window.
         gamma: γ.
-        weight_from: which return an entry weighs, if any.
-        running_weight: what it weighs until its episode has ended.
+        weight_from: return that sets the weight of an entry, if any.
+        running_weight: weight of an entry until its episode has ended.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Replay:
         self.stale_updates = 0
         self.windows: list[list[Step]] = [[] for _ in range(num_envs)]
         self.episodes: list[list[tuple[int, float]]] = [[] for _ in range(num_envs)]
-        self.ended: list[list[int]] = []  # numbers of each episode that is over
+        self.finished_episodes: list[list[int]] = []  # entry numbers
 
     # Writing.
 
@@ -93,11 +93,11 @@ class Replay:
         weights: Sequence[float] | None = None,
         valid: Sequence[bool] | None = None,
     ) -> None:
-        usual = self.usual_weight()
+        default_weight = self.default_weight()
         for row, fields in enumerate(steps):
             env = row % self.num_envs if envs is None else envs[row]
             if valid is not None and not valid[row]:
-                if isinstance(self.sampler, Sequences):  # what is left out ends them
+                if isinstance(self.sampler, Sequences):  # an invalid row ends them
                     self.cut(env)
                 continue
             step = Step(
@@ -106,17 +106,17 @@ class Replay:
             )
             window = self.windows[env]
             window.append(step)
-            if "terminated" in fields and step.ended:
+            if "terminated" in fields and step.is_end:
                 while window:
-                    self._complete(env, usual)
+                    self._complete(env, default_weight)
             elif len(window) == self.n_step:
-                self._complete(env, usual)
+                self._complete(env, default_weight)
 
     def cut(self, env: int | None = None) -> None:
-        usual = self.usual_weight()
+        default_weight = self.default_weight()
         for number in range(self.num_envs) if env is None else [env]:
             while self.windows[number]:
-                self._complete(number, usual)
+                self._complete(number, default_weight)
             self._end_episode(number)
 
     def update_weights(self, numbers: Sequence[int], weights: Sequence[float]) -> int:
@@ -129,7 +129,7 @@ class Replay:
                 self.stale_updates += 1
         return applied
 
-    def _complete(self, env: int, usual: float) -> None:
+    def _complete(self, env: int, default_weight: float) -> None:
         """Turn the first step of an environment's window into an entry."""
         window = self.windows[env]
         first, last = window[0], window[-1]
@@ -147,8 +147,8 @@ class Replay:
         window.pop(0)
         number = self.num_added
         self.num_added += 1
-        weight = usual if first.weight is None else first.weight
-        self.entries[number] = Entry(fields, self._held(weight))
+        weight = default_weight if first.weight is None else first.weight
+        self.entries[number] = Entry(fields, self._clamp(weight))
         self.entries.pop(number - self.capacity, None)
         if "terminated" not in first.fields:
             return
@@ -156,11 +156,11 @@ class Replay:
         episode.append((number, first.reward))
         if self.weight_from == "return_so_far":
             self._weigh(number, sum(reward for _, reward in episode))
-        if first.ended:
+        if first.is_end:
             self._end_episode(env)
 
     def _end_episode(self, env: int) -> None:
-        """Weigh what is still there of an episode by its rewards, of which none is forgotten."""
+        """Set the weights of an episode's remaining entries from all of its rewards."""
         episode = self.episodes[env]
         if self.weight_from == "episode_return":
             for number, _ in episode:
@@ -170,19 +170,19 @@ class Replay:
             for number, reward in reversed(episode):
                 to_go = reward + self.gamma * to_go
                 self._weigh(number, to_go)
-        self.ended.append([number for number, _ in episode])
+        self.finished_episodes.append([number for number, _ in episode])
         self.episodes[env] = []
 
     # Weights.
 
-    def weight_of(self, given: float) -> float:
-        """What an entry weighs that a user gave this weight, or this priority."""
+    def weight_of(self, value: float) -> float:
+        """Return the weight of an entry for a passed weight or priority."""
         if isinstance(self.sampler, Prioritized):
-            return (float(given) + self.sampler.epsilon) ** self.sampler.alpha
-        return self._held(float(given))
+            return (float(value) + self.sampler.epsilon) ** self.sampler.alpha
+        return self._clamp(float(value))
 
-    def usual_weight(self) -> float:
-        """What an entry weighs of which nothing is said, as the buffer stands."""
+    def default_weight(self) -> float:
+        """Return the current weight of a new entry without a passed weight."""
         weights = [entry.weight for entry in self.entries.values()]
         if isinstance(self.sampler, (Prioritized, RankBased)):
             return max(weights, default=1.0)
@@ -192,40 +192,42 @@ class Replay:
             return math.fsum(weights) / len(weights) if weights else 0.0
         return float(self.running_weight)
 
-    def _held(self, weight: float) -> float:
+    def _clamp(self, weight: float) -> float:
         if isinstance(self.sampler, Proportional) and self.sampler.shift != "min":
             return max(weight, -float(self.sampler.shift))
         return weight
 
     def _weigh(self, number: int, weight: float) -> None:
         if number in self.entries:
-            self.entries[number].weight = self._held(weight)
+            self.entries[number].weight = self._clamp(weight)
 
     # Reading.
 
     @property
     def numbers(self) -> list[int]:
-        """Of the live entries, the oldest first."""
+        """The numbers of the live entries, oldest first."""
         return sorted(self.entries)
 
     def sequence(self, first: int) -> tuple[list[int], list[bool]]:
-        """The numbers and the mask of the sequence to learn from `first` on."""
+        """Return the numbers and the mask of the sequence to learn from `first` on."""
         assert isinstance(self.sampler, Sequences)
         running = [[number for number, _ in episode] for episode in self.episodes]
-        episode = next(one for one in [*self.ended, *running] if first in one)
-        place = episode.index(first)
-        before = episode[max(place - self.sampler.burn_in, 0) : place]
+        episode = next(
+            candidate for candidate in [*self.finished_episodes, *running] if first in candidate
+        )
+        position = episode.index(first)
+        before = episode[max(position - self.sampler.burn_in, 0) : position]
         before = [number for number in before if number in self.entries]
-        learned = episode[place : place + self.sampler.length]
-        rest = self.sampler.burn_in + self.sampler.length - len(before) - len(learned)
-        numbers = before + learned + learned[-1:] * rest
-        return numbers, [False] * len(before) + [True] * len(learned) + [False] * rest
+        learned = episode[position : position + self.sampler.length]
+        num_padding = self.sampler.burn_in + self.sampler.length - len(before) - len(learned)
+        numbers = before + learned + learned[-1:] * num_padding
+        return numbers, [False] * len(before) + [True] * len(learned) + [False] * num_padding
 
     def law(self, weights: Mapping[int, float] | None = None) -> dict[int, float]:
-        """The probability of each live entry in one draw.
+        """Return the probability of each live entry in one draw.
 
         Args:
-            weights: by number, in place of the entries' own.
+            weights: weights by number, instead of those of the entries.
         """
         if weights is None:
             weights = {number: self.entries[number].weight for number in self.numbers}
@@ -246,12 +248,12 @@ class Replay:
 
 
 def uniform(count: int) -> list[float]:
-    """1/n."""
+    """Return 1/n."""
     return [1.0 / count] * count
 
 
 def proportional(weights: Sequence[float], shift: float | str = "min") -> list[float]:
-    """(B_i + c) / Σ_j (B_j + c); 1/n where that is 0/0."""
+    """Return (B_i + c) / Σ_j (B_j + c), or 1/n if that is 0/0."""
     c = max(-min(weights), 0.0) if shift == "min" else float(shift)
     shifted = [max(weight + c, 0.0) for weight in weights]
     total = math.fsum(shifted)
@@ -261,28 +263,28 @@ def proportional(weights: Sequence[float], shift: float | str = "min") -> list[f
 
 
 def prioritized(priorities: Sequence[float], *, alpha: float, epsilon: float) -> list[float]:
-    """(p_i + ε)^α / Σ_j (p_j + ε)^α."""
+    """Return (p_i + ε)^α / Σ_j (p_j + ε)^α."""
     return proportional([(priority + epsilon) ** alpha for priority in priorities], 0.0)
 
 
 def ranks(priorities: Sequence[float], slots: Sequence[int]) -> list[int]:
-    """1 for the greatest priority; of equal ones the lower slot comes first."""
+    """Return the ranks: 1 for the greatest priority, and lower slots first among equals."""
     order = sorted(range(len(priorities)), key=lambda i: (-priorities[i], slots[i]))
-    found = [0] * len(order)
+    result = [0] * len(order)
     for place, i in enumerate(order):
-        found[i] = place + 1
-    return found
+        result[i] = place + 1
+    return result
 
 
 def rank_based(priorities: Sequence[float], slots: Sequence[int], alpha: float) -> list[float]:
-    """rank(i)^−α / Σ_r r^−α."""
+    """Return rank(i)^−α / Σ_r r^−α."""
     return proportional([rank**-alpha for rank in ranks(priorities, slots)], 0.0)
 
 
 def importance(
-    drawn: Sequence[float], law: Sequence[float], *, beta: float, normalize: str
+    sampled: Sequence[float], law: Sequence[float], *, beta: float, normalize: str
 ) -> list[float]:
-    """(N P)^−β over its greatest value, over the buffer's entries or over the batch's.
+    """Return (N P)^−β over its greatest value among the entries of the buffer or the batch.
 
     Args:
         drawn: P of the batch's entries.
@@ -290,7 +292,7 @@ def importance(
         beta: β.
         normalize: "buffer" or "batch".
     """
-    raw = [(len(law) * share) ** -beta for share in drawn]
-    over = law if normalize == "buffer" else drawn
-    greatest = max((len(law) * share) ** -beta for share in over)
+    raw = [(len(law) * share) ** -beta for share in sampled]
+    normalizers = law if normalize == "buffer" else sampled
+    greatest = max((len(law) * share) ** -beta for share in normalizers)
     return [value / greatest for value in raw]

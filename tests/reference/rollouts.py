@@ -1,4 +1,4 @@
-"""Slow, obvious twins of what rollouts count with."""
+"""The slow, obvious twins of the arithmetic of rollouts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import numpy as np
 
 
 def fair_shares(available, total):
-    """Hand out one row after another, each to who has the fewest and has rows left."""
+    """Assign rows one by one, each to the one with the fewest that has rows left."""
     shares = [0] * len(available)
     for _ in range(total):
-        able = [i for i, have in enumerate(available) if shares[i] < have]
-        i = min(able, key=lambda i: shares[i])
+        candidates = [i for i, count in enumerate(available) if shares[i] < count]
+        i = min(candidates, key=lambda i: shares[i])
         shares[i] += 1
     return shares
 
 
 def environment_weights(num_steps, num_envs):
-    """The weight of each transition: one over how many steps its environment has, so that every
-    environment weighs the same; then scaled to mean 1.
+    """Return the weight of each transition, 1 over the number of steps of its environment, scaled
+    to mean 1. All environments weigh the same.
 
     Args:
-        num_steps: of each fragment.
-        num_envs: likewise.
+        num_steps: steps of each fragment.
+        num_envs: environments of each fragment.
     """
     weights = []
     for steps, envs in zip(num_steps, num_envs, strict=True):

@@ -1,4 +1,4 @@
-"""The slow, obvious twin of a recorder: dicts and lists, everything kept."""
+"""The slow, obvious twin of a recorder, with dicts and lists that store everything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Path = tuple[str, ...]
 
 @dataclass
 class DictRecorder:
-    """Told of each span's beginning and end, it keeps every duration by path."""
+    """A recorder that stores every duration by path."""
 
     durations: dict[Path, list[int]] = field(default_factory=lambda: defaultdict(list))
     stack: list[tuple[str, int]] = field(default_factory=list)

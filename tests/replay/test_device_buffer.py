@@ -1,4 +1,4 @@
-"""The replay on a device: the host's transitions under the host's numbers, in tensors."""
+"""The replay on a device stores the same transitions as the host's, in tensors."""
 
 import itertools
 import subprocess
@@ -18,11 +18,11 @@ from hotloop.replay import (
     Uniform,
 )
 from hotloop.replay.device_buffer import DeviceReplay
-from hotloop.replay.storage import device, device_frames, device_room
+from hotloop.replay.storage import device_memory, device_store, frame_ring
 from tests.reference.replay import Replay as Reference
 
 NAMES = ("obs", "action", "reward", "next_obs")
-MAKES = {
+LAYOUTS = {
     "numbers": (((3,), np.float32), ((2,), np.float32), ()),
     "categories": (((3,), np.float32), ((), np.int64), ()),
     "bytes": (((5,), np.uint8), ((), np.int64), ()),
@@ -32,7 +32,7 @@ MAKES = {
 
 
 def fields_of(make):
-    obs, action, _ = MAKES[make]
+    obs, action, _ = LAYOUTS[make]
     flag = ((), np.bool_)
     return {
         "obs": obs,
@@ -44,15 +44,15 @@ def fields_of(make):
     }
 
 
-class World:
-    """Steps of N environments whose episodes have random lengths, time-major and flat."""
+class Episodes:
+    """Steps of N environments with random episode lengths, time-major and flat."""
 
     def __init__(self, make, num_envs, seed, end=0.2):
-        self.fields, self.stacks = fields_of(make), MAKES[make][2]
+        self.fields, self.stacks = fields_of(make), LAYOUTS[make][2]
         self.rng, self.num_envs, self.end = np.random.default_rng(seed), num_envs, end
         self.obs = [self._first() for _ in range(num_envs)]
 
-    def _some(self, shape, dtype):
+    def _random(self, shape, dtype):
         if np.dtype(dtype).kind == "f":
             return self.rng.normal(size=shape).astype(dtype)
         return self.rng.integers(0, 200, shape).astype(dtype)
@@ -60,21 +60,21 @@ class World:
     def _first(self):
         shape, dtype = self.fields["obs"]
         if self.stacks:
-            return np.repeat(self._some((1, *shape[1:]), dtype), shape[0], 0)
-        return self._some(shape, dtype)
+            return np.repeat(self._random((1, *shape[1:]), dtype), shape[0], 0)
+        return self._random(shape, dtype)
 
-    def _after(self, obs):
+    def _successor(self, obs):
         shape, dtype = self.fields["obs"]
         if self.stacks:
-            return np.concatenate([obs[1:], self._some((1, *shape[1:]), dtype)])
-        return self._some(shape, dtype)
+            return np.concatenate([obs[1:], self._random((1, *shape[1:]), dtype)])
+        return self._random(shape, dtype)
 
     def steps(self, count):
         rows = []
         for _, env in itertools.product(range(count), range(self.num_envs)):
-            obs, next_obs = self.obs[env], self._after(self.obs[env])
+            obs, next_obs = self.obs[env], self._successor(self.obs[env])
             terminated, truncated = self.rng.random(2) < self.end / 2
-            action = self._some(*self.fields["action"])
+            action = self._random(*self.fields["action"])
             reward = np.float32(self.rng.normal())
             rows.append((obs, action, reward, next_obs, terminated, truncated))
             self.obs[env] = self._first() if terminated or truncated else next_obs
@@ -85,35 +85,35 @@ class World:
         }
 
 
-class Device(DeviceReplay):
-    """With the methods of a buffer on the host."""
+class HostLikeReplay(DeviceReplay):
+    """A device replay with the methods of a host buffer."""
 
     def extend(self, *, env=None, valid=None, **steps):
         count, num_envs = len(steps["reward"]), len(self.windows.waiting)
         envs = np.arange(count) % num_envs if env is None else np.asarray(env)
-        kept = np.flatnonzero(np.ones(count) if valid is None else valid)
-        if len(kept):
-            self.add_steps({name: x[kept] for name, x in steps.items()}, envs[kept])
+        rows = np.flatnonzero(np.ones(count) if valid is None else valid)
+        if len(rows):
+            self.add_steps({name: x[rows] for name, x in steps.items()}, envs[rows])
 
     def draw(self, count):
-        """Return the numbers of the transitions of some batches, (count, B)."""
+        """Return the numbers of the transitions of `count` batches, (count, B)."""
         on_host = self.prepare(count)
         self.send()
-        device.store_new(self.stored)
-        number = device.numbers_drawn(self.stored, count).clone()
+        device_store.store_new(self.stored)
+        number = device_store.draw_numbers(self.stored, count).clone()
         if on_host is not None:
             np.testing.assert_array_equal(number.cpu().numpy(), on_host)
         return number
 
 
 def pair(make, capacity=50, sizes=None, **options):
-    """A buffer on the host and one on a device."""
-    stacks = MAKES[make][2]
+    """Return a host buffer and a device replay."""
+    stacks = LAYOUTS[make][2]
     host = ReplayBuffer(
         capacity, fields_of(make), share_next_obs=True, frame_stacks=stacks, **options
     )
     options = {"batch_size": 8, **(sizes or {}), **options}
-    return host, Device(capacity, fields_of(make), frame_stacks=stacks, **options)
+    return host, HostLikeReplay(capacity, fields_of(make), frame_stacks=stacks, **options)
 
 
 def live(host):
@@ -121,9 +121,9 @@ def live(host):
 
 
 def rows_on(replay, number):
-    """Transitions by the way that a launch takes."""
-    chosen = torch.from_numpy(np.asarray(number))
-    return {name: tensor.numpy() for name, tensor in replay.gather(chosen).items()}
+    """Return transitions by the device's gather."""
+    index = torch.from_numpy(np.asarray(number))
+    return {name: tensor.numpy() for name, tensor in replay.gather(index).items()}
 
 
 def assert_same(host, replay):
@@ -131,24 +131,24 @@ def assert_same(host, replay):
     number = live(host)
     if not len(number):
         return
-    batch, rows, all_of_it = host.get(number), rows_on(replay, number), replay.get(number)
+    batch, rows, fields = host.get(number), rows_on(replay, number), replay.get(number)
     for name in NAMES:
         np.testing.assert_array_equal(rows[name], batch[name], name)
         assert rows[name].dtype == batch[name].dtype
     for name in ("terminated", "truncated"):
-        np.testing.assert_array_equal(all_of_it[name], batch[name], name)
-    want = batch.discount if "discount" in batch.keys() else 1 - batch.terminated.astype("f")  # noqa: SIM118
-    np.testing.assert_array_equal(rows["discount"], want)
+        np.testing.assert_array_equal(fields[name], batch[name], name)
+    expected = batch.discount if "discount" in batch.keys() else 1 - batch.terminated.astype("f")  # noqa: SIM118
+    np.testing.assert_array_equal(rows["discount"], expected)
 
 
 @pytest.mark.parametrize("max_new", [1, 5, 64])
-@pytest.mark.parametrize("make", list(MAKES))
+@pytest.mark.parametrize("make", list(LAYOUTS))
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (3, 1), (1, 3), (2, 4)])
-def test_the_host_s_transitions(make, num_envs, n_step, max_new):
-    """However many of them the inbox has room for."""
+def test_transitions_match_the_hosts(make, num_envs, n_step, max_new):
+    """The size of the inbox does not matter."""
     options = {"num_envs": num_envs, "n_step": n_step, "gamma": 0.9, "seed": 0}
     host, replay = pair(make, sizes={"max_new": max_new}, **options)
-    world, rng = World(make, num_envs, seed=num_envs + n_step), np.random.default_rng(0)
+    world, rng = Episodes(make, num_envs, seed=num_envs + n_step), np.random.default_rng(0)
     for count in (1, 2, 7, 1, 30, 3, 20):
         steps = world.steps(count)
         host.extend(**steps)
@@ -161,26 +161,26 @@ def test_the_host_s_transitions(make, num_envs, n_step, max_new):
             assert_same(host, replay)
 
 
-def test_windows_are_those_of_the_twin():
-    """Against dictionaries of copies, with environments in any order and rows that are left out."""
+def test_windows_match_the_reference():
+    """Environments come in any order, and some rows are left out."""
     fields, rng = fields_of("numbers"), np.random.default_rng(1)
-    replay = Device(20, fields, num_envs=3, n_step=3, gamma=0.5)
+    replay = HostLikeReplay(20, fields, num_envs=3, n_step=3, gamma=0.5)
     twin = Reference(20, Uniform(), num_envs=3, n_step=3, gamma=0.5)
-    world = World("numbers", 3, seed=2)
+    world = Episodes("numbers", 3, seed=2)
     for _ in range(12):
         steps = world.steps(2)
         env, valid = rng.integers(0, 3, 6), rng.random(6) < 0.8
         replay.extend(**steps, env=env, valid=valid)
-        each = [{name: array[row] for name, array in steps.items()} for row in range(6)]
-        twin.extend(each, envs=env.tolist(), valid=valid.tolist())
+        rows_to_add = [{name: array[row] for name, array in steps.items()} for row in range(6)]
+        twin.extend(rows_to_add, envs=env.tolist(), valid=valid.tolist())
         numbers = np.array(sorted(twin.entries), np.int64)
         assert (len(replay), replay.num_added) == (len(numbers), twin.num_added)
         if not len(numbers):
             continue
         rows = rows_on(replay, numbers)
         for name in (*NAMES, "discount"):
-            want = [twin.entries[number].fields[name] for number in numbers]
-            np.testing.assert_array_equal(rows[name], want, name)
+            expected = [twin.entries[number].fields[name] for number in numbers]
+            np.testing.assert_array_equal(rows[name], expected, name)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -202,10 +202,10 @@ SAMPLERS = {
 @pytest.mark.parametrize("count", [0, 3, 9, 40])
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 1), (2, 3)])
 @pytest.mark.parametrize("make", ["numbers", "stacks", "images"])
-def test_files_go_both_ways(tmp_path, make, num_envs, n_step, count):
+def test_host_and_device_load_each_others_files(tmp_path, make, num_envs, n_step, count):
     options = {"num_envs": num_envs, "n_step": n_step, "seed": 3}
     host, replay = pair(make, **options)
-    world = World(make, num_envs, seed=count)
+    world = Episodes(make, num_envs, seed=count)
     for step in range(2 if count else 0):
         steps = world.steps(count)
         host.extend(**steps)
@@ -221,84 +221,88 @@ def test_files_go_both_ways(tmp_path, make, num_envs, n_step, count):
     again = pair(make, **options)[1]
     again.restore(tmp_path / "from_device")
     for _ in range(8):
-        for one in (other, again, replay):
-            assert_same(host, one)
+        for buffer in (other, again, replay):
+            assert_same(host, buffer)
         assert_same(other_host, replay)
         steps = world.steps(4)
-        for one in (host, other_host, replay, other, again):
-            one.extend(**steps)
-    if len(host) >= 8:  # draws of the host go on where the file says
+        for buffer in (host, other_host, replay, other, again):
+            buffer.extend(**steps)
+    if len(host) >= 8:  # draws of the host continue from the file
         np.testing.assert_array_equal(other_host.sample(8).index, host.sample(8).index)
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("name", [name for name in SAMPLERS if name != "uniform"])
-def test_weights_go_both_ways(tmp_path, name, n_step):
+def test_host_and_device_load_each_others_weights(tmp_path, name, n_step):
     host, replay = pair("numbers", num_envs=2, n_step=n_step, seed=3, **SAMPLERS[name])
-    world = World("numbers", 2, seed=1)
-    changes = "priorities" if host.sampler.has_importance else None
+    world = Episodes("numbers", 2, seed=1)
+    has_priorities = "priorities" if host.sampler.has_importance else None
 
     def step(*buffers):
         steps, priorities = world.steps(9), world.rng.random(8)
-        for one in buffers:
-            one.extend(**steps)
-        for one in buffers:
-            drawn = one.sample(8).index if isinstance(one, ReplayBuffer) else one.draw(1).numpy()
-            if changes and isinstance(one, ReplayBuffer):
-                one.update_weights(drawn, priorities)
-            elif changes:
-                one.update_weights(drawn, torch.from_numpy(priorities))
-                one.settle()
-            found.append(drawn.reshape(-1).copy())
-        for other in found[1:]:
-            np.testing.assert_array_equal(other, found[0])
-        found.clear()
+        for buffer in buffers:
+            buffer.extend(**steps)
+        for buffer in buffers:
+            index = (
+                buffer.sample(8).index
+                if isinstance(buffer, ReplayBuffer)
+                else buffer.draw(1).numpy()
+            )
+            if has_priorities and isinstance(buffer, ReplayBuffer):
+                buffer.update_weights(index, priorities)
+            elif has_priorities:
+                buffer.update_weights(index, torch.from_numpy(priorities))
+                buffer.settle()
+            indices.append(index.reshape(-1).copy())
+        for other_index in indices[1:]:
+            np.testing.assert_array_equal(other_index, indices[0])
+        indices.clear()
 
-    found = []
+    indices = []
     for _ in range(9):
         step(host, replay)
     replay.save(tmp_path / "from_device")
     host.save(tmp_path / "from_host")
-    other_host, other = pair("numbers", num_envs=2, n_step=n_step, seed=4, **SAMPLERS[name])
+    other_host, other_index = pair("numbers", num_envs=2, n_step=n_step, seed=4, **SAMPLERS[name])
     other_host.restore(tmp_path / "from_device")
-    other.restore(tmp_path / "from_host")
+    other_index.restore(tmp_path / "from_host")
     for _ in range(9):
-        step(host, replay, other_host, other)
-        assert_same(host, other)
+        step(host, replay, other_host, other_index)
+        assert_same(host, other_index)
         assert_same(other_host, replay)
 
 
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def test_frames_of_stacks_are_there_once():
-    """Of an episode of five steps: the first one, and one for each step that follows."""
+def test_frames_of_stacks_are_stored_once():
+    """An episode of five steps has six frames: the first one and one per step."""
     replay = pair("stacks")[1]
-    world = World("stacks", 1, seed=0, end=0.0)
+    world = Episodes("stacks", 1, seed=0, end=0.0)
     replay.extend(**world.steps(5))
-    assert replay.frames.total == 6
-    obs, _ = MAKES["stacks"][:2]
-    each = int(np.prod(obs[0][1:]))
-    size = device_room.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
-    # Numbers of 2 × 4 frames, an action, a reward and a discount; a spare row and a spare frame.
-    assert size == 51 * (2 * 4 * 4 + 8 + 4 + 4) + (replay.frames.size + 1) * each
+    assert replay.frames.num_frames == 6
+    obs, _ = LAYOUTS["stacks"][:2]
+    frame_bytes = int(np.prod(obs[0][1:]))
+    size = device_memory.needed_bytes(50, fields_of("stacks"), 1, 1, ("obs",))
+    # A row has 2 × 4 frame numbers, action, reward and discount. One row and one frame are spare.
+    assert size == 51 * (2 * 4 * 4 + 8 + 4 + 4) + (replay.frames.size + 1) * frame_bytes
     assert replay.stored.rows.nbytes + replay.stored.frames.nbytes == size
 
 
 def test_images_are_shared_with_the_next_step():
     replay = pair("images", num_envs=2)[1]
-    replay.extend(**World("images", 2, seed=0, end=0.0).steps(5))
-    assert replay.frames.total == 2 * 6
+    replay.extend(**Episodes("images", 2, seed=0, end=0.0).steps(5))
+    assert replay.frames.num_frames == 2 * 6
 
 
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 1), (2, 3)])
-def test_what_has_lost_its_frames_is_forgotten(monkeypatch, tmp_path, num_envs, n_step):
-    """Short episodes need more frames than there is room for: the oldest transitions go."""
+def test_transitions_without_frames_are_dropped(monkeypatch, tmp_path, num_envs, n_step):
+    """Short episodes need more frames than fit, so the oldest transitions are dropped."""
     margin = 16 * num_envs * n_step
-    monkeypatch.setattr(device_frames, "room", lambda *args: (60 + margin, margin))
+    monkeypatch.setattr(frame_ring, "ring_size", lambda *args: (60 + margin, margin))
     options = {"num_envs": num_envs, "n_step": n_step, "seed": 0}
     host, replay = pair("images", **options)
-    world, sizes = World("images", num_envs, seed=3, end=0.9), []
+    world, sizes = Episodes("images", num_envs, seed=3, end=0.9), []
     for _ in range(120):
         steps = world.steps(1)
         host.extend(**steps)
@@ -314,61 +318,65 @@ def test_what_has_lost_its_frames_is_forgotten(monkeypatch, tmp_path, num_envs, 
     assert 20 <= sizes[-1] < 50
     numbers = torch.stack([replay.draw(1) for _ in range(250)])
     assert numbers.min() == host.num_added - sizes[-1]
-    # In a file the oldest that is whole stands for those before.
+    # In a file, the oldest whole transition replaces those before it.
     replay.save(tmp_path / "file")
     other = pair("images", **options)[0]
     other.restore(tmp_path / "file")
     assert len(other) == 50
-    oldest, whole = host.num_added - sizes[-1], live(host)
-    want = host.get(np.maximum(whole, oldest))
-    got = other.get(whole)
+    oldest_whole, all_numbers = host.num_added - sizes[-1], live(host)
+    expected = host.get(np.maximum(all_numbers, oldest_whole))
+    actual = other.get(all_numbers)
     for name in NAMES:
-        np.testing.assert_array_equal(got[name], want[name], name)
+        np.testing.assert_array_equal(actual[name], expected[name], name)
 
 
-def test_a_window_that_waits_too_long():
+def test_environment_that_steps_too_rarely_raises():
     replay = pair("images", num_envs=2, n_step=3)[1]
     replay.frames.margin = 20
-    world = World("images", 2, seed=3, end=0.0)
+    world = Episodes("images", 2, seed=3, end=0.0)
     replay.extend(**world.steps(2))
-    alone = World("images", 1, seed=3, end=0.0)
+    single = Episodes("images", 1, seed=3, end=0.0)
     for _ in range(30):
-        replay.extend(**alone.steps(1), env=[0])
-    with pytest.raises(ReplayError, match="environments must step about as often as each other"):
+        replay.extend(**single.steps(1), env=[0])
+    with pytest.raises(ReplayError, match="environments must step about equally often"):
         replay.extend(**world.steps(1))
 
 
 # --- draws ----------------------------------------------------------------------------------------
 
 
-def test_uniform_numbers_reach_every_transition_and_no_other():
-    """The greatest number below 1, and sizes up to 2^31."""
+def test_uniform_numbers_cover_exactly_the_live_transitions():
+    """Check the greatest number below 1, and sizes up to 2^31."""
     below_1 = 1 - 2.0**-53
     for size in (1, 2, 3, 1000, 2**24 + 1, 2**31 - 1, 2**31):
         counts = torch.tensor([5, size])
         uniform = torch.tensor([0.0, below_1, 0.5], dtype=torch.float64)
-        assert device.numbers_of(counts, uniform).tolist() == [5, 5 + size - 1, 5 + size // 2]
+        assert device_store.uniform_numbers(counts, uniform).tolist() == [
+            5,
+            5 + size - 1,
+            5 + size // 2,
+        ]
 
 
-def test_draws_are_uniform_among_what_is_live():
+def test_draws_are_uniform():
     sizes = {"batch_size": 200, "max_batches": 100}
     replay = pair("numbers", capacity=20, seed=0, sizes=sizes)[1]
-    replay.extend(**World("numbers", 1, seed=0).steps(33))
+    replay.extend(**Episodes("numbers", 1, seed=0).steps(33))
     numbers = replay.draw(100).numpy()
-    found, counts = np.unique(numbers, return_counts=True)
-    assert found.tolist() == list(range(13, 33))
-    # 1,000 each; 5 standard deviations of a binomial.
+    values, counts = np.unique(numbers, return_counts=True)
+    assert values.tolist() == list(range(13, 33))
+    # 1,000 draws each, with a tolerance of 5 standard deviations of a binomial.
     assert (abs(counts - 1000) < 5 * np.sqrt(1000 * 0.95)).all()
 
 
-def test_one_seed_draws_the_same():
-    """However many batches are drawn at a time, and from whatever number on."""
+def test_seed_determines_draws():
+    """The number of batches per draw and the first number do not matter."""
     sizes = {"max_batches": 70}
     first, second, third, other = (
         pair("numbers", seed=seed, sizes=sizes)[1] for seed in (1, 1, 1, 2)
     )
-    for one in (first, second, third, other):
-        one.extend(**World("numbers", 1, seed=0).steps(30))
+    for replay in (first, second, third, other):
+        replay.extend(**Episodes("numbers", 1, seed=0).steps(30))
     numbers = first.draw(70)
     assert torch.equal(numbers, torch.cat([second.draw(1) for _ in range(70)]))
     third.num_samples = 60
@@ -378,7 +386,7 @@ def test_one_seed_draws_the_same():
 
 def test_priorities_are_written_a_round_later():
     replay = pair("numbers", sampler=Prioritized(), seed=0)[1]
-    replay.extend(**World("numbers", 1, seed=0).steps(4))
+    replay.extend(**Episodes("numbers", 1, seed=0).steps(4))
     before = replay.index.sample(4).probability.copy()
     index = np.array([[0, 1], [2, 3]])
     replay.update_weights(index, torch.tensor([[9.0, 0.0], [0.0, 0.0]]))
@@ -387,21 +395,21 @@ def test_priorities_are_written_a_round_later():
     assert (replay.index.sample(64).index == 0).mean() > 0.9
 
 
-# --- on the way to a GPU and back -----------------------------------------------------------------
+# --- transfers to and from a GPU -----------------------------------------------------------------
 
 
 @pytest.fixture
 def staged(monkeypatch):
-    """Uploads and downloads as to a GPU, with memory that is not pinned; what they do, in order."""
+    """Log uploads and downloads as on a GPU, with unpinned memory."""
     log = []
 
-    class Mark:
+    class DeviceEvent:
         def __init__(self, device):
             self.is_set = False
 
-        def set(self):
+        def record(self):
             self.is_set = True
-            log.append(("set", self))
+            log.append(("record", self))
 
         def wait(self):
             if self.is_set:
@@ -411,28 +419,28 @@ def staged(monkeypatch):
         log.append(("pinned", tuple(shape)))
         return torch.empty(shape, dtype=dtype)
 
-    monkeypatch.setattr(device, "pinned", pinned)
-    monkeypatch.setattr(device, "Mark", Mark)
+    monkeypatch.setattr(device_store, "pinned", pinned)
+    monkeypatch.setattr(device_store, "DeviceEvent", DeviceEvent)
     return log
 
 
-def test_what_is_uploaded_waits_for_what_was_uploaded_the_time_before_last(staged):
-    uploads = device.Uploads(torch.device("meta"))
+def test_uploads_wait_for_the_last_use_of_their_staging_block(staged):
+    uploads = device_store.Uploads(torch.device("meta"))
     target = torch.zeros(3)
     for value in range(4):
         with uploads:
             uploads.put("x", target, np.full(3, value, np.float32))
         assert target.tolist() == [value] * 3
     kinds = [kind for kind, _ in staged]
-    assert kinds == ["pinned", "set", "pinned", "set", *2 * ["wait", "set"]]
+    assert kinds == ["pinned", "record", "pinned", "record", *2 * ["wait", "record"]]
     marks = [mark for kind, mark in staged if kind != "pinned"]
     assert marks[0] is marks[2] is marks[3]
     assert marks[1] is marks[4] is marks[5]
     assert marks[0] is not marks[1]
 
 
-def test_a_larger_array_gets_more_memory(staged):
-    uploads, target = device.Uploads(torch.device("meta")), torch.zeros(9)
+def test_larger_arrays_get_larger_staging_memory(staged):
+    uploads, target = device_store.Uploads(torch.device("meta")), torch.zeros(9)
     for size in (2, 2, 9, 9, 4, 4):
         with uploads:
             uploads.put("x", target[:size], np.arange(size, dtype=np.float32))
@@ -440,24 +448,24 @@ def test_a_larger_array_gets_more_memory(staged):
     assert [shape for kind, shape in staged if kind == "pinned"] == [(2,), (2,), (9,), (9,)]
 
 
-def test_what_is_downloaded_is_read_once_it_is_there(staged):
-    downloads = device.Downloads(torch.device("meta"))
-    first = downloads.take(torch.tensor([1.0, 2.0]))
-    second = downloads.take(torch.tensor([3.0, 4.0]))
-    assert [kind for kind, _ in staged] == ["pinned", "set", "pinned", "set"]
+def test_downloads_wait_for_their_copy(staged):
+    downloads = device_store.Downloads(torch.device("meta"))
+    first = downloads.start(torch.tensor([1.0, 2.0]))
+    second = downloads.start(torch.tensor([3.0, 4.0]))
+    assert [kind for kind, _ in staged] == ["pinned", "record", "pinned", "record"]
     assert downloads.read(first).tolist() == [1.0, 2.0]
     assert staged[-1] == ("wait", staged[1][1])
-    third = downloads.take(torch.tensor([5.0, 6.0]))  # where the first one was
+    third = downloads.start(torch.tensor([5.0, 6.0]))  # in the memory of the first one
     assert [kind for kind, _ in staged].count("pinned") == 2
     assert downloads.read(second).tolist() == [3.0, 4.0]
     assert downloads.read(third).tolist() == [5.0, 6.0]
 
 
-def test_an_inbox_is_written_while_its_other_block_is_read(staged, monkeypatch):
-    """A block is written to again once its own copy has ended."""
+def test_inbox_writes_one_block_while_the_other_is_read(staged, monkeypatch):
+    """A block is written again only after its own copy has ended."""
     zeros = torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *sizes, device, **options: zeros(*sizes, **options))
-    inbox = device.Inbox(
+    inbox = device_store.Inbox(
         {"a": ((3,), np.dtype(np.uint8)), "b": ((2, 2), np.dtype(np.float32))},
         torch.device("meta"),
     )
@@ -467,7 +475,7 @@ def test_an_inbox_is_written_while_its_other_block_is_read(staged, monkeypatch):
         assert inbox.tensors["a"].tolist() == 3 * [value]
         assert inbox.tensors["b"].tolist() == 2 * [2 * [value / 2]]
     kinds = [kind for kind, _ in staged]
-    assert kinds == ["pinned", "pinned", "set", *4 * ["set", "wait"]]
+    assert kinds == ["pinned", "pinned", "record", *4 * ["record", "wait"]]
     marks = [mark for kind, mark in staged if kind != "pinned"]
     assert marks[0] is marks[2] is marks[3] is marks[6] is marks[7]
     assert marks[1] is marks[4] is marks[5] is marks[8]
@@ -476,19 +484,19 @@ def test_an_inbox_is_written_while_its_other_block_is_read(staged, monkeypatch):
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_what_is_not_there():
+def test_missing_transitions_raise():
     replay = pair("numbers", capacity=5)[1]
     with pytest.raises(ReplayError, match="the buffer is empty: add transitions before"):
         replay.draw(1)
-    replay.extend(**World("numbers", 1, seed=0).steps(7))
+    replay.extend(**Episodes("numbers", 1, seed=0).steps(7))
     for number in (1, 7):
         with pytest.raises(ReplayError, match=f"no transition {number}: they go from 2 to 6"):
             replay.get([3, number])
 
 
-def test_a_reward_that_can_t_be_a_weight_changes_nothing():
+def test_refused_reward_changes_nothing():
     replay = pair("numbers", **SAMPLERS["returns"])[1]
-    steps = World("numbers", 1, seed=0).steps(3)
+    steps = Episodes("numbers", 1, seed=0).steps(3)
     steps["reward"][1] = np.nan
     with pytest.raises(ReplayError, match="`reward` must be a finite number"):
         replay.extend(**steps)
@@ -498,18 +506,18 @@ def test_a_reward_that_can_t_be_a_weight_changes_nothing():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"next_obs": ((4,), np.float32)}, "of which `obs` and `next_obs` are alike"),
+        ({"next_obs": ((4,), np.float32)}, "with `obs` and `next_obs` alike"),
         ({"memory": ((4,), np.float32)}, "got obs, .*, memory: keep other fields in a `Replay"),
         ({"reward": ((), np.float64)}, r"field `reward` must be \(\(\), np.float32\)"),
         ({"action": ((400,), np.float32)}, "an action may take 1,024 bytes on a device"),
     ],
 )
-def test_fields_that_no_device_holds(change, message):
+def test_unsupported_fields_are_refused(change, message):
     with pytest.raises(ConfigError, match=message):
-        Device(10, {**fields_of("numbers"), **change})
+        HostLikeReplay(10, {**fields_of("numbers"), **change})
 
 
-def test_images_are_drawn_uniformly():
+def test_images_require_uniform_sampling():
     with pytest.raises(ConfigError, match="a replay of images on the device draws uniformly, got"):
         pair("images", sampler=Prioritized())
 
@@ -517,31 +525,31 @@ def test_images_are_drawn_uniformly():
 @pytest.mark.parametrize(
     ("sampler", "message"),
     [
-        (Sequences(length=3), "draws single transitions, got Sequences: keep these in a `Replay"),
-        (Proportional(), "Proportional needs `weight_from`: name the return"),
+        (Sequences(length=3), "draws single transitions, got Sequences: use a `Replay"),
+        (Proportional(), "Proportional needs `weight_from`: set it to 'episode_return'"),
     ],
 )
-def test_samplers_that_no_device_has(sampler, message):
+def test_unsupported_samplers_are_refused(sampler, message):
     with pytest.raises(ConfigError, match=message):
-        Device(10, fields_of("numbers"), sampler=sampler)
+        HostLikeReplay(10, fields_of("numbers"), sampler=sampler)
 
 
 def test_uniform_is_drawn_on_the_device():
-    replay = Device(10, fields_of("images"), sampler=Uniform(), seed=0)
+    replay = HostLikeReplay(10, fields_of("images"), sampler=Uniform(), seed=0)
     assert replay.index is None
 
 
 def test_too_little_memory(monkeypatch):
-    monkeypatch.setattr(device_room, "available_memory", lambda: 2**20)
-    what = "takes 45 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
-    with pytest.raises(ConfigError, match=what):
-        Device(10**6, fields_of("numbers"))
+    monkeypatch.setattr(device_memory, "available_memory", lambda: 2**20)
+    message = "takes 45 MiB, and 1.0 MiB are free: lower `buffer_size`, or keep it on the host"
+    with pytest.raises(ConfigError, match=message):
+        HostLikeReplay(10**6, fields_of("numbers"))
 
 
-def test_a_file_of_another_buffer(tmp_path):
+def test_file_with_other_settings_is_refused(tmp_path):
     replay, other = pair("numbers", capacity=5)[1], pair("numbers", capacity=6)[1]
-    replay.extend(**World("numbers", 1, seed=0).steps(4))
-    other.extend(**World("numbers", 1, seed=1).steps(3))
+    replay.extend(**Episodes("numbers", 1, seed=0).steps(4))
+    other.extend(**Episodes("numbers", 1, seed=1).steps(3))
     replay.save(tmp_path / "file")
     with pytest.raises(CheckpointError, match="is of a buffer with other settings"):
         other.restore(tmp_path / "file")
@@ -556,36 +564,36 @@ def test_numba_is_not_needed():
         "sys.modules['numba'] = None\n"
         "import numpy as np\n"
         "from hotloop.replay.device_buffer import DeviceReplay\n"
-        "one, flag = ((), np.float32), ((), np.bool_)\n"
-        "fields = {'obs': one, 'action': one, 'reward': one, 'next_obs': one}\n"
+        "number, flag = ((), np.float32), ((), np.bool_)\n"
+        "fields = dict.fromkeys(('obs', 'action', 'reward', 'next_obs'), number)\n"
         "replay = DeviceReplay(9, {**fields, 'terminated': flag, 'truncated': flag}, n_step=2)\n"
         "x, no = np.arange(4.0, dtype='f'), np.zeros(4, bool)\n"
         "steps = dict(obs=x, action=x, reward=x, next_obs=x, terminated=no, truncated=no)\n"
         "replay.add_steps(steps)\n"
         "print(len(replay), replay.prepare(1))\n"
     )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "3 None"
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.strip() == "3 None"
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-@pytest.mark.parametrize("make", list(MAKES))
+@pytest.mark.parametrize("make", list(LAYOUTS))
 def test_on_a_gpu(make):
     options = {"num_envs": 2, "n_step": 2, "seed": 0}
     host = pair(make, **options)[0]
-    stacks = MAKES[make][2]
+    stacks = LAYOUTS[make][2]
     sizes = {"batch_size": 200, "max_batches": 100}
     options = {**options, **sizes, "frame_stacks": stacks}
-    replay = Device(50, fields_of(make), device="cuda", **options)
-    world = World(make, 2, seed=0)
+    replay = HostLikeReplay(50, fields_of(make), device="cuda", **options)
+    world = Episodes(make, 2, seed=0)
     for count in (1, 5, 2, 40, 3):
         steps = world.steps(count)
         host.extend(**steps)
         replay.extend(**steps)
-        batch, found = host.get(live(host)), replay.get(live(host))
+        batch, actual = host.get(live(host)), replay.get(live(host))
         for name in (*NAMES, "terminated", "truncated"):
-            np.testing.assert_array_equal(found[name], batch[name], name)
+            np.testing.assert_array_equal(actual[name], batch[name], name)
     numbers = replay.draw(100).cpu().numpy()
     assert set(numbers.ravel()) == set(live(host))

@@ -1,4 +1,4 @@
-"""Whatever can't be taken is refused with what was expected and what came; nothing is changed."""
+"""Bad input is refused with what was expected and what came, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from hotloop.errors import ConfigError, HotloopError, OutputError, ReplayError, ShapeError
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
-from hotloop.replay.storage.memory import Memory
+from hotloop.replay.storage.allocator import Allocator
 from hotloop.system import memory
 
 FIELDS = {
@@ -26,7 +26,7 @@ IMAGES = {"obs": ((40, 30), np.uint8), "next_obs": ((40, 30), np.uint8)}
 
 
 def transition(number=0, count=None, fields=FIELDS):
-    """One transition, or `count` of them."""
+    """Return one transition, or `count` of them."""
     leading = () if count is None else (count,)
     return {
         name: np.full((*leading, *shape), number % 2 if dtype == np.bool_ else number, dtype)
@@ -34,7 +34,7 @@ def transition(number=0, count=None, fields=FIELDS):
     }
 
 
-MAKES = {
+BUFFERS = {
     "uniform": {"sampler": Uniform(replacement=False), "share_next_obs": True},
     "proportional": {"sampler": Proportional(replacement=False)},
     "returns": {
@@ -50,13 +50,13 @@ MAKES = {
 
 
 class Twins:
-    """Two buffers that were treated alike; one is then asked for what it must refuse."""
+    """Two buffers that are treated alike. One of them is then called with bad input."""
 
     def __init__(self, name, size=25):
-        self.make = {"fields": FIELDS, "num_envs": 2, **MAKES[name]}
+        self.make = {"fields": FIELDS, "num_envs": 2, **BUFFERS[name]}
         self.buffer, self.twin = (ReplayBuffer(20, seed=3, **self.make) for _ in range(2))
-        self.given = name == "proportional"
-        step = 2 if size < 5 else 1  # so that nothing ends
+        self.takes_weight = name == "proportional"
+        step = 2 if size < 5 else 1  # no episode ends
         for number in range(size):
             self.both(
                 "add", env=number % 2, **self.transition(step * number % 7), **self.weight(number)
@@ -68,64 +68,64 @@ class Twins:
         return transition(number, count, self.make["fields"])
 
     def weight(self, weight):
-        return {"weight": weight} if self.given else {}
+        return {"weight": weight} if self.takes_weight else {}
 
     def both(self, method, *args, **kwargs):
-        return [getattr(one, method)(*args, **kwargs) for one in (self.buffer, self.twin)]
+        return [getattr(buffer, method)(*args, **kwargs) for buffer in (self.buffer, self.twin)]
 
-    def alike(self, one, other):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert one[key].tobytes() == other[key].tobytes(), key
+    def assert_alike(self, batch, expected):
+        assert batch.keys() == expected.keys()
+        for key in batch:
+            assert batch[key].tobytes() == expected[key].tobytes(), key
 
-    def everything_alike(self):
-        one, other = self.buffer, self.twin
-        assert (one.num_added, one.num_samples) == (other.num_added, other.num_samples)
-        assert one.counters == other.counters
-        if len(one):
-            numbers = np.arange(one.num_added - len(one), one.num_added)
-            self.alike(*self.both("get", numbers))
+    def assert_all_alike(self):
+        buffer, twin = self.buffer, self.twin
+        assert (buffer.num_added, buffer.num_samples) == (twin.num_added, twin.num_samples)
+        assert buffer.counters == twin.counters
+        if len(buffer):
+            numbers = np.arange(buffer.num_added - len(buffer), buffer.num_added)
+            self.assert_alike(*self.both("get", numbers))
 
-    def refused(self, error, match, method, *args, **kwargs):
-        with pytest.raises(HotloopError, match=match) as raised:
+    def assert_refused(self, error, match, method, *args, **kwargs):
+        with pytest.raises(HotloopError, match=match) as info:
             getattr(self.buffer, method)(*args, **kwargs)
-        assert type(raised.value) is error
-        self.everything_alike()
+        assert type(info.value) is error
+        self.assert_all_alike()
 
     def assert_as_before(self):
-        """They go on alike, in what they draw and in what they share."""
+        """Check that both draw and store alike from here on."""
         for number in range(12):
             self.both("add", env=number % 2, **self.transition(number), **self.weight(1.0))
             if len(self.buffer) > 4:
-                self.alike(*self.both("sample", 4))
-        self.everything_alike()
+                self.assert_alike(*self.both("sample", 4))
+        self.assert_all_alike()
         self.both("cut")
-        self.everything_alike()
+        self.assert_all_alike()
 
 
 def ids(name):
     return name.replace(" ", "-")
 
 
-def twins_of(name):
-    found = Twins(name)
-    yield found
-    found.assert_as_before()
+def make_twins(name):
+    twins = Twins(name)
+    yield twins
+    twins.assert_as_before()
 
 
-@pytest.fixture(params=list(MAKES), ids=ids)
+@pytest.fixture(params=list(BUFFERS), ids=ids)
 def twins(request):
-    yield from twins_of(request.param)
+    yield from make_twins(request.param)
 
 
-@pytest.fixture(params=[name for name in MAKES if name != "uniform"], ids=ids)
+@pytest.fixture(params=[name for name in BUFFERS if name != "uniform"], ids=ids)
 def weighted_twins(request):
-    yield from twins_of(request.param)
+    yield from make_twins(request.param)
 
 
 @pytest.fixture(params=["prioritized", "no alpha", "ranks", "images"], ids=ids)
 def prioritized_twins(request):
-    yield from twins_of(request.param)
+    yield from make_twins(request.param)
 
 
 def takes_weights(twins):
@@ -141,51 +141,51 @@ def has_priorities(twins):
 
 @pytest.mark.parametrize("weight", [np.nan, -np.inf, 1e291, np.float32(np.inf)])
 @pytest.mark.parametrize("kind", [float, np.asarray])
-def test_weights_that_are_not_finite(weighted_twins, weight, kind):
-    twins, wanted = weighted_twins, "`weight` must be a finite number"
+def test_weights_must_be_finite(weighted_twins, weight, kind):
+    twins, requirement = weighted_twins, "`weight` must be a finite number"
     if isinstance(weight, np.float32):
         kind = np.float32
-    shown = rf"got {'-?'}({'nan' if weight != weight else 'inf|1e.?291'})"
+    value = rf"got {'-?'}({'nan' if weight != weight else 'inf|1e.?291'})"
     if float(weight) == 1e291 and isinstance(twins.buffer.sampler, Prioritized):
-        return  # its power is no such number
+        return  # its power is finite
     for env in (0, 1):
         if takes_weights(twins):
-            match = f"{wanted}.*{shown} at position 0; nothing was"
-            twins.refused(
+            match = f"{requirement}.*{value} at position 0; nothing was"
+            twins.assert_refused(
                 ReplayError, match, "add", env=env, weight=kind(weight), **twins.transition(5)
             )
     for place in (0, 3, 7):
         weights = np.ones(8)
         weights[place] = weight
-        match = f"{wanted}.*{shown} at position {place}; nothing was"
+        match = f"{requirement}.*{value} at position {place}; nothing was"
         if takes_weights(twins):
-            twins.refused(
+            twins.assert_refused(
                 ReplayError, match, "extend", weight=weights, **twins.transition(5, count=8)
             )
             for values in (weights.tolist(), np.where(np.isinf(weights), weights, weights)):
-                twins.refused(
+                twins.assert_refused(
                     ReplayError, match, "extend", weight=values, **twins.transition(5, count=8)
                 )
         numbers = np.arange(twins.buffer.num_added - 8, twins.buffer.num_added)
-        twins.refused(ReplayError, match, "update_weights", numbers, weights)
-        # The others' numbers were overwritten long ago, or come twice.
-        twins.refused(ReplayError, match, "update_weights", numbers * 0, weights)
+        twins.assert_refused(ReplayError, match, "update_weights", numbers, weights)
+        # Some numbers were overwritten long ago, or occur twice.
+        twins.assert_refused(ReplayError, match, "update_weights", numbers * 0, weights)
 
 
 @pytest.mark.parametrize("weight", [-1.0, -1e-300, -1e9])
-def test_negative_priorities(prioritized_twins, weight):
+def test_priorities_must_not_be_negative(prioritized_twins, weight):
     twins = prioritized_twins
     match = r"`weight` must be a finite number.* from 0 on .*got -1.* at position"
-    twins.refused(ReplayError, match, "add", weight=weight, **twins.transition(5))
+    twins.assert_refused(ReplayError, match, "add", weight=weight, **twins.transition(5))
     weights = [1.0, 2.0, weight, 3.0]
-    twins.refused(
+    twins.assert_refused(
         ReplayError, match + " 2", "extend", weight=weights, **twins.transition(5, count=4)
     )
     numbers = twins.buffer.num_added - 1 - np.arange(4)
-    twins.refused(ReplayError, match + " 2", "update_weights", numbers, weights)
+    twins.assert_refused(ReplayError, match + " 2", "update_weights", numbers, weights)
 
 
-def test_priorities_whose_power_is_infinite():
+def test_powers_of_priorities_must_be_finite():
     buffer = ReplayBuffer(9, FIELDS, sampler=Prioritized(alpha=3.0))
     with pytest.raises(ReplayError, match=r"`weight` must be .*got 1e\+200 at position 0"):
         buffer.add(weight=1e200, **transition())
@@ -209,15 +209,17 @@ def test_priorities_whose_power_is_infinite():
         (b"1.5", "must be a number"),
     ],
 )
-def test_a_weight_that_is_no_number(weighted_twins, weight, match):
+def test_weight_must_be_a_number(weighted_twins, weight, match):
     if takes_weights(weighted_twins):
         transition = weighted_twins.transition(5)
-        weighted_twins.refused(ShapeError, rf"`weight` {match}", "add", weight=weight, **transition)
+        weighted_twins.assert_refused(
+            ShapeError, rf"`weight` {match}", "add", weight=weight, **transition
+        )
 
 
-def test_a_weight_that_no_float_holds(weighted_twins):
+def test_weight_must_fit_a_float(weighted_twins):
     if takes_weights(weighted_twins):
-        weighted_twins.refused(
+        weighted_twins.assert_refused(
             ShapeError, "`weight` must be", "add", weight=10**400, **weighted_twins.transition(5)
         )
 
@@ -239,50 +241,50 @@ def test_a_weight_that_no_float_holds(weighted_twins):
     ],
     ids=lambda weights: f"{type(weights).__name__}-{np.size(np.array(weights, object))}",
 )
-def test_weights_of_another_shape_or_kind(weighted_twins, weights):
+def test_weights_of_another_shape_or_type(weighted_twins, weights):
     twins, match = weighted_twins, r"`weight` must be (numbers, shape \(4,\)|an array), got"
     if takes_weights(twins):
         four = twins.transition(5, count=4)
-        twins.refused(ShapeError, match, "extend", weight=weights, **four)
-        twins.refused(
+        twins.assert_refused(ShapeError, match, "extend", weight=weights, **four)
+        twins.assert_refused(
             ShapeError, match, "extend", weight=weights, valid=np.ones(4, np.bool_), **four
         )
     numbers = twins.buffer.num_added - 1 - np.arange(4)
-    twins.refused(ShapeError, match, "update_weights", numbers, weights)
+    twins.assert_refused(ShapeError, match, "update_weights", numbers, weights)
 
 
-def test_weights_where_none_are_used():
-    for name, why in (("uniform", "not used by Uniform"), ("returns", "come from returns")):
+def test_unused_weights_are_refused():
+    for name, reason in (("uniform", "not used by Uniform"), ("returns", "come from returns")):
         twins = Twins(name)
-        match = f"this buffer's weights .*{why}.*: leave `weight` out"
-        twins.refused(ReplayError, match, "add", weight=1.0, **twins.transition())
-        twins.refused(ReplayError, match, "add", weight=np.nan, **twins.transition())
+        match = f"this buffer's weights .*{reason}.*: leave `weight` out"
+        twins.assert_refused(ReplayError, match, "add", weight=1.0, **twins.transition())
+        twins.assert_refused(ReplayError, match, "add", weight=np.nan, **twins.transition())
         two = twins.transition(count=2)
-        twins.refused(ReplayError, match, "extend", weight=np.ones(2), **two)
+        twins.assert_refused(ReplayError, match, "extend", weight=np.ones(2), **two)
         twins.assert_as_before()
     twins = Twins("uniform")
     match = r"Uniform\(.*\) has no weights: choose another `sampler`"
-    twins.refused(ReplayError, match, "update_weights", [20], [1.0])
+    twins.assert_refused(ReplayError, match, "update_weights", [20], [1.0])
     twins.assert_as_before()
 
 
-def test_weights_that_are_missing():
+def test_missing_weights():
     twins = Twins("proportional")
     match = "Proportional needs `weight`, or a buffer with `weight_from`: pass weight="
-    twins.refused(ReplayError, match, "add", **twins.transition())
-    twins.refused(ReplayError, match, "extend", **twins.transition(count=2))
+    twins.assert_refused(ReplayError, match, "add", **twins.transition())
+    twins.assert_refused(ReplayError, match, "extend", **twins.transition(count=2))
     twins.assert_as_before()
 
 
 @pytest.mark.parametrize("reward", [np.nan, np.inf, -np.inf])
-def test_rewards_that_weights_cannot_come_from(reward):
+def test_rewards_that_become_weights_must_be_finite(reward):
     twins, match = Twins("returns"), "`reward` must be a finite number.* at position"
     bad = {**twins.transition(1), "reward": reward}
-    twins.refused(ReplayError, match + " 0", "add", **bad)
+    twins.assert_refused(ReplayError, match + " 0", "add", **bad)
     bad = {**twins.transition(1, count=4), "reward": np.array([1, 2, 3, reward], np.float32)}
-    twins.refused(ReplayError, match + " 3", "extend", **bad)
+    twins.assert_refused(ReplayError, match + " 3", "extend", **bad)
     twins.assert_as_before()
-    plain = Twins("uniform")  # elsewhere it is the user's own affair
+    plain = Twins("uniform")  # other buffers accept such rewards
     plain.both("add", **{**plain.transition(1), "reward": reward})
     plain.assert_as_before()
 
@@ -328,32 +330,32 @@ def test_rewards_that_weights_cannot_come_from(reward):
         ({"next_obz": 1.0}, r"there is no field `next_obz`; did you mean 'next_obs'"),
     ],
 )
-def test_fields_that_do_not_fit(changes, match):
+def test_unsuitable_fields(changes, match):
     for name in ("uniform", "proportional", "prioritized"):
         twins = Twins(name)
         bad = {**twins.transition(5), **twins.weight(1.0), **changes}
-        twins.refused(ShapeError, match, "add", **bad)
-        twins.refused(ShapeError, match, "add", env=1, **dict(reversed(bad.items())))
+        twins.assert_refused(ShapeError, match, "add", **bad)
+        twins.assert_refused(ShapeError, match, "add", env=1, **dict(reversed(bad.items())))
         twins.assert_as_before()
 
 
-def test_fields_are_missing():
-    for name in MAKES:
+def test_missing_fields():
+    for name in BUFFERS:
         twins = Twins(name)
         for missing in twins.make["fields"]:
             bad = {**twins.transition(5), **twins.weight(1.0)}
             bad.pop(missing)
             match = f"field `{missing}` is missing: a transition has `obs`, `action`, `reward`"
-            twins.refused(ShapeError, match, "add", **bad)
+            twins.assert_refused(ShapeError, match, "add", **bad)
             bad = {**twins.transition(5, count=2), **twins.weight(np.ones(2))}
             bad.pop(missing)
-            twins.refused(ShapeError, match, "extend", **bad)
-        twins.refused(ShapeError, "field `obs` is missing", "add", **twins.weight(1.0))
-        twins.refused(ShapeError, "field `obs` is missing", "extend", **twins.weight([]))
+            twins.assert_refused(ShapeError, match, "extend", **bad)
+        twins.assert_refused(ShapeError, "field `obs` is missing", "add", **twins.weight(1.0))
+        twins.assert_refused(ShapeError, "field `obs` is missing", "extend", **twins.weight([]))
         twins.assert_as_before()
 
 
-def test_images_that_do_not_fit():
+def test_unsuitable_images():
     twins = Twins("images")
     for name in ("obs", "next_obs"):
         for wrong, match in (
@@ -363,10 +365,10 @@ def test_images_that_do_not_fit():
             (np.full((40, 30), 256).tolist(), "must be uint8, got int64"),
         ):
             bad = {**twins.transition(5), name: wrong}
-            twins.refused(ShapeError, f"`{name}` {match}", "add", **bad)
+            twins.assert_refused(ShapeError, f"`{name}` {match}", "add", **bad)
             many = {**twins.transition(5, count=2), name: np.array([wrong, wrong])}
             match = match.replace(r"\(40,", r"\(2, 40,")
-            twins.refused(ShapeError, f"`{name}` {match}", "extend", **many)
+            twins.assert_refused(ShapeError, f"`{name}` {match}", "extend", **many)
     twins.assert_as_before()
 
 
@@ -381,7 +383,7 @@ def test_images_that_do_not_fit():
     ],
 )
 @pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
-def test_any_name_will_do(name, sampler):
+def test_field_names_are_unrestricted(name, sampler):
     fields = {name: ((), np.float32), "array": ((2,), np.int64), "flag": ((), np.bool_)}
     buffers = [ReplayBuffer(9, fields, sampler=sampler)]
     buffers.append(ReplayBuffer(9, {"first": ((3,), np.float32), **fields}, sampler=sampler))
@@ -402,22 +404,22 @@ def test_any_name_will_do(name, sampler):
             buffer.add(**{**values, "else": 3}, **more)
 
 
-def test_add_keeps_its_buffer():
+def test_add_method_keeps_its_buffer_alive():
     buffer = ReplayBuffer(9, FIELDS)
-    add, known = buffer.add, weakref.ref(buffer)
+    add, buffer_ref = buffer.add, weakref.ref(buffer)
     del buffer
     gc.collect()
-    assert known() is not None  # what `add` writes to must be there
+    assert buffer_ref() is not None  # `add` writes to it
     add(**transition())
-    assert len(known()) == 1
+    assert len(buffer_ref()) == 1
     del add
     gc.collect()
-    assert known() is None
+    assert buffer_ref() is None
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint32, np.int64, np.uint64])
-def test_numbers_beyond_what_a_field_holds(dtype):
-    # Python's numbers have no dtype that anybody chose: none is changed on its way in.
+def test_numbers_beyond_the_range_of_a_field(dtype):
+    # Python's numbers have no dtype, so they must be stored unchanged or refused.
     info = np.iinfo(dtype)
     buffer = ReplayBuffer(9, {"x": ((), dtype), "y": ((2,), dtype)})
     buffer.add(x=int(info.max), y=[int(info.max), int(info.max) - 1])
@@ -458,116 +460,118 @@ def test_numbers_beyond_what_a_field_holds(dtype):
     ],
 )
 @pytest.mark.parametrize("valid", [False, True])
-def test_batches_that_do_not_fit(changes, match, valid):
+def test_unsuitable_batches(changes, match, valid):
     for name in ("uniform", "proportional", "prioritized"):
         twins = Twins(name)
         chosen = {"valid": np.array([True, False, True, True])} if valid else {}
         four = {**twins.transition(5, count=4), **twins.weight(np.ones(4)), **chosen, **changes}
-        twins.refused(ShapeError, match, "extend", **four)
+        twins.assert_refused(ShapeError, match, "extend", **four)
         twins.assert_as_before()
 
 
-def test_batches_that_are_no_multiple_of_the_environments(twins):
+def test_batches_must_be_a_multiple_of_num_envs(twins):
     bad = {**twins.transition(5, count=5), **twins.weight(np.ones(5))}
     match = "5 transitions are not a multiple of 2 environments: pass `env`"
-    twins.refused(ShapeError, match, "extend", **bad)
+    twins.assert_refused(ShapeError, match, "extend", **bad)
 
 
 @pytest.mark.parametrize("env", [-1, 2, 100, -(2**40), 2**31, 2**63 - 1])
-def test_environments_that_there_are_not(twins, env):
-    match = f"`env` must be from 0 to 1, got {env}: say `num_envs` when the buffer is made"
-    one = {**twins.transition(5), **twins.weight(1.0)}
-    twins.refused(ReplayError, match, "add", env=env, **one)
-    twins.refused(ReplayError, match, "add", env=np.int64(env), **one)
-    twins.refused(ReplayError, match, "cut", env)
-    three = {**twins.transition(5, count=3), **twins.weight(np.ones(3))}
-    twins.refused(ReplayError, match, "extend", env=[0, 1, env], **three)
-    twins.refused(
-        ReplayError, match, "extend", env=np.array([0, env, 1]), valid=[True, True, False], **three
+def test_env_must_be_in_range(twins, env):
+    match = f"`env` must be from 0 to 1, got {env}: set `num_envs` when you create the buffer"
+    step = {**twins.transition(5), **twins.weight(1.0)}
+    twins.assert_refused(ReplayError, match, "add", env=env, **step)
+    twins.assert_refused(ReplayError, match, "add", env=np.int64(env), **step)
+    twins.assert_refused(ReplayError, match, "cut", env)
+    steps = {**twins.transition(5, count=3), **twins.weight(np.ones(3))}
+    twins.assert_refused(ReplayError, match, "extend", env=[0, 1, env], **steps)
+    twins.assert_refused(
+        ReplayError, match, "extend", env=np.array([0, env, 1]), valid=[True, True, False], **steps
     )
 
 
-def test_environments_that_are_no_integers(twins):
-    one = {**twins.transition(5), **twins.weight(1.0)}
-    wrong = (0.0, 1.0, "0", "", None, False, True, [], [0], np.zeros(2, np.int64), 0j, 2**70)
-    for env in wrong:
-        twins.refused(ShapeError, "`env` must be integers", "add", env=env, **one)
+def test_env_must_be_an_integer(twins):
+    step = {**twins.transition(5), **twins.weight(1.0)}
+    bad_envs = (0.0, 1.0, "0", "", None, False, True, [], [0], np.zeros(2, np.int64), 0j, 2**70)
+    for env in bad_envs:
+        twins.assert_refused(ShapeError, "`env` must be integers", "add", env=env, **step)
     for env in (np.int32(0), np.uint8(1), np.zeros((), np.int16)):
-        twins.both("add", env=env, **one)
+        twins.both("add", env=env, **step)
     for env in (0.5, "0"):
-        twins.refused(ShapeError, "`env` must be", "cut", env)
+        twins.assert_refused(ShapeError, "`env` must be", "cut", env)
 
 
-def test_nothing_to_store_is_no_error(twins):
-    none = {**twins.transition(count=0), **twins.weight(np.zeros(0))}
-    twins.buffer.extend(**none)
-    twins.buffer.extend(valid=np.zeros(0, np.bool_), **none)
-    two = {**twins.transition(5, count=2), **twins.weight(np.ones(2))}
-    twins.buffer.extend(valid=np.zeros(2, np.bool_), **two)
-    twins.everything_alike()
+def test_empty_batches_are_accepted(twins):
+    empty = {**twins.transition(count=0), **twins.weight(np.zeros(0))}
+    twins.buffer.extend(**empty)
+    twins.buffer.extend(valid=np.zeros(0, np.bool_), **empty)
+    steps = {**twins.transition(5, count=2), **twins.weight(np.ones(2))}
+    twins.buffer.extend(valid=np.zeros(2, np.bool_), **steps)
+    twins.assert_all_alike()
 
 
 # Drawing and updating.
 
 
-def test_an_empty_buffer():
-    for name in MAKES:
+def test_empty_buffer():
+    for name in BUFFERS:
         twins = Twins(name, size=0)
         for size in (1, 50):
-            twins.refused(ReplayError, "the buffer is empty: add transitions", "sample", size)
+            twins.assert_refused(
+                ReplayError, "the buffer is empty: add transitions", "sample", size
+            )
         match = "no entry ever had number 0|the buffer is empty"
-        twins.refused(ReplayError, match, "get", [0])
+        twins.assert_refused(ReplayError, match, "get", [0])
         if twins.buffer.sampler.weighted:
-            twins.refused(ReplayError, match, "update_weights", [0], [1.0])
+            twins.assert_refused(ReplayError, match, "update_weights", [0], [1.0])
         twins.assert_as_before()
-    waiting = Twins("prioritized", size=4)  # windows of three, two environments: none complete
+    waiting = Twins("prioritized", size=4)  # no complete window: they have three steps
     assert len(waiting.buffer) == 0
-    waiting.refused(ReplayError, "the buffer is empty", "sample", 1)
+    waiting.assert_refused(ReplayError, "the buffer is empty", "sample", 1)
     waiting.assert_as_before()
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**70), 2.5, 4.0, True, "4", None])
-def test_no_batch_at_all(twins, size):
+def test_bad_batch_sizes(twins, size):
     match = f"`batch_size` must be a whole number from 1 on, got {size!r}"
-    twins.refused(ReplayError, match, "sample", size)
+    twins.assert_refused(ReplayError, match, "sample", size)
 
 
-def test_more_than_there_are():
-    for name in MAKES:
+def test_batches_larger_than_the_buffer():
+    for name in BUFFERS:
         twins = Twins(name, size=11)
         size = len(twins.buffer)
-        if twins.buffer.sampler.in_handle().get("replacement") or has_priorities(twins):
+        if twins.buffer.sampler.handle_settings().get("replacement") or has_priorities(twins):
             assert len(twins.buffer.sample(100)) == 100
             continue
-        match = f"a batch of {size + 1} without replacement needs as many entries, and .* {size}:"
-        twins.refused(ReplayError, match, "sample", size + 1)
-        twins.refused(ReplayError, "a batch of 1000000000 without", "sample", 10**9)
-        twins.alike(*twins.both("sample", size))
+        match = f"a batch of {size + 1} without replacement needs .* entries, but .* has {size}:"
+        twins.assert_refused(ReplayError, match, "sample", size + 1)
+        twins.assert_refused(ReplayError, "a batch of 1000000000 without", "sample", 10**9)
+        twins.assert_alike(*twins.both("sample", size))
         twins.assert_as_before()
 
 
 @pytest.mark.parametrize("beta", [-1.0, np.nan, np.inf, -np.inf, "high", [0.4]])
-def test_betas_that_make_no_sense(beta):
+def test_bad_betas(beta):
     for name in ("prioritized", "ranks"):
         twins = Twins(name)
         with pytest.raises(HotloopError, match="`beta` must be"):
             twins.buffer.sample(4, beta=beta)
-        twins.everything_alike()
+        twins.assert_all_alike()
         twins.assert_as_before()
 
 
-def test_numbers_that_never_were(weighted_twins):
+def test_numbers_that_were_never_added(weighted_twins):
     twins = weighted_twins
     added = twins.buffer.num_added
     for number in (added, added + 1, 10**15, -1, -(10**15), 2**63 - 1, -(2**63)):
         match = f"no entry ever had number {number}: they go from 0 to {added - 1}"
         for numbers in ([number], [added - 1, number, added - 2], np.array([0, number])):
             weights = np.full(len(numbers), 3.0)
-            twins.refused(ReplayError, match, "update_weights", numbers, weights)
-        twins.refused(ReplayError, match, "get", [added - 1, number])
+            twins.assert_refused(ReplayError, match, "update_weights", numbers, weights)
+        twins.assert_refused(ReplayError, match, "get", [added - 1, number])
     match = "no entry ever had number 9223372036854775808"
     vast = np.array([2**63], np.uint64)
-    twins.refused(ReplayError, match, "update_weights", vast, [1.0])
+    twins.assert_refused(ReplayError, match, "update_weights", vast, [1.0])
 
 
 def test_numbers_that_were_overwritten(twins):
@@ -575,14 +579,14 @@ def test_numbers_that_were_overwritten(twins):
     assert oldest > 0
     for number in (0, oldest - 1):
         match = f"entry {number} was overwritten: the oldest is number {oldest}"
-        twins.refused(ReplayError, match, "get", [oldest, number])
+        twins.assert_refused(ReplayError, match, "get", [oldest, number])
     if twins.buffer.sampler.weighted:
         counters = twins.buffer.counters["stale_updates"]
         assert twins.buffer.update_weights([0, oldest - 1, oldest], [7.0, 8.0, 9.0]) == 1
         assert twins.twin.update_weights([oldest], [9.0]) == 1
         assert twins.buffer.counters["stale_updates"] == counters + 2
         assert twins.twin.update_weights([0, 0], [1.0, 1.0]) == 0
-        twins.everything_alike()
+        twins.assert_all_alike()
 
 
 @pytest.mark.parametrize(
@@ -604,13 +608,13 @@ def test_numbers_that_were_overwritten(twins):
         else "list"
     ),
 )
-def test_numbers_that_are_none(weighted_twins, numbers):
+def test_numbers_must_be_integers(weighted_twins, numbers):
     match = r"`index` must be (integers, \(B,\), as `batch.index` has them|an array), got"
-    weighted_twins.refused(ShapeError, match, "get", numbers)
-    weighted_twins.refused(ShapeError, match, "update_weights", numbers, [1.0, 1.0])
+    weighted_twins.assert_refused(ShapeError, match, "get", numbers)
+    weighted_twins.assert_refused(ShapeError, match, "update_weights", numbers, [1.0, 1.0])
 
 
-# Making a buffer.
+# Creating a buffer.
 
 
 @pytest.mark.parametrize(
@@ -687,77 +691,93 @@ def test_numbers_that_are_none(weighted_twins, numbers):
         ({"fields": {"weight": {"x": ((), "f4")}}}, "field `weight.x` must have another name"),
     ],
 )
-def test_buffers_that_make_no_sense(options, match):
+def test_bad_buffer_options(options, match):
     options = {"capacity": 9, "fields": FIELDS, **options}
     with pytest.raises(ConfigError, match=match):
         ReplayBuffer(**options)
 
 
-def changed(**changes):
-    return {name: one for name, one in {**FIELDS, **changes}.items() if one is not None}
+def changed_fields(**changes):
+    return {name: field for name, field in {**FIELDS, **changes}.items() if field is not None}
 
 
 @pytest.mark.parametrize(
     ("fields", "options", "match"),
     [
-        (changed(next_obs=None), {"share_next_obs": True}, "sharing needs fields `obs` and `next"),
-        (changed(obs=None), {"share_next_obs": True}, "sharing needs fields `obs` and `next_obs`"),
         (
-            changed(next_obs=((4,), np.float32)),
+            changed_fields(next_obs=None),
+            {"share_next_obs": True},
+            "sharing needs fields `obs` and `next",
+        ),
+        (
+            changed_fields(obs=None),
+            {"share_next_obs": True},
+            "sharing needs fields `obs` and `next_obs`",
+        ),
+        (
+            changed_fields(next_obs=((4,), np.float32)),
             {"share_next_obs": True},
             r"sharing needs `obs` and `next_obs` alike, got \(3,\) float32 and \(4,\) float32",
         ),
         (
-            changed(next_obs=((3,), np.float64)),
+            changed_fields(next_obs=((3,), np.float64)),
             {"share_next_obs": True},
             "sharing needs `obs` and `next_obs` alike, got .* float64",
         ),
         (
-            changed(obs={"a": ((), "f4"), "b": ((), "f4")}, next_obs={"a": ((), "f4")}),
+            changed_fields(obs={"a": ((), "f4"), "b": ((), "f4")}, next_obs={"a": ((), "f4")}),
             {"share_next_obs": True},
-            "sharing needs fields `obs` and `next_obs` of the same make",
+            "sharing needs fields `obs` and `next_obs` of the same structure",
         ),
         (
-            changed(obs=((), "f4"), next_obs=((), "f4")),
+            changed_fields(obs=((), "f4"), next_obs=((), "f4")),
             {"share_next_obs": True, "frame_stacks": ["obs"]},
             "`obs` has no first axis that could be a stack of frames",
         ),
         (
-            changed(discount=((), "f4")),
+            changed_fields(discount=((), "f4")),
             {"n_step": 2},
             "a field `discount` is added by `n_step` > 1",
         ),
-        (changed(reward=None), {"n_step": 2}, "`n_step` > 1 needs a field `reward`.*there is none"),
         (
-            changed(reward=((), np.float64)),
+            changed_fields(reward=None),
+            {"n_step": 2},
+            "`n_step` > 1 needs a field `reward`.*there is none",
+        ),
+        (
+            changed_fields(reward=((), np.float64)),
             {"n_step": 2},
             r"needs a field `reward`, \(\(\), np.float32\); it is float64, shape \(\)",
         ),
         (
-            changed(reward=((2,), np.float32)),
+            changed_fields(reward=((2,), np.float32)),
             {"weight_from": "return_to_go"},
             r"`weight_from` needs a field `reward`.*; it is float32, shape \(2,\)",
         ),
-        (changed(terminated=None), {"n_step": 3}, "needs a field `terminated`.*there is none"),
         (
-            changed(terminated=((), np.uint8)),
+            changed_fields(terminated=None),
+            {"n_step": 3},
+            "needs a field `terminated`.*there is none",
+        ),
+        (
+            changed_fields(terminated=((), np.uint8)),
             {"weight_from": "return_so_far"},
             "`weight_from` needs a field `terminated`.*it is uint8",
         ),
         (
-            changed(truncated=((), np.int64)),
+            changed_fields(truncated=((), np.int64)),
             {"n_step": 3},
             r"needs `truncated` to be \(\(\), np.bool_\)",
         ),
         (
-            changed(reward=None),
+            changed_fields(reward=None),
             {"weight_from": "episode_return"},
             "`weight_from` needs a field `rew",
         ),
-        (changed(obs=None, next_obs=None), {"n_step": 2}, "sharing needs fields `obs` and"),
+        (changed_fields(obs=None, next_obs=None), {"n_step": 2}, "sharing needs fields `obs` and"),
     ],
 )
-def test_fields_that_options_need(fields, options, match):
+def test_options_that_need_other_fields(fields, options, match):
     sampler = Proportional() if "weight_from" in options else None
     with pytest.raises(ConfigError, match=match):
         ReplayBuffer(9, fields, sampler=sampler, **options)
@@ -807,12 +827,12 @@ def test_fields_that_options_need(fields, options, match):
         (Prioritized, {"epsilon": "small"}, "`epsilon` must be"),
     ],
 )
-def test_samplers_that_make_no_sense(kind, options, match):
+def test_bad_sampler_options(kind, options, match):
     with pytest.raises(ConfigError, match=match):
         kind(**options)
 
 
-def test_a_map_that_cannot_be_made(tmp_path):
+def test_memory_map_that_cannot_be_created(tmp_path):
     for path in (tmp_path / "missing", tmp_path / "missing" / "too"):
         with pytest.raises(OutputError, match=rf"no [\d,]+ bytes for the replay in {path}"):
             ReplayBuffer(100, FIELDS, memory_map=path)
@@ -826,21 +846,21 @@ def test_a_map_that_cannot_be_made(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["finals", "frames"])
-def test_no_room_to_grow(tmp_path, kind):
-    # The directory of the maps has gone: what is stored is stored, what is not is said.
+def test_growth_that_fails_keeps_stored_transitions(tmp_path, kind):
+    # The directory of the maps has been removed: growing raises, and stored transitions stay.
     fields = FIELDS if kind == "finals" else {**FIELDS, **IMAGES}
     directory = tmp_path / "maps"
     directory.mkdir()
     buffer, twin = (
-        ReplayBuffer(200, fields, share_next_obs=True, memory_map=one, seed=1)
-        for one in (directory, None)
+        ReplayBuffer(200, fields, share_next_obs=True, memory_map=path, seed=1)
+        for path in (directory, None)
     )
     directory.rmdir()
 
-    def add_unshared(one, count):
+    def add_unshared(replay, count):
         for number in range(count):
             values = transition(number % 100 * 2, fields=fields)
-            one.add(**{**values, "next_obs": values["next_obs"] + 1})
+            replay.add(**{**values, "next_obs": values["next_obs"] + 1})
 
     for _ in range(2):
         with pytest.raises(OutputError, match="bytes for the replay in"):
@@ -848,52 +868,54 @@ def test_no_room_to_grow(tmp_path, kind):
     stored = buffer.num_added
     assert 0 < stored < 200
     add_unshared(twin, stored)
-    one, other = (each.get(np.arange(stored)) for each in (buffer, twin))
+    batch, expected = (replay.get(np.arange(stored)) for replay in (buffer, twin))
     for field in fields:
-        np.testing.assert_array_equal(one[field], other[field])
+        np.testing.assert_array_equal(batch[field], expected[field])
     np.testing.assert_array_equal(buffer.sample(9).index, twin.sample(9).index)
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized(), RankBased()])
-def test_transitions_that_there_is_no_memory_for(monkeypatch, sampler):
+def test_capacity_beyond_memory_is_refused(monkeypatch, sampler):
     def refuse(memory, num_bytes):
         raise MemoryError(f"Unable to allocate {num_bytes}")
 
-    monkeypatch.setattr(Memory, "bulk", refuse)
+    monkeypatch.setattr(Allocator, "allocate", refuse)
     message = (
         r"^there is no memory for 1,000 transitions of \d+ bytes and more \(Unable to allocate "
-        r"\d+\): keep fewer, or name a directory as `memory_map`$"
+        r"\d+\): lower `capacity`, or set `memory_map` to a directory$"
     )
     with pytest.raises(ConfigError, match=message):
         ReplayBuffer(1_000, FIELDS, sampler=sampler)
 
 
 @pytest.mark.parametrize(
-    ("options", "what"),
+    ("options", "description"),
     [
         ({"n_step": 10**9}, "1,000,000,000 steps of 1 environments"),
         ({"n_step": 10**30, "num_envs": 10}, "1,000,.* steps of 10 environments"),
         ({"num_envs": 10**9, "share_next_obs": True}, "1 steps of 1,000,000,000 environments"),
     ],
 )
-def test_windows_that_do_not_fit_are_refused_before_they_are_made(monkeypatch, options, what):
+def test_windows_beyond_memory_are_refused(monkeypatch, options, description):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**34)
-    message = f"^the last {what} take at least .*, and 16 GiB are free: lower `n_step` or `num_en"
+    message = (
+        f"^the last {description} take at least .*, and 16 GiB are free: lower `n_step` or `num_en"
+    )
     with pytest.raises(ConfigError, match=message):
         ReplayBuffer(1_000, FIELDS, **options)
 
 
-# Without what is optional.
+# Without optional packages.
 
 
-def python(source):
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def run_python(source):
+    process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
-def test_numba_is_missing():
-    said = python(
+def test_missing_numba_is_reported():
+    output = run_python(
         "import sys\n"
         "sys.modules['numba'] = None\n"
         "from hotloop.errors import MissingExtraError\n"
@@ -902,8 +924,8 @@ def test_numba_is_missing():
         "except MissingExtraError as error:\n"
         "    print(error)\n"
     )
-    assert "hotloop.replay and hotloop.bandits need Numba" in said
-    assert "pip install 'hotloop[replay]'" in said
+    assert "hotloop.replay and hotloop.bandits need Numba" in output
+    assert "pip install 'hotloop[replay]'" in output
 
 
 def test_neither_torch_nor_gymnasium_is_imported():
@@ -916,4 +938,4 @@ def test_neither_torch_nor_gymnasium_is_imported():
         "buffer.sample(3)\n"
         "print([name for name in ('torch', 'gymnasium', 'envpool') if name in sys.modules])\n"
     )
-    assert python(source) == "[]"
+    assert run_python(source) == "[]"

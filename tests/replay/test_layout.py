@@ -1,4 +1,4 @@
-"""Where fields lie: what that takes, what may go in, and what comes out without a copy."""
+"""Storage of fields: memory use, accepted values and batches without copies."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ CHEETAH: dict[str, Any] = {
     "next_obs": ((17,), np.float32),
     **FLAGS,
 }
-CHEETAH_BYTES = 17 * 4 + 6 * 4 + 4 + 2  # 98: of one transition, next_obs not counted
+CHEETAH_BYTES = 17 * 4 + 6 * 4 + 4 + 2  # 98 bytes per transition without next_obs
 VECTOR: dict[str, Any] = {"x": ((3,), np.float32)}
 
 
 def steps(count: int, *, length: int, obs_shape: tuple[int, ...] = (17,)) -> dict[str, np.ndarray]:
-    """One environment's transitions, in episodes of `length` steps."""
+    """Return one environment's transitions, in episodes of `length` steps."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((count + 1, *obs_shape), np.float32)
     next_obs = obs[1:].copy()
     last = np.arange(1, count + 1) % length == 0
-    next_obs[last] += 1.0  # what follows an episode's end is not what the next one begins with
+    next_obs[last] += 1.0  # the final observation differs from the next episode's first one
     return {
         "obs": obs[:-1],
         "action": rng.standard_normal((count, 6), np.float32),
@@ -50,41 +50,41 @@ def steps(count: int, *, length: int, obs_shape: tuple[int, ...] = (17,)) -> dic
     }
 
 
-def flat(values: Any, above: str = "") -> dict[str, Any]:
-    """Leaves of dictionaries and tuples, by names joined by dots."""
-    found = {}
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of dictionaries and tuples under dotted names."""
+    leaves = {}
     parts = enumerate(values) if isinstance(values, tuple) else values.items()
     for key, value in parts:
-        name = f"{above}.{key}" if above else str(key)
-        found.update(flat(value, name) if isinstance(value, (dict, tuple)) else {name: value})
-    return found
+        name = f"{prefix}.{key}" if prefix else str(key)
+        leaves.update(flat(value, name) if isinstance(value, (dict, tuple)) else {name: value})
+    return leaves
 
 
 def assert_same_entries(buffer: ReplayBuffer, twin: reference.Replay) -> None:
-    """Every byte of every live entry."""
+    """Compare every byte of every live entry."""
     assert twin.numbers == list(range(buffer.num_added - len(buffer), buffer.num_added))
-    found = flat(vars(buffer.get(twin.numbers)))
+    actual = flat(vars(buffer.get(twin.numbers)))
     for name in twin.entries[twin.numbers[0]].fields:
         column = [twin.entries[number].fields[name] for number in twin.numbers]
-        want = np.stack(column).astype(found[name].dtype)
-        assert found[name].shape == want.shape, name
-        assert found[name].tobytes() == want.tobytes(), name
+        expected = np.stack(column).astype(actual[name].dtype)
+        assert actual[name].shape == expected.shape, name
+        assert actual[name].tobytes() == expected.tobytes(), name
 
 
 # Memory.
 
 
-def test_sharing_keeps_an_observation_once():
+def test_sharing_stores_observations_once():
     capacity = 100_000
     buffer = ReplayBuffer(capacity, CHEETAH, share_next_obs=True)
-    for _ in range(2):  # the second time in place of the first
+    for _ in range(2):  # the second time overwrites the first
         buffer.extend(**steps(capacity, length=1000))
         assert buffer.memory()["total"] <= 1.10 * CHEETAH_BYTES * capacity
     single = ReplayBuffer(capacity, CHEETAH)
     assert single.memory()["total"] <= 1.02 * (CHEETAH_BYTES + 17 * 4) * capacity
 
 
-def test_final_observations_have_room_as_they_come():
+def test_memory_of_final_observations_grows_on_demand():
     capacity = 10_000
     buffer = ReplayBuffer(capacity, CHEETAH, share_next_obs=True)
     before = buffer.memory()
@@ -96,17 +96,17 @@ def test_final_observations_have_room_as_they_come():
     assert after["rows"] == before["rows"]
     batch = buffer.get(np.arange(capacity))
     np.testing.assert_array_equal(batch.next_obs, columns["next_obs"])
-    buffer.extend(**columns)  # no more of them than there are entries
+    buffer.extend(**columns)  # their number does not exceed the entries
     assert buffer.memory()["finals"] == after["finals"]
 
 
 @pytest.mark.parametrize("sampler", [Proportional(), Prioritized()])
-def test_the_tree_takes_no_more_than_two_numbers_an_entry(sampler):
+def test_tree_takes_at_most_two_numbers_per_entry(sampler):
     buffer = ReplayBuffer(100_000, VECTOR, sampler=sampler)
     assert buffer.memory()["weights"] <= 16 * 100_000
 
 
-def test_memory_is_by_what_it_is_for():
+def test_memory_is_reported_by_purpose():
     buffer = ReplayBuffer(100, CHEETAH, sampler=RankBased(), share_next_obs=True)
     memory = buffer.memory()
     assert memory.pop("total") == sum(memory.values())
@@ -116,11 +116,11 @@ def test_memory_is_by_what_it_is_for():
     assert ReplayBuffer(100, VECTOR).memory()["rows"] == 12 * 100
 
 
-class Frames:
-    """Stacks of the last four frames, each frame a new one; a reset fills the stack with one.
+class FrameStacks:
+    """Stacks of the last four frames, with a new frame per step. A reset fills the stack with one.
 
     Args:
-        length: steps an episode.
+        length: number of steps per episode.
     """
 
     def __init__(self, length: int, shape: tuple[int, ...] = (84, 84), seed: int = 0) -> None:
@@ -146,7 +146,7 @@ class Frames:
         }
 
 
-def stacked(capacity: int, **options: Any) -> ReplayBuffer:
+def make_stack_buffer(capacity: int, **options: Any) -> ReplayBuffer:
     obs = ((4, 84, 84), np.uint8)
     fields = {
         "obs": obs,
@@ -160,29 +160,29 @@ def stacked(capacity: int, **options: Any) -> ReplayBuffer:
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_frames_of_stacks_are_there_once(n_step):
+def test_frames_of_stacks_are_stored_once(n_step):
     capacity, length = 400, 50
-    buffer = stacked(capacity, n_step=n_step)
-    frames = Frames(length)
+    buffer = make_stack_buffer(capacity, n_step=n_step)
+    frames = FrameStacks(length)
     for _ in range(capacity):
         buffer.add(**frames.step())
-    # A frame a step, and the first of each episode.
+    # One frame per step, and the first one of each episode.
     (pool,) = buffer._store.pools
     assert pool.num_used - pool.num_free == capacity + capacity // length
     room = 84 * 84 * capacity
-    assert buffer.memory()["apart"] <= 1.25 * room  # one by one they would take eight times that
+    assert buffer.memory()["apart"] <= 1.25 * room  # separate stacks would take eight times as much
     assert buffer.memory()["total"] <= 1.27 * room
     for _ in range(2 * capacity + length // 2):  # in the middle of an episode
         buffer.add(**frames.step())
-    # Of the oldest entry's stack three more are kept, and of the episode that it belongs to.
+    # The oldest entry's stack needs three older frames, which may cross into its episode.
     assert pool.num_used - pool.num_free <= capacity + capacity // length + n_step + 4
     assert buffer.memory()["apart"] <= 1.25 * room
 
 
-def test_interleaved_environments_keep_frames_once():
+def test_interleaved_environments_store_frames_once():
     capacity, length, num_envs = 400, 50, 4
-    buffer = stacked(capacity, num_envs=num_envs)
-    worlds = [Frames(length, seed=seed) for seed in range(num_envs)]
+    buffer = make_stack_buffer(capacity, num_envs=num_envs)
+    worlds = [FrameStacks(length, seed=seed) for seed in range(num_envs)]
     for _ in range(capacity // num_envs):
         rows = [world.step() for world in worlds]
         buffer.extend(**{name: np.array([row[name] for row in rows]) for name in rows[0]})
@@ -190,7 +190,7 @@ def test_interleaved_environments_keep_frames_once():
     assert pool.num_used - pool.num_free == capacity + capacity // length
 
 
-def test_images_that_are_no_stacks_are_shared_with_the_next_step():
+def test_single_images_are_shared_with_the_next_step():
     image = ((40, 40), np.uint8)
     buffer = ReplayBuffer(200, {"obs": image, "next_obs": image, **FLAGS}, share_next_obs=True)
     rng = np.random.default_rng(0)
@@ -199,7 +199,7 @@ def test_images_that_are_no_stacks_are_shared_with_the_next_step():
         ends = time % 20 == 19
         buffer.add(obs=images[time], next_obs=images[time + 1], terminated=ends, truncated=False)
     (pool,) = buffer._store.pools
-    # The next episode's first image is stored anew: nobody says that it is the same.
+    # The next episode's first image is stored again: the buffer does not know that it is equal.
     assert pool.num_used - pool.num_free <= 201 + 200 // 20
     np.testing.assert_array_equal(buffer.get(np.arange(200)).next_obs, images[1:])
 
@@ -218,12 +218,12 @@ def test_fields_may_be_dictionaries():
         pos = np.arange(15, dtype=np.float32).reshape(5, 3)
         image = np.arange(5 * 1600).reshape(5, 40, 40).astype(np.uint8)
 
-        def observed(where: Any, pos: Any = pos, image: Any = image) -> dict[str, Any]:
-            return {"pos": pos[where], "deep": {"image": image[where]}}
+        def make_obs(index: Any, pos: Any = pos, image: Any = image) -> dict[str, Any]:
+            return {"pos": pos[index], "deep": {"image": image[index]}}
 
-        buffer.add(obs=observed(0), next_obs=observed(1), mask=True)
+        buffer.add(obs=make_obs(0), next_obs=make_obs(1), mask=True)
         buffer.extend(
-            obs=observed(slice(1, 4)), next_obs=observed(slice(2, 5)), mask=[False, True, False]
+            obs=make_obs(slice(1, 4)), next_obs=make_obs(slice(2, 5)), mask=[False, True, False]
         )
         batch = buffer.get([3, 0, 2])
         np.testing.assert_array_equal(batch.obs["pos"], pos[[3, 0, 2]])
@@ -235,7 +235,7 @@ def test_fields_may_be_dictionaries():
         assert torch.equal(batch.torch().obs["pos"], torch.from_numpy(batch.obs["pos"]))
 
 
-def test_tuples_go_where_keys_are_numbers():
+def test_tuples_are_dictionaries_with_numbered_keys():
     fields = {"obs": {"0": ((2,), np.float32), "1": {"a": ((), np.int64)}}}
     buffer = ReplayBuffer(10, fields)
     buffer.add(obs=(np.ones(2, np.float32), {"a": 7}))
@@ -249,7 +249,7 @@ def test_tuples_go_where_keys_are_numbers():
     "dtype", ["b", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "?"]
 )
 @pytest.mark.parametrize("shape", [(), (3,), (2, 1, 2), (700,)])
-def test_every_kind_of_numbers(dtype, shape):
+def test_all_dtypes(dtype, shape):
     buffer = ReplayBuffer(4, {"before": ((), np.uint8), "x": (shape, dtype)})
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2 if dtype == "?" else 256, (6, *shape, np.dtype(dtype).itemsize))
@@ -263,7 +263,7 @@ def test_every_kind_of_numbers(dtype, shape):
     np.testing.assert_array_equal(batch.before, [2, 3, 4, 5])
 
 
-def test_numbers_of_the_same_kind_are_converted():
+def test_values_are_converted_within_their_kind():
     fields = {"f": ((2,), np.float32), "i": ((), np.int32), "b": ((), np.bool_), "r": ((), "f4")}
     buffer = ReplayBuffer(8, fields)
     buffer.add(f=np.array([0.1, 2.0]), i=np.int64(3), b=np.bool_(True), r=np.float64(0.1))
@@ -277,7 +277,7 @@ def test_numbers_of_the_same_kind_are_converted():
     np.testing.assert_array_equal(batch.r, np.float32([0.1, 1, 1, 2]))
 
 
-def test_names_must_be_right():
+def test_unknown_and_missing_names():
     buffer = ReplayBuffer(4, {"reward": ((), "f4"), "obs": {"a": ((2,), "f4")}})
     with pytest.raises(ShapeError, match=r"no field `rewards`; did you mean 'reward'.*`obs\.a`"):
         buffer.add(rewards=1.0, obs={"a": np.zeros(2)})
@@ -285,7 +285,7 @@ def test_names_must_be_right():
         buffer.add(reward=1.0)
     with pytest.raises(ShapeError, match=r"no field `obs\.b`"):
         buffer.extend(reward=[1.0], obs={"a": np.zeros((1, 2)), "b": [1.0]})
-    with pytest.raises(ReplayError, match="must be from 0 to 0, got 1: say `num_envs`"):
+    with pytest.raises(ReplayError, match="must be from 0 to 0, got 1: set `num_envs`"):
         buffer.add(reward=1.0, obs={"a": np.zeros(2)}, env=1)
     with pytest.raises(ReplayError, match="must be from 0 to 0, got -1"):
         buffer.extend(reward=[1.0], obs={"a": np.zeros((1, 2))}, env=[-1])
@@ -296,7 +296,7 @@ def test_names_must_be_right():
 
 
 def play(env: gymnasium.Env, buffer: ReplayBuffer, twin: reference.Replay, count: int) -> None:
-    """Random actions, into both."""
+    """Take random actions and add the steps to both."""
     env.action_space.seed(0)
     obs, _ = env.reset(seed=0)
     for _ in range(count):
@@ -315,8 +315,8 @@ def play(env: gymnasium.Env, buffer: ReplayBuffer, twin: reference.Replay, count
         obs = env.reset()[0] if terminated or truncated else next_obs
 
 
-def declared(buffer: ReplayBuffer) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {one.name: (one.shape, one.dtype.name) for one in buffer.fields}
+def field_types(buffer: ReplayBuffer) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {field.name: (field.shape, field.dtype.name) for field in buffer.fields}
 
 
 @pytest.mark.parametrize(
@@ -326,10 +326,10 @@ def declared(buffer: ReplayBuffer) -> dict[str, tuple[tuple[int, ...], str]]:
         ("Pendulum-v1", ((3,), "float32"), ((1,), "float32")),
     ],
 )
-def test_for_an_environment(name, obs, action):
+def test_for_env_with_an_environment(name, obs, action):
     env = gymnasium.make(name)
     buffer = ReplayBuffer.for_env(env, 150, seed=0)
-    assert declared(buffer) == {
+    assert field_types(buffer) == {
         "obs": obs,
         "action": action,
         "reward": ((), "float32"),
@@ -354,11 +354,11 @@ PARTS = spaces.Dict(
 )
 
 
-def test_for_an_environment_with_a_dictionary():
+def test_for_env_with_dictionary_observations():
     env = SpaceEnv(PARTS)
     buffer = ReplayBuffer.for_env(env, 20, seed=0)
-    found = declared(buffer)
-    assert {name: one for name, one in found.items() if name.startswith("obs")} == {
+    types = field_types(buffer)
+    assert {name: field_type for name, field_type in types.items() if name.startswith("obs")} == {
         "obs.position": ((2, 3), "float32"),
         "obs.gear": ((), "int64"),
         "obs.camera": ((40, 40), "uint8"),
@@ -371,7 +371,7 @@ def test_for_an_environment_with_a_dictionary():
     assert buffer.sample(5).obs["pair"]["1"].shape == (5, 2)
 
 
-def test_for_an_environment_of_tuples():
+def test_for_env_with_tuple_observations():
     env = SpaceEnv(spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32))))
     buffer = ReplayBuffer.for_env(env, 20, seed=0)
     twin = reference.Replay(20, Uniform())
@@ -379,7 +379,7 @@ def test_for_an_environment_of_tuples():
     assert_same_entries(buffer, twin)
 
 
-def test_for_stacks_of_frames():
+def test_for_env_with_frame_stacks():
     env = FrameStackObservation(gymnasium.make("CartPole-v1"), 4)
     buffer = ReplayBuffer.for_env(env, 150, seed=0)
     assert buffer.settings["frame_stacks"] == ["obs"]
@@ -394,11 +394,11 @@ def test_for_stacks_of_frames():
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_for_a_vector_environment(mode):
+def test_for_env_with_a_vector_environment(mode):
     envs = SyncVectorEnv([numbered(number) for number in range(3)], autoreset_mode=mode)
     buffer = ReplayBuffer.for_env(envs, 50, seed=0, n_step=2, gamma=0.5)
-    assert declared(buffer)["obs"] == ((3,), "float32")
-    assert declared(buffer)["action"] == ((), "int64")
+    assert field_types(buffer)["obs"] == ((3,), "float32")
+    assert field_types(buffer)["action"] == ((), "int64")
     assert buffer.settings["num_envs"] == 3
     twin = reference.Replay(50, Uniform(), num_envs=3, n_step=2, gamma=0.5)
     rng = np.random.default_rng(0)
@@ -406,11 +406,11 @@ def test_for_a_vector_environment(mode):
     obs, done = obs.copy(), np.zeros(3, bool)
     for _ in range(60):
         action = rng.integers(0, 3, 3)
-        following, reward, terminated, truncated, info = envs.step(action)
-        next_obs = following.copy()
-        ended = terminated | truncated
-        if mode == AutoresetMode.SAME_STEP and ended.any():
-            for env in np.flatnonzero(ended):
+        new_obs, reward, terminated, truncated, info = envs.step(action)
+        next_obs = new_obs.copy()
+        is_last = terminated | truncated
+        if mode == AutoresetMode.SAME_STEP and is_last.any():
+            for env in np.flatnonzero(is_last):
                 next_obs[env] = info["final_obs"][env]
         valid = ~done if mode == AutoresetMode.NEXT_STEP else None
         columns = {
@@ -424,50 +424,50 @@ def test_for_a_vector_environment(mode):
         buffer.extend(valid=valid, **columns)
         rows = [{name: column[env] for name, column in columns.items()} for env in range(3)]
         twin.extend(rows, valid=None if valid is None else valid.tolist())
-        obs, done = following.copy(), ended
+        obs, done = new_obs.copy(), is_last
     assert buffer.num_added > 100
     assert_same_entries(buffer, twin)
 
 
 @pytest.mark.parametrize("num_steps", [1, 4])
-def test_resets_of_a_vector_environment_are_left_out(tmp_path, num_steps):
-    """Without `valid`, a step at a time or several: in the default mode a reset is none."""
+def test_reset_rows_of_vector_environments_are_left_out(tmp_path, num_steps):
+    """The default mode needs no `valid`, for one step at a time or several."""
     envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 3)
     buffer = ReplayBuffer.for_env(envs, 500, seed=0)
-    told = ReplayBuffer.for_env(envs, 500, seed=0)
-    apart = ReplayBuffer.for_env(envs, 500, seed=0)  # told who each row belongs to
+    with_valid = ReplayBuffer.for_env(envs, 500, seed=0)
+    with_env = ReplayBuffer.for_env(envs, 500, seed=0)
     assert buffer.settings["next_step_autoreset"]
     rng = np.random.default_rng(0)
     obs, _ = envs.reset(seed=0)
-    ended, rows, is_transition, num_resets = np.zeros(3, bool), [], [], 0
+    is_last, rows, is_transition, num_resets = np.zeros(3, bool), [], [], 0
     for _ in range(100):
         action = rng.integers(0, 2, 3)
-        following, reward, terminated, truncated, _ = envs.step(action)
-        row = (obs.copy(), action, reward.astype(np.float32), following.copy())
+        new_obs, reward, terminated, truncated, _ = envs.step(action)
+        row = (obs.copy(), action, reward.astype(np.float32), new_obs.copy())
         rows.append((*row, terminated, truncated))
-        is_transition.append(~ended)
-        num_resets += ended.sum()
-        obs, ended = following, terminated | truncated
+        is_transition.append(~is_last)
+        num_resets += is_last.sum()
+        obs, is_last = new_obs, terminated | truncated
         if len(rows) == num_steps:
             names = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
             columns = dict(zip(names, map(np.concatenate, zip(*rows, strict=True)), strict=True))
             buffer.extend(**columns)
-            told.extend(valid=np.concatenate(is_transition), **columns)
-            apart.extend(env=np.arange(3 * num_steps) % 3, **columns)
+            with_valid.extend(valid=np.concatenate(is_transition), **columns)
+            with_env.extend(env=np.arange(3 * num_steps) % 3, **columns)
             rows, is_transition = [], []
     assert num_resets > 5
     assert len(buffer) == 300 - num_resets
-    for other in (told, apart):
+    for other in (with_valid, with_env):
         assert len(other) == len(buffer)
-        mine, others = (one.get(np.arange(len(buffer))) for one in (buffer, other))
+        batch, expected = (replay.get(np.arange(len(buffer))) for replay in (buffer, other))
         for name in ("obs", "next_obs", "action", "reward", "terminated"):
-            np.testing.assert_array_equal(getattr(mine, name), getattr(others, name))
-        assert not (mine.obs[mine.terminated] == mine.next_obs[mine.terminated]).all(1).any()
+            np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
+        assert not (batch.obs[batch.terminated] == batch.next_obs[batch.terminated]).all(1).any()
     buffer.save(tmp_path / "kept")
     assert ReplayBuffer.load(tmp_path / "kept").settings == buffer.settings
 
 
-def test_a_batch_that_is_refused_leaves_what_is_known_of_resets():
+def test_refused_batches_do_not_change_reset_tracking():
     envs = SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
     buffer = ReplayBuffer.for_env(envs, 10)
 
@@ -493,14 +493,14 @@ def test_a_batch_that_is_refused_leaves_what_is_known_of_resets():
     buffer.extend(**columns([False, False]))
     assert len(buffer) == 3
     buffer.extend(**columns([True, True]))
-    buffer.cut(1)  # which begins anew, and was not told of by a reset
+    buffer.cut(1)  # starts an episode without a reset
     buffer.extend(**columns([False, False]))
     assert len(buffer) == 6
     with pytest.raises(ConfigError, match="`next_step_autoreset` needs a field `terminated`"):
         ReplayBuffer(10, {"obs": ((), "f4")}, next_step_autoreset=True)
 
 
-def test_for_frames_in_a_vector_environment():
+def test_for_env_with_frame_stacks_in_a_vector_environment():
     def make() -> gymnasium.Env:
         return FrameStackObservation(gymnasium.make("CartPole-v1"), 3)
 
@@ -508,13 +508,13 @@ def test_for_frames_in_a_vector_environment():
     buffer = ReplayBuffer.for_env(envs, 50)
     assert buffer.settings["frame_stacks"] == ["obs"]
     assert buffer.settings["num_envs"] == 2
-    assert declared(buffer)["obs"] == ((3, 4), "float32")
+    assert field_types(buffer)["obs"] == ((3, 4), "float32")
 
 
-def test_for_what_make_vec_made():
+def test_for_env_with_make_vec():
     envs = hotloop.make_vec(numbered(), 4)
     buffer = ReplayBuffer.for_env(envs, 60, seed=0)
-    assert declared(buffer)["obs"] == ((3,), "float32")
+    assert field_types(buffer)["obs"] == ((3,), "float32")
     assert buffer.settings["num_envs"] == 4
     twin = reference.Replay(60, Uniform(), num_envs=4)
     rng = np.random.default_rng(0)
@@ -538,7 +538,7 @@ def test_for_what_make_vec_made():
     assert_same_entries(buffer, twin)
 
 
-def test_for_env_takes_options_and_their_own_say():
+def test_for_env_options_take_precedence():
     env = gymnasium.make("CartPole-v1")
     buffer = ReplayBuffer.for_env(env, 10, num_envs=5, share_next_obs=False, sampler=RankBased())
     assert buffer.settings["num_envs"] == 5
@@ -546,10 +546,10 @@ def test_for_env_takes_options_and_their_own_say():
     assert buffer.sampler == RankBased()
 
 
-def test_for_env_refuses_what_it_can_not_hold():
-    words = SpaceEnv(spaces.Dict({"text": spaces.Text(5)}))
+def test_for_env_refuses_unsupported_spaces():
+    env = SpaceEnv(spaces.Dict({"text": spaces.Text(5)}))
     with pytest.raises(SpaceError, match=r"observation space Text.*declare `fields`"):
-        ReplayBuffer.for_env(words, 10)
+        ReplayBuffer.for_env(env, 10)
     with pytest.raises(ConfigError, match=r"must be a Gymnasium environment.*got int"):
         ReplayBuffer.for_env(3, 10)
 
@@ -558,7 +558,7 @@ def test_for_env_refuses_what_it_can_not_hold():
 
 
 def filled(count: int = 100, **options: Any) -> ReplayBuffer:
-    """Entry k is (k, k, k)."""
+    """Return a buffer whose entry k is (k, k, k)."""
     options = {"sampler": Prioritized(), "seed": 0} | options
     buffer = ReplayBuffer(count, {"x": ((3,), np.float32), "n": ((), np.int64)}, **options)
     numbers = np.arange(count)
@@ -570,7 +570,7 @@ def address(batch: Batch) -> int:
     return batch.x.ctypes.data
 
 
-def test_tensors_share_the_batch_s_memory():
+def test_tensors_share_the_batchs_memory():
     batch = filled().sample(8)
     tensors = batch.torch()
     assert (
@@ -585,13 +585,13 @@ def test_tensors_share_the_batch_s_memory():
     assert (tensors.x == 7.0).all()
 
 
-def test_batches_have_arrays_of_their_own():
-    """Each is contiguous, aligned, writable, and no part of another one or of the buffer."""
+def test_batches_do_not_share_memory():
+    """Arrays are contiguous, aligned, writable and disjoint from each other and the buffer."""
     buffer = filled()
     batch = buffer.sample(5)
     spans = sorted((array.ctypes.data, array.nbytes) for array in vars(batch).values())
-    for (start, size), (following, _) in itertools.pairwise(spans):
-        assert start + size <= following
+    for (start, size), (next_start, _) in itertools.pairwise(spans):
+        assert start + size <= next_start
     for array in vars(batch).values():
         assert array.flags.c_contiguous
         assert array.flags.writeable
@@ -602,19 +602,19 @@ def test_batches_have_arrays_of_their_own():
     assert (buffer.get(np.arange(100)).weight == 1.0).all()
 
 
-def test_memory_is_used_again_once_nobody_looks():
+def test_memory_of_released_batches_is_reused():
     buffer = filled()
-    places = set()
+    addresses = set()
     for _ in range(50):
         batch = buffer.sample(8)
-        places.add(address(batch))
+        addresses.add(address(batch))
         del batch
-    assert len(places) == 1
+    assert len(addresses) == 1
     # The usual loop holds one batch while the next one is drawn.
     for _ in range(50):
         batch = buffer.sample(8)
-        places.add(address(batch))
-    assert len(places) <= 2
+        addresses.add(address(batch))
+    assert len(addresses) <= 2
 
 
 HOLDERS = {
@@ -641,32 +641,32 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_memory_of_a_batch_is_used_again_once_nothing_holds_it(holder):
+def test_memory_of_a_batch_is_not_reused_while_it_is_referenced(holder):
     buffer = filled()
-    takes = (lambda: buffer.sample(6), lambda: buffer.get([5, 4, 3, 2, 1, 0]))
+    draws = (lambda: buffer.sample(6), lambda: buffer.get([5, 4, 3, 2, 1, 0]))
     batch = buffer.sample(6)
-    own, x = address(batch), batch.x.copy()
-    held = HOLDERS[holder](batch)
+    batch_address, x = address(batch), batch.x.copy()
+    reference = HOLDERS[holder](batch)
     del batch
     for _ in range(6):
-        others = [take() for take in takes]
-        assert own not in map(address, others)
-        for other in others:
-            other.x[:] = -5.0
-            other.index[:] = -5
+        new_batches = [draw() for draw in draws]
+        assert batch_address not in map(address, new_batches)
+        for new_batch in new_batches:
+            new_batch.x[:] = -5.0
+            new_batch.index[:] = -5
     if holder in ("array", "tensor", "dlpack"):
-        np.testing.assert_array_equal(np.asarray(held), x)
+        np.testing.assert_array_equal(np.asarray(reference), x)
     if holder == "closure":
-        np.testing.assert_array_equal(held(), x)
+        np.testing.assert_array_equal(reference(), x)
 
     buffer = filled()
     batch = buffer.sample(6)
-    own = address(batch)
-    held = HOLDERS[holder](batch)
+    batch_address = address(batch)
+    reference = HOLDERS[holder](batch)
     del batch
-    assert address(buffer.sample(6)) != own
-    del held
-    assert own in map(address, [buffer.sample(6), buffer.sample(6)])
+    assert address(buffer.sample(6)) != batch_address
+    del reference
+    assert batch_address in map(address, [buffer.sample(6), buffer.sample(6)])
 
 
 def test_few_released_batches_are_kept():
@@ -679,17 +679,17 @@ def test_few_released_batches_are_kept():
         assert sum(array() is not None for array in arrays) <= 12
 
 
-def test_a_batch_outlives_its_buffer():
+def test_batches_outlive_their_buffer():
     buffer = filled()
     batch = buffer.sample(8)
     tensor = batch.torch().x
-    want = batch.n.copy()
+    expected = batch.n.copy()
     del buffer, batch
     gc.collect()
-    np.testing.assert_array_equal(tensor.numpy()[:, 0], want)
+    np.testing.assert_array_equal(tensor.numpy()[:, 0], expected)
 
 
-def test_what_went_in_is_copied():
+def test_added_values_are_copied():
     buffer = ReplayBuffer(4, {"x": ((2,), np.float32), "image": ((2000,), np.uint8)})
     x, image = np.ones(2, np.float32), np.ones(2000, np.uint8)
     buffer.add(x=x, image=image)
@@ -700,7 +700,7 @@ def test_what_went_in_is_copied():
     assert (batch.image == 1).all()
 
 
-def test_batches_tell_what_they_have():
+def test_batch_keys_repr_and_errors():
     batch = filled().sample(3)
     assert len(batch) == 3
     assert list(batch) == batch.keys()
@@ -713,27 +713,27 @@ def test_batches_tell_what_they_have():
     assert filled(sampler=Uniform()).sample(3).keys() == ["x", "n", "index"]
 
 
-# Batches drawn into an earlier one's memory.
+# Batches drawn into the memory of an earlier one.
 
 
-def leaves(batch: Batch) -> dict[str, np.ndarray]:
-    """The arrays of a batch, by names joined by dots."""
+def arrays_of(batch: Batch) -> dict[str, np.ndarray]:
+    """Return the arrays of a batch under dotted names."""
     return flat(vars(batch))
 
 
-def growing(sampler: Any, n_step: int) -> ReplayBuffer:
-    """Half full of a dictionary, images that lie apart, and shared successors."""
+def make_image_buffer(sampler: Any, n_step: int) -> ReplayBuffer:
+    """Return a half-full buffer with a dictionary, large images and shared successors."""
     obs = {"where": ((2,), np.float32), "image": ((40, 40), np.uint8)}
     fields = {"obs": obs, "next_obs": obs, "reward": ((), np.float32), **FLAGS}
     buffer = ReplayBuffer(
         300, fields, sampler=sampler, n_step=n_step, share_next_obs=True, num_envs=2, seed=4
     )
-    grow(buffer, 0)
+    add_images(buffer, 0)
     return buffer
 
 
-def grow(buffer: ReplayBuffer, seed: int) -> None:
-    """Sixty transitions more, of two environments."""
+def add_images(buffer: ReplayBuffer, seed: int) -> None:
+    """Add sixty transitions of two environments."""
     rng = np.random.default_rng(seed)
     where = rng.standard_normal((32, 2, 2)).astype(np.float32)
     image = rng.integers(0, 256, (32, 2, 40, 40), np.uint8)
@@ -759,76 +759,78 @@ def grow(buffer: ReplayBuffer, seed: int) -> None:
     ],
     ids=lambda sampler: type(sampler).__name__,
 )
-def test_a_batch_drawn_into_an_earlier_one_is_the_same(sampler, n_step):
-    """The same numbers as with memory of its own, in the arrays and tensors that there were."""
-    one, other = growing(sampler, n_step), growing(sampler, n_step)
-    out = one.sample(16)
-    held, tensors = leaves(out), tensors_of(out)
-    places = {name: array.ctypes.data for name, array in held.items()}
-    assert {name: tensor.data_ptr() for name, tensor in tensors.items()} == places
-    assert ("discount" in held) is (n_step == 3)
-    assert {"obs.where", "obs.image", "next_obs.image", "index"} <= held.keys()
-    other.sample(16)
-    seen = set()
+def test_batches_drawn_into_earlier_ones_are_the_same(sampler, n_step):
+    """The values equal those of a new batch, in the existing arrays and tensors."""
+    buffer, twin = make_image_buffer(sampler, n_step), make_image_buffer(sampler, n_step)
+    out = buffer.sample(16)
+    arrays, tensors = arrays_of(out), tensors_of(out)
+    addresses = {name: array.ctypes.data for name, array in arrays.items()}
+    assert {name: tensor.data_ptr() for name, tensor in tensors.items()} == addresses
+    assert ("discount" in arrays) is (n_step == 3)
+    assert {"obs.where", "obs.image", "next_obs.image", "index"} <= arrays.keys()
+    twin.sample(16)
+    numbers = set()
     for k in range(1, 30):
-        if k % 5 == 0:  # past the ring's end, and over what was drawn before
-            grow(one, k)
-            grow(other, k)
+        if k % 5 == 0:  # beyond the ring's end, overwriting drawn entries
+            add_images(buffer, k)
+            add_images(twin, k)
         if isinstance(sampler, (Prioritized, RankBased)):
-            for buffer in (one, other):
-                buffer.update_weights(np.arange(one.num_added - 30, one.num_added), np.arange(30.0))
-        assert one.sample(16, out=out) is out
-        want = leaves(other.sample(16))
-        got = leaves(out)
-        assert got.keys() == want.keys()
-        for name, array in want.items():
-            np.testing.assert_array_equal(got[name], array, name)
+            for replay in (buffer, twin):
+                replay.update_weights(
+                    np.arange(buffer.num_added - 30, buffer.num_added), np.arange(30.0)
+                )
+        assert buffer.sample(16, out=out) is out
+        expected = arrays_of(twin.sample(16))
+        actual = arrays_of(out)
+        assert actual.keys() == expected.keys()
+        for name, array in expected.items():
+            np.testing.assert_array_equal(actual[name], array, name)
             np.testing.assert_array_equal(tensors[name].numpy(), array, name)
-            assert got[name] is held[name]
-            assert got[name].ctypes.data == places[name]
-        seen.update(out.index.tolist())
-    assert max(seen) > 300
-    assert one.num_samples == other.num_samples == 30
-    assert one.counters == other.counters
-    # Nor does it disturb batches that have memory of their own.
-    own = one.sample(16)
-    before = {name: array.copy() for name, array in leaves(own).items()}
-    one.sample(16, out=out)
-    for name, array in leaves(own).items():
+            assert actual[name] is arrays[name]
+            assert actual[name].ctypes.data == addresses[name]
+        numbers.update(out.index.tolist())
+    assert max(numbers) > 300
+    assert buffer.num_samples == twin.num_samples == 30
+    assert buffer.counters == twin.counters
+    # Other batches are not changed.
+    batch = buffer.sample(16)
+    before = {name: array.copy() for name, array in arrays_of(batch).items()}
+    buffer.sample(16, out=out)
+    for name, array in arrays_of(batch).items():
         np.testing.assert_array_equal(array, before[name], name)
-        assert array.ctypes.data != places[name]
+        assert array.ctypes.data != addresses[name]
 
 
 def tensors_of(batch: Batch) -> dict[str, Any]:
-    """Torch's tensors of a batch, by names joined by dots."""
+    """Return the tensors of a batch under dotted names."""
     return flat({name: batch.torch()[name] for name in batch.keys()})  # noqa: SIM118
 
 
-def test_what_was_asked_for_by_number_may_be_drawn_into():
+def test_batches_of_get_may_be_drawn_into():
     buffer, twin = filled(), filled()
     out = buffer.get(np.arange(6))
     assert np.isnan(out.importance).all()
     buffer.sample(6, out=out)
-    want = twin.sample(6)
-    for name in want:
-        np.testing.assert_array_equal(out[name], want[name])
+    expected = twin.sample(6)
+    for name in expected:
+        np.testing.assert_array_equal(out[name], expected[name])
 
 
-def test_only_a_batch_of_this_size_and_buffer_is_drawn_into():
+def test_out_must_be_a_batch_of_this_size_and_buffer():
     buffer = filled()
     out = buffer.sample(8)
     before = {name: array.copy() for name, array in vars(out).items()}
     state = buffer.num_samples
     twin = filled()
-    message = r"a batch of {} that this buffer gave, got Batch\({} × x, n.*\): take the first one"
-    for size, batch, shown in (
+    message = r"a batch of {} from this buffer, got Batch\({} × x, n.*\): draw the first one"
+    for size, batch, batch_size in (
         (7, out, 8),
         (9, out, 8),
-        (8, filled().sample(8), 8),  # of another buffer, alike as it may be
+        (8, filled().sample(8), 8),  # of another, equal buffer
         (8, out.torch(), 8),
         (0, out, 8),
     ):
-        with pytest.raises(ReplayError, match=message.format(size, shown)):
+        with pytest.raises(ReplayError, match=message.format(size, batch_size)):
             buffer.sample(size, out=batch)
     for name, array in before.items():
         np.testing.assert_array_equal(out[name], array)
@@ -837,26 +839,26 @@ def test_only_a_batch_of_this_size_and_buffer_is_drawn_into():
     np.testing.assert_array_equal(buffer.sample(8, out=out).index, twin.sample(8).index)
 
 
-def test_too_few_entries_leave_the_batch_as_it_was(tmp_path):
-    few = filled(20, sampler=Uniform(replacement=False))
-    empty = ReplayBuffer(20, few_fields(few), sampler=Uniform(replacement=False), seed=0)
+def test_failed_draws_do_not_change_out(tmp_path):
+    buffer = filled(20, sampler=Uniform(replacement=False))
+    empty = ReplayBuffer(20, declared_fields(buffer), sampler=Uniform(replacement=False), seed=0)
     empty.save(tmp_path / "replay")
-    out = few.sample(8)
+    out = buffer.sample(8)
     index = out.index.copy()
-    few.restore(tmp_path / "replay")
+    buffer.restore(tmp_path / "replay")
     with pytest.raises(ReplayError, match="the buffer is empty"):
-        few.sample(8, out=out)
+        buffer.sample(8, out=out)
     np.testing.assert_array_equal(out.index, index)
 
 
-def few_fields(buffer: ReplayBuffer) -> dict[str, Any]:
-    """A buffer's fields as they were declared."""
-    return {one.name: (one.shape, one.dtype) for one in buffer.fields}
+def declared_fields(buffer: ReplayBuffer) -> dict[str, Any]:
+    """Return a buffer's fields as they were declared."""
+    return {field.name: (field.shape, field.dtype) for field in buffer.fields}
 
 
 @pytest.mark.parametrize("sampler", [Uniform(replacement=False), Prioritized(), RankBased()])
-def test_large_batches_are_drawn_into_after_restoring(tmp_path, sampler):
-    """There is work space for them, which the restored buffer had no need of."""
+def test_large_batches_are_drawn_after_restoring(tmp_path, sampler):
+    """The restored buffer allocates work space for them."""
     buffer = filled(5000, sampler=sampler)
     buffer.save(tmp_path / "replay")
     out = buffer.sample(4500)

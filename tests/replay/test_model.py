@@ -1,4 +1,4 @@
-"""The buffer and its slow twin do the same, whatever is done to them."""
+"""The buffer and its slow reference, the twin, agree after any sequence of operations."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.reference import replay as reference
 FLAGS = {"terminated": ((), np.bool_), "truncated": ((), np.bool_)}
 STEP = {"action": ((), np.int64), "reward": ((), np.float32), **FLAGS}
 POSITION = ((3,), np.float32)
-IMAGE = ((2, 3, 181), np.uint8)  # 1086 bytes: lies apart
-# Name: the observation's fields, the others, which of the observation's are stacks of frames.
+IMAGE = ((2, 3, 181), np.uint8)  # 1086 bytes, stored apart from the rows
+# Name: observation fields, other fields, frame stacks among the observation fields.
 LAYOUTS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "vector": (POSITION, STEP, ()),
-    "of few kinds": (  # `add` is written out for these
+    "of few kinds": (  # `add` has a specialized version for these
         POSITION,
         {"action": ((2,), np.float64), "reward": ((), np.float32), "cost": ((), "f8"), **FLAGS},
         (),
@@ -81,16 +81,16 @@ LAYOUTS: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     ),
 }
 CAPACITIES = st.one_of(st.integers(1, 4), st.integers(5, 40), st.integers(65, 130))
-# Some are more than what the buffer has work space for, and has to make more.
+# Some exceed the work space of the buffer, which has to grow.
 ROWS = st.one_of(st.integers(1, 50), st.integers(1, 50), st.integers(65, 200))
 SIZES = st.one_of(st.integers(1, 50), st.integers(1, 50), st.integers(1, 130), st.just(1100))
-# Not only 0 and 1: two zeros that are equal and not the same bytes, and a NaN that equals nothing.
+# They include two equal zeros with different bytes, and a NaN that equals nothing.
 FLOATS = [0.0, -0.0, np.nan, 1.0, -1.5, np.inf]
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a buffer is made with."""
+    """The options of a buffer."""
 
     capacity: int
     layout: str
@@ -108,11 +108,11 @@ class Setup:
         return LAYOUTS[self.layout][2] if self.shared else ()
 
     def fields(self) -> dict[str, Any]:
-        obs, others, _ = LAYOUTS[self.layout]
-        return {"obs": obs, **others, "next_obs": obs}
+        obs, other_fields, _ = LAYOUTS[self.layout]
+        return {"obs": obs, **other_fields, "next_obs": obs}
 
     def options(self) -> dict[str, Any]:
-        """What the buffer and the twin take alike."""
+        """Return the options that the buffer and the twin have in common."""
         names = ("num_envs", "n_step", "gamma", "weight_from", "running_weight")
         return {name: getattr(self, name) for name in names}
 
@@ -169,32 +169,32 @@ MACHINES = {
 }
 
 
-def flat(values: Any, above: str = "") -> dict[str, Any]:
-    """Nested dictionaries' leaves, by names joined by dots."""
-    found = {}
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested dictionaries under dotted names."""
+    leaves = {}
     for key, value in values.items():
-        name = f"{above}.{key}" if above else key
-        found.update(flat(value, name) if isinstance(value, dict) else {name: value})
-    return found
+        name = f"{prefix}.{key}" if prefix else key
+        leaves.update(flat(value, name) if isinstance(value, dict) else {name: value})
+    return leaves
 
 
 def nested(values: dict[str, Any]) -> dict[str, Any]:
-    """The reverse of `flat`."""
-    found: dict[str, Any] = {}
+    """Reverse `flat`."""
+    root: dict[str, Any] = {}
     for name, value in values.items():
-        *above, last = name.split(".")
-        inside = found
-        for key in above:
-            inside = inside.setdefault(key, {})
-        inside[last] = value
-    return found
+        *parents, last = name.split(".")
+        parent = root
+        for key in parents:
+            parent = parent.setdefault(key, {})
+        parent[last] = value
+    return root
 
 
-class World:
-    """Makes transitions: mostly each begins where the last one of its environment ended.
+class TransitionSource:
+    """A source of transitions, most of which start where the environment's last one ended.
 
     Args:
-        setup: whose fields.
+        setup: the setup whose fields they have.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -203,56 +203,56 @@ class World:
         self.last: list[dict[str, np.ndarray] | None] = [None] * setup.num_envs
 
     def values(self, rng: np.random.Generator, name: str) -> np.ndarray:
-        """Of a few values that return again and again, and of some that don't."""
+        """Return either a few recurring values or random ones."""
         shape, dtype = self.fields[name]
         dtype = np.dtype(dtype)
         if dtype.kind == "f":
-            found = rng.choice(FLOATS, shape) if rng.random() < 0.5 else rng.normal(size=shape)
-            return np.asarray(found, dtype)
+            values = rng.choice(FLOATS, shape) if rng.random() < 0.5 else rng.normal(size=shape)
+            return np.asarray(values, dtype)
         if dtype.kind == "b":
             return np.asarray(rng.random(shape) < 0.5)
         return np.asarray(rng.integers(0, rng.choice([2, 120]), shape), dtype)
 
     def observation(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """By names as of `obs`; a stack of frames may be one frame again and again."""
-        found = {name: self.values(rng, name) for name in self.fields if name.startswith("obs")}
+        """Return values by names such as `obs`. A stack may repeat one frame."""
+        obs = {name: self.values(rng, name) for name in self.fields if name.startswith("obs")}
         for name in self.stacks:
             if rng.random() < 0.5:
-                found[name][:] = found[name][0]
-        return found
+                obs[name][:] = obs[name][0]
+        return obs
 
     def following(
         self, rng: np.random.Generator, obs: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Another observation, stacks moved on by a frame; or in some of its parts the same."""
-        found = self.observation(rng)
-        for name, before in obs.items():
+        """Return the next observation: stacks move by a frame, and some parts may stay the same."""
+        next_obs = self.observation(rng)
+        for name, value in obs.items():
             if rng.random() < 0.1:
-                found[name] = before
+                next_obs[name] = value
             elif name in self.stacks and rng.random() < 0.8:
-                found[name] = np.concatenate([before[1:], found[name][:1]])
-        return found
+                next_obs[name] = np.concatenate([value[1:], next_obs[name][:1]])
+        return next_obs
 
     def step(self, rng: np.random.Generator, env: int, style: str, ends: float) -> dict[str, Any]:
-        """One transition, every field by its name."""
-        chained = {"chained": 1.0, "loose": 0.0, "still": 1.0, "mixed": 0.7}[style]
+        """Return one transition with every field by its name."""
+        chain_probability = {"chained": 1.0, "loose": 0.0, "still": 1.0, "mixed": 0.7}[style]
         obs, last = self.observation(rng), self.last[env]
-        if last is not None and rng.random() < chained:
+        if last is not None and rng.random() < chain_probability:
             obs = last
         next_obs = obs if style == "still" else self.following(rng, obs)
-        found = {name: self.values(rng, name) for name in self.fields}
-        found["reward"] = np.float32(rng.integers(-8, 9) / 4)  # sums of these are exact
-        found["terminated"] = np.bool_(rng.random() < ends)
+        values = {name: self.values(rng, name) for name in self.fields}
+        values["reward"] = np.float32(rng.integers(-8, 9) / 4)  # sums of these are exact
+        values["terminated"] = np.bool_(rng.random() < ends)
         if "truncated" in self.fields:
-            found["truncated"] = np.bool_(rng.random() < ends / 2)
-        found.update({name: value.copy() for name, value in obs.items()})
-        found.update({f"next_{name}": value.copy() for name, value in next_obs.items()})
+            values["truncated"] = np.bool_(rng.random() < ends / 2)
+        values.update({name: value.copy() for name, value in obs.items()})
+        values.update({f"next_{name}": value.copy() for name, value in next_obs.items()})
         self.last[env] = next_obs
-        return found
+        return values
 
 
-def disguised(rng: np.random.Generator, array: np.ndarray) -> Any:
-    """The same numbers as somebody else may hold them."""
+def disguise(rng: np.random.Generator, array: np.ndarray) -> Any:
+    """Return the same numbers in another memory layout, byte order or type."""
     kind = rng.integers(6)
     if kind == 0 and array.ndim > 0:
         return np.repeat(array, 2, axis=-1)[..., ::2]  # with strides
@@ -272,14 +272,14 @@ WEIGHTS = st.sampled_from(["small", "signed", "zero", "equal", "huge", "mixed"])
 
 
 class Model(RuleBasedStateMachine):
-    """Drives both; `setups` is set by the test."""
+    """A state machine that drives the buffer and the twin. Tests set `setups`."""
 
     setups: st.SearchStrategy[Setup]
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        self.held: list[tuple[Batch, dict[str, bytes]]] = []
+        self.held_batches: list[tuple[Batch, dict[str, bytes]]] = []
         self.setup: Setup | None = None
 
     def teardown(self) -> None:
@@ -288,14 +288,14 @@ class Model(RuleBasedStateMachine):
     @initialize(data=st.data(), seed=SEEDS)
     def make(self, data: st.DataObject, seed: int) -> None:
         self.setup = data.draw(self.setups)
-        self.buffer = self.made(seed)
+        self.buffer = self.make_buffer(seed)
         self.twin = reference.Replay(
             self.setup.capacity, self.setup.sampler, **self.setup.options()
         )
-        self.world = World(self.setup)
+        self.world = TransitionSource(self.setup)
         self.num_samples = self.filled = 0
 
-    def made(self, seed: int) -> ReplayBuffer:
+    def make_buffer(self, seed: int) -> ReplayBuffer:
         assert self.setup is not None
         return ReplayBuffer(
             self.setup.capacity,
@@ -308,7 +308,7 @@ class Model(RuleBasedStateMachine):
             **self.setup.options(),
         )
 
-    # Of the setup.
+    # Properties of the setup.
 
     @property
     def takes_weight(self) -> bool:
@@ -323,7 +323,7 @@ class Model(RuleBasedStateMachine):
         return getattr(self.twin.sampler, "replacement", True)
 
     def weights(self, rng: np.random.Generator, kind: str, count: int) -> np.ndarray:
-        made = {
+        by_kind = {
             "small": rng.random(count),
             "signed": rng.normal(size=count),
             "zero": np.zeros(count),
@@ -332,13 +332,13 @@ class Model(RuleBasedStateMachine):
         }
         if kind == "mixed":
             kinds = rng.choice(["small", "signed", "zero", "huge"], count)
-            found = np.array([made[one][place] for place, one in enumerate(kinds)])
+            weights = np.array([by_kind[entry_kind][i] for i, entry_kind in enumerate(kinds)])
         else:
-            found = made[kind]
-        return np.abs(found) if self.has_priorities else found
+            weights = by_kind[kind]
+        return np.abs(weights) if self.has_priorities else weights
 
-    def told_weights(self, rng: np.random.Generator, kind: str, count: int) -> np.ndarray | None:
-        """What `add` and `extend` are given: priorities need not be."""
+    def maybe_weights(self, rng: np.random.Generator, kind: str, count: int) -> np.ndarray | None:
+        """Return weights for `add` and `extend`. Priorities are optional."""
         if not self.takes_weight or (self.has_priorities and rng.random() < 0.5):
             return None
         return self.weights(rng, kind, count)
@@ -351,38 +351,38 @@ class Model(RuleBasedStateMachine):
         for _ in range(count):
             env = int(rng.integers(self.twin.num_envs))
             step = self.world.step(rng, env, style, ends)
-            weights = self.told_weights(rng, kind, 1)
-            told: dict[str, Any] = {}
+            weights = self.maybe_weights(rng, kind, 1)
+            kwargs: dict[str, Any] = {}
             if weights is not None:
-                told["weight"] = weights[0] if rng.random() < 0.3 else float(weights[0])
+                kwargs["weight"] = weights[0] if rng.random() < 0.3 else float(weights[0])
             if env > 0 or rng.random() < 0.5:
-                told["env"] = np.int32(env) if rng.random() < 0.3 else env
-            given = {name: disguised(rng, value) for name, value in step.items()}
-            self.buffer.add(**nested(given), **told)
-            self.twin.add(step, env=env, weight=told.get("weight"))
+                kwargs["env"] = np.int32(env) if rng.random() < 0.3 else env
+            fields = {name: disguise(rng, value) for name, value in step.items()}
+            self.buffer.add(**nested(fields), **kwargs)
+            self.twin.add(step, env=env, weight=kwargs.get("weight"))
 
     @rule(seed=SEEDS, style=STYLES, ends=ENDS, kind=WEIGHTS, count=ROWS)
     def extend(self, seed: int, style: str, ends: float, kind: str, count: int) -> None:
         rng, num_envs = np.random.default_rng(seed), self.twin.num_envs
-        told: dict[str, Any] = {}
+        kwargs: dict[str, Any] = {}
         if rng.random() < 0.5:
             count -= count % num_envs
             envs = [row % num_envs for row in range(count)]
         else:
             envs = rng.integers(0, num_envs, count).tolist()
-            told["env"] = envs if count and rng.random() < 0.5 else np.array(envs, np.int64)
+            kwargs["env"] = envs if count and rng.random() < 0.5 else np.array(envs, np.int64)
         assume(count > 0)
         if rng.random() < 0.5:
-            told["valid"] = rng.random(count) < rng.choice([0.0, 0.5, 0.9])
-        weights = self.told_weights(rng, kind, count)
+            kwargs["valid"] = rng.random(count) < rng.choice([0.0, 0.5, 0.9])
+        weights = self.maybe_weights(rng, kind, count)
         if weights is not None:
-            told["weight"] = weights
+            kwargs["weight"] = weights
         steps = [self.world.step(rng, env, style, ends) for env in envs]
         columns = {
-            name: disguised(rng, np.stack([step[name] for step in steps])) for name in steps[0]
+            name: disguise(rng, np.stack([step[name] for step in steps])) for name in steps[0]
         }
-        self.buffer.extend(**nested(columns), **told)
-        self.twin.extend(steps, envs=envs, weights=told.get("weight"), valid=told.get("valid"))
+        self.buffer.extend(**nested(columns), **kwargs)
+        self.twin.extend(steps, envs=envs, weights=kwargs.get("weight"), valid=kwargs.get("valid"))
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
@@ -395,19 +395,19 @@ class Model(RuleBasedStateMachine):
     def update_weights(self, seed: int, kind: str, count: int) -> None:
         rng = np.random.default_rng(seed)
         oldest = max(self.twin.num_added - 2 * self.twin.capacity, 0)
-        numbers = rng.integers(oldest, self.twin.num_added, count)  # stale ones, and some twice
+        numbers = rng.integers(oldest, self.twin.num_added, count)  # stale and repeated ones
         if self.twin.weight_from is not None and kind in ("huge", "mixed"):
-            kind = "signed"  # the mean of huge ones is not worth 1e-9
+            kind = "signed"  # means of huge weights are less accurate than 1e-9
         weights = self.weights(rng, kind, count)
         applied = self.buffer.update_weights(numbers, weights)
         assert applied == self.twin.update_weights(numbers, weights)
 
     @precondition(lambda self: self.takes_weight)
     @rule(seed=SEEDS, wrong=st.sampled_from([np.nan, np.inf, -np.inf]), count=st.integers(1, 5))
-    def write_what_is_refused(self, seed: int, wrong: float, count: int) -> None:
-        """The invariants see to it that nothing has changed."""
+    def refuse_bad_weights(self, seed: int, wrong: float, count: int) -> None:
+        """The invariants check that nothing has changed."""
         rng = np.random.default_rng(seed)
-        world = World(self.setup)
+        world = TransitionSource(self.setup)
         steps = [world.step(rng, 0, "mixed", 0.3) for _ in range(count)]
         weights = np.ones(count)
         if self.has_priorities and seed % 2:
@@ -433,20 +433,20 @@ class Model(RuleBasedStateMachine):
     def sample(self, size: int, beta: float | None, hold: bool) -> None:
         law = self.law()
         positive = sum(share > 0 for share in law.values())
-        told = {} if beta is None or not self.has_priorities else {"beta": beta}
+        kwargs = {} if beta is None or not self.has_priorities else {"beta": beta}
         if not self.can_draw(size):
             state = self.buffer.num_samples
             with pytest.raises(ReplayError):
-                self.buffer.sample(size, **told)
+                self.buffer.sample(size, **kwargs)
             assert self.buffer.num_samples == state
             return
-        batch = self.buffer.sample(size, **told)
+        batch = self.buffer.sample(size, **kwargs)
         self.check_fields(batch)
         assert batch.index.dtype == np.int64
         assert batch.index.shape == (size,)
-        drawn = batch.index.tolist()
+        numbers = batch.index.tolist()
         if not self.replaces:
-            assert len(set(drawn)) == size
+            assert len(set(numbers)) == size
         if not self.twin.sampler.weighted:
             assert not hasattr(batch, "weight")
             assert not hasattr(batch, "probability")
@@ -454,14 +454,14 @@ class Model(RuleBasedStateMachine):
             without_weight = self.without_weight()
             self.check_weights(batch)
             assert batch.probability.dtype == np.float64
-            want = [law[number] for number in drawn]
-            np.testing.assert_allclose(batch.probability, want, rtol=1e-9, atol=0)
+            expected = [law[number] for number in numbers]
+            np.testing.assert_allclose(batch.probability, expected, rtol=1e-9, atol=0)
             if without_weight:
                 self.filled += size
             elif self.replaces or positive >= size:
-                assert all(law[number] > 0 for number in drawn)
+                assert all(law[number] > 0 for number in numbers)
             else:
-                assert {number for number in law if law[number] > 0} <= set(drawn)
+                assert {number for number in law if law[number] > 0} <= set(numbers)
                 self.filled += size - positive
         if self.has_priorities:
             self.check_importance(batch, law, beta)
@@ -471,26 +471,26 @@ class Model(RuleBasedStateMachine):
             assert not hasattr(batch, "importance")
         self.num_samples += 1
         if hold:
-            seen = {name: value.tobytes() for name, value in flat(vars(batch)).items()}
-            self.held = [*self.held[-2:], (batch, seen)]
+            content = {name: value.tobytes() for name, value in flat(vars(batch)).items()}
+            self.held_batches = [*self.held_batches[-2:], (batch, content)]
 
     @precondition(lambda self: self.twin.num_added > self.twin.capacity)
     @rule()
-    def get_what_was_overwritten(self) -> None:
+    def refuse_overwritten_numbers(self) -> None:
         number = self.twin.num_added - self.twin.capacity - 1
         with pytest.raises(ReplayError, match=f"{number} was overwritten"):
             self.buffer.get([self.twin.num_added - 1, number])
 
-    @rule(size=SIZES, goes_on=st.sampled_from(["saved", "loaded", "restored"]))
-    def save_and_load(self, size: int, goes_on: str) -> None:
+    @rule(size=SIZES, continued=st.sampled_from(["saved", "loaded", "restored"]))
+    def save_and_load(self, size: int, continued: str) -> None:
         path = self.folder / "buffer"
         self.buffer.save(path)
-        restored = self.made(seed=1)
+        restored = self.make_buffer(seed=1)
         rng = np.random.default_rng(size)
-        for env in range(self.twin.num_envs):  # what it held before leaves no trace
-            step = World(self.setup).step(rng, env, "loose", 0.0)
-            told = {"weight": 5.0} if self.takes_weight else {}
-            restored.add(**nested(step), env=env, **told)
+        for env in range(self.twin.num_envs):  # earlier content leaves no trace
+            step = TransitionSource(self.setup).step(rng, env, "loose", 0.0)
+            kwargs = {"weight": 5.0} if self.takes_weight else {}
+            restored.add(**nested(step), env=env, **kwargs)
         restored.restore(path)
         mapped = self.folder if self.setup.mapped else None
         buffers = {
@@ -500,18 +500,18 @@ class Model(RuleBasedStateMachine):
         }
         if self.can_draw(size):
             batches = [flat(vars(buffer.sample(size))) for buffer in buffers.values()]
-            for one, other in itertools.pairwise(batches):
-                assert list(one) == list(other)
-                for name, value in one.items():
-                    assert value.dtype == other[name].dtype
-                    assert value.tobytes() == other[name].tobytes(), name
+            for batch, expected in itertools.pairwise(batches):
+                assert list(batch) == list(expected)
+                for name, value in batch.items():
+                    assert value.dtype == expected[name].dtype
+                    assert value.tobytes() == expected[name].tobytes(), name
             self.num_samples += 1
             positive = sum(share > 0 for share in self.law().values())
             if self.without_weight():
                 self.filled += size
             elif not self.replaces:
                 self.filled += max(size - positive, 0)
-        self.buffer = buffers[goes_on]
+        self.buffer = buffers[continued]
 
     def can_draw(self, size: int) -> bool:
         live = len(self.twin.entries)
@@ -520,11 +520,11 @@ class Model(RuleBasedStateMachine):
         if not getattr(self.twin.sampler, "strict", False):
             return True
         positive = sum(share > 0 for share in self.law().values())
-        # With replacement there is nothing to be strict about: without weights it is uniform.
+        # Draws with replacement are never strict: without weights they are uniform.
         return self.replaces or (not self.without_weight() and positive >= size)
 
     def law(self) -> dict[int, float]:
-        """Of the weights that the buffer has; that these are right to 1e-9 is an invariant."""
+        """Return draw probabilities from the buffer's weights, which are correct to 1e-9."""
         if not self.twin.entries or not self.twin.sampler.weighted:
             return self.twin.law() if self.twin.entries else {}
         numbers = self.twin.numbers
@@ -540,57 +540,59 @@ class Model(RuleBasedStateMachine):
         shift = max(-weights.min(), 0.0) if shift == "min" else shift
         return not (weights + shift > 0).any()
 
-    # What is checked.
+    # Checks.
 
     def check_fields(self, batch: Batch) -> None:
-        """Every byte of every entry is what went in."""
-        want = [self.twin.entries[number].fields for number in batch.index.tolist()]
-        found = flat({name: batch[name] for name in batch.keys()})  # noqa: SIM118
+        """Check every byte of every entry."""
+        expected = [self.twin.entries[number].fields for number in batch.index.tolist()]
+        actual = flat({name: batch[name] for name in batch.keys()})  # noqa: SIM118
         extra = {"index", "weight", "probability", "importance"}
-        assert found.keys() - extra == want[0].keys()
-        for name in want[0]:
-            column = np.stack([fields[name] for fields in want])
-            assert found[name].dtype == column.dtype, name
-            assert found[name].shape == column.shape, name
-            if found[name].tobytes() != column.tobytes():
-                for number, got, one in zip(batch.index, found[name], column, strict=True):
-                    assert got.tobytes() == one.tobytes(), f"{name} of {number}: {got}, not {one}"
+        assert actual.keys() - extra == expected[0].keys()
+        for name in expected[0]:
+            column = np.stack([fields[name] for fields in expected])
+            assert actual[name].dtype == column.dtype, name
+            assert actual[name].shape == column.shape, name
+            if actual[name].tobytes() != column.tobytes():
+                for number, got, other in zip(batch.index, actual[name], column, strict=True):
+                    assert got.tobytes() == other.tobytes(), (
+                        f"{name} of {number}: {got}, not {other}"
+                    )
 
     def check_weights(self, batch: Batch) -> None:
-        want = [self.twin.entries[number].weight for number in batch.index.tolist()]
+        expected = [self.twin.entries[number].weight for number in batch.index.tolist()]
         greatest = max(abs(entry.weight) for entry in self.twin.entries.values())
         near_zero = 1e-12 * greatest if self.twin.weight_from is not None else 0.0
         assert batch.weight.dtype == np.float64
-        np.testing.assert_allclose(batch.weight, want, rtol=1e-9, atol=near_zero)
+        np.testing.assert_allclose(batch.weight, expected, rtol=1e-9, atol=near_zero)
 
     def check_importance(self, batch: Batch, law: dict[int, float], beta: float | None) -> None:
         sampler: Any = self.twin.sampler
         if beta is None:
             beta = sampler.beta
             if sampler.beta_samples is not None:
-                done = min(self.num_samples / sampler.beta_samples, 1.0)
-                beta = sampler.beta + (sampler.beta_final - sampler.beta) * done
-        want = reference.importance(
+                progress = min(self.num_samples / sampler.beta_samples, 1.0)
+                beta = sampler.beta + (sampler.beta_final - sampler.beta) * progress
+        expected = reference.importance(
             [law[number] for number in batch.index.tolist()],
             list(law.values()),
             beta=beta,
             normalize=sampler.normalize,
         )
         assert batch.importance.dtype == np.float32
-        np.testing.assert_allclose(batch.importance, want, rtol=1e-5)
+        np.testing.assert_allclose(batch.importance, expected, rtol=1e-5)
 
     def check_strata(self, batch: Batch, law: dict[int, float]) -> None:
-        """Draw i lies in part i of B equal ones, entries lined up by slot or by rank."""
+        """Draw i lies in stratum i of B equal ones. Entries are ordered by slot or by rank."""
         numbers = sorted(law, key=lambda number: number % self.twin.capacity)
         if isinstance(self.twin.sampler, RankBased):
             weights = self.buffer.get(numbers).weight.tolist()
             ranks = reference.ranks(weights, [number % self.twin.capacity for number in numbers])
             numbers = [number for _, number in sorted(zip(ranks, numbers, strict=True))]
         ends = np.cumsum([law[number] for number in numbers])
-        for place, number in enumerate(batch.index.tolist()):
-            last = ends[numbers.index(number)]
-            assert last >= place / len(batch) - 1e-9
-            assert last - law[number] <= (place + 1) / len(batch) + 1e-9
+        for i, number in enumerate(batch.index.tolist()):
+            end = ends[numbers.index(number)]
+            assert end >= i / len(batch) - 1e-9
+            assert end - law[number] <= (i + 1) / len(batch) + 1e-9
 
     @invariant()
     def all_entries_are_the_same(self) -> None:
@@ -617,15 +619,15 @@ class Model(RuleBasedStateMachine):
         assert self.buffer.num_samples == self.num_samples
 
     @invariant()
-    def held_batches_stay(self) -> None:
-        for batch, seen in self.held:
+    def held_batches_do_not_change(self) -> None:
+        for batch, content in self.held_batches:
             for name, value in flat(vars(batch)).items():
-                assert value.tobytes() == seen[name], name
+                assert value.tobytes() == content[name], name
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MACHINES)
-def test_buffer_does_what_its_twin_does(name, examples):
+def test_buffer_matches_its_twin(name, examples):
     machine = type("Model", (Model,), {"setups": MACHINES[name]})
     run_state_machine_as_test(
         machine,

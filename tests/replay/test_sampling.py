@@ -1,4 +1,4 @@
-"""What is drawn follows the law it is meant to, whichever way it is drawn."""
+"""Draws follow their law, for every sampler and every algorithm that it uses."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ FIELDS = {"x": ((), np.int64)}
 
 
 def filled(weights, sampler, *, capacity=None, overwritten=0, seed=0):
-    """A buffer whose live entries weigh this; before them, `overwritten` others were stored."""
+    """Return a buffer whose live entries have these weights, after `overwritten` other entries."""
     size = len(weights)
     capacity = size if overwritten else (capacity or size)
     buffer = ReplayBuffer(capacity, FIELDS, sampler=sampler, seed=seed)
     if overwritten:
         rng = np.random.default_rng(1)
-        lost = {} if not buffer.sampler.weighted else {"weight": rng.uniform(0, 9, overwritten)}
-        buffer.extend(x=np.arange(overwritten), **lost)
-    more = {"weight": weights} if buffer.sampler.weighted else {}
-    buffer.extend(x=np.arange(overwritten, overwritten + size), **more)
+        old = {} if not buffer.sampler.weighted else {"weight": rng.uniform(0, 9, overwritten)}
+        buffer.extend(x=np.arange(overwritten), **old)
+    kwargs = {"weight": weights} if buffer.sampler.weighted else {}
+    buffer.extend(x=np.arange(overwritten, overwritten + size), **kwargs)
     assert len(buffer) == size
     return buffer
 
 
-def drawn(buffer, batch_size, times):
-    """(times, batch_size), which of the live entries, from 0 for the oldest."""
-    found = np.empty((times, batch_size), np.int64)
-    for row in found:
+def draw(buffer, batch_size, times):
+    """Return draws (times, batch_size) as positions among the live entries, 0 for the oldest."""
+    draws = np.empty((times, batch_size), np.int64)
+    for row in draws:
         row[:] = buffer.sample(batch_size).index
-    return found - (buffer.num_added - len(buffer))
+    return draws - (buffer.num_added - len(buffer))
 
 
 def critical(degrees):
-    """What χ² exceeds once in a million (Wilson and Hilferty's approximation)."""
+    """Return the one-in-a-million critical value of χ² (Wilson and Hilferty's approximation)."""
     part = 2 / (9 * degrees)
     return degrees * (1 - part + 4.75342 * math.sqrt(part)) ** 3
 
 
 def pooled(expected, *counts, least=8.0):
-    """Cells with few expected are one; what cannot happen must not."""
+    """Merge cells with few expected counts. Impossible cells must be empty."""
     for count in counts:
         assert count[expected == 0].sum() == 0
     rare = (expected < least) & (expected > 0)
@@ -57,7 +57,7 @@ def pooled(expected, *counts, least=8.0):
 
 
 def assert_law(counts, probability):
-    """χ² of counts against the law that they should follow."""
+    """Test counts against a law with χ²."""
     counts, probability = np.ravel(counts), np.ravel(probability)
     assert probability.sum() == pytest.approx(1)
     expected, counts = pooled(probability * counts.sum(), counts)
@@ -66,35 +66,35 @@ def assert_law(counts, probability):
     assert statistic < critical(len(counts) - 1)
 
 
-def assert_same_law(counts, others):
-    """χ² of two samples for having one law."""
-    counts, others = np.ravel(counts).astype(float), np.ravel(others).astype(float)
-    both, counts, others = pooled(counts + others, counts, others, least=16.0)
-    ratio = math.sqrt(others.sum() / counts.sum())
-    statistic = ((counts * ratio - others / ratio) ** 2 / both).sum()
+def assert_same_law(counts, other_counts):
+    """Test with χ² whether two samples have one law."""
+    counts, other_counts = np.ravel(counts).astype(float), np.ravel(other_counts).astype(float)
+    both, counts, other_counts = pooled(counts + other_counts, counts, other_counts, least=16.0)
+    ratio = math.sqrt(other_counts.sum() / counts.sum())
+    statistic = ((counts * ratio - other_counts / ratio) ** 2 / both).sum()
     assert statistic < critical(len(both) - 1)
 
 
-def successive(probability, length):
-    """P of every ordered tuple under successive sampling, an axis a draw."""
+def successive_law(probability, length):
+    """Return the probability of every ordered tuple of successive sampling, one axis per draw."""
     size = len(probability)
     law = np.zeros((size,) * length)
     for places in itertools.permutations(range(size), length):
-        left, chance = 1.0, 1.0
+        remaining, chance = 1.0, 1.0
         for place in places:
-            chance *= probability[place] / left if left > 0 else 0.0
-            # What is left, added up: 1 − p would lose what a heavy entry leaves.
-            rest = [p for other, p in enumerate(probability) if other not in places]
-            later = [probability[one] for one in places[places.index(place) + 1 :]]
-            left = math.fsum([*rest, *later])
+            chance *= probability[place] / remaining if remaining > 0 else 0.0
+            # Summing the rest is exact. 1 − p would cancel beside a heavy entry.
+            unused = [p for k, p in enumerate(probability) if k not in places]
+            later = [probability[i] for i in places[places.index(place) + 1 :]]
+            remaining = math.fsum([*unused, *later])
         law[places] = chance
     return law
 
 
-def tuples_counted(found, size):
-    """How often each ordered tuple was drawn, an axis a draw."""
-    counts = np.zeros((size,) * found.shape[1], np.int64)
-    np.add.at(counts, tuple(found.T), 1)
+def count_tuples(draws, size):
+    """Return how often each ordered tuple was drawn, one axis per draw."""
+    counts = np.zeros((size,) * draws.shape[1], np.int64)
+    np.add.at(counts, tuple(draws.T), 1)
     return counts
 
 
@@ -142,8 +142,8 @@ def vector(request):
 def test_ordered_pairs_without_replacement(vector):
     weights, shift, setting = vector
     buffer = filled(weights, Proportional(replacement=False, shift=setting), seed=11)
-    law = successive(normalized(weights, shift), 2)
-    counts = tuples_counted(drawn(buffer, 2, 10_000), len(weights))
+    law = successive_law(normalized(weights, shift), 2)
+    counts = count_tuples(draw(buffer, 2, 10_000), len(weights))
     assert_law(counts, law)
 
 
@@ -158,12 +158,12 @@ def test_ordered_pairs_without_replacement(vector):
         "set shift",
     ],
 )
-def test_whole_batches_without_replacement(name):
-    # Four of six: what is drawn after the tree has been changed is in there as well.
+def test_batches_of_four_without_replacement(name):
+    # Four of six entries, so that draws after changes of the tree are included.
     weights, shift, setting = VECTORS[name]
     buffer = filled(weights, Proportional(replacement=False, shift=setting), seed=14)
-    law = successive(normalized(weights, shift), 4)
-    counts = tuples_counted(drawn(buffer, 4, 60_000), len(weights))
+    law = successive_law(normalized(weights, shift), 4)
+    counts = count_tuples(draw(buffer, 4, 60_000), len(weights))
     assert_law(counts, law)
 
 
@@ -173,7 +173,7 @@ def test_whole_batches_without_replacement(name):
     [("even", False), ("spread", True), ("wide", True), ("negative", True), ("high", False)],
 )
 def test_pairs_among_a_thousand(kind, walks, overwritten):
-    # By groups of neighbours in a tree of four levels, filled partly or gone round.
+    # Counts are grouped by neighbors. The tree has four levels, partly filled or wrapped around.
     rng = np.random.default_rng(21)
     weights = {
         "even": rng.uniform(1, 2, 1000),
@@ -193,109 +193,109 @@ def test_pairs_among_a_thousand(kind, walks, overwritten):
     np.fill_diagonal(pairs, 0.0)
     edges = np.arange(0, 1000, 50)
     law = np.add.reduceat(np.add.reduceat(pairs, edges, 0), edges, 1)
-    counts = tuples_counted(drawn(buffer, 2, 40_000) // 50, 20)
+    counts = count_tuples(draw(buffer, 2, 40_000) // 50, 20)
     assert_law(counts, law / law.sum())
     assert law.sum() == pytest.approx(1, rel=1e-12)
 
 
-def test_every_position_of_a_large_batch():
-    # The law of the position k is not that of one draw; NumPy says what it is.
+def test_every_position_of_a_large_batch_matches_numpy():
+    # The law of position k differs from that of a single draw. NumPy is the reference.
     weights = spread(40, 1.5)
     buffer = filled(weights, Proportional(replacement=False), seed=31)
-    found = drawn(buffer, 30, 20_000)
-    assert all(len(set(row)) == 30 for row in found[:1000])
+    draws = draw(buffer, 30, 20_000)
+    assert all(len(set(row)) == 30 for row in draws[:1000])
     rng, probability = np.random.default_rng(32), normalized(weights)
-    theirs = np.array([rng.choice(40, 30, replace=False, p=probability) for _ in range(10_000)])
+    peers = np.array([rng.choice(40, 30, replace=False, p=probability) for _ in range(10_000)])
     for place in (0, 1, 9, 19, 28, 29):
-        ours = np.bincount(found[:, place], minlength=40)
-        assert_same_law(ours, np.bincount(theirs[:, place], minlength=40))
-    assert_law(np.bincount(found[:, 0], minlength=40), probability)
-    # What is left out, ten a batch: χ² of such counts is the smaller for it.
-    ours, others = (len(one) - np.bincount(one.ravel(), minlength=40) for one in (found, theirs))
-    assert_same_law(ours, others)
+        counts = np.bincount(draws[:, place], minlength=40)
+        assert_same_law(counts, np.bincount(peers[:, place], minlength=40))
+    assert_law(np.bincount(draws[:, 0], minlength=40), probability)
+    # The ten entries that each batch leaves out. χ² of such counts is smaller.
+    counts, peer_counts = (len(x) - np.bincount(x.ravel(), minlength=40) for x in (draws, peers))
+    assert_same_law(counts, peer_counts)
 
 
 def test_single_draws_with_replacement(vector):
     weights, shift, setting = vector
     buffer = filled(weights, Proportional(shift=setting), seed=41)
     probability = normalized(weights, shift)
-    found = drawn(buffer, 100, 2000)
-    assert_law(np.bincount(found.ravel(), minlength=len(weights)), probability)
+    draws = draw(buffer, 100, 2000)
+    assert_law(np.bincount(draws.ravel(), minlength=len(weights)), probability)
     # Draws of one batch are independent.
-    assert_law(tuples_counted(found[:, :2], len(weights)), np.outer(probability, probability))
+    assert_law(count_tuples(draws[:, :2], len(weights)), np.outer(probability, probability))
     batch = buffer.sample(50)
     np.testing.assert_allclose(batch.probability, probability[batch.index], rtol=1e-9)
     np.testing.assert_array_equal(batch.weight, np.asarray(weights)[batch.index])
 
 
-def test_with_replacement_some_entries_have_no_weight():
+def test_entries_without_weight_are_never_drawn():
     weights = np.zeros(100)
     weights[[7, 63, 64, 99]] = [1.0, 2.0, 3.0, 4.0]
     buffer = filled(weights, Proportional(), capacity=130, seed=42)
-    counts = np.bincount(drawn(buffer, 200, 500).ravel(), minlength=100)
+    counts = np.bincount(draw(buffer, 200, 500).ravel(), minlength=100)
     assert_law(counts, weights / 10)
     assert buffer.counters["filled_uniformly"] == 0
 
 
-def drawn_and_restored(weights, sampler, batch_size, times, **options):
-    """Draws; after each one the trees must be the same to the last bit."""
+def draw_and_restore(weights, sampler, batch_size, times, **options):
+    """Draw and check that the trees are bitwise the same after each draw."""
     buffer = filled(weights, sampler, **options)
-    buffer.sample(batch_size)  # from which shift the sums are made is settled by now
+    buffer.sample(batch_size)  # this fixes the shift of the sums
     before = {name: array.tobytes() for name, array in buffer._store.weights.items()}
-    found = np.empty((times, batch_size), np.int64)
-    for row in found:
+    draws = np.empty((times, batch_size), np.int64)
+    for row in draws:
         row[:] = buffer.sample(batch_size).index
         assert {name: array.tobytes() for name, array in buffer._store.weights.items()} == before
-    return buffer, found - (buffer.num_added - len(buffer))
+    return buffer, draws - (buffer.num_added - len(buffer))
 
 
 @pytest.mark.parametrize("overwritten", [0, 333])
 @pytest.mark.parametrize("shift", ["min", 0.7])
-def test_what_is_taken_out_is_put_back_to_the_last_bit(shift, overwritten):
+def test_heavy_entries_are_restored_bitwise(shift, overwritten):
     rng = np.random.default_rng(51)
     weights = rng.normal(0, 0.1, 300)
     weights[[5, 77, 299]] = 1e6 * rng.uniform(1, 2, 3)
-    _, found = drawn_and_restored(
+    _, draws = draw_and_restore(
         weights, Proportional(replacement=False, shift=shift), 40, 200, overwritten=overwritten
     )
-    assert all(len(set(row)) == 40 for row in found)
-    assert all({5, 77, 299} <= set(row[:10]) for row in found)
+    assert all(len(set(row)) == 40 for row in draws)
+    assert all({5, 77, 299} <= set(row[:10]) for row in draws)
 
 
 @pytest.mark.parametrize("shift", [0.0, 2.0])
-def test_fewer_weights_than_the_batch(shift):
-    # All that have weight, by the law of successive sampling, then others, all alike.
+def test_batches_larger_than_the_number_of_weights(shift):
+    # All entries with weight follow successive sampling. The others follow uniformly.
     weights = np.array([0.0, 3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 5.0, 0.0, 0.0]) - shift
-    buffer, found = drawn_and_restored(
+    buffer, draws = draw_and_restore(
         weights, Proportional(replacement=False), 5, 20_000, capacity=12, seed=52
     )
-    assert all(len(set(row)) == 5 for row in found)
-    assert (np.sort(found[:, :3]) == [1, 4, 7]).all()
-    law = successive([3 / 9, 1 / 9, 5 / 9], 3)
-    assert_law(tuples_counted(np.searchsorted([1, 4, 7], found[:, :3]), 3), law)
-    others = [0, 2, 3, 5, 6, 8, 9]
-    law = successive(np.full(7, 1 / 7), 2)
-    assert_law(tuples_counted(np.searchsorted(others, found[:, 3:]), 7), law)
+    assert all(len(set(row)) == 5 for row in draws)
+    assert (np.sort(draws[:, :3]) == [1, 4, 7]).all()
+    law = successive_law([3 / 9, 1 / 9, 5 / 9], 3)
+    assert_law(count_tuples(np.searchsorted([1, 4, 7], draws[:, :3]), 3), law)
+    weightless = [0, 2, 3, 5, 6, 8, 9]
+    law = successive_law(np.full(7, 1 / 7), 2)
+    assert_law(count_tuples(np.searchsorted(weightless, draws[:, 3:]), 7), law)
     assert buffer.counters["filled_uniformly"] == 2 * 20_001
     batch = buffer.sample(5)
     np.testing.assert_allclose(batch.probability[3:], 0.0, atol=0)
 
 
-def test_a_batch_of_all_entries_when_few_have_weight():
+def test_full_batch_with_a_single_weight():
     weights = np.zeros(300)
     weights[123] = 1.0
-    buffer, found = drawn_and_restored(weights, Proportional(replacement=False), 300, 20)
-    assert (found[:, 0] == 123).all()
-    assert (np.sort(found) == np.arange(300)).all()
+    buffer, draws = draw_and_restore(weights, Proportional(replacement=False), 300, 20)
+    assert (draws[:, 0] == 123).all()
+    assert (np.sort(draws) == np.arange(300)).all()
     assert buffer.counters["filled_uniformly"] == 21 * 299
 
 
-def test_strict_names_both_numbers():
+def test_strict_error_names_both_numbers():
     weights = np.zeros(50)
     weights[[3, 30, 44]] = 1.0
     buffer = filled(weights, Proportional(replacement=False, strict=True), seed=53)
     before = {name: array.tobytes() for name, array in buffer._store.weights.items()}
-    with pytest.raises(ReplayError, match=r"batch of 4 needs .* and 3 of 50 have some"):
+    with pytest.raises(ReplayError, match=r"batch of 4 needs .* but 3 of 50 have some"):
         buffer.sample(4)
     assert {name: array.tobytes() for name, array in buffer._store.weights.items()} == before
     assert buffer.counters["filled_uniformly"] == buffer.num_samples == 0
@@ -306,65 +306,65 @@ def test_strict_names_both_numbers():
 
 @pytest.mark.parametrize("value", [0.0, -3.0])
 @pytest.mark.parametrize("replacement", [True, False])
-def test_no_weight_at_all_is_uniform(replacement, value):
+def test_draws_without_any_weight_are_uniform(replacement, value):
     buffer = filled(np.full(9, value), Proportional(replacement=replacement), seed=54, capacity=11)
-    counts = tuples_counted(drawn(buffer, 2, 20_000), 9)
-    law = np.full((9, 9), 1 / 81) if replacement else successive(np.full(9, 1 / 9), 2)
+    counts = count_tuples(draw(buffer, 2, 20_000), 9)
+    law = np.full((9, 9), 1 / 81) if replacement else successive_law(np.full(9, 1 / 9), 2)
     assert_law(counts, law)
     assert buffer.counters["filled_uniformly"] == 2 * 20_000
     np.testing.assert_array_equal(buffer.sample(2).probability, 1 / 9)
 
 
-# Weights at the ends of what a float64 holds.
+# Weights at the limits of float64.
 
 
 def test_weights_from_1e_300_to_1e290():
-    # Each has ten orders of magnitude on the next: the order of the draws is certain.
+    # Neighbors differ by ten orders of magnitude, so the order of the draws is certain.
     weights = 10.0 ** np.arange(-300, 291, 10)
     order = np.random.default_rng(61).permutation(len(weights))
-    _, found = drawn_and_restored(
+    _, draws = draw_and_restore(
         weights[order], Proportional(replacement=False), len(weights), 50, overwritten=100
     )
-    np.testing.assert_array_equal(order[found], np.tile(np.arange(59, -1, -1), (50, 1)))
+    np.testing.assert_array_equal(order[draws], np.tile(np.arange(59, -1, -1), (50, 1)))
 
 
-def test_the_least_of_vast_weights_are_drawn_by_their_law():
-    # Two that hold all of the weight as far as a sum can tell, and five below the last bit.
+def test_tiny_weights_beside_vast_ones_follow_their_law():
+    # Two entries hold the whole sum. The other five are below its last bit.
     light = np.array([1.0, 2.0, 3.0, 4.0, 2.0]) * 1e-300
     weights = np.concatenate([light[:3], [1e280, 3e280], light[3:]])
-    _, found = drawn_and_restored(weights, Proportional(replacement=False), 4, 20_000, seed=62)
-    assert (np.sort(found[:, :2]) == [3, 4]).all()
-    assert_law(np.bincount(found[:, 0] - 3), [1 / 4, 3 / 4])
-    left = np.searchsorted([0, 1, 2, 5, 6], found[:, 2:])
-    assert_law(tuples_counted(left, 5), successive(light / light.sum(), 2))
+    _, draws = draw_and_restore(weights, Proportional(replacement=False), 4, 20_000, seed=62)
+    assert (np.sort(draws[:, :2]) == [3, 4]).all()
+    assert_law(np.bincount(draws[:, 0] - 3), [1 / 4, 3 / 4])
+    tiny = np.searchsorted([0, 1, 2, 5, 6], draws[:, 2:])
+    assert_law(count_tuples(tiny, 5), successive_law(light / light.sum(), 2))
 
 
-def test_geometric_weights_all_of_them():
+def test_geometric_weights():
     weights = 2.0 ** -np.arange(256)
     order = np.random.default_rng(63).permutation(256)
-    _, found = drawn_and_restored(weights[order], Proportional(replacement=False), 256, 3000)
-    found = order[found]  # by weight: 0 is the heaviest
-    assert (np.sort(found) == np.arange(256)).all()
-    # The last ones are drawn from what is left, far below the first one's last bit.
-    counts = np.bincount(np.minimum(found[:, 0], 12), minlength=13)
+    _, draws = draw_and_restore(weights[order], Proportional(replacement=False), 256, 3000)
+    draws = order[draws]  # by weight: 0 is the heaviest
+    assert (np.sort(draws) == np.arange(256)).all()
+    # The last weights are far below the first one's last bit.
+    counts = np.bincount(np.minimum(draws[:, 0], 12), minlength=13)
     assert_law(counts, [*2.0 ** -np.arange(1, 13), 2.0**-12])
-    law = successive(normalized(weights[:12]), 2)
-    pairs = found[(found[:, :2] < 12).all(1), :2]
-    assert_law(tuples_counted(pairs, 12), law)
-    # Whether entry i + 1 comes before entry i, 1 : 2, everywhere along the scale.
-    places = np.argsort(found)
+    law = successive_law(normalized(weights[:12]), 2)
+    pairs = draws[(draws[:, :2] < 12).all(1), :2]
+    assert_law(count_tuples(pairs, 12), law)
+    # Entry i + 1 precedes entry i with odds 1 : 2, everywhere along the scale.
+    places = np.argsort(draws)
     for first in range(0, 255, 17):
         swapped = (places[:, first + 1] < places[:, first]).sum()
         assert_law([swapped, 3000 - swapped], [1 / 3, 2 / 3])
 
 
 def test_vast_negative_weights():
-    # The others are 1e290 above the least, to the last bit.
+    # All other weights exceed the least by 1e290, to the last bit.
     weights = np.array([3.0, -1e290, 5.0, 1e200, -7.0])
-    buffer, found = drawn_and_restored(weights, Proportional(replacement=False), 2, 5000, seed=64)
-    assert not (found == 1).any()
-    law = successive([1 / 4, 0, 1 / 4, 1 / 4, 1 / 4], 2)
-    assert_law(tuples_counted(found, 5), law)
+    buffer, draws = draw_and_restore(weights, Proportional(replacement=False), 2, 5000, seed=64)
+    assert not (draws == 1).any()
+    law = successive_law([1 / 4, 0, 1 / 4, 1 / 4, 1 / 4], 2)
+    assert_law(count_tuples(draws, 5), law)
     assert 1 in buffer.sample(5).index
 
 
@@ -376,21 +376,21 @@ def test_vast_negative_weights():
 @pytest.mark.parametrize("replacement", [True, False])
 def test_uniform(size, batch_size, replacement, overwritten):
     buffer = filled(np.zeros(size), Uniform(replacement=replacement), overwritten=overwritten)
-    found = drawn(buffer, batch_size, 15_000)
-    one = np.full(size, 1 / size)
-    law = np.outer(one, one) if replacement else successive(one, 2)
+    draws = draw(buffer, batch_size, 15_000)
+    single = np.full(size, 1 / size)
+    law = np.outer(single, single) if replacement else successive_law(single, 2)
     for places in {(0, 1), (0, batch_size - 1), (batch_size - 2, batch_size - 1)}:
-        assert_law(tuples_counted(found[:, places], size), law)
+        assert_law(count_tuples(draws[:, places], size), law)
     for place in range(batch_size):
-        assert_law(np.bincount(found[:, place], minlength=size), one)
+        assert_law(np.bincount(draws[:, place], minlength=size), single)
     if not replacement:
-        assert all(len(set(row)) == batch_size for row in found[:2000])
+        assert all(len(set(row)) == batch_size for row in draws[:2000])
     with pytest.raises(AttributeError):
         buffer.sample(1).weight  # noqa: B018
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.51, 0.9, 1.0])
-def test_uniform_without_replacement_of_many(share):
+def test_large_uniform_batches_without_replacement(share):
     buffer = filled(np.zeros(3000), Uniform(replacement=False), capacity=4000, seed=71)
     count = int(share * 3000)
     counts = np.zeros(3000, np.int64)
@@ -419,11 +419,11 @@ def test_prioritized(alpha, epsilon, stratified):
     sampler = Prioritized(alpha=alpha, epsilon=epsilon, stratified=stratified)
     buffer = filled(np.ones(70), sampler, capacity=99, seed=82)
     assert buffer.update_weights(np.arange(70), priorities) == 70
-    found = drawn(buffer, 50, 2000)
+    draws = draw(buffer, 50, 2000)
     weights = (priorities + epsilon) ** alpha
     probability = normalized(weights)
     if not stratified:
-        assert_law(np.bincount(found.ravel(), minlength=70), probability)
+        assert_law(np.bincount(draws.ravel(), minlength=70), probability)
     batch = buffer.sample(64)
     np.testing.assert_allclose(batch.weight, weights[batch.index], rtol=1e-14)
     np.testing.assert_allclose(batch.probability, probability[batch.index], rtol=1e-12)
@@ -445,12 +445,12 @@ def test_one_entry_from_each_stratum(kind, overwritten):
     counts = np.zeros(500, np.int64)
     for batch_size in (1, 7, 64, 500, 1000):
         for _ in range(100 if batch_size < 500 else 20):
-            found = drawn(buffer, batch_size, 1)[0]
+            draws = draw(buffer, batch_size, 1)[0]
             number = np.arange(batch_size)
-            assert (ends[place[found]] > number / batch_size - 1e-12).all()
-            assert (begins[place[found]] < (number + 1) / batch_size + 1e-12).all()
-            counts += np.bincount(found, minlength=500)
-    assert_law(counts[slots], ends - begins)  # closer than chance would have it
+            assert (ends[place[draws]] > number / batch_size - 1e-12).all()
+            assert (begins[place[draws]] < (number + 1) / batch_size + 1e-12).all()
+            counts += np.bincount(draws, minlength=500)
+    assert_law(counts[slots], ends - begins)  # more evenly than by chance
 
 
 # Ranks.
@@ -461,7 +461,7 @@ def harmonic(size, alpha):
 
 
 def assert_rank_law(ranks, size, alpha):
-    """χ² by rank up to 20, then by groups of ranks with edges about 1024."""
+    """Test with χ² by rank up to 20, then by groups of ranks with edges about 1024."""
     edges = [*range(min(size, 20)), 30, 50, 100, 200, 500, 900, 1000, 1022, 1023, 1024, 1025, 1026]
     edges += [1030, 1100, 1500, 2000, 3000, 4000, 4990, 4999]
     edges = [edge for edge in edges if edge < size]
@@ -480,17 +480,17 @@ def test_ranks(size, alpha):
     rank = np.empty(size, np.int64)
     rank[np.argsort(-priorities)] = np.arange(1, size + 1)
     batches = [buffer.sample(1000) for _ in range(100)]
-    found = np.concatenate([batch.index for batch in batches])
+    draws = np.concatenate([batch.index for batch in batches])
     if size > 1:
-        assert_rank_law(rank[found], size, alpha)
-    given = np.concatenate([batch.probability for batch in batches[:20]])
-    expected = rank[found[: len(given)]] ** -float(alpha) / harmonic(size, alpha)
-    np.testing.assert_allclose(given, expected, rtol=1e-10)
+        assert_rank_law(rank[draws], size, alpha)
+    probability = np.concatenate([batch.probability for batch in batches[:20]])
+    expected = rank[draws[: len(probability)]] ** -float(alpha) / harmonic(size, alpha)
+    np.testing.assert_allclose(probability, expected, rtol=1e-10)
     np.testing.assert_array_equal(batches[0].weight, priorities[batches[0].index])
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1 - 1e-12, 1 + 1e-8, 1.5, 30.0])
-def test_probabilities_of_ranks_add_up(alpha):
+def test_rank_probabilities_match_the_power_law(alpha):
     size = 20_000
     buffer = filled(np.arange(size, 0.0, -1), RankBased(alpha=alpha), seed=93)
     probability = np.full(size, np.nan)
@@ -503,7 +503,7 @@ def test_probabilities_of_ranks_add_up(alpha):
     np.testing.assert_allclose(probability[known], expected[known], rtol=1e-10)
 
 
-def test_equal_priorities_rank_by_slot():
+def test_equal_priorities_are_ranked_by_slot():
     buffer = filled(np.array([1.0, 2.0, 1.0, 2.0, 1.0, 0.0]), RankBased(alpha=1.0), seed=94)
     batch = buffer.sample(3000)
     rank = np.array([3, 1, 4, 2, 5, 6])[batch.index]
@@ -522,10 +522,10 @@ def test_one_rank_from_each_stratum(alpha, size):
     ends /= ends[-1]
     begins = np.append(0.0, ends[:-1])
     for batch_size in (1, 8, 256, 1000):
-        for found in drawn(buffer, batch_size, 50):
+        for draws in draw(buffer, batch_size, 50):
             number = np.arange(batch_size)
-            assert (ends[rank[found]] > number / batch_size - 1e-10).all()
-            assert (begins[rank[found]] < (number + 1) / batch_size + 1e-10).all()
+            assert (ends[rank[draws]] > number / batch_size - 1e-10).all()
+            assert (begins[rank[draws]] < (number + 1) / batch_size + 1e-10).all()
 
 
 # Importance weights.
@@ -545,9 +545,9 @@ def test_importance(kind, normalize, beta):
         probability[np.argsort(-priorities)] = normalized(np.arange(1, 201) ** -0.8)
     for _ in range(20):
         batch = buffer.sample(32, beta=beta)
-        own = probability[batch.index]
-        raw = (200 * own) ** -(0.3 if beta is None else beta)
-        least = (probability if normalize == "buffer" else own).min()
+        chance = probability[batch.index]
+        raw = (200 * chance) ** -(0.3 if beta is None else beta)
+        least = (probability if normalize == "buffer" else chance).min()
         greatest = (200 * least) ** -(0.3 if beta is None else beta)
         assert batch.importance.dtype == np.float32
         np.testing.assert_allclose(batch.importance, raw / greatest, rtol=1e-6)
@@ -558,7 +558,7 @@ def test_importance(kind, normalize, beta):
 
 
 def test_importance_of_a_weight_far_below_the_others():
-    # The least probability underflows; what was drawn is to be weighed by it all the same.
+    # The least probability underflows, and importance weights still refer to it.
     sampler = Prioritized(alpha=1.0, epsilon=1e-300, beta=1.0)
     buffer = filled(np.array([0.0, 1e100, 1e100]), sampler, seed=102)
     np.testing.assert_array_equal(buffer.sample(8).importance, 0.0)

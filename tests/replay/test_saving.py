@@ -1,4 +1,4 @@
-"""A saved buffer goes on exactly as it would have; a file that is not whole is refused whole."""
+"""A saved buffer continues exactly, and damaged files are refused as a whole."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_obs(shape, dtype=np.float32, **more):
 
 NESTED = {"pos": ((2,), np.float64), "image": ((40, 30), np.uint8), "id": ((), np.int16)}
 
-MAKES = {
+BUFFERS = {
     "uniform": {"fields": with_obs((3,))},
     "uniform without replacement": {
         "fields": with_obs((3,), action=((2,), np.int64)),
@@ -111,36 +111,36 @@ MAKES = {
 }
 
 
-def made(name, seed=0, **options):
-    return ReplayBuffer(capacity=150, seed=seed, **{**MAKES[name], **options})
+def create(name, seed=0, **options):
+    return ReplayBuffer(capacity=150, seed=seed, **{**BUFFERS[name], **options})
 
 
-@pytest.fixture(params=list(MAKES), ids=lambda name: name.replace(" ", "-"))
+@pytest.fixture(params=list(BUFFERS), ids=lambda name: name.replace(" ", "-"))
 def name(request):
     return request.param
 
 
 class Story:
-    """Environments that step, and an agent that draws, the same for every buffer."""
+    """Stepping environments and a drawing agent that act alike for every buffer."""
 
     def __init__(self, name, seed=1):
-        self.make = MAKES[name]
+        self.make = BUFFERS[name]
         self.rng = np.random.default_rng(seed)
         self.num_envs = self.make.get("num_envs", 1)
         self.is_stack = "frame_stacks" in self.make
-        self.given = (
+        self.takes_weight = (
             isinstance(self.make.get("sampler"), Proportional) and "weight_from" not in self.make
         )
-        self.obs = [self._observed() for _ in range(self.num_envs)]
+        self.obs = [self._new_obs() for _ in range(self.num_envs)]
 
     def _value(self, shape, dtype):
         return (self.rng.random(shape) * 100).astype(dtype)
 
-    def _observed(self, before=None):
-        wanted = self.make["fields"]["obs"]
-        if isinstance(wanted, dict):
-            return {name: self._value(*one) for name, one in wanted.items()}
-        obs = self._value(*wanted)
+    def _new_obs(self, before=None):
+        spec = self.make["fields"]["obs"]
+        if isinstance(spec, dict):
+            return {name: self._value(*part_spec) for name, part_spec in spec.items()}
+        obs = self._value(*spec)
         if self.is_stack and before is not None:
             obs[:-1] = before[1:]
         return obs
@@ -148,10 +148,10 @@ class Story:
     def step(self, buffer):
         env = int(self.rng.integers(self.num_envs))
         ends = self.rng.random()
-        following = self._observed(self.obs[env])
+        next_obs = self._new_obs(self.obs[env])
         values = {
             "obs": self.obs[env],
-            "next_obs": following,
+            "next_obs": next_obs,
             "reward": self.rng.normal(),
             "terminated": ends < 0.1,
             "truncated": 0.1 <= ends < 0.2,
@@ -159,69 +159,69 @@ class Story:
         for name in ("action", "memory"):
             if name in self.make["fields"]:
                 values[name] = self._value(*self.make["fields"][name])
-        weight = {"weight": self.rng.lognormal()} if self.given else {}
+        weight = {"weight": self.rng.lognormal()} if self.takes_weight else {}
         buffer.add(env=env, **values, **weight)
-        self.obs[env] = self._observed() if ends < 0.2 else following
+        self.obs[env] = self._new_obs() if ends < 0.2 else next_obs
         if self.rng.random() < 0.03:
             buffer.cut(env)
-            self.obs[env] = self._observed()
+            self.obs[env] = self._new_obs()
 
-    def go_on(self, buffer, num_steps):
-        """Everything that was drawn."""
-        drawn = []
+    def run(self, buffer, num_steps):
+        """Take steps and return all draws."""
+        draws = []
         for _ in range(num_steps):
             self.step(buffer)
             if len(buffer) > 10 and self.rng.random() < 0.3:
                 batch = buffer.sample(8)
-                drawn.append(as_bytes(batch))
+                draws.append(bytes_of(batch))
                 weights = self.rng.exponential(size=8)
                 if buffer.sampler.weighted:
-                    late = int(self.rng.integers(2)) * 100  # some were overwritten since
-                    buffer.update_weights(np.maximum(batch.index - late, 0), weights)
-        return drawn
+                    delay = int(self.rng.integers(2)) * 100  # some entries were overwritten
+                    buffer.update_weights(np.maximum(batch.index - delay, 0), weights)
+        return draws
 
 
-def as_bytes(batch):
+def bytes_of(batch):
     found = {}
     for key in batch:
-        parts = batch[key].items() if isinstance(batch[key], dict) else [("", batch[key])]
-        found |= {f"{key}.{part}": array.tobytes() for part, array in parts}
+        read_parts = batch[key].items() if isinstance(batch[key], dict) else [("", batch[key])]
+        found |= {f"{key}.{part}": array.tobytes() for part, array in read_parts}
     return found
 
 
 def content(buffer):
-    """All that a user can see of it."""
+    """Return everything that a user can read from the buffer."""
     oldest = buffer.num_added - len(buffer)
     numbers = np.arange(oldest, buffer.num_added)
     return {
-        **(as_bytes(buffer.get(numbers)) if len(buffer) else {}),
+        **(bytes_of(buffer.get(numbers)) if len(buffer) else {}),
         "numbers": (oldest, buffer.num_added, buffer.num_samples),
         "counters": buffer.counters,
     }
 
 
-def parts(path):
+def read_parts(path):
     with zipfile.ZipFile(path) as archive:
-        return {one: archive.read(one) for one in archive.namelist()}
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
-def assert_alike(one, other, story, num_steps=100):
-    """That they go on alike, whatever happens to them."""
-    assert content(one) == content(other)
-    other_story = copy.deepcopy(story)
-    drawn = story.go_on(one, num_steps)
-    assert len(drawn) > num_steps / 6
-    assert drawn == other_story.go_on(other, num_steps)
-    assert content(one) == content(other)
+def assert_alike(buffer, expected, story, num_steps=100):
+    """Check that two buffers behave alike from here on."""
+    assert content(buffer) == content(expected)
+    same_story = copy.deepcopy(story)
+    draws = story.run(buffer, num_steps)
+    assert len(draws) > num_steps / 6
+    assert draws == same_story.run(expected, num_steps)
+    assert content(buffer) == content(expected)
 
 
 # Exactness.
 
 
 @pytest.mark.parametrize("num_steps", [3, 700])
-def test_a_loaded_buffer_goes_on_as_the_saved_one(tmp_path, name, num_steps):
-    buffer, story = made(name), Story(name)
-    story.go_on(buffer, num_steps)
+def test_loaded_buffer_continues_like_the_saved_one(tmp_path, name, num_steps):
+    buffer, story = create(name), Story(name)
+    story.run(buffer, num_steps)
     before = content(buffer)
     buffer.save(tmp_path / "replay")
     assert content(buffer) == before
@@ -230,26 +230,26 @@ def test_a_loaded_buffer_goes_on_as_the_saved_one(tmp_path, name, num_steps):
     assert loaded.sampler == buffer.sampler
     assert loaded.fields == buffer.fields
     loaded.save(tmp_path / "again")
-    assert parts(tmp_path / "again") == parts(tmp_path / "replay")
+    assert read_parts(tmp_path / "again") == read_parts(tmp_path / "replay")
     assert_alike(buffer, loaded, story)
 
 
-@pytest.mark.parametrize("used", [0, 400])
-def test_restore_leaves_nothing_of_what_was_there(tmp_path, name, used):
-    buffer, story = made(name), Story(name)
-    story.go_on(buffer, 333)
+@pytest.mark.parametrize("num_steps", [0, 400])
+def test_restore_replaces_all_content(tmp_path, name, num_steps):
+    buffer, story = create(name), Story(name)
+    story.run(buffer, 333)
     buffer.save(tmp_path / "replay")
-    other = made(name, seed=8)
-    Story(name, seed=9).go_on(other, used)
-    kept = other.sample(5) if used else None
-    before = as_bytes(kept) if used else None
+    other = create(name, seed=8)
+    Story(name, seed=9).run(other, num_steps)
+    batch = other.sample(5) if num_steps else None
+    before = bytes_of(batch) if num_steps else None
     other.restore(tmp_path / "replay")
     assert_alike(buffer, other, story)
-    assert (as_bytes(kept) if used else None) == before
+    assert (bytes_of(batch) if num_steps else None) == before
 
 
 def test_batches_of_all_sizes_after_loading(tmp_path):
-    # What the work space grew to must not matter.
+    # The size of the work space must not matter.
     for sampler in (Proportional(), Proportional(replacement=False), Uniform(replacement=False)):
         rng = np.random.default_rng(2)
         buffer = ReplayBuffer(5000, {"x": ((), np.int64)}, sampler=sampler, seed=3)
@@ -261,11 +261,11 @@ def test_batches_of_all_sizes_after_loading(tmp_path):
         buffer.save(tmp_path / "replay")
         loaded = ReplayBuffer.load(tmp_path / "replay")
         for size in (1, 10, 1000, 1500, 3000, 4999, 7):
-            assert as_bytes(buffer.sample(size)) == as_bytes(loaded.sample(size))
+            assert bytes_of(buffer.sample(size)) == bytes_of(loaded.sample(size))
 
 
-def test_sums_are_made_from_the_same_shift(tmp_path):
-    # The trees of a buffer that has seen a vast negative weight, and of one that is loaded.
+def test_loaded_sums_have_the_same_shift(tmp_path):
+    # Compare the trees of a buffer that once held vast negative weights with loaded ones.
     rng = np.random.default_rng(4)
     buffer = ReplayBuffer(
         300, {"x": ((), np.int64)}, sampler=Proportional(replacement=False), seed=5
@@ -277,12 +277,12 @@ def test_sums_are_made_from_the_same_shift(tmp_path):
         buffer.save(tmp_path / "replay")
         loaded = ReplayBuffer.load(tmp_path / "replay")
         for size in (1, 200, 50):
-            assert as_bytes(buffer.sample(size)) == as_bytes(loaded.sample(size))
+            assert bytes_of(buffer.sample(size)) == bytes_of(loaded.sample(size))
         buffer.add(x=0, weight=2e5)
 
 
-def test_settings_that_numpy_made(tmp_path):
-    # Whatever a buffer can be made with can be saved.
+def test_settings_may_be_numpy_scalars(tmp_path):
+    # All valid options can be saved.
     fields = {"x": ((np.int64(2),), "float32")}
     for sampler in (
         Proportional(shift=np.float32(1.5), replacement=np.bool_(False)),
@@ -296,39 +296,39 @@ def test_settings_that_numpy_made(tmp_path):
         buffer.save(tmp_path / "replay")
         loaded = ReplayBuffer.load(tmp_path / "replay")
         loaded.restore(tmp_path / "replay")
-        assert as_bytes(buffer.sample(5)) == as_bytes(loaded.sample(5))
+        assert bytes_of(buffer.sample(5)) == bytes_of(loaded.sample(5))
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_in_a_mapped_file(tmp_path, name, number):
+def test_load_with_and_without_a_memory_map(tmp_path, name, number):
     directory = tmp_path / "maps"
     directory.mkdir()
-    buffer, story = made(name, memory_map=directory if number else None), Story(name)
-    story.go_on(buffer, 400)
+    buffer, story = create(name, memory_map=directory if number else None), Story(name)
+    story.run(buffer, 400)
     buffer.save(tmp_path / "replay")
     loaded = ReplayBuffer.load(tmp_path / "replay", memory_map=None if number else directory)
-    assert os.listdir(directory) == []  # nothing is left, however the process ends
+    assert os.listdir(directory) == []  # no file remains, however the process ends
     assert_alike(buffer, loaded, story)
     loaded.restore(tmp_path / "replay")
     assert content(loaded) == content(ReplayBuffer.load(tmp_path / "replay"))
 
 
-# Where it is written.
+# Target files.
 
 
-def test_missing_directories_are_made_and_an_old_file_is_replaced(tmp_path):
-    buffer, path = made("uniform"), tmp_path / "not" / "there" / "replay.zip"
-    Story("uniform").go_on(buffer, 50)
+def test_missing_directories_are_created_and_old_files_replaced(tmp_path):
+    buffer, path = create("uniform"), tmp_path / "not" / "there" / "replay.zip"
+    Story("uniform").run(buffer, 50)
     for _ in range(2):
         buffer.save(str(path))
         assert os.listdir(path.parent) == ["replay.zip"]
         assert content(ReplayBuffer.load(str(path))) == content(buffer)
-        Story("uniform").go_on(buffer, 9)
+        Story("uniform").run(buffer, 9)
 
 
-def test_what_cannot_be_written(tmp_path):
-    buffer = made("images")
-    Story("images").go_on(buffer, 50)
+def test_unwritable_targets(tmp_path):
+    buffer = create("images")
+    Story("images").run(buffer, 50)
     before = content(buffer)
     (tmp_path / "file").write_text("")
     (tmp_path / "directory").mkdir()
@@ -341,16 +341,16 @@ def test_what_cannot_be_written(tmp_path):
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 @pytest.mark.parametrize("after", [0, 1, 5, 11])
-def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, failure, after):
-    buffer, path = made("images"), tmp_path / "replay"
-    Story("images").go_on(buffer, 100)
+def test_failed_save_keeps_the_old_file(tmp_path, monkeypatch, failure, after):
+    buffer, path = create("images"), tmp_path / "replay"
+    Story("images").run(buffer, 100)
     buffer.save(path)
     whole = path.read_bytes()
-    Story("images").go_on(buffer, 10)
-    write, left = zipfile._ZipWriteFile.write, iter(range(after))
+    Story("images").run(buffer, 10)
+    write, remaining = zipfile._ZipWriteFile.write, iter(range(after))
 
     def failing(self, data):
-        if next(left, None) is None:
+        if next(remaining, None) is None:
             raise failure
         return write(self, data)
 
@@ -365,26 +365,26 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, failure, after):
     assert content(ReplayBuffer.load(path)) == content(buffer)
 
 
-# What is refused.
+# Refused files.
 
 
-class Refusing:
-    """A buffer that refuses to restore a file, and its twin, which was not asked to."""
+class RefusalCheck:
+    """A buffer that must refuse a file, and a twin to compare it with."""
 
     def __init__(self, name, num_steps=170):
         self.name, self.story = name, Story(name, seed=21)
-        self.buffer = made(name, seed=22)
-        self.story.go_on(self.buffer, num_steps)
-        self.twin = made(name, seed=22)
-        Story(name, seed=21).go_on(self.twin, num_steps)
+        self.buffer = create(name, seed=22)
+        self.story.run(self.buffer, num_steps)
+        self.twin = create(name, seed=22)
+        Story(name, seed=21).run(self.twin, num_steps)
 
     def refuse(self, path, match=None, loads=True):
-        """Neither `restore` nor `load` takes it."""
+        """Check that neither `restore` nor `load` accepts the file."""
         before = self.buffer._store.handle.tobytes()
-        with pytest.raises(CheckpointError, match=match) as raised:
+        with pytest.raises(CheckpointError, match=match) as error:
             self.buffer.restore(path)
-        assert str(path) in str(raised.value)
-        assert self.buffer._store.handle.tobytes() == before  # or what follows may end the process
+        assert str(path) in str(error.value)
+        assert self.buffer._store.handle.tobytes() == before  # else the process may crash
         assert content(self.buffer) == content(self.twin)
         if loads:
             with pytest.raises(CheckpointError, match=match):
@@ -396,23 +396,23 @@ class Refusing:
 
 @pytest.fixture
 def refusing(name):
-    return Refusing(name)
+    return RefusalCheck(name)
 
 
-def saved(path, name, num_steps=120):
-    buffer = made(name)
-    Story(name).go_on(buffer, num_steps)
+def save_example(path, name, num_steps=120):
+    buffer = create(name)
+    Story(name).run(buffer, num_steps)
     buffer.save(path)
     return buffer
 
 
-def test_a_file_that_was_cut(tmp_path, name, refusing):
+def test_truncated_file(tmp_path, name, refusing):
     path = tmp_path / "replay"
-    saved(path, name)
+    save_example(path, name)
     whole = path.read_bytes()
     with zipfile.ZipFile(path) as archive:
-        borders = [one.header_offset for one in archive.infolist()] + [archive.start_dir]
-    near = [border + away for border in borders for away in (-1, 0, 1, 29, 60)]
+        boundaries = [part.header_offset for part in archive.infolist()] + [archive.start_dir]
+    near = [border + offset for border in boundaries for offset in (-1, 0, 1, 29, 60)]
     rng = np.random.default_rng(3)
     places = {0, 1, 21, len(whole) - 1, len(whole) - 21, len(whole) - 22, len(whole) - 23, *near}
     for place in sorted({*places, *rng.integers(0, len(whole), 6).tolist()}):
@@ -426,21 +426,21 @@ def test_a_file_that_was_cut(tmp_path, name, refusing):
     refusing.assert_as_it_was()
 
 
-def data_places(path):
-    """Where each part's bytes lie in the file."""
+def part_positions(path):
+    """Yield the name, position and size of each part's data."""
     with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-        for one in archive.infolist():
-            file.seek(one.header_offset + 26)
+        for part in archive.infolist():
+            file.seek(part.header_offset + 26)
             lengths = np.frombuffer(file.read(4), "<u2")
-            yield one.filename, one.header_offset + 30 + int(lengths.sum()), one.file_size
+            yield part.filename, part.header_offset + 30 + int(lengths.sum()), part.file_size
 
 
-def test_a_byte_that_was_flipped(tmp_path, name, refusing):
+def test_flipped_byte_in_a_part(tmp_path, name, refusing):
     path = tmp_path / "replay"
-    saved(path, name)
+    save_example(path, name)
     whole = path.read_bytes()
     rng = np.random.default_rng(4)
-    for part, start, size in data_places(path):
+    for part, start, size in part_positions(path):
         for place in sorted({0, size - 1, size // 2, int(rng.integers(max(size, 1)))}):
             if not 0 <= place < size:
                 continue
@@ -448,20 +448,20 @@ def test_a_byte_that_was_flipped(tmp_path, name, refusing):
             damaged[start + place] ^= 1 << int(rng.integers(8))
             path.write_bytes(damaged)
             refusing.refuse(path, match="damaged")
-            assert part  # for the message, should it be taken
+            assert part  # names the part in the message
     refusing.assert_as_it_was()
 
 
-def test_a_byte_that_was_flipped_between_the_parts(tmp_path):
-    # Names, sizes, offsets: refused as well, unless it changes nothing of what is read.
-    refusing, path = Refusing("episode's return", 30), tmp_path / "replay"
-    buffer = saved(path, refusing.name, 20)
+def test_flipped_byte_between_the_parts(tmp_path):
+    # Changed names, sizes and offsets are refused, unless nothing that is read changes.
+    refusing, path = RefusalCheck("episode's return", 30), tmp_path / "replay"
+    buffer = save_example(path, refusing.name, 20)
     whole, expected = path.read_bytes(), content(buffer)
     inside = np.zeros(len(whole), bool)
-    for _, start, size in data_places(path):
+    for _, start, size in part_positions(path):
         inside[start : start + size] = True
     refused = 0
-    for place in np.flatnonzero(~inside)[::3]:  # odd ones and even ones
+    for place in np.flatnonzero(~inside)[::3]:  # odd and even positions
         damaged = bytearray(whole)
         damaged[place] ^= 8 if place % 2 else 0xFF
         path.write_bytes(damaged)
@@ -477,17 +477,17 @@ def test_a_byte_that_was_flipped_between_the_parts(tmp_path):
     refusing.assert_as_it_was()
 
 
-def rewritten(path, change=None, **changes):
-    """The same file with another header, or other parts, all checksums right."""
-    found = parts(path)
-    header = json.loads(found["header.json"])
+def rewrite(path, change=None, **changes):
+    """Rewrite the file with another header or other parts, and valid checksums."""
+    file_parts = read_parts(path)
+    header = json.loads(file_parts["header.json"])
     header |= changes
     if change is not None:
-        change(header, found)
-    found["header.json"] = json.dumps(header).encode()
+        change(header, file_parts)
+    file_parts["header.json"] = json.dumps(header).encode()
     with zipfile.ZipFile(path, "w") as archive:
-        for one, data in found.items():
-            archive.writestr(one, data)
+        for name, data in file_parts.items():
+            archive.writestr(name, data)
 
 
 @pytest.mark.parametrize(
@@ -500,10 +500,10 @@ def rewritten(path, change=None, **changes):
         ({"byte_order": "big" if sys.byteorder == "little" else "little"}, "other byte order"),
     ],
 )
-def test_another_version(tmp_path, changes, match):
-    path, refusing = tmp_path / "replay", Refusing("images")
-    saved(path, "images")
-    rewritten(path, **changes)
+def test_other_versions_are_refused(tmp_path, changes, match):
+    path, refusing = tmp_path / "replay", RefusalCheck("images")
+    save_example(path, "images")
+    rewrite(path, **changes)
     refusing.refuse(path, match)
     refusing.assert_as_it_was()
 
@@ -524,17 +524,17 @@ def test_another_version(tmp_path, changes, match):
         ({"sampler": Uniform()}, "other sampler"),
     ],
 )
-def test_another_layout(tmp_path, options, match):
-    path, refusing = tmp_path / "replay", Refusing("prioritized")
-    options = {"capacity": 150, **MAKES["prioritized"], **options}
+def test_other_settings_are_refused(tmp_path, options, match):
+    path, refusing = tmp_path / "replay", RefusalCheck("prioritized")
+    options = {"capacity": 150, **BUFFERS["prioritized"], **options}
     ReplayBuffer(**options).save(path)
     refusing.refuse(path, match, loads=False)
     assert ReplayBuffer.load(path).settings["n_step"] == options["n_step"]
     refusing.assert_as_it_was()
 
 
-def test_what_is_no_saved_buffer(tmp_path):
-    refusing = Refusing("stacks")
+def test_other_files_are_refused(tmp_path):
+    refusing = RefusalCheck("stacks")
     refusing.refuse(tmp_path / "missing", match="there is no")
     refusing.refuse(tmp_path, match="can't be read")
     path = tmp_path / "file"
@@ -556,20 +556,20 @@ def test_what_is_no_saved_buffer(tmp_path):
     refusing.assert_as_it_was()
 
 
-def dropped(part):
-    return lambda header, found: found.pop(part)
+def drop(part):
+    return lambda header, parts: parts.pop(part)
 
 
-def shortened(part):
-    def change(header, found):
-        found[part] = found[part][:-1]
+def shorten(part):
+    def change(header, parts):
+        parts[part] = parts[part][:-1]
 
     return change
 
 
-def lengthened(part):
-    def change(header, found):
-        found[part] += b"\0"
+def lengthen(part):
+    def change(header, parts):
+        parts[part] += b"\0"
 
     return change
 
@@ -577,66 +577,66 @@ def lengthened(part):
 def set_in_header(*path):
     *path, last, value = path
 
-    def change(header, found):
-        inside = header
+    def change(header, parts):
+        node = header
         for key in path:
-            inside = inside[key]
-        inside[last] = value
+            node = node[key]
+        node[last] = value
 
     return change
 
 
-def without(key):
-    return lambda header, found: header.pop(key)
+def drop_key(key):
+    return lambda header, parts: header.pop(key)
 
 
-def overwritten(part, dtype, value):
-    """A part full of a number that leads nowhere."""
+def overwrite(part, dtype, value):
+    """Fill a part with one invalid number."""
 
-    def change(header, found):
-        found[part] = np.full(len(found[part]) // np.dtype(dtype).itemsize, value, dtype).tobytes()
+    def change(header, parts):
+        parts[part] = np.full(len(parts[part]) // np.dtype(dtype).itemsize, value, dtype).tobytes()
 
     return change
 
 
-def fewer(header, found, part, count):
-    found[part] = found[part][count:]
-    header["sizes"][part] = len(found[part])
+def fewer(header, parts, part, count):
+    parts[part] = parts[part][count:]
+    header["sizes"][part] = len(parts[part])
 
 
-def bad_links(header, found):
-    rows = np.frombuffer(found["rows"], np.uint8).copy()
+def bad_links(header, parts):
+    rows = np.frombuffer(parts["rows"], np.uint8).copy()
     size = len(rows) // min(header["words"]["added"][0], header["settings"]["capacity"])
     for row in rows.reshape(-1, size):
         row[:] = 0x3F  # links to entries far beyond the last
-    found["rows"] = rows.tobytes()
+    parts["rows"] = rows.tobytes()
 
 
 def set_words(word, row, value):
-    """A word of one row, beside its fields."""
+    """Set a word of one row outside of its fields."""
 
-    def change(header, found):
-        layout = made("sequences").layout
+    def change(header, parts):
+        layout = create("sequences").layout
         start = row * layout.row_bytes + getattr(layout, word)
-        found["rows"] = (
-            found["rows"][:start] + np.int32(value).tobytes() + found["rows"][start + 4 :]
+        parts["rows"] = (
+            parts["rows"][:start] + np.int32(value).tobytes() + parts["rows"][start + 4 :]
         )
 
     return change
 
 
 CRAFTED = {
-    "no rows": dropped("rows"),
-    "no weights": dropped("weights"),
-    "no frames": dropped("pool_0_frames"),
-    "short rows": shortened("rows"),
-    "short weights": shortened("weights"),
-    "long heads": lengthened("heads"),
-    "long frames": lengthened("pool_0_frames"),
-    "no words": without("words"),
-    "no pools": without("pools"),
-    "no sizes": without("sizes"),
-    "no num_samples": without("num_samples"),
+    "no rows": drop("rows"),
+    "no weights": drop("weights"),
+    "no frames": drop("pool_0_frames"),
+    "short rows": shorten("rows"),
+    "short weights": shorten("weights"),
+    "long heads": lengthen("heads"),
+    "long frames": lengthen("pool_0_frames"),
+    "no words": drop_key("words"),
+    "no pools": drop_key("pools"),
+    "no sizes": drop_key("sizes"),
+    "no num_samples": drop_key("num_samples"),
     "added is negative": set_in_header("words", "added", [-5]),
     "added is more": set_in_header("words", "added", [150]),
     "added is no number": set_in_header("words", "added", ["many"]),
@@ -648,9 +648,9 @@ CRAFTED = {
     "with finals: finals_free is negative": set_in_header("words", "finals_free", [-1]),
     "with finals: finals_free is more": set_in_header("words", "finals_free", [10**6]),
     "base is infinite": set_in_header("words", "base", [0x7FF0000000000000]),
-    "with finals: no size of finals": lambda header, found: header["sizes"].pop("finals"),
-    "with finals: finals are fewer": lambda header, found: fewer(header, found, "finals_free", 40),
-    "with finals: finals are none": lambda header, found: fewer(header, found, "finals", 10**9),
+    "with finals: no size of finals": lambda header, parts: header["sizes"].pop("finals"),
+    "with finals: finals are fewer": lambda header, parts: fewer(header, parts, "finals_free", 40),
+    "with finals: finals are none": lambda header, parts: fewer(header, parts, "finals", 10**9),
     "size is negative": set_in_header("sizes", "finals_free", -4),
     "size is no number": set_in_header("sizes", "finals_free", None),
     "with finals: size is vast": set_in_header("sizes", "finals_free", 10**18),
@@ -660,26 +660,26 @@ CRAFTED = {
     "pools is negative": set_in_header("pools", [[-1, 0]]),
     "pools free is more": set_in_header("pools", [[3, 4]]),
     "with finals: links lead nowhere": bad_links,
-    "with finals: open heads lead nowhere": overwritten("env_39", np.int32, 10**6),
-    "waiting is more than n": overwritten("env_42", np.int64, 77),
-    "frames' counts are negative": overwritten("pool_0_counts", np.int32, -7),
+    "with finals: open heads lead nowhere": overwrite("env_39", np.int32, 10**6),
+    "waiting is more than n": overwrite("env_42", np.int64, 77),
+    "frames' counts are negative": overwrite("pool_0_counts", np.int32, -7),
     "sequences lead beyond the newest": set_words("following", 3, 150),
     "sequences lead back": set_words("following", 3, -1),
     "sequences lead elsewhere": set_words("following", 3, 60),
     "sequences come from later": set_words("previous", 3, -1),
-    "weights are NaN": overwritten("weights", np.float64, np.nan),
-    "weights are negative": overwritten("weights", np.float64, -1.0),
-    "weights are beyond the limit": overwritten("weights", np.float64, 1e300),
+    "weights are NaN": overwrite("weights", np.float64, np.nan),
+    "weights are negative": overwrite("weights", np.float64, -1.0),
+    "weights are beyond the limit": overwrite("weights", np.float64, 1e300),
 }
 
 
 @pytest.mark.parametrize("crafted", list(CRAFTED), ids=lambda name: name.replace(" ", "-"))
-def test_a_whole_file_that_makes_no_sense(tmp_path, crafted):
+def test_inconsistent_files_are_refused(tmp_path, crafted):
     make = "proportional, three steps" if crafted.startswith("with finals") else "images"
     make = "sequences" if crafted.startswith("sequences") else make
-    path, refusing = tmp_path / "replay", Refusing(make)
-    saved(path, make)
-    rewritten(path, CRAFTED[crafted])
+    path, refusing = tmp_path / "replay", RefusalCheck(make)
+    save_example(path, make)
+    rewrite(path, CRAFTED[crafted])
     refusing.refuse(path)
     refusing.assert_as_it_was()
 
@@ -700,36 +700,40 @@ def test_a_whole_file_that_makes_no_sense(tmp_path, crafted):
         ("settings", []),
     ],
 )
-def test_settings_that_no_buffer_has(tmp_path, key, value):
-    path, refusing = tmp_path / "replay", Refusing("images")
-    saved(path, "images")
-    rewritten(path, **{key: value})
+def test_bad_settings_are_refused(tmp_path, key, value):
+    path, refusing = tmp_path / "replay", RefusalCheck("images")
+    save_example(path, "images")
+    rewrite(path, **{key: value})
     refusing.refuse(path)
     refusing.assert_as_it_was()
 
 
-# Memory that is not there.
+# Missing memory.
 
 
-def test_no_directory_for_the_map(tmp_path):
-    path, refusing = tmp_path / "replay", Refusing("images")
-    saved(path, "images")
+def test_missing_directory_for_the_map(tmp_path):
+    path, refusing = tmp_path / "replay", RefusalCheck("images")
+    save_example(path, "images")
     for wrong in (tmp_path / "missing", path):
         with pytest.raises(OutputError, match=str(wrong)):
             ReplayBuffer.load(path, memory_map=wrong)
         with pytest.raises(OutputError, match=str(wrong)):
-            made("images", memory_map=wrong)
+            create("images", memory_map=wrong)
     refusing.assert_as_it_was()
 
 
-def test_a_directory_that_has_gone(tmp_path):
-    # There is no room for what is to be restored: what was there stays usable.
+def test_restore_without_a_directory_keeps_the_content(tmp_path):
+    # The restored content does not fit, so the old content stays usable.
     path, directory = tmp_path / "replay", tmp_path / "maps"
-    saved(path, "images")
+    save_example(path, "images")
     directory.mkdir()
-    buffer, twin, story = made("images", memory_map=directory), made("images"), Story("images")
-    copy.deepcopy(story).go_on(twin, 100)
-    story.go_on(buffer, 100)
+    buffer, twin, story = (
+        create("images", memory_map=directory),
+        create("images"),
+        Story("images"),
+    )
+    copy.deepcopy(story).run(twin, 100)
+    story.run(buffer, 100)
     directory.rmdir()
     before = buffer._store.handle.tobytes()
     with pytest.raises(OutputError):
@@ -738,11 +742,11 @@ def test_a_directory_that_has_gone(tmp_path):
     assert content(buffer) == content(twin)
 
 
-# A process that is killed.
+# Killed processes.
 
 
 def start_saving(moment, path):
-    """Fork a process that adds to a saved buffer, saves it and is killed at a moment."""
+    """Fork a process that adds to a saved buffer, saves it and is killed at `moment`."""
     pid = os.fork()
     if pid:
         return pid
@@ -754,7 +758,7 @@ def start_saving(moment, path):
 
 
 def _save_until_killed(moment, path):
-    def killed(*_, **__):
+    def kill(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def add():
@@ -764,25 +768,25 @@ def _save_until_killed(moment, path):
     buffer = ReplayBuffer.load(path)
     add()
     if moment == "begin":
-        zipfile.ZipFile.writestr = killed
+        zipfile.ZipFile.writestr = kill
     elif moment.startswith("piece"):
-        saving._PIECE = 1 << 16
-        left, cut = iter(range(int(moment[5:]))), saving._cut
+        saving._CHUNK_BYTES = 1 << 16
+        remaining, chunks_of = iter(range(int(moment[5:]))), saving._as_chunks
 
         def cut_short(pieces):
-            for piece in cut(pieces):
+            for piece in chunks_of(pieces):
                 yield piece
-                if next(left, None) is None:
-                    killed()
+                if next(remaining, None) is None:
+                    kill()
 
-        saving._cut = cut_short
+        saving._as_chunks = cut_short
     elif moment == "end":
-        zipfile.ZipFile._write_end_record = killed
+        zipfile.ZipFile._write_end_record = kill
     elif moment == "replace":
-        os.replace = killed
+        os.replace = kill
     elif moment == "after":
         replace = os.replace
-        os.replace = lambda *paths: (replace(*paths), killed())
+        os.replace = lambda *paths: (replace(*paths), kill())
     else:
         while True:
             buffer.save(path)
@@ -790,7 +794,7 @@ def _save_until_killed(moment, path):
     buffer.save(path)
 
 
-def counting(path, num_added):
+def save_counts(path, num_added):
     fields = {"x": ((), np.int64), "data": ((256,), np.int64)}
     buffer = ReplayBuffer(3000, fields, seed=1)
     x = np.arange(num_added)
@@ -798,8 +802,8 @@ def counting(path, num_added):
     buffer.save(path)
 
 
-def assert_counts(path):
-    """Whole: every entry says its own number."""
+def check_counts(path):
+    """Check that every entry holds its own number, and return the number added."""
     buffer = ReplayBuffer.load(path)
     numbers = np.arange(buffer.num_added - len(buffer), buffer.num_added)
     batch = buffer.get(numbers)
@@ -820,18 +824,18 @@ def assert_counts(path):
         ("after", True),
     ],
 )
-def test_killed_while_it_saves(tmp_path, moment, is_new):
+def test_killed_while_saving(tmp_path, moment, is_new):
     path = tmp_path / "replay"
-    counting(path, 3500)
+    save_counts(path, 3500)
     whole = path.read_bytes()
     _, status = os.waitpid(start_saving(moment, path), 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
-    assert assert_counts(path) == (3600 if is_new else 3500)
+    assert check_counts(path) == (3600 if is_new else 3500)
     assert is_new or path.read_bytes() == whole
-    for other in tmp_path.iterdir():
-        if other != path and moment != "replace":  # there it was whole, but for its name
+    for leftover in tmp_path.iterdir():
+        if leftover != path and moment != "replace":  # before the rename, the new file is complete
             with pytest.raises(CheckpointError):
-                ReplayBuffer.load(other)
+                ReplayBuffer.load(leftover)
     ReplayBuffer.load(path).save(path)
     assert os.listdir(tmp_path) == ["replay"]
 
@@ -839,15 +843,15 @@ def test_killed_while_it_saves(tmp_path, moment, is_new):
 @pytest.mark.parametrize("delay", [0.02, 0.11, 0.37])
 def test_killed_at_any_moment(tmp_path, delay):
     path = tmp_path / "replay"
-    counting(path, 3500)
+    save_counts(path, 3500)
     before = path.stat().st_ino
     pid = start_saving("ever", path)
-    while path.stat().st_ino == before:  # until it has replaced the file once
+    while path.stat().st_ino == before:  # wait until the file was replaced once
         time.sleep(0.001)
     time.sleep(delay)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert assert_counts(path) % 100 == 0
-    for other in tmp_path.iterdir():
-        with contextlib.suppress(CheckpointError):  # or it is whole, but for its name
-            assert_counts(other)
+    assert check_counts(path) % 100 == 0
+    for leftover in tmp_path.iterdir():
+        with contextlib.suppress(CheckpointError):  # or the file is complete and not yet renamed
+            check_counts(leftover)

@@ -1,4 +1,4 @@
-"""One thread writes, another one draws, weighs and saves: every transition stays one transition."""
+"""One thread writes while another one draws, updates weights and saves: transitions stay whole."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ import pytest
 
 from hotloop.errors import HotloopError
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
-from hotloop.replay.native.calls import rebuild_weights
+from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.native.handle import KIND_TREE
 
 GAMMA, EPISODE = 0.5, 7
 PER_ENV = 10_000_000
 
 
-def observed(counts, shape, dtype):
-    """Observations that say which they are, in every element, and not two alike."""
+def make_obs(counts, shape, dtype):
+    """Return observations with their count in every element, all different."""
     counts = np.asarray(counts, np.int64)
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize // 8
-    each = counts[..., None] * 1000 + np.arange(size) % 997
-    return np.ascontiguousarray(each).view(dtype).reshape(*counts.shape, *shape)
+    values = counts[..., None] * 1000 + np.arange(size) % 997
+    return np.ascontiguousarray(values).view(dtype).reshape(*counts.shape, *shape)
 
 
-def following(counts):
-    """What comes after a step. Now and then it is not what the next step begins with."""
+def next_count(counts):
+    """Return the count of the next observation, which sometimes is not the next step's."""
     counts = np.asarray(counts, np.int64)
     return np.where(counts % 5 == 0, -counts - 1, counts + 1)
 
 
 class Writer:
-    """Steps of environments, each known by its count alone."""
+    """Environments whose steps are determined by their count."""
 
     def __init__(self, buffer, obs):
         self.buffer, self.obs = buffer, obs
         self.num_envs = buffer.settings["num_envs"]
-        self.given = isinstance(buffer.sampler, Proportional)
-        self.steps = 0  # of every environment
+        self.takes_weight = isinstance(buffer.sampler, Proportional)
+        self.steps = 0  # per environment
 
     def transitions(self, counts):
         counts = np.asarray(counts, np.int64)
-        weight = {"weight": 1.0 + counts % 11} if self.given else {}
+        weight = {"weight": 1.0 + counts % 11} if self.takes_weight else {}
         return {
-            "obs": observed(counts, *self.obs),
-            "next_obs": observed(following(counts), *self.obs),
+            "obs": make_obs(counts, *self.obs),
+            "next_obs": make_obs(next_count(counts), *self.obs),
             "action": 3 * counts + 1,
             "reward": (counts % 1000).astype(np.float32),
             "terminated": counts % EPISODE == EPISODE - 1,
@@ -66,7 +66,7 @@ class Writer:
         self.steps += length
 
     def write(self, number):
-        """The same for the same number."""
+        """Write steps that depend only on `number`."""
         if number % 3:
             self.add()
         else:
@@ -74,13 +74,13 @@ class Writer:
 
 
 def assert_whole(batch, buffer, obs):
-    """All fields of each transition follow from its count."""
+    """Check that all fields of each transition follow from its count."""
     counts = (batch.action - 1) // 3
     np.testing.assert_array_equal(batch.action, 3 * counts + 1)
-    np.testing.assert_array_equal(batch.obs, observed(counts, *obs))
+    np.testing.assert_array_equal(batch.obs, make_obs(counts, *obs))
     n_step = buffer.settings["n_step"]
     if n_step == 1:
-        np.testing.assert_array_equal(batch.next_obs, observed(following(counts), *obs))
+        np.testing.assert_array_equal(batch.next_obs, make_obs(next_count(counts), *obs))
         np.testing.assert_array_equal(batch.reward, counts % 1000)
         np.testing.assert_array_equal(batch.terminated, counts % EPISODE == EPISODE - 1)
         return
@@ -89,15 +89,15 @@ def assert_whole(batch, buffer, obs):
     reward = np.zeros(len(counts))
     for step in range(n_step - 1, -1, -1):
         reward = np.where(step < length, (counts + step) % 1000 + GAMMA * reward, reward)
-    ended = last % EPISODE == EPISODE - 1
-    np.testing.assert_array_equal(batch.next_obs, observed(following(last), *obs))
+    is_last = last % EPISODE == EPISODE - 1
+    np.testing.assert_array_equal(batch.next_obs, make_obs(next_count(last), *obs))
     np.testing.assert_array_equal(batch.reward, reward.astype(np.float32))
-    np.testing.assert_array_equal(batch.terminated, ended)
-    np.testing.assert_array_equal(batch.discount, np.where(ended, 0.0, GAMMA**length))
+    np.testing.assert_array_equal(batch.terminated, is_last)
+    np.testing.assert_array_equal(batch.discount, np.where(is_last, 0.0, GAMMA**length))
 
 
 class Reader:
-    """Draws, weighs, looks up and saves; whatever it meets is looked at."""
+    """Draws, weight updates, lookups and saves, all checked."""
 
     def __init__(self, buffer, obs, path):
         self.buffer, self.obs, self.path = buffer, obs, path
@@ -113,14 +113,14 @@ class Reader:
         assert_whole(batch, buffer, self.obs)
         assert (batch.index >= 0).all()
         assert (batch.index < buffer.num_added).all()
-        if not buffer.sampler.in_handle().get("replacement"):
+        if not buffer.sampler.handle_settings().get("replacement"):
             assert len(np.unique(batch.index)) == len(batch)
-        # What is held stays as it is, however long.
+        # Held batches never change.
         self.held.append((batch, batch.obs.tobytes(), batch.index.tobytes()))
         if len(self.held) > 5:
-            kept, obs, index = self.held.pop(int(self.rng.integers(5)))
-            assert kept.obs.tobytes() == obs
-            assert kept.index.tobytes() == index
+            old_batch, obs, index = self.held.pop(int(self.rng.integers(5)))
+            assert old_batch.obs.tobytes() == obs
+            assert old_batch.index.tobytes() == index
         if buffer.sampler.weighted:
             weights = self.rng.lognormal(0, 1, len(batch))
             time.sleep(0.0005 * (number % 3))
@@ -140,7 +140,7 @@ class Reader:
         self.num_saved += 1
 
 
-MAKES = {
+BUFFERS = {
     "uniform": {
         "sampler": Uniform(replacement=False),
         "obs": ((5,), np.int64),
@@ -172,8 +172,8 @@ MAKES = {
 }
 
 
-def made(name):
-    options = dict(MAKES[name])
+def make_buffer(name):
+    options = dict(BUFFERS[name])
     obs = options.pop("obs")
     fields = {
         "obs": obs,
@@ -186,32 +186,32 @@ def made(name):
 
 
 @pytest.fixture
-def often():
-    """Threads take turns a thousand times as often as they would."""
+def frequent_switches():
+    """Let threads switch a thousand times as often as usual."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-6)
     yield
     sys.setswitchinterval(before)
 
 
-@pytest.mark.parametrize("name", list(MAKES), ids=lambda name: name.replace(" ", "-"))
-def test_one_writes_while_another_reads(tmp_path, name, often):
-    buffer, obs = made(name)
+@pytest.mark.parametrize("name", list(BUFFERS), ids=lambda name: name.replace(" ", "-"))
+def test_concurrent_writes_and_reads(tmp_path, name, frequent_switches):
+    buffer, obs = make_buffer(name)
     writer, reader = Writer(buffer, obs), Reader(buffer, obs, tmp_path / "replay")
-    room = buffer.memory()
-    for number in range(2):  # compiled, before the clock runs
+    memory_before = buffer.memory()
+    for number in range(2):  # compile before the threads start
         writer.write(number)
     stop, failures, turns = threading.Event(), [], [0, 0]
 
-    def run(which, work, number):
+    def run(index, function, number):
         try:
             while not stop.is_set():
-                work(number)
+                function(number)
                 number += 1
         except BaseException as error:
             failures.append(error)
             stop.set()
-        turns[which] = number
+        turns[index] = number
 
     threads = [
         threading.Thread(target=run, args=(0, writer.write, 2)),
@@ -230,46 +230,46 @@ def test_one_writes_while_another_reads(tmp_path, name, often):
         raise failures[0]
     assert reader.num_saved > 2
     assert reader.num_batches > 150
-    if buffer.settings["share_next_obs"]:  # the growing was part of it
-        grown = buffer.memory()
+    if buffer.settings["share_next_obs"]:  # memory has grown meanwhile
+        memory = buffer.memory()
         part = "apart" if "images" in name or "stacks" in name else "finals"
-        assert grown[part] > room[part]
+        assert memory[part] > memory_before[part]
 
-    # The same steps in one thread.
-    twin, _ = made(name)
-    other = Writer(twin, obs)
+    # Compare with the same steps in one thread.
+    twin, _ = make_buffer(name)
+    twin_writer = Writer(twin, obs)
     for number in range(turns[0]):
-        other.write(number)
-    assert other.steps == writer.steps
+        twin_writer.write(number)
+    assert twin_writer.steps == writer.steps
     assert (len(twin), twin.num_added) == (len(buffer), buffer.num_added)
     numbers = np.arange(buffer.num_added - len(buffer), buffer.num_added)
-    one, expected = buffer.get(numbers), twin.get(numbers)
-    for field in (one.path[0] for one in buffer.fields):
-        np.testing.assert_array_equal(one[field], expected[field])
+    batch, expected = buffer.get(numbers), twin.get(numbers)
+    for field in (spec.path[0] for spec in buffer.fields):
+        np.testing.assert_array_equal(batch[field], expected[field])
     if buffer.settings["n_step"] > 1:
-        np.testing.assert_array_equal(one.discount, expected.discount)
-    assert_whole(one, buffer, obs)
+        np.testing.assert_array_equal(batch.discount, expected.discount)
+    assert_whole(batch, buffer, obs)
     assert buffer.num_samples == reader.num_batches
     assert buffer.counters["stale_updates"] == reader.num_stale
 
-    # Nothing of the weights' trees or ranks was torn.
+    # The trees and ranks of the weights are consistent.
     if buffer.sampler.weighted:
         twin.restore(tmp_path / "replay")
         buffer.save(tmp_path / "replay")
         twin.restore(tmp_path / "replay")
         for _ in range(20):
-            drawn, anew = buffer.sample(100), twin.sample(100)
-            np.testing.assert_array_equal(drawn.index, anew.index)
-            np.testing.assert_array_equal(drawn.probability, anew.probability)
+            sample, restored_sample = buffer.sample(100), twin.sample(100)
+            np.testing.assert_array_equal(sample.index, restored_sample.index)
+            np.testing.assert_array_equal(sample.probability, restored_sample.probability)
         if buffer._store.handle["kind"] == KIND_TREE:
             before = buffer._store.weights["leaves"].tobytes()
-            rebuild_weights(buffer._store.at)
+            rebuild_weights(buffer._store.address)
             assert buffer._store.weights["leaves"].tobytes() == before
 
 
-def test_a_writer_is_not_kept_waiting_by_a_save_for_ever(tmp_path, often):
-    # Saving holds the buffer; what is written meanwhile comes after it, and nothing is lost.
-    buffer, obs = made("uniform")
+def test_saving_does_not_block_a_writer_for_ever(tmp_path, frequent_switches):
+    # Saving locks the buffer. Concurrent writes follow it, and none is lost.
+    buffer, obs = make_buffer("uniform")
     writer = Writer(buffer, obs)
     done = threading.Event()
 
@@ -292,12 +292,12 @@ def test_a_writer_is_not_kept_waiting_by_a_save_for_ever(tmp_path, often):
         assert_whole(saved.get(np.arange(oldest, saved.num_added)), saved, obs)
 
 
-def test_failures_let_the_buffer_go():
-    # A refusal in one thread must not leave the lock held for the other.
-    buffer, obs = made("proportional, plain")
+def test_failures_release_the_lock():
+    # An error in one thread must release the lock for the other.
+    buffer, obs = make_buffer("proportional, plain")
     writer = Writer(buffer, obs)
     writer.extend(50)
-    for refused in (
+    for call in (
         lambda: buffer.add(**{**writer.transitions(5), "weight": np.nan}),
         lambda: buffer.add(weight=1.0),
         lambda: buffer.extend(obs=3),
@@ -309,7 +309,7 @@ def test_failures_let_the_buffer_go():
         lambda: buffer.restore("not there"),
     ):
         with pytest.raises(HotloopError):
-            refused()
+            call()
         thread = threading.Thread(target=writer.add, daemon=True)
         thread.start()
         thread.join(20)

@@ -1,4 +1,4 @@
-"""Sums, least and greatest weights, and ranks: exact at any moment, whatever was there before."""
+"""Sums, least and greatest weights, and ranks are exact at any moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from numba import njit
 
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer
-from hotloop.replay.native.calls import rebuild_weights
+from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.native.handle import handle_at
 from hotloop.replay.native.pointers import f64_at, i64_at
 from hotloop.replay.native.ranks import BLOCK, greatest_rank, insert_rank, max_blocks, remove_rank
@@ -22,7 +22,7 @@ FIELDS = {"x": ((), np.int64)}
 SIZES = [1, 2, 7, 8, 9, 63, 64, 65, 512, 513, 4097]
 
 
-def weighted(capacity, sampler=None, seed=0):
+def make_buffer(capacity, sampler=None, seed=0):
     return ReplayBuffer(capacity, FIELDS, sampler=sampler or Proportional(), seed=seed)
 
 
@@ -31,19 +31,19 @@ def words_at(address, count):
 
 
 def levels(buffer, tree):
-    """A tree's words, level by level, without what only fills up the last line."""
+    """Return a tree's words by level, without padding."""
     handle = buffer._store.handle
-    found, size = [], len(buffer)
+    words, size = [], len(buffer)
     for level in range(handle["levels"] + 1):
         if level > 0:
             size = -(-size // 8)
         empty = level == 0 and tree != "sums"
-        found.append(None if empty else words_at(handle[tree][level], size))
-    return found
+        words.append(None if empty else words_at(handle[tree][level], size))
+    return words
 
 
-def roots(buffer):
-    """Sum, least and greatest."""
+def root_values(buffer):
+    """Return the sum, the least and the greatest weight."""
     handle = buffer._store.handle
     top = handle["levels"]
     trees = ("sums", "mins", "maxs")
@@ -55,8 +55,8 @@ def in_eights(values, fill):
     return np.append(values, np.full(size - len(values), fill)).reshape(-1, 8)
 
 
-def added_up(values):
-    """Sums of eight neighbours each, from the left, as the tree adds them."""
+def add_eights(values):
+    """Return sums of eight neighbors from left to right, as the tree adds them."""
     total = np.zeros(-(-len(values) // 8))
     for child in in_eights(values, 0.0).T:
         total += child
@@ -64,12 +64,12 @@ def added_up(values):
 
 
 def assert_consistent(buffer):
-    """Every word is what its children make it, to the last bit."""
+    """Check every word against its children, to the last bit."""
     sums, mins, maxs = (levels(buffer, tree) for tree in ("sums", "mins", "maxs"))
     base = buffer._store.handle["base"]
     below, least, greatest = sums[0] + base, sums[0], sums[0]
     for level in range(1, len(sums)):
-        below = added_up(below)
+        below = add_eights(below)
         least = in_eights(least, np.inf).min(1)
         greatest = in_eights(greatest, -np.inf).max(1)
         assert sums[level].tobytes() == below.tobytes()
@@ -78,8 +78,8 @@ def assert_consistent(buffer):
     assert len(below) == 1
 
 
-def everything(buffer):
-    """All there is in the trees, as bytes."""
+def tree_bytes(buffer):
+    """Return the content of the trees as bytes."""
     trees = ("sums", "mins", "maxs")
     return [
         None if level is None else level.tobytes()
@@ -89,9 +89,9 @@ def everything(buffer):
 
 
 @pytest.mark.parametrize("capacity", SIZES)
-def test_every_word_follows_from_its_children(capacity):
+def test_trees_are_consistent_after_every_change(capacity):
     rng = np.random.default_rng(1)
-    buffer = weighted(capacity, Proportional(replacement=False))
+    buffer = make_buffer(capacity, Proportional(replacement=False))
     while buffer.num_added < 3 * capacity + 20:
         count = int(rng.integers(1, max(2, min(capacity, 300))))
         buffer.extend(x=np.arange(count), weight=rng.normal(0, 10.0 ** rng.integers(-3, 9), count))
@@ -114,11 +114,11 @@ def test_levels():
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 65, 513])
-def test_least_and_greatest_through_100_000_overwrites(capacity):
+def test_least_and_greatest_after_100_000_overwrites(capacity):
     rng = np.random.default_rng(2)
     num_added = 100_000 if capacity == 513 else 20_000
     weights = rng.standard_t(2, num_added).round(3)  # far outliers, and many alike
-    buffer = weighted(capacity)
+    buffer = make_buffer(capacity)
     before = np.concatenate([np.full(capacity - 1, np.inf), weights])
     least = np.lib.stride_tricks.sliding_window_view(before, capacity).min(1)
     before[: capacity - 1] = -np.inf
@@ -134,12 +134,12 @@ def test_least_and_greatest_through_100_000_overwrites(capacity):
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-def test_a_least_weight_that_is_overwritten_leaves_no_trace(sampled):
-    # Returns of 200 to 6000, and one crash.
+def test_overwritten_least_weight_leaves_no_trace(sampled):
+    # Returns lie in 200 … 6000, with one crash.
     rng = np.random.default_rng(3)
     returns = rng.uniform(200, 6000, 5000)
     returns[700] = -600.0
-    buffer = weighted(1000, seed=4)
+    buffer = make_buffer(1000, seed=4)
     for number, weight in enumerate(returns[:2500]):
         buffer.add(x=number, weight=weight)
         if number in (699, 700, 701, 1500, 1698, 1699, 1700, 1701, 2499) or (
@@ -154,19 +154,19 @@ def test_a_least_weight_that_is_overwritten_leaves_no_trace(sampled):
 
 
 def test_updates_move_least_and_greatest():
-    buffer = weighted(100)
+    buffer = make_buffer(100)
     buffer.extend(x=np.arange(100), weight=np.arange(1.0, 101.0))
     buffer.update_weights([50], [-7.0])
-    assert roots(buffer)[1:] == [-7.0, 100.0]
+    assert root_values(buffer)[1:] == [-7.0, 100.0]
     buffer.update_weights([50, 99], [3.0, 0.5])
-    assert roots(buffer)[1:] == [0.5, 99.0]
+    assert root_values(buffer)[1:] == [0.5, 99.0]
     buffer.update_weights([99, 99, 99], [1e9, -1e9, 4.0])  # the last one counts
-    assert roots(buffer) == [math.fsum([*range(1, 51), 3, *range(52, 100), 4]), 1.0, 99.0]
+    assert root_values(buffer) == [math.fsum([*range(1, 51), 3, *range(52, 100), 4]), 1.0, 99.0]
 
 
 def test_10_000_000_updates_do_not_drift():
     rng = np.random.default_rng(5)
-    buffer = weighted(100_000)
+    buffer = make_buffer(100_000)
     buffer.extend(x=np.arange(100_000), weight=rng.random(100_000))
     weights = np.zeros(0)
     for count in range(1000):
@@ -176,38 +176,38 @@ def test_10_000_000_updates_do_not_drift():
         buffer.update_weights(numbers, weights[count % 50 * 200 :][:10_000])
     assert_consistent(buffer)
     leaves = levels(buffer, "sums")[0]
-    total, least, greatest = roots(buffer)
+    total, least, greatest = root_values(buffer)
     assert total == pytest.approx(math.fsum(leaves), rel=1e-12)
     assert (least, greatest) == (leaves.min(), leaves.max())
-    before = everything(buffer)
-    rebuild_weights(buffer._store.at)
-    assert everything(buffer) == before
+    before = tree_bytes(buffer)
+    rebuild_weights(buffer._store.address)
+    assert tree_bytes(buffer) == before
 
 
 @pytest.mark.parametrize("vast", [1e18, 1e290])
-def test_a_vast_weight_leaves_no_trace(vast):
+def test_vast_weight_leaves_no_trace(vast):
     rng = np.random.default_rng(6)
     weights = rng.random(1600)
-    without, having = weighted(513), weighted(513)
-    without.extend(x=np.arange(1600), weight=weights)
+    expected, buffer = make_buffer(513), make_buffer(513)
+    expected.extend(x=np.arange(1600), weight=weights)
     weights[[3, 800, 1200]] = vast
-    having.extend(x=np.arange(1100), weight=weights[:1100])
-    having.sample(5)
-    having.extend(x=np.arange(500), weight=weights[1100:])
-    assert roots(having)[2] == vast
-    having.sample(5)
-    having.update_weights([1200], levels(without, "sums")[0][[1200 % 513]])
-    assert everything(having) == everything(without)
-    # One that is written and goes within a call.
-    number = having.num_added - 1
-    having.update_weights([number, number], [vast, weights[-1]])
-    assert everything(having) == everything(without)
+    buffer.extend(x=np.arange(1100), weight=weights[:1100])
+    buffer.sample(5)
+    buffer.extend(x=np.arange(500), weight=weights[1100:])
+    assert root_values(buffer)[2] == vast
+    buffer.sample(5)
+    buffer.update_weights([1200], levels(expected, "sums")[0][[1200 % 513]])
+    assert tree_bytes(buffer) == tree_bytes(expected)
+    # The weight is written and replaced within one call.
+    number = buffer.num_added - 1
+    buffer.update_weights([number, number], [vast, weights[-1]])
+    assert tree_bytes(buffer) == tree_bytes(expected)
 
 
-def test_a_vast_negative_weight_leaves_no_trace():
+def test_vast_negative_weight_leaves_no_trace():
     rng = np.random.default_rng(7)
     weights = rng.random(1600)
-    buffer = weighted(513)
+    buffer = make_buffer(513)
     buffer.extend(x=np.arange(600), weight=weights[:600])
     buffer.update_weights([599], [-1e18])
     batch = buffer.sample(50)
@@ -221,9 +221,9 @@ def test_a_vast_negative_weight_leaves_no_trace():
 
 
 @pytest.mark.parametrize("sampler", [Prioritized(alpha=0.6), RankBased()])
-def test_a_new_entry_weighs_what_the_greatest_does(sampler):
+def test_new_entries_get_the_greatest_weight(sampler):
     rng = np.random.default_rng(8)
-    buffer = weighted(100, sampler)
+    buffer = make_buffer(100, sampler)
     buffer.add(x=0)
     assert buffer.get([0]).weight == 1.0
     live = [1.0]
@@ -234,12 +234,12 @@ def test_a_new_entry_weighs_what_the_greatest_does(sampler):
             exact = isinstance(sampler, RankBased)
             live[chosen] = priority if exact else (priority + 1e-6) ** 0.6
         buffer.add(x=number)
-        given = buffer.get([number]).weight[0]
-        assert given == pytest.approx(max(live), rel=1e-15)
-        live = [*live[-99:], given]
+        weight = buffer.get([number]).weight[0]
+        assert weight == pytest.approx(max(live), rel=1e-15)
+        live = [*live[-99:], weight]
 
 
-# Walks down the tree.
+# Descents.
 
 
 @njit(error_model="numpy")
@@ -251,24 +251,25 @@ def slots_at(buffer, shift, targets):
     targets = np.array(targets, np.float64)
     slots, prefixes = np.empty(len(targets), np.int64), np.zeros(64 + 8)
     addresses = [array.ctypes.data for array in (targets, slots, prefixes)]
-    walk(buffer._store.at, float(shift), addresses[0], addresses[1], len(targets), addresses[2])
+    store = buffer._store
+    walk(store.address, float(shift), addresses[0], addresses[1], len(targets), addresses[2])
     return slots
 
 
 @pytest.mark.parametrize("base", [0.0, 12.0])
 @pytest.mark.parametrize("shift", [0, 3, 1000, -2])
 @pytest.mark.parametrize("capacity", SIZES)
-def test_walks_find_what_a_search_finds(capacity, shift, base):
-    # Whole numbers: all sums are exact, and so is where a target belongs.
+def test_descents_match_a_search(capacity, shift, base):
+    # With integers all sums are exact, and so are the slots of targets.
     rng = np.random.default_rng(9)
     for size in {1, capacity // 3 + 1, capacity - capacity // 8, capacity}:
         weights = rng.integers(max(-shift, 0), 50, size) * (rng.random(size) < 0.7)
         weights = np.maximum(weights, -shift)
         weights[rng.integers(size)] = 60
-        buffer = weighted(capacity)
+        buffer = make_buffer(capacity)
         buffer.extend(x=np.arange(size), weight=weights.astype(float))
         buffer._store.handle["base"] = base
-        rebuild_weights(buffer._store.at)
+        rebuild_weights(buffer._store.address)
         assert_consistent(buffer)
         ends = np.cumsum(weights + shift)
         targets = rng.integers(0, ends[-1], 500) + 0.5 * rng.integers(0, 2, 500)
@@ -279,11 +280,11 @@ def test_walks_find_what_a_search_finds(capacity, shift, base):
 
 
 @pytest.mark.parametrize("capacity", [9, 513, 70_000])
-def test_walks_among_real_numbers(capacity):
+def test_descents_among_real_numbers(capacity):
     rng = np.random.default_rng(10)
     weights = rng.lognormal(0, 3, capacity)
     for shift in (0.0, 0.1, 33.3):
-        buffer = weighted(capacity)
+        buffer = make_buffer(capacity)
         buffer.extend(x=np.arange(capacity), weight=weights - shift)
         ends = np.cumsum(np.append(0.0, weights - shift + shift))
         targets = rng.random(2000) * ends[-1]
@@ -298,12 +299,12 @@ def test_walks_among_real_numbers(capacity):
 
 
 @njit(error_model="numpy")
-def put(handle, slot, key):
+def insert(handle, slot, key):
     insert_rank(handle_at(handle), slot, key)
 
 
 @njit(error_model="numpy")
-def take(handle, slot, key):
+def remove(handle, slot, key):
     remove_rank(handle_at(handle), slot, key)
 
 
@@ -312,56 +313,56 @@ def greatest(handle):
     return greatest_rank(handle_at(handle))
 
 
-def ranked(buffer):
-    """Blocks as they stand in order, each a list of (−priority, slot)."""
+def rank_blocks(buffer):
+    """Return the blocks in order, each a list of (−priority, slot)."""
     handle, arrays = buffer._store.handle, buffer._store.weights
-    found = []
+    blocks = []
     for block in arrays["block_order"][: handle["num_blocks"]]:
         count = arrays["block_counts"][block]
         keys = arrays["block_keys"][block * BLOCK :][:count]
         slots = arrays["block_slots"][block * BLOCK :][:count]
-        found.append(list(zip((-keys).tolist(), slots.tolist(), strict=True)))
-    return found
+        blocks.append(list(zip((-keys).tolist(), slots.tolist(), strict=True)))
+    return blocks
 
 
 def assert_ranked(buffer, expected):
-    blocks = ranked(buffer)
+    blocks = rank_blocks(buffer)
     assert [entry for block in blocks for entry in block] == expected
     handle, arrays = buffer._store.handle, buffer._store.weights
     used, free = handle["num_blocks"], handle["num_free_blocks"]
     assert used + free == handle["max_blocks"] == max_blocks(buffer.capacity)
-    every = [*arrays["block_order"][:used], *arrays["free_blocks"][:free]]
-    assert sorted(every) == list(range(used + free))
+    block_ids = [*arrays["block_order"][:used], *arrays["free_blocks"][:free]]
+    assert sorted(block_ids) == list(range(used + free))
     counts = [len(block) for block in blocks]
     assert all(0 < count <= BLOCK for count in counts)
-    # So there are never more blocks than room was made for.
-    assert all(one + other > BLOCK // 2 for one, other in itertools.pairwise(counts))
-    assert greatest(buffer._store.at) == (-expected[0][0] if expected else -math.inf)
+    # Neighbors of this size bound the number of blocks.
+    assert all(count + next_count > BLOCK // 2 for count, next_count in itertools.pairwise(counts))
+    assert greatest(buffer._store.address) == (-expected[0][0] if expected else -math.inf)
 
 
 @pytest.mark.parametrize("num_keys", [1, 5, 300, 10**9])
-def test_ranks_through_100_000_changes(num_keys):
+def test_ranks_after_100_000_changes(num_keys):
     rng = np.random.default_rng(11)
     capacity = 6000
-    buffer = weighted(capacity, RankBased())
-    at, entries, keys = buffer._store.at, [], {}
+    buffer = make_buffer(capacity, RankBased())
+    address, entries, keys = buffer._store.address, [], {}
     splits = joins = 0
-    grows = True
+    is_growing = True
     for number in range(100_000 if num_keys == 5 else 40_000):
         if number % 8000 == 0:
-            grows = not grows if number else True
+            is_growing = not is_growing if number else True
         blocks = buffer._store.handle["num_blocks"]
         slot = int(rng.integers(capacity))
-        if slot in keys and (not grows or rng.random() < 0.3):
+        if slot in keys and (not is_growing or rng.random() < 0.3):
             key = keys.pop(slot)
             del entries[bisect.bisect_left(entries, (-key, slot))]
-            take(at, slot, key)
-        if slot not in keys and (grows or rng.random() < 0.1):
-            # Some at the ends, one after the other.
+            remove(address, slot, key)
+        if slot not in keys and (is_growing or rng.random() < 0.1):
+            # Some keys increase with time, at the end of the order.
             key = float(rng.integers(num_keys)) if rng.random() < 0.8 else number * 1e-3
             keys[slot] = key
             bisect.insort(entries, (-key, slot))
-            put(at, slot, key)
+            insert(address, slot, key)
         change = buffer._store.handle["num_blocks"] - blocks
         splits += change > 0
         joins += change < 0
@@ -370,45 +371,45 @@ def test_ranks_through_100_000_changes(num_keys):
     assert splits > 10
     assert joins > 10
     for slot, key in list(keys.items()):
-        take(at, slot, key)
+        remove(address, slot, key)
     assert_ranked(buffer, [])
 
 
 def test_blocks_never_run_out():
-    # The worst case: blocks of 256 and of one entry by turns, again and again.
+    # The worst case: blocks of 256 entries alternate with blocks of one, repeatedly.
     capacity = 64 * BLOCK
-    buffer = weighted(capacity, RankBased())
-    at, free = buffer._store.at, list(range(capacity))
-    kept = []
+    buffer = make_buffer(capacity, RankBased())
+    address, free = buffer._store.address, list(range(capacity))
+    entries = []
     top, most = 0.0, 0
     for _ in range(12):
-        begun = []
+        new_entries = []
         while free:
             top += 1.0
             slot = free.pop()
-            put(at, slot, -top)
-            begun.append((top, slot))
-        kept += begun
+            insert(address, slot, -top)
+            new_entries.append((top, slot))
+        entries += new_entries
         most = max(most, int(buffer._store.handle["num_blocks"]))
-        assert_ranked(buffer, kept)
-        for number, block in enumerate(ranked(buffer)):
+        assert_ranked(buffer, entries)
+        for number, block in enumerate(rank_blocks(buffer)):
             for entry in block[1:] if number % 2 else []:
-                take(at, entry[1], -entry[0])
+                remove(address, entry[1], -entry[0])
                 free.append(entry[1])
-        for block in ranked(buffer):
+        for block in rank_blocks(buffer):
             for entry in block[BLOCK // 2 :]:
-                take(at, entry[1], -entry[0])
+                remove(address, entry[1], -entry[0])
                 free.append(entry[1])
-        kept = [entry for block in ranked(buffer) for entry in block]
+        entries = [entry for block in rank_blocks(buffer) for entry in block]
         most = max(most, int(buffer._store.handle["num_blocks"]))
-        assert_ranked(buffer, kept)
+        assert_ranked(buffer, entries)
     assert most <= max_blocks(capacity)
-    assert most > 64  # more than full ones would be
+    assert most > 64  # more than full blocks would be
 
 
-def test_ranks_of_a_buffer_through_its_life():
+def test_ranks_of_a_buffer_over_time():
     rng = np.random.default_rng(12)
-    buffer = weighted(3000, RankBased())
+    buffer = make_buffer(3000, RankBased())
     live = {}
     for number in range(200):
         count = int(rng.integers(1, 120))
@@ -424,12 +425,12 @@ def test_ranks_of_a_buffer_through_its_life():
         live = {entry: priority for entry, priority in live.items() if entry >= oldest}
         expected = sorted((-priority, entry % 3000) for entry, priority in live.items())
         assert_ranked(buffer, expected)
-        # Drawn: the probability says the rank, and the rank says which entry.
+        # The probability determines the rank, and the rank determines the entry.
         batch = buffer.sample(20)
-        whole = math.fsum(float(rank) ** -0.7 for rank in range(1, len(live) + 1))
-        rank = np.rint((batch.probability * whole) ** (-1 / 0.7)).astype(int)
-        assert [expected[one - 1][1] for one in rank] == (batch.index % 3000).tolist()
-    before = [entry for block in ranked(buffer) for entry in block]
+        total = math.fsum(float(rank) ** -0.7 for rank in range(1, len(live) + 1))
+        rank = np.rint((batch.probability * total) ** (-1 / 0.7)).astype(int)
+        assert [expected[r - 1][1] for r in rank] == (batch.index % 3000).tolist()
+    before = [entry for block in rank_blocks(buffer) for entry in block]
     buffer._store.handle["num_free_blocks"] = buffer._store.handle["max_blocks"]
-    rebuild_weights(buffer._store.at)
+    rebuild_weights(buffer._store.address)
     assert_ranked(buffer, before)

@@ -1,4 +1,4 @@
-"""No test of workers may leave a process behind."""
+"""Fixtures: tests of workers must not leave processes behind."""
 
 import os
 import signal
@@ -16,16 +16,16 @@ __all__ = ["cold_start", "warm_start"]
 
 @pytest.fixture
 def mark(monkeypatch, warm_start):
-    """Mark all processes that the test starts. Afterwards, none of them may live."""
+    """Mark all processes that the test starts, and fail if one of them outlives it."""
     warm_start.start_server()  # before a test counts the open files
     value = uuid.uuid4().hex
     monkeypatch.setenv(MARK, value)
     # As in a training: a matrix product that threads share differs in its last bits.
     with threadpool_limits(1, user_api="blas"):
         yield value
-    until = time.monotonic() + 3.0
-    while (left := marked_processes(value)) and time.monotonic() < until:
+    deadline = time.monotonic() + 3.0
+    while (pids := marked_processes(value)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    for pid in left:
+    for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    assert not left, "processes were left behind"
+    assert not pids, "processes were left behind"

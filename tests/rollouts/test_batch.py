@@ -1,4 +1,4 @@
-"""Fragments of uneven length as one batch."""
+"""`to_batch` on fragments of different lengths."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from hotloop.rollouts import environment_weights, to_batch
 from hotloop.types import Fragment
 
 
-def fragment_of(num_steps, *, first, num_envs=1):
-    """Actions are numbers from `first` on, so that a row is known again."""
+def make_fragment(num_steps, *, first, num_envs=1):
+    """Make a fragment whose actions number its rows, from `first` on."""
     fragment = Fragment.allocate(
         num_steps,
         num_envs,
@@ -21,32 +21,36 @@ def fragment_of(num_steps, *, first, num_envs=1):
     return fragment
 
 
-def flat_of(fragments):
-    fields = [{"action": one.action} for one in fragments]
+def batch_actions(fragments):
+    fields = [{"action": fragment.action} for fragment in fragments]
     return to_batch(fragments, fields, np.random.default_rng(0))["action"]
 
 
 def test_rows_follow_each_other_fragment_by_fragment():
-    fragments = [fragment_of(3, first=0), fragment_of(1, first=100), fragment_of(2, first=200)]
-    assert flat_of(fragments).tolist() == [0, 1, 2, 100, 200, 201]
+    fragments = [
+        make_fragment(3, first=0),
+        make_fragment(1, first=100),
+        make_fragment(2, first=200),
+    ]
+    assert batch_actions(fragments).tolist() == [0, 1, 2, 100, 200, 201]
 
 
-def test_what_stands_in_for_a_reset_is_of_the_same_worker():
-    fast, slow = fragment_of(100, first=0), fragment_of(2, first=1000)
+def test_reset_rows_are_replaced_by_rows_of_the_same_worker():
+    fast, slow = make_fragment(100, first=0), make_fragment(2, first=1000)
     fast.valid[::2] = False
     slow.valid[0] = False
-    actions = flat_of([fast, slow])
+    actions = batch_actions([fast, slow])
     assert actions[100:].tolist() == [1001, 1001]
     assert (actions[:100] < 100).all()
     assert (actions[:100] % 2 == 1).all()
-    # So each worker's share of the weights stays what it is.
+    # Each worker keeps its share of the weights.
     weights = environment_weights([fast, slow])
     assert weights[:100].sum() == pytest.approx(weights[100:].sum())
 
 
-def test_a_worker_without_a_transition_is_stood_in_for_by_the_others():
-    fast, slow = fragment_of(3, first=0), fragment_of(1, first=1000)
+def test_a_worker_without_transitions_is_replaced_by_rows_of_others():
+    fast, slow = make_fragment(3, first=0), make_fragment(1, first=1000)
     slow.valid[...] = False
-    actions = flat_of([fast, slow])
+    actions = batch_actions([fast, slow])
     assert actions[:3].tolist() == [0, 1, 2]
     assert actions[3] in (0, 1, 2)

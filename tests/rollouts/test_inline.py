@@ -10,7 +10,7 @@ from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, a
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import NOISE_STEPS, Slot
 from hotloop.rollouts.evaluation import evaluate
-from hotloop.rollouts.state import GroupState, History
+from hotloop.rollouts.state import ActionHistory, GroupState
 from hotloop.system import memory
 from hotloop.types import PER_STEP, Fragment
 from tests import toy_envs
@@ -20,14 +20,14 @@ def make_rollout(env, num_envs=3, num_steps=25, seed=0, value=None, **env_kwargs
     envs = make_vec(env, num_envs, seed=seed, env_kwargs=env_kwargs)
     network = actor_critic(envs, hidden_sizes=(8,))
     params = network.initial_parameters(seed)
-    if value is not None:  # a critic that says `value` of everything
+    if value is not None:  # a critic that always returns `value`
         params["value.1.weight"][:] = 0.0
         params["value.1.bias"][:] = value
     policy = ActingPolicy(network, PolicySnapshot(version=0, params=params))
     return InlineRollout(envs, policy, num_steps=num_steps, seed=seed)
 
 
-def advantages_of(fragment):
+def compute_advantages(fragment):
     return gae(
         fragment.reward,
         fragment.value,
@@ -39,20 +39,20 @@ def advantages_of(fragment):
     )
 
 
-def test_a_right_critic_leaves_no_advantage_across_truncations():
-    # V = 1 / (1 − 0.99) = 100 is exact when truncation is no end; fragments cut episodes too.
+def test_an_exact_critic_gives_no_advantage_across_truncations():
+    # V = 1 / (1 − 0.99) = 100 is exact if truncation is no end. Fragments cut episodes too.
     rollout = make_rollout(toy_envs.ConstantReward, value=100.0)
     for _ in range(3):
         (fragment,) = rollout.collect()
         assert fragment.truncated.any()
-        np.testing.assert_allclose(advantages_of(fragment), 0.0, atol=1e-3)
+        np.testing.assert_allclose(compute_advantages(fragment), 0.0, atol=1e-3)
     rollout.close()
 
 
-def test_termination_takes_the_bootstrap_away():
+def test_termination_removes_the_bootstrap():
     rollout = make_rollout(toy_envs.ConstantReward, value=100.0, ending="terminated")
     (fragment,) = rollout.collect()
-    advantages = advantages_of(fragment)
+    advantages = compute_advantages(fragment)
     assert fragment.terminated[9].all()
     np.testing.assert_allclose(advantages[fragment.terminated], -99.0, rtol=1e-5)
     assert (fragment.next_value[fragment.terminated] == 0).all()
@@ -87,7 +87,7 @@ def test_next_obs_is_the_true_successor():
     assert (following[fragment.truncated] == 0.0).all()
     ongoing = ~fragment.truncated
     np.testing.assert_array_equal(following[ongoing], fragment.next_obs[ongoing])
-    # What is bootstrapped from at a truncation is the value of the true successor.
+    # A truncated step bootstraps from the value of its true successor.
     want = rollout.policy.value(fragment.next_obs[fragment.truncated])
     np.testing.assert_allclose(fragment.next_value[fragment.truncated], want, rtol=1e-6)
 
@@ -109,7 +109,7 @@ def test_misbehaving_environments_are_named(how, message):
     assert "environment 0" in str(caught.value)
 
 
-def test_nan_is_blamed_before_what_it_causes():
+def test_nan_is_reported_before_the_error_it_causes():
     class NanThenRaise(toy_envs.ReachTheTarget):
         count = 0
 
@@ -126,17 +126,17 @@ def test_nan_is_blamed_before_what_it_causes():
 
 
 @pytest.mark.parametrize("lengths", [(10**9, 10**9), (3, 10**9)])
-def test_evaluation_gives_up_where_an_episode_does_not_end(lengths):
-    left = list(lengths)
-    envs = make_vec(lambda: toy_envs.ConstantReward(left.pop()), 2)
+def test_evaluation_gives_up_if_an_episode_does_not_end(lengths):
+    remaining = list(lengths)
+    envs = make_vec(lambda: toy_envs.ConstantReward(remaining.pop()), 2)
     policy = make_rollout(toy_envs.ConstantReward).policy
     with pytest.raises(EnvironmentFailure, match="one did not within 50 steps"):
         evaluate(envs, policy, num_episodes=2, max_episode_steps=50)
 
 
-def test_evaluation_does_not_wait_for_who_has_played_its_share():
-    left = [10**9, 3]
-    envs = make_vec(lambda: toy_envs.ConstantReward(left.pop()), 2)
+def test_evaluation_does_not_wait_for_finished_environments():
+    remaining = [10**9, 3]
+    envs = make_vec(lambda: toy_envs.ConstantReward(remaining.pop()), 2)
     policy = make_rollout(toy_envs.ConstantReward).policy
     (episode,) = evaluate(envs, policy, num_episodes=1, max_episode_steps=50)
     assert episode[:2] == (0, 0)
@@ -147,8 +147,8 @@ def test_evaluation_does_not_wait_for_who_has_played_its_share():
             self.length = 3 if not hasattr(self, "count") else 10**9
             return super().reset(**kwargs)
 
-    made = [EndsOnce, partial(toy_envs.ConstantReward, 200)]
-    envs = make_vec(lambda: made.pop()(), 2)
+    factories = [EndsOnce, partial(toy_envs.ConstantReward, 200)]
+    envs = make_vec(lambda: factories.pop()(), 2)
     episodes = evaluate(envs, policy, num_episodes=3, max_episode_steps=250)
     assert [episode.length for episode in episodes] == [200, 200, 3]
 
@@ -168,19 +168,19 @@ def test_rows_that_are_no_transitions_are_left_out():
     assert to_batch([fragment], [fields], rng)["action"].tolist() == list(range(8))
     fragment.valid[1, 0] = fragment.valid[3, 1] = False  # rows 2 and 7
     flat = to_batch([fragment], [fields], rng)
-    kept = flat["action"].tolist()
-    assert len(kept) == 8
-    assert set(kept) == {0, 1, 3, 4, 5, 6}
-    assert kept[:2] == [0, 1]
-    np.testing.assert_array_equal(flat["advantages"], kept)
-    np.testing.assert_array_equal(flat["returns"], kept)
+    actions = flat["action"].tolist()
+    assert len(actions) == 8
+    assert set(actions) == {0, 1, 3, 4, 5, 6}
+    assert actions[:2] == [0, 1]
+    np.testing.assert_array_equal(flat["advantages"], actions)
+    np.testing.assert_array_equal(flat["returns"], actions)
     fragment.valid[...] = False
     with pytest.raises(ConfigError, match="raise `num_steps`"):
         to_batch([fragment], [fields], rng)
 
 
-class Lengths:
-    """Environments whose episodes have the lengths that a generator draws; actions are numbers."""
+class RandomLengths:
+    """Environments with random episode lengths and numbered actions."""
 
     def __init__(self, num_envs, longest, seed):
         self.generator = np.random.default_rng(seed)
@@ -191,7 +191,7 @@ class Lengths:
         self.step = 0
 
     def advance(self, num_steps):
-        """The actions of a fragment: the step's number, and the environment's."""
+        """Return the actions of a fragment: the numbers of the step and of the environment."""
         actions = np.empty((num_steps, len(self.running), 2), np.float32)
         for t in range(num_steps):
             for i, (episode, length) in enumerate(self.running):
@@ -206,8 +206,8 @@ class Lengths:
         return actions
 
 
-def episodes_of(parts, running):
-    """What `RolloutState.to_arrays` makes of them."""
+def running_actions(parts, running):
+    """Return the actions of running episodes, as `RolloutState.to_arrays` stores them."""
     nothing = np.empty(0)
     group = GroupState(vector_steps=0, running=running, obs=nothing, memory=nothing, history=parts)
     state = RolloutState(groups=[group])
@@ -220,41 +220,41 @@ def episodes_of(parts, running):
 def test_the_history_reaches_back_to_every_running_episodes_start(
     num_steps, longest, num_fragments
 ):
-    envs = Lengths(3, longest, seed=0)
-    history = History(num_steps, np.empty((num_steps, 3, 2), np.float32))
-    assert history.parts() == ()
-    kept = []
+    envs = RandomLengths(3, longest, seed=0)
+    history = ActionHistory(num_steps, np.empty((num_steps, 3, 2), np.float32))
+    assert history.chunks() == ()
+    snapshots = []
     for k in range(num_fragments):
         history.add(envs.advance(num_steps), envs.running)
         if k % 37 == 0 or num_steps > 1:
-            parts, past = history.parts(), [list(one) for one in envs.past]
-            assert episodes_of(parts, envs.running) == past
-            kept.append((parts, list(envs.running), past))
-            # No more than the longest episode can ask for, and a chunk on either side.
+            parts, past = history.chunks(), [list(actions) for actions in envs.past]
+            assert running_actions(parts, envs.running) == past
+            snapshots.append((parts, list(envs.running), past))
+            # At most the longest episode, and a chunk on either side.
             assert sum(map(len, parts)) <= longest + 2 * max(num_steps, NOISE_STEPS)
-    for parts, running, past in kept:  # what came later has left them alone
-        assert episodes_of(parts, running) == past
-    assert len(kept) > 20
+    for parts, running, past in snapshots:  # later rows must not change them
+        assert running_actions(parts, running) == past
+    assert len(snapshots) > 20
 
 
-def test_the_history_goes_on_from_episodes_begun_elsewhere():
-    envs = Lengths(2, 500, seed=1)
-    whole = History(1, np.empty((1, 2, 2), np.float32))
+def test_a_restored_history_continues_running_episodes():
+    envs = RandomLengths(2, 500, seed=1)
+    whole = ActionHistory(1, np.empty((1, 2, 2), np.float32))
     for _ in range(330):
         whole.add(envs.advance(1), envs.running)
     longest = max(length for _, length in envs.running)
     assert longest > 50
     past = np.zeros((longest, 2, 2), np.float32)
-    for i, actions in enumerate(episodes_of(whole.parts(), envs.running)):
+    for i, actions in enumerate(running_actions(whole.chunks(), envs.running)):
         if actions:
             past[-len(actions) :, i] = actions
-    resumed = History(1, np.empty((1, 2, 2), np.float32))
+    resumed = ActionHistory(1, np.empty((1, 2, 2), np.float32))
     resumed.begin(past)
     for _ in range(700):
         actions = envs.advance(1)
         for history in (whole, resumed):
             history.add(actions, envs.running)
-            assert episodes_of(history.parts(), envs.running) == envs.past
+            assert running_actions(history.chunks(), envs.running) == envs.past
 
 
 ACTORS = {
@@ -283,7 +283,7 @@ def make_actors_rollout(name, num_steps, num_envs=2, seed=3):
 
 @pytest.mark.parametrize("name", ACTORS)
 def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
-    """As noise drawn for each fragment, and as one long fragment; past where it is drawn anew."""
+    """Compare with noise drawn per fragment, and with one long fragment, over three draws."""
     num_steps, total = 3, 2 * NOISE_STEPS + 90
     ahead, long = make_actors_rollout(name, num_steps), make_actors_rollout(name, total)
     each = make_actors_rollout(name, num_steps)
@@ -296,12 +296,12 @@ def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
         num_drawn = 0
         draw_noise = rollout.policy.draw_noise
 
-        def counted(*args, draw_noise=draw_noise, **kwargs):
+        def count_draws(*args, draw_noise=draw_noise, **kwargs):
             nonlocal num_drawn
             num_drawn += 1
             return draw_noise(*args, **kwargs)
 
-        monkeypatch.setattr(rollout.policy, "draw_noise", counted)
+        monkeypatch.setattr(rollout.policy, "draw_noise", count_draws)
         for _ in range(0, total, num_steps):
             (fragment,) = rollout.collect()
             assert not fragment.value.any()
@@ -320,7 +320,7 @@ def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
 @pytest.mark.parametrize("name", ACTORS)
 @pytest.mark.parametrize("stop", [30, 255, 300])
 def test_a_restored_rollout_draws_the_noise_of_its_steps(name, stop):
-    """Wherever in the noise that was drawn ahead the other one stood."""
+    """Stop at different positions within the noise that is drawn ahead."""
     whole = make_actors_rollout(name, 1)
     for _ in range(stop):
         whole.collect()
@@ -363,15 +363,15 @@ def test_fragments_that_do_not_fit_are_refused_before_they_are_made(monkeypatch)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_a_slot_is_not_smaller_than_what_is_said(env):
+def test_the_size_of_a_slot_covers_its_arrays(env):
     envs = make_vec(env, 4)
     network = actor_critic(envs, hidden_sizes=(8, 32))
     slot = Slot.allocate(100, 4, network)
     names = [*PER_STEP, "memory"]
-    arrays = sum(getattr(slot.fragment, name).nbytes for name in names) + slot.head.nbytes
+    array_bytes = sum(getattr(slot.fragment, name).nbytes for name in names) + slot.head.nbytes
     # Evaluation: a copy of the observations, hidden layers of 8 and 32, and the value.
-    evaluation = slot.fragment.obs.nbytes + 100 * 4 * 4 * (8 + 32 + 1)
-    assert Slot.size_bytes(100, 4, network) == arrays + evaluation + 100 * 1024
+    evaluation_bytes = slot.fragment.obs.nbytes + 100 * 4 * 4 * (8 + 32 + 1)
+    assert Slot.size_bytes(100, 4, network) == array_bytes + evaluation_bytes + 100 * 1024
     envs.close()
 
 

@@ -1,4 +1,4 @@
-"""What a policy remembers in rollouts: carried on, forgotten where an episode begins."""
+"""The hidden state of recurrent policies in rollouts."""
 
 import random
 import time
@@ -15,20 +15,20 @@ from tests import toy_envs
 from tests.rollouts.workers.pools import assert_adds_up, begin, kill, open_pool
 from tests.rollouts.workers.test_rollout import check_equality
 
-REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
+REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 
 
 def next_step_cartpoles():
-    """A vector environment that spends a step on each reset."""
+    """Make a vector environment that spends a step on each reset."""
     return gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")
 
 
-def network_of(envs, kind="lstm"):
+def make_network(envs, kind="lstm"):
     return actor_critic(envs, hidden_sizes=(6,), memory=f"{kind}:4")
 
 
-class Replayed:
-    """Each environment by itself, step by step: what must have been remembered and said."""
+class MemoryReplay:
+    """Recomputes hidden states, values and next values, one environment and step at a time."""
 
     def __init__(self, policy, num_envs):
         self.policy = policy
@@ -49,8 +49,8 @@ class Replayed:
                 policy.head(fragment.obs[t, i][None], None, memory)
                 if fragment.valid[t, i]:
                     following = policy.value(fragment.next_obs[t, i][None], memory)[0]
-                    wanted = 0.0 if fragment.terminated[t, i] else following
-                    np.testing.assert_allclose(fragment.next_value[t, i], wanted, **close)
+                    expected = 0.0 if fragment.terminated[t, i] else following
+                    np.testing.assert_allclose(fragment.next_value[t, i], expected, **close)
                 if (fragment.terminated | fragment.truncated | ~fragment.valid)[t, i]:
                     memory[:] = 0.0
                     self.num_resets += 1
@@ -62,22 +62,22 @@ class Replayed:
     [toy_envs.ConstantReward, "CartPole-v1", next_step_cartpoles],
     ids=["time limit", "cartpole", "next step"],
 )
-def test_it_is_carried_over_steps_and_forgotten_where_an_episode_begins(kind, env):
-    """Also across fragments; a truncated episode's last value is from before the reset."""
+def test_the_hidden_state_is_carried_over_steps_and_reset_at_episode_starts(kind, env):
+    """Also across fragments. A truncated episode's last value is from before the reset."""
     envs = make_vec(env, 3, seed=0)
-    network = network_of(envs, kind)
+    network = make_network(envs, kind)
     policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(0)))
     rollout = InlineRollout(envs, policy, num_steps=13, seed=0)
-    replayed = Replayed(ActingPolicy(network, policy.snapshot), 3)
+    replay = MemoryReplay(ActingPolicy(network, policy.snapshot), 3)
     for _ in range(6):
         (fragment,) = rollout.collect()
-        replayed.check(fragment)
-    assert replayed.num_resets > 4
+        replay.check(fragment)
+    assert replay.num_resets > 4
     assert fragment.memory.any()
     rollout.close()
 
 
-def test_exploring_policies_remember_what_they_did_not_act_on():
+def test_random_steps_update_the_hidden_state():
     from hotloop.policies import Exploration
 
     envs = make_vec("CartPole-v1", 1, seed=0)
@@ -95,31 +95,31 @@ def test_exploring_policies_remember_what_they_did_not_act_on():
 
 
 @pytest.mark.usefixtures("mark")
-def test_workers_remember_the_same():
-    check_equality("CartPole-v1", num_steps=9, num_fragments=6, make=network_of)
+def test_workers_store_the_same_hidden_states():
+    check_equality("CartPole-v1", num_steps=9, num_fragments=6, make=make_network)
 
 
 @pytest.mark.usefixtures("mark")
 @pytest.mark.filterwarnings(REPLACED)
 @pytest.mark.parametrize("schedule", ["barrier", "variable", "async"])
-def test_it_is_right_whatever_worker_is_killed(schedule):
+def test_hidden_states_are_right_after_workers_are_killed(schedule):
     rng = random.Random(0)
     with open_pool("CartPole-v1", 2, 2, max_failures=100) as pool:
-        rollout = begin(pool, 8, schedule=schedule, make=network_of)
-        replayed = Replayed(rollout.policy, 4)
+        rollout = begin(pool, 8, schedule=schedule, make=make_network)
+        replay = MemoryReplay(rollout.policy, 4)
         for k in range(30):
             for fragment in rollout.collect():
-                replayed.check(fragment)
+                replay.check(fragment)
             assert_adds_up(rollout.accounting(with_workers=False))
             if k % 5 == 2:
                 time.sleep(rng.random() * 0.003)
                 kill(pool.workers[k % 2])
-        assert sum(one.restarts for one in rollout.accounting().workers) >= 5
+        assert sum(worker.restarts for worker in rollout.accounting().workers) >= 5
 
 
-def test_evaluation_remembers():
+def test_evaluation_keeps_the_hidden_state():
     envs = make_vec("CartPole-v1", 2, seed=0, stream="evaluation")
-    network = network_of(envs)
+    network = make_network(envs)
     snapshot = PolicySnapshot(0, network.initial_parameters(3))
     episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=6)
     policy, lengths = ActingPolicy(network, snapshot), []
@@ -130,25 +130,25 @@ def test_evaluation_remembers():
         for episode in single.pop_episodes():
             lengths.append(episode.length)
             memory[:] = 0.0
-    assert [one.length for one in episodes if one.env == 0] == lengths
+    assert [episode.length for episode in episodes if episode.env == 0] == lengths
     envs.close()
     single.close()
 
 
 def test_sequences_of_fragments():
-    """Two environments, four steps, sequences of two: where they begin, and what does not count."""
+    """Split four steps of two environments into sequences of two."""
     envs = make_vec("CartPole-v1", 2, seed=0)
-    network = network_of(envs)
+    network = make_network(envs)
     policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(0)))
     rollout = InlineRollout(envs, policy, num_steps=4, seed=0)
     (fragment,) = rollout.collect()
     fragment.terminated[:] = [[0, 0], [0, 1], [1, 0], [0, 0]]
     fragment.valid[:] = [[1, 1], [1, 1], [1, 0], [1, 1]]
     step = np.array([[0, 10], [1, 11], [2, 12], [3, 13]])
-    got = to_sequences([fragment], [{"step": step}], 2)
-    np.testing.assert_array_equal(got["step"], [[0, 10, 2, 12], [1, 11, 3, 13]])
-    # The second sequence of environment 1 begins an episode: what is remembered is 0 already.
-    np.testing.assert_array_equal(got["begins"], [[0, 0, 0, 1], [0, 0, 1, 1]])
-    np.testing.assert_array_equal(got["weight"] * 7 / 8, [[1, 1, 1, 0], [1, 1, 1, 1]])
-    np.testing.assert_array_equal(got["memory"], np.concatenate(fragment.memory[::2]))
+    sequences = to_sequences([fragment], [{"step": step}], 2)
+    np.testing.assert_array_equal(sequences["step"], [[0, 10, 2, 12], [1, 11, 3, 13]])
+    # The second sequence of environment 1 begins an episode: its hidden state is already 0.
+    np.testing.assert_array_equal(sequences["begins"], [[0, 0, 0, 1], [0, 0, 1, 1]])
+    np.testing.assert_array_equal(sequences["weight"] * 7 / 8, [[1, 1, 1, 0], [1, 1, 1, 1]])
+    np.testing.assert_array_equal(sequences["memory"], np.concatenate(fragment.memory[::2]))
     rollout.close()

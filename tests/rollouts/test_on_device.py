@@ -1,4 +1,4 @@
-"""Rollouts on the device: fragments against a loop that is written out, episodes, state, faults."""
+"""Rollouts on the device: fragments against a written-out loop, episodes, state, faults."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.envs.device import make_device_vec
 from hotloop.errors import EnvironmentFailure, NonFiniteError
-from hotloop.learner import Choice, Execution
+from hotloop.learner import Execution, ExecutionChoice
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions
-from hotloop.rollouts.device_rows import Rows, Told
-from hotloop.rollouts.on_device import MOST_BLOCK_STEPS, DeviceEnvironments
+from hotloop.rollouts.device_rows import DerivedRows, DeviceRows
+from hotloop.rollouts.on_device import MAX_BLOCK_STEPS, DeviceEnvironments
 from tests.envs.device import toys
-from tests.learner.test_graphs import Pretended
+from tests.learner.test_cuda_graphs import FakeCapturer
 
 CPU = torch.device("cpu")
 N = 3
@@ -27,7 +27,7 @@ def eager(function, name, *, copies_outputs=True):
     return function
 
 
-def made(factory=toys.counting, *, num_steps=4, execute=eager, **kwargs):
+def make_rollout(factory=toys.counting, *, num_steps=4, execute=eager, **kwargs):
     envs = make_device_vec(factory, N, CPU, kwargs)
     nets = LearnedNetwork(actor_critic(envs, hidden_sizes=(8,)))
     params = nets.initial(3)
@@ -37,14 +37,16 @@ def made(factory=toys.counting, *, num_steps=4, execute=eager, **kwargs):
     return DeviceEnvironments(envs, execute).rollout(policy, plan), policy
 
 
-def same(one, other, but=()):
-    names = [name for name in type(one).__slots__ if isinstance(getattr(one, name), torch.Tensor)]
-    names = [name for name in names if name not in but]
-    return all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)
+def rows_equal(first, second, except_fields=()):
+    names = [
+        name for name in type(first).__slots__ if isinstance(getattr(first, name), torch.Tensor)
+    ]
+    names = [name for name in names if name not in except_fields]
+    return all(torch.equal(getattr(first, name), getattr(second, name)) for name in names)
 
 
-def test_rows_are_those_of_a_loop_that_is_written_out():
-    rollout, policy = made(num_steps=7)
+def test_rows_match_a_written_out_loop():
+    rollout, policy = make_rollout(num_steps=7)
     (fragment,) = rollout.collect()
     envs = toys.counting(N, CPU)
     obs = envs.reset(5)
@@ -55,8 +57,8 @@ def test_rows_are_those_of_a_loop_that_is_written_out():
         head = policy.host.head(obs.numpy())
         policy.host.choose(head, noise, action)
         np.testing.assert_allclose(fragment.action[t].numpy(), action, atol=1e-4)
-        wanted = policy.host.log_prob(head[None], noise[None], action[None])[0]
-        np.testing.assert_allclose(fragment.log_prob[t].numpy(), wanted, atol=1e-3)
+        expected = policy.host.log_prob(head[None], noise[None], action[None])[0]
+        np.testing.assert_allclose(fragment.log_prob[t].numpy(), expected, atol=1e-3)
         value = policy.host.value(obs.numpy())
         np.testing.assert_allclose(fragment.value[t].numpy(), value, atol=1e-5)
         step = envs.step(fragment.action[t])
@@ -71,7 +73,7 @@ def test_rows_are_those_of_a_loop_that_is_written_out():
 
 
 def test_a_truncated_step_is_bootstrapped_from_its_true_successor():
-    rollout, policy = made(num_steps=2, length=9, max_episode_steps=2)
+    rollout, policy = make_rollout(num_steps=2, length=9, max_episode_steps=2)
     (fragment,) = rollout.collect()
     assert fragment.truncated[1].all()
     want = policy.host.value(fragment.next_obs[1].numpy())
@@ -79,68 +81,68 @@ def test_a_truncated_step_is_bootstrapped_from_its_true_successor():
     assert not np.allclose(policy.host.value(fragment.last_obs.numpy()), want)
 
 
-@pytest.mark.parametrize("num_steps", [1, MOST_BLOCK_STEPS, 2 * MOST_BLOCK_STEPS, 11])
+@pytest.mark.parametrize("num_steps", [1, MAX_BLOCK_STEPS, 2 * MAX_BLOCK_STEPS, 11])
 def test_blocks_change_nothing(num_steps):
     """Blocks of another length, and environments stepped one by one, give the same rows."""
-    whole, _ = made(num_steps=2 * num_steps)
-    parts, _ = made(num_steps=num_steps)
-    stepped, _ = made(toys.stateful, num_steps=2 * num_steps)
-    (wanted,), (other,) = whole.collect(), stepped.collect()
+    whole, _ = make_rollout(num_steps=2 * num_steps)
+    parts, _ = make_rollout(num_steps=num_steps)
+    stepped, _ = make_rollout(toys.stateful, num_steps=2 * num_steps)
+    (expected,), (one_by_one,) = whole.collect(), stepped.collect()
     # V of more rows at once differs in its last bits.
-    assert same(wanted, other, but=("next_value",))
-    torch.testing.assert_close(wanted.next_value, other.next_value)
+    assert rows_equal(expected, one_by_one, except_fields=("next_value",))
+    torch.testing.assert_close(expected.next_value, one_by_one.next_value)
     for half in range(2):
         (part,) = parts.collect()
         rows = slice(half * num_steps, (half + 1) * num_steps)
         for name in ("obs", "action", "reward", "next_obs", "log_prob", "terminated"):
-            assert torch.equal(getattr(part, name), getattr(wanted, name)[rows])
+            assert torch.equal(getattr(part, name), getattr(expected, name)[rows])
     assert sorted(parts.pop_episodes()) == sorted(whole.pop_episodes())
 
 
 @pytest.mark.parametrize("factory", [toys.counting, toys.stateful])
-def test_episodes_are_told(factory):
-    rollout, _ = made(factory, num_steps=4, length=3)
+def test_episodes_are_reported(factory):
+    rollout, _ = make_rollout(factory, num_steps=4, length=3)
     rewards = []
-    told = []
+    episodes = []
     for _ in range(2):
         (fragment,) = rollout.collect()
         rewards.append(fragment.reward.clone())
-        told.append(rollout.pop_episodes())
+        episodes.append(rollout.pop_episodes())
     rewards = torch.cat(rewards).double()
-    assert [(e.env, e.episode, e.length) for e in told[0]] == [(env, 0, 3) for env in range(N)]
-    assert [(e.env, e.episode, e.length) for e in told[1]] == [(env, 1, 3) for env in range(N)]
+    assert [(e.env, e.episode, e.length) for e in episodes[0]] == [(env, 0, 3) for env in range(N)]
+    assert [(e.env, e.episode, e.length) for e in episodes[1]] == [(env, 1, 3) for env in range(N)]
     for env in range(N):
-        assert told[0][env].undiscounted_return == rewards[:3, env].sum()
-        assert told[1][env].undiscounted_return == rewards[3:6, env].sum()
+        assert episodes[0][env].undiscounted_return == rewards[:3, env].sum()
+        assert episodes[1][env].undiscounted_return == rewards[3:6, env].sum()
     assert rollout.pop_episodes() == []
     assert rollout.num_transitions == 8 * N
     assert rollout.accounting().collected == rollout.accounting().trained == 8 * N
 
 
 @pytest.mark.parametrize("factory", [toys.counting, toys.stateful])
-def test_going_on_from_a_state_is_bitwise_the_same(factory):
-    rollout, _ = made(factory)
+def test_a_restored_rollout_is_bitwise_the_same(factory):
+    rollout, _ = make_rollout(factory)
     assert rollout.state().to_arrays() == {}
     rollout.collect()
     state = rollout.state()
-    rollout.collect()  # which a state that was taken before knows nothing of
+    rollout.collect()  # must not change the state taken before
     rollout.pop_episodes()
-    other, _ = made(factory)
+    other, _ = make_rollout(factory)
     other.collect()
-    fresh, _ = made(factory)
-    assert fresh.restore(state.to_arrays(), state.position()) == []
+    resumed, _ = make_rollout(factory)
+    assert resumed.restore(state.to_arrays(), state.position()) == []
     for _ in range(2):
-        (wanted,), (got,) = other.collect(), fresh.collect()
-        assert same(wanted, got)
-    assert fresh.num_transitions == other.num_transitions
-    assert fresh.pop_episodes() == other.pop_episodes()[N:]
+        (expected,), (restored,) = other.collect(), resumed.collect()
+        assert rows_equal(expected, restored)
+    assert resumed.num_transitions == other.num_transitions
+    assert resumed.pop_episodes() == other.pop_episodes()[N:]
 
 
-def test_environments_that_tell_no_state_begin_new_episodes():
-    rollout, _ = made(toys.stateful, tells_state=False)
+def test_environments_without_a_state_begin_new_episodes():
+    rollout, _ = make_rollout(toys.stateful, tells_state=False)
     rollout.collect()
     state = rollout.state()
-    fresh, _ = made(toys.stateful, tells_state=False)
+    fresh, _ = make_rollout(toys.stateful, tells_state=False)
     assert fresh.restore(state.to_arrays(), state.position()) == [0, 1, 2]
     (fragment,) = fresh.collect()
     assert fragment.obs[0, :, 0].tolist() == [0, 0, 0]
@@ -154,7 +156,7 @@ def test_nothing_is_read_back_within_a_block():
             assert "nonzero" not in str(func), "a shape depends on numbers"
             return func(*args, **(kwargs or {}))
 
-    def watched(function, name, *, copies_outputs=True):
+    def run_refusing(function, name, *, copies_outputs=True):
         def run(*args):
             with Refusing():
                 return function(*args)
@@ -162,44 +164,44 @@ def test_nothing_is_read_back_within_a_block():
         return run
 
     for factory in (toys.counting, toys.stateful, "hotloop:CartPole"):
-        rollout, _ = made(factory, execute=watched)
+        rollout, _ = make_rollout(factory, execute=run_refusing)
         assert len(rollout.collect()) == 1
 
 
-def test_memory_that_is_written_over_does_no_harm():
-    """A captured graph gives the same memory each time."""
+def test_reused_output_memory_does_no_harm():
+    """A captured graph returns the same memory each time."""
 
     def reusing(function, name, *, copies_outputs=True):
-        kept = []
+        outputs = []
 
         def run(*args):
-            given = function(*args)
-            if isinstance(given, torch.Tensor):
-                return given
-            if not kept:
-                kept.extend(x.clone() for x in given)
-            for to, x in zip(kept, given, strict=True):
+            result = function(*args)
+            if isinstance(result, torch.Tensor):
+                return result
+            if not outputs:
+                outputs.extend(x.clone() for x in result)
+            for to, x in zip(outputs, result, strict=True):
                 to.copy_(x)
-            return tuple(kept)
+            return tuple(outputs)
 
         return run
 
-    for num_steps in (MOST_BLOCK_STEPS, 2 * MOST_BLOCK_STEPS):
-        plain, _ = made(num_steps=num_steps)
-        reused, _ = made(num_steps=num_steps, execute=reusing)
+    for num_steps in (MAX_BLOCK_STEPS, 2 * MAX_BLOCK_STEPS):
+        plain, _ = make_rollout(num_steps=num_steps)
+        reused, _ = make_rollout(num_steps=num_steps, execute=reusing)
         for _ in range(2):
-            (wanted,), (got,) = plain.collect(), reused.collect()
-            assert same(wanted, got)
+            (expected,), (got,) = plain.collect(), reused.collect()
+            assert rows_equal(expected, got)
 
 
 def captured(function, name, *, copies_outputs=True):
     """Run a function as a graph of the stand-in."""
-    device = Pretended(None)
-    choice = Choice(False, "for the test", is_captured=True)
-    execution = Execution(function, choice, name, capturing=device, copies_outputs=copies_outputs)
+    device = FakeCapturer(None)
+    choice = ExecutionChoice(False, "for the test", is_captured=True)
+    execution = Execution(function, choice, name, capturer=device, copies_outputs=copies_outputs)
 
     def run(state, *args):
-        device.state = state  # which a stand-in has to know
+        device.state = state  # needed by the stand-in
         return execution(state, *args)
 
     return run
@@ -207,86 +209,88 @@ def captured(function, name, *, copies_outputs=True):
 
 @pytest.mark.parametrize(("num_blocks", "num_clones"), [(1, 1), (2, 0)])
 def test_the_outputs_of_blocks_are_copied_once(monkeypatch, num_blocks, num_clones):
-    """Into the fragment; or, of a fragment that is one block, from the graph's own memory."""
-    rollout, _ = made(num_steps=num_blocks * MOST_BLOCK_STEPS, execute=captured)
+    """Blocks are copied into the fragment. A single block is cloned from the graph's memory."""
+    rollout, _ = make_rollout(num_steps=num_blocks * MAX_BLOCK_STEPS, execute=captured)
     rollout.collect()
     clones, copies, clone, copy_ = [], [], torch.Tensor.clone, torch.Tensor.copy_
     monkeypatch.setattr(torch.Tensor, "clone", lambda x: clones.append(x) or clone(x))
 
-    def counted(to, x):
-        if to.ndim > 1 and to.shape[0] == MOST_BLOCK_STEPS:
+    def count_copies(to, x):
+        if to.ndim > 1 and to.shape[0] == MAX_BLOCK_STEPS:
             copies.append(x)
         return copy_(to, x)
 
-    monkeypatch.setattr(torch.Tensor, "copy_", counted)
+    monkeypatch.setattr(torch.Tensor, "copy_", count_copies)
     (fragment,) = rollout.collect()
     monkeypatch.undo()
-    num_outputs = len(Rows._fields) + len(Told._fields)
+    num_outputs = len(DeviceRows._fields) + len(DerivedRows._fields)
     assert len(clones) == num_clones * num_outputs
-    # The stand-in writes what a replay computes into the outputs; the rest are the rollout's.
+    # The stand-in copies each replay's results into the outputs. The rollout makes the others.
     assert len(copies) - num_blocks * num_outputs == (1 - num_clones) * num_blocks * num_outputs
-    assert fragment.obs.shape[0] == num_blocks * MOST_BLOCK_STEPS
+    assert fragment.obs.shape[0] == num_blocks * MAX_BLOCK_STEPS
 
 
 @pytest.mark.parametrize("factory", [toys.counting, toys.stateful, "hotloop:CartPole"])
-def test_a_captured_graph_is_eager(factory):
-    """With a stand-in for the device's: state by address, arguments and outputs copied."""
-    num_steps = 2 * MOST_BLOCK_STEPS
-    one, policy = made(factory, num_steps=num_steps)
-    other, same_policy = made(factory, num_steps=num_steps, execute=captured)
+def test_a_captured_graph_gives_the_same_rows(factory):
+    """The stand-in reads state by address, and copies arguments and outputs."""
+    num_steps = 2 * MAX_BLOCK_STEPS
+    rollout, policy = make_rollout(factory, num_steps=num_steps)
+    captured_rollout, same_policy = make_rollout(factory, num_steps=num_steps, execute=captured)
     for _ in range(3):
-        (wanted,), (got,) = one.collect(), other.collect()
-        assert same(wanted, got)
-        for each in (policy, same_policy):
-            each.bound.params.mul_(1.1)  # as learning does, in place
-    assert one.pop_episodes() == other.pop_episodes()
+        (expected,), (got,) = rollout.collect(), captured_rollout.collect()
+        assert rows_equal(expected, got)
+        for acting_policy in (policy, same_policy):
+            acting_policy.tensors.params.mul_(1.1)  # as learning does, in place
+    assert rollout.pop_episodes() == captured_rollout.pop_episodes()
 
 
 @pytest.mark.parametrize("factory", [toys.stateful, "hotloop:CartPole"])
 def test_a_captured_graph_follows_parameters_that_move(factory):
-    """As those of lanes do, which are stacked for a joint update after they have acted."""
-    one, policy = made(factory, num_steps=4)
-    other, same_policy = made(factory, num_steps=4, execute=captured)
+    """Parameters of lanes move: they are stacked for a joint update after acting."""
+    rollout, policy = make_rollout(factory, num_steps=4)
+    captured_rollout, same_policy = make_rollout(factory, num_steps=4, execute=captured)
     for k in range(3):
-        (wanted,), (got,) = one.collect(), other.collect()
-        assert same(wanted, got)
-        params = same_policy.bound.params
+        (expected,), (got,) = rollout.collect(), captured_rollout.collect()
+        assert rows_equal(expected, got)
+        params = same_policy.tensors.params
         if k == 0:
             params.data = torch.stack([torch.zeros_like(params), params])[1]
-        for each in (policy, same_policy):
-            each.bound.params.mul_(1.1)
+        for acting_policy in (policy, same_policy):
+            acting_policy.tensors.params.mul_(1.1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", ["hotloop:CartPole", toys.stateful])
-def test_compiled_is_eager_but_for_the_last_bits(factory):
+def test_compiled_rows_differ_in_the_last_bits_alone(factory):
     def compiled(function, name, *, copies_outputs=True):
-        return Execution(function, Choice(True, "for the test"), name)
+        return Execution(function, ExecutionChoice(True, "for the test"), name)
 
-    eager_one, _ = made(factory, num_steps=4)
-    other, _ = made(factory, num_steps=4, execute=compiled)
+    eager_rollout, _ = make_rollout(factory, num_steps=4)
+    compiled_rollout, _ = make_rollout(factory, num_steps=4, execute=compiled)
     for _ in range(3):
-        (wanted,), (got,) = eager_one.collect(), other.collect()
-        torch.testing.assert_close(got.action, wanted.action)
+        (expected,), (got,) = eager_rollout.collect(), compiled_rollout.collect()
+        torch.testing.assert_close(got.action, expected.action)
         for name in ("obs", "next_obs", "value", "next_value", "log_prob"):
-            torch.testing.assert_close(getattr(got, name), getattr(wanted, name))
+            torch.testing.assert_close(getattr(got, name), getattr(expected, name))
 
 
-def test_what_does_not_keep_its_promise_is_said():
-    rollout, _ = made(toys.wrong)
+def test_a_wrong_dtype_is_reported():
+    rollout, _ = make_rollout(toys.wrong)
     with pytest.raises(EnvironmentFailure, match=r"`reward`.*float32 of.*got torch\.float64"):
         rollout.collect()
 
 
-def test_nan_of_an_environment_is_found():
-    rollout, _ = made(toys.broken)
-    with pytest.raises(EnvironmentFailure, match="environment 1 gave NaN or infinity at step 2"):
+def test_nan_of_an_environment_is_reported():
+    rollout, _ = make_rollout(toys.broken)
+    with pytest.raises(
+        EnvironmentFailure, match="environment 1 returned NaN or infinity at step 2"
+    ):
         rollout.collect()
 
 
-def test_nan_of_the_policy_is_found():
-    rollout, policy = made()
+def test_nan_of_the_policy_is_reported():
+    rollout, policy = make_rollout()
     rollout.collect()
-    policy.bound.params.fill_(torch.nan)
+    policy.tensors.params.fill_(torch.nan)
     with pytest.raises(NonFiniteError, match="the policy's outputs must be finite, but at step 4"):
         rollout.collect()

@@ -11,7 +11,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import video
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
-from tests.rollouts.filmed import Counter, OnlyText, chooses_itself, no_modes, takes_no_mode
+from tests.rollouts.video_envs import Counter, OnlyText, chooses_itself, no_modes, takes_no_mode
 
 
 def make_policy(env, **env_kwargs):
@@ -21,8 +21,8 @@ def make_policy(env, **env_kwargs):
     return ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
 
 
-def read(path):
-    """Frames, uint8, (F, height, width, 3), and what the file says of itself."""
+def read_video(path):
+    """Return the frames, uint8 (F, height, width, 3), and the file's metadata."""
     import imageio_ffmpeg
 
     frames = imageio_ffmpeg.read_frames(str(path))
@@ -32,29 +32,29 @@ def read(path):
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
-def test_every_step_is_filmed_and_the_end_is_not_the_next_beginning(tmp_path, suffix):
+def test_every_step_is_filmed_and_the_last_frame_is_the_episodes_end(tmp_path, suffix):
     path = tmp_path / "new folder" / f"video{suffix}"
     episode = record_video(Counter, make_policy(Counter), path)
     assert (episode.undiscounted_return, episode.length) == (10.0, 5)
-    frames, meta = read(path)
+    frames, meta = read_video(path)
     assert meta["fps"] == 10
     assert frames.shape == (6, 34, 48, 3)  # made even
-    shown = frames[:, 16, 24].mean(-1)
-    np.testing.assert_allclose(shown, [0, 40, 80, 120, 160, 255], atol=6)
+    colours = frames[:, 16, 24].mean(-1)
+    np.testing.assert_allclose(colours, [0, 40, 80, 120, 160, 255], atol=6)
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_it_is_the_first_episode_of_an_evaluation(tmp_path):
+def test_the_video_shows_the_first_episode_of_an_evaluation(tmp_path):
     policy = make_policy("CartPole-v1")
     envs = make_vec("CartPole-v1", seed=5, stream="evaluation")
     (expected,) = evaluate(envs, policy, num_episodes=1)
     envs.close()
-    env_kwargs = {"render_mode": "human"}  # what a run was given does not matter
+    env_kwargs = {"render_mode": "human"}  # the run's own render mode is ignored
     filmed = record_video(
         "CartPole-v1", policy, tmp_path / "video.mp4", env_kwargs=env_kwargs, seed=5
     )
     assert filmed == expected
-    frames, meta = read(tmp_path / "video.mp4")
+    frames, meta = read_video(tmp_path / "video.mp4")
     assert (meta["fps"], meta["size"]) == (50.0, (600, 400))
     assert len(frames) == expected.length + 1
 
@@ -64,7 +64,7 @@ def test_a_long_episode_is_cut_off(tmp_path):
     path = tmp_path / "video.gif"
     episode = record_video(Counter, policy, path, max_steps=3)
     assert (episode.undiscounted_return, episode.length) == (6.0, 3)
-    assert len(read(path)[0]) == 4
+    assert len(read_video(path)[0]) == 4
 
 
 def test_a_factory_may_choose_the_render_mode_itself(tmp_path):
@@ -79,9 +79,9 @@ def test_a_factory_may_choose_the_render_mode_itself(tmp_path):
     ("env", "error", "message"),
     [
         (OnlyText, ConfigError, "its render modes are human, ansi"),
-        (no_modes, ConfigError, "it must take render_mode='rgb_array', but it names none"),
+        (no_modes, ConfigError, "it must accept render_mode='rgb_array', but it has none"),
         (takes_no_mode, ConfigError, "unexpected keyword argument 'render_mode'"),
-        ("envpool:CartPole-v1", ConfigError, "EnvPool renders nothing"),
+        ("envpool:CartPole-v1", ConfigError, "EnvPool does not render"),
         ("CartPole-v9", Exception, "CartPole"),
     ],
 )
@@ -116,7 +116,7 @@ def test_failures_leave_no_half_written_file(tmp_path, failing, error, message):
             check_filmable(Counter, env_kwargs=kwargs)
 
 
-def test_an_interrupt_leaves_what_was_there(tmp_path, monkeypatch):
+def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "video.gif"
     path.write_bytes(b"of yesterday")
     policy = make_policy(Counter)
@@ -136,7 +136,7 @@ def test_another_environments_policy_is_refused(tmp_path):
         record_video("CartPole-v1", make_policy(Counter), tmp_path / "video.mp4")
 
 
-def test_places_and_names(tmp_path):
+def test_unwritable_paths_and_unknown_suffixes_are_refused(tmp_path):
     policy = make_policy(Counter)
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="can't be written"):
@@ -148,13 +148,13 @@ def test_places_and_names(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["mp4", "gif"])
 def test_a_full_disk_leaves_nothing(tmp_path, suffix):
-    """In a process of its own, whose files may hold no more than 1,000 bytes."""
+    """Run in a process whose files are limited to 1,000 bytes."""
     code = (
         "import resource, signal, sys\n"
         "from tests.rollouts.test_video import *\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "with pytest.raises(OutputError, match='ffmpeg wrote . of 6 pictures|Broken pipe'):\n"
+        "with pytest.raises(OutputError, match='ffmpeg wrote . of 6 images|Broken pipe'):\n"
         "    kwargs = {'size': (200, 200)}\n"
         "    record_video(Counter, make_policy(Counter), sys.argv[1], env_kwargs=kwargs)"
     )
@@ -169,23 +169,20 @@ def test_a_missing_library_names_the_extra(monkeypatch):
         check_filmable(Counter)
 
 
-def test_the_process_is_left_as_it_was(monkeypatch):
-    """Variables that stand for a missing display are set while something is filmed, and no longer.
-
-    What the user has set stays.
-    """
+def test_environment_variables_are_restored(monkeypatch):
+    """Variables for a missing display are set only while filming, if the user has not set them."""
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    seen = {}
+    variables = {}
 
-    class Looks(Counter):
+    class ReadsVariables(Counter):
         def render(self):
-            seen.update({name: os.environ.get(name) for name in video._WITHOUT_DISPLAY})
+            variables.update({name: os.environ.get(name) for name in video._WITHOUT_DISPLAY})
             return super().render()
 
-    check_filmable(Looks)
-    assert seen == {"MUJOCO_GL": "osmesa", "SDL_VIDEODRIVER": "dummy"}
+    check_filmable(ReadsVariables)
+    assert variables == {"MUJOCO_GL": "osmesa", "SDL_VIDEODRIVER": "dummy"}
     assert "SDL_VIDEODRIVER" not in os.environ
     assert os.environ["MUJOCO_GL"] == "osmesa"

@@ -10,7 +10,7 @@ import pytest
 from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.runs import Checkpoint, Checkpoints
-from hotloop.runs.checkpoints import _digest_of_state
+from hotloop.runs.checkpoints import _state_digest
 from hotloop.system import files
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, obs_spec
@@ -37,22 +37,22 @@ def test_round_trip(tmp_path):
     scale = ObsScale(np.arange(4, dtype=np.float32), np.ones(4, np.float32), 10.0)
     saved = checkpoint(128, value=0.5, obs_scale=scale)
     checkpoints.save(saved)
-    got = checkpoints.load()
-    assert got.network == saved.network
-    assert got.snapshot.version == 7
-    assert got.state == saved.state
+    loaded = checkpoints.load()
+    assert loaded.network == saved.network
+    assert loaded.snapshot.version == 7
+    assert loaded.state == saved.state
     for name, array in saved.snapshot.params.items():
-        np.testing.assert_array_equal(got.snapshot.params[name], array)
-    assert got.snapshot.params.keys() == saved.snapshot.params.keys()
+        np.testing.assert_array_equal(loaded.snapshot.params[name], array)
+    assert loaded.snapshot.params.keys() == saved.snapshot.params.keys()
     for name, array in saved.arrays().items():
-        np.testing.assert_array_equal(got.arrays()[name], array)
-    np.testing.assert_array_equal(got.snapshot.obs_scale.mean, scale.mean)
-    assert got.snapshot.obs_scale.clip == 10.0
+        np.testing.assert_array_equal(loaded.arrays()[name], array)
+    np.testing.assert_array_equal(loaded.snapshot.obs_scale.mean, scale.mean)
+    assert loaded.snapshot.obs_scale.clip == 10.0
     assert checkpoints.names() == ["last", "step-000000000128"]
     assert checkpoints.load_policy()[2] == saved.state
 
 
-def test_links_and_the_newest_stay(tmp_path):
+def test_linked_and_newest_checkpoints_stay(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(checkpoint(1), names=("last", "best"), keep=2)
     for step in range(2, 7):
@@ -64,7 +64,7 @@ def test_links_and_the_newest_stay(tmp_path):
     assert checkpoints.names() == ["best", "last", "step-000000000007"]
 
 
-def test_rewinding_removes_what_came_later(tmp_path):
+def test_rewinding_removes_later_checkpoints(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in range(1, 5):
         checkpoints.save(checkpoint(step), names=("last", "best"), keep=9)
@@ -78,7 +78,7 @@ def test_rewinding_removes_what_came_later(tmp_path):
             assert checkpoints.load("best").state["timesteps"] == 1
 
 
-def test_what_a_link_leads_to_is_never_written_again(tmp_path, monkeypatch):
+def test_a_linked_checkpoint_is_never_rewritten(tmp_path, monkeypatch):
     checkpoints = Checkpoints(tmp_path)
     folder = checkpoints.save(checkpoint(1, value=1.0))
     inode = folder.stat().st_ino
@@ -88,26 +88,26 @@ def test_what_a_link_leads_to_is_never_written_again(tmp_path, monkeypatch):
 
 
 def test_a_training_may_save_while_a_checkpoint_is_read(tmp_path, monkeypatch):
-    """The link leads elsewhere, and what it led to is gone, between one file and the next."""
+    """The link changes and its old target is deleted between reading two files."""
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(checkpoint(1, value=1.0))
     read = files.read_regular
 
-    def then_saved(path):
+    def read_then_save(path):
         content = read(path)
         if path.parent.name.endswith("1"):
             checkpoints.save(checkpoint(2, value=2.0))
         return content
 
-    monkeypatch.setattr("hotloop.runs.checkpoints.read_regular", then_saved)
-    got = checkpoints.load()
-    assert got.state["timesteps"] == got.arrays()["adam.mean"][0] == 2
+    monkeypatch.setattr("hotloop.runs.checkpoints.read_regular", read_then_save)
+    loaded = checkpoints.load()
+    assert loaded.state["timesteps"] == loaded.arrays()["adam.mean"][0] == 2
 
 
 def test_a_failed_write_keeps_the_checkpoint_before(tmp_path):
     checkpoints = Checkpoints(tmp_path / "checkpoints")
     checkpoints.save(checkpoint(1))
-    # The file may not grow beyond 100 bytes: what a full disk looks like from inside.
+    # A file size limit of 100 bytes acts like a full disk.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
@@ -119,10 +119,10 @@ def test_a_failed_write_keeps_the_checkpoint_before(tmp_path):
     assert sorted(os.listdir(checkpoints.path)) == ["last", "step-000000000001"]
 
 
-def test_whatever_a_killed_process_left_does_no_harm(tmp_path):
+def test_remains_of_a_killed_process_do_no_harm(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(checkpoint(1, value=1.0))
-    # Killed while it wrote, after it renamed, and while it linked.
+    # The process was killed while writing, after renaming and while linking.
     shutil.copytree(tmp_path / "step-000000000001", tmp_path / ".step-000000000002.tmp")
     shutil.copytree(tmp_path / "step-000000000001", tmp_path / "step-000000000002")
     (tmp_path / ".last.tmp").symlink_to("step-000000000002")
@@ -133,21 +133,21 @@ def test_whatever_a_killed_process_left_does_no_harm(tmp_path):
     checkpoints.save(checkpoint(2, value=2.0), keep=1)
     assert checkpoints.load().arrays()["adam.mean"][0] == 2.0
     assert sorted(os.listdir(tmp_path)) == ["last", "step-000000000001", "step-000000000002"]
-    (tmp_path / "last").unlink()  # killed before the first one was linked
+    (tmp_path / "last").unlink()  # the process was killed before the first link
     assert checkpoints.load().state["timesteps"] == 2
 
 
 def test_damaged_checkpoints_are_refused(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    with pytest.raises(CheckpointError, match="has no checkpoint 'last'; it has none"):
+    with pytest.raises(CheckpointError, match="has no checkpoint 'last': it has none"):
         checkpoints.load()
     folder = checkpoints.save(checkpoint(1))
-    with pytest.raises(CheckpointError, match="no checkpoint 'best'; it has last, step-"):
+    with pytest.raises(CheckpointError, match="no checkpoint 'best': it has last, step-"):
         checkpoints.load("best")
     for name in ("policy", "learner"):
         tensors = (folder / f"{name}.safetensors").read_bytes()
         (folder / f"{name}.safetensors").write_bytes(tensors[: len(tensors) // 2])
-        with pytest.raises(CheckpointError, match=r"cut short or damaged.*train anew"):
+        with pytest.raises(CheckpointError, match=r"cut short or damaged.*start a new training"):
             checkpoints.load()
         (folder / f"{name}.safetensors").write_bytes(tensors)
     state = (folder / "state.json").read_text()
@@ -159,22 +159,22 @@ def test_damaged_checkpoints_are_refused(tmp_path):
         (folder / "state.json").write_text(text)
         with pytest.raises(CheckpointError, match="cut short or damaged"):
             checkpoints.load()
-    for version, advice in ((99, "upgrade hotloop"), (1, "train anew")):
+    for version, advice in ((99, "upgrade hotloop"), (1, "start a new training")):
         newer = {**json.loads(state), "checkpoint_version": version}
-        newer["digest"] = _digest_of_state(newer)
+        newer["digest"] = _state_digest(newer)
         (folder / "state.json").write_text(json.dumps(newer))
         with pytest.raises(CheckpointError, match=f"version {version}.*{advice}"):
             checkpoints.load()
 
 
-def with_file(timesteps, content):
+def checkpoint_with_files(timesteps, content):
     def write(path):
         path.write_text(content)
 
     return replace(checkpoint(timesteps), files={"replay.zip": write, "notes.txt": write})
 
 
-def files_of(tmp_path):
+def stored_files(tmp_path):
     return {
         path.parent.name: path.read_text()
         for path in tmp_path.glob("step-*/replay.zip")
@@ -182,75 +182,75 @@ def files_of(tmp_path):
     }
 
 
-def test_only_the_last_checkpoint_keeps_what_is_large(tmp_path):
+def test_only_the_last_checkpoint_keeps_large_files(tmp_path):
     checkpoints = Checkpoints(tmp_path)
     for step in range(1, 5):
         names = ("best", "last") if step == 2 else ("last",)
-        checkpoints.save(with_file(step, f"of {step}"), names=names, keep=2)
-        assert files_of(tmp_path) == {f"step-{step:012}": f"of {step}"}
-    # Those that a link leads to, or that are kept, have all else.
+        checkpoints.save(checkpoint_with_files(step, f"of {step}"), names=names, keep=2)
+        assert stored_files(tmp_path) == {f"step-{step:012}": f"of {step}"}
+    # Linked and kept checkpoints have all other files.
     assert steps(checkpoints) == [f"step-{k:012}" for k in (1, 2, 3, 4)]
     for name in ("best", "step-000000000003", "last"):
         assert checkpoints.load(name).arrays()["step"] == 5
     names = sorted(os.listdir(tmp_path / "best"))
-    # What a user put there is left alone.
+    # Files of the user stay.
     assert names == ["learner.safetensors", "notes.txt", "policy.safetensors", "state.json"]
-    # A training without them leaves none behind.
+    # A training without large files removes them.
     checkpoints.save(checkpoint(5), keep=9)
-    assert files_of(tmp_path) == {}
+    assert stored_files(tmp_path) == {}
     assert steps(checkpoints) == [f"step-{k:012}" for k in (1, 2, 3, 4, 5)]
 
 
-def test_what_is_large_is_written_when_it_is_saved(tmp_path):
-    """As it is then, and only then; the checkpoint tells where it was read from."""
+def test_large_files_are_written_at_the_save(tmp_path):
+    """The content at the time of the save is written; a loaded checkpoint has its path."""
     content = ["before"]
     saved = replace(checkpoint(1), files={"replay.zip": lambda path: path.write_text(content[0])})
     assert saved.path is None
     content[0] = "at the time"
     folder = Checkpoints(tmp_path).save(saved)
     content[0] = "after"
-    got = Checkpoints(tmp_path).load()
-    assert got.path == folder
-    assert got.path == tmp_path / "step-000000000001"
-    assert (got.path / "replay.zip").read_text() == "at the time"
-    assert got.files == {}  # nothing to write again
-    assert Checkpoints(tmp_path).load("step-000000000001").path == got.path
+    loaded = Checkpoints(tmp_path).load()
+    assert loaded.path == folder
+    assert loaded.path == tmp_path / "step-000000000001"
+    assert (loaded.path / "replay.zip").read_text() == "at the time"
+    assert loaded.files == {}  # nothing to write again
+    assert Checkpoints(tmp_path).load("step-000000000001").path == loaded.path
 
 
-def test_what_is_large_and_fails_leaves_the_checkpoint_before(tmp_path):
+def test_a_failing_large_file_leaves_the_previous_checkpoint(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(with_file(1, "of 1"))
+    checkpoints.save(checkpoint_with_files(1, "of 1"))
 
     def fail(path):
         path.write_text("half of it")
         raise OutputError("no room for the buffer: free some space")
 
-    for error, failing in ((RunDirectoryError, fail), (RuntimeError, boom)):
+    for error, failing in ((RunDirectoryError, fail), (RuntimeError, raise_boom)):
         with pytest.raises(error, match=r"no room for the buffer|boom"):
             checkpoints.save(replace(checkpoint(2), files={"replay.zip": failing}))
         assert checkpoints.load().state["timesteps"] == 1
-        assert files_of(tmp_path) == {"step-000000000001": "of 1"}
+        assert stored_files(tmp_path) == {"step-000000000001": "of 1"}
         assert sorted(os.listdir(tmp_path)) == ["last", "step-000000000001"]
 
 
-def boom(path):
+def raise_boom(path):
     raise RuntimeError("boom")
 
 
-def test_going_back_keeps_what_is_large_where_it_is(tmp_path):
+def test_rewinding_keeps_large_files_in_place(tmp_path):
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(with_file(1, "of 1"), names=("best", "last"))
-    checkpoints.save(with_file(2, "of 2"), keep=3)
+    checkpoints.save(checkpoint_with_files(1, "of 1"), names=("best", "last"))
+    checkpoints.save(checkpoint_with_files(2, "of 2"), keep=3)
     first = checkpoints.load("best")
     assert not (first.path / "replay.zip").exists()
     checkpoints.rewind(first, best=1)
     checkpoints.remove_later(first)
-    assert files_of(tmp_path) == {}
-    checkpoints.save(with_file(3, "of 3"))
-    assert files_of(tmp_path) == {"step-000000000003": "of 3"}
+    assert stored_files(tmp_path) == {}
+    checkpoints.save(checkpoint_with_files(3, "of 3"))
+    assert stored_files(tmp_path) == {"step-000000000003": "of 3"}
 
 
-def test_the_newest_one_that_is_whole_is_named(tmp_path):
+def test_the_newest_intact_checkpoint_is_named(tmp_path):
     checkpoints = Checkpoints(tmp_path / "run" / "checkpoints")
     (tmp_path / "run").mkdir()
     for step in (1, 2, 3, 4):
@@ -258,16 +258,16 @@ def test_the_newest_one_that_is_whole_is_named(tmp_path):
     for step, name in ((4, "policy.safetensors"), (3, "state.json"), (2, "learner.safetensors")):
         path = checkpoints.path / f"step-{step:012}" / name
         path.write_bytes(path.read_bytes()[:-2])
-    whole = "step-000000000001"
-    told = f"newest one that is whole is {whole}, .*hotloop resume .*run --checkpoint {whole}"
+    intact = "step-000000000001"
+    message = f"newest intact one is {intact}, .*hotloop resume .*run --checkpoint {intact}"
     for load in (checkpoints.load, checkpoints.load_policy):
-        with pytest.raises(CheckpointError, match=told):
+        with pytest.raises(CheckpointError, match=message):
             load()
-    assert checkpoints.load(whole).state["timesteps"] == 1
+    assert checkpoints.load(intact).state["timesteps"] == 1
 
 
 def test_no_damage_is_used_silently(tmp_path):
-    """A bit, a cut, a block of zeros: at any place of any file."""
+    """A flipped bit, a cut or a block of zeros anywhere in any file is detected."""
     checkpoints = Checkpoints(tmp_path)
     scale = ObsScale(np.zeros(4, np.float32), np.ones(4, np.float32), 10.0)
     folder = checkpoints.save(checkpoint(1, obs_scale=scale))
@@ -286,7 +286,7 @@ def test_no_damage_is_used_silently(tmp_path):
             damaged = content[:place] + bytes(len(content) - place)
         path.write_bytes(damaged)
         if path.name == "state.json" and kind == 1 and not content[place:].strip():
-            continue  # no more than the newline at its end is gone
+            continue  # only the newline at the end is missing
         with pytest.raises(CheckpointError, match="cut short or damaged"):
             checkpoints.load()
         path.write_bytes(content)
@@ -294,7 +294,7 @@ def test_no_damage_is_used_silently(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../../other/checkpoints/last", "x" * 300, "", ".", "a\0b"])
-def test_a_name_that_no_checkpoint_has(tmp_path, name):
+def test_an_unknown_checkpoint_name_is_rejected(tmp_path, name):
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(checkpoint(1))
     with pytest.raises(CheckpointError, match=r"has no checkpoint '.*it has last, step-") as caught:
@@ -302,8 +302,8 @@ def test_a_name_that_no_checkpoint_has(tmp_path, name):
     assert len(str(caught.value)) < 500
 
 
-def test_somebody_elses_state_is_held_against_its_shape(tmp_path):
-    """Digests that fit say that it is whole, and not that it is good."""
+def test_a_foreign_state_is_validated(tmp_path):
+    """Correct digests show that a state is intact, but not that it is valid."""
     checkpoints = Checkpoints(tmp_path)
     folder = checkpoints.save(checkpoint(1))
     state = json.loads((folder / "state.json").read_text())
@@ -316,13 +316,13 @@ def test_somebody_elses_state_is_held_against_its_shape(tmp_path):
         {"network": []},
     ):
         other = {**state, **changed}
-        other["digest"] = _digest_of_state(other)
+        other["digest"] = _state_digest(other)
         (folder / "state.json").write_text(json.dumps(other))
         with pytest.raises(CheckpointError, match="cut short or damaged"):
             checkpoints.load_policy()
     for network in ({}, {"kind": "x"}, {**state["network"], "head": 7}, {"body": {"kind": []}}):
         other = {**state, "network": network}
-        other["digest"] = _digest_of_state(other)
+        other["digest"] = _state_digest(other)
         (folder / "state.json").write_text(json.dumps(other))
         with pytest.raises(Exception, match=r"cut short or damaged|there is no head"):
             checkpoints.load_policy()

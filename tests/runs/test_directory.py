@@ -12,12 +12,12 @@ import pytest
 
 from hotloop.errors import RunDirectoryError
 from hotloop.runs import RunDirectory
-from hotloop.runs.plots import episodes_of, learning_curve, running_mean, sparkline
+from hotloop.runs.plots import learning_curve, running_mean, sparkline, training_episodes
 from hotloop.system.signals import delayed_interrupt
 
 
 @dataclasses.dataclass
-class Config:
+class DirectoryConfig:
     seed: int = 3
     total_timesteps: int = 100
 
@@ -30,7 +30,7 @@ def create(tmp_path, path=None):
         algorithm="ppo",
         reference="ppo",
         seed=3,
-        config=dataclasses.asdict(Config()),
+        config=dataclasses.asdict(DirectoryConfig()),
     )
 
 
@@ -46,21 +46,21 @@ def test_names_never_collide_and_are_plain(tmp_path):
 def test_an_existing_directory_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("precious")
-    with pytest.raises(RunDirectoryError, match="it exists: give another --run-dir"):
+    with pytest.raises(RunDirectoryError, match="it exists: pass another --run-dir"):
         create(tmp_path, tmp_path / "mine")
     assert os.listdir(tmp_path / "mine") == ["file"]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunDirectoryError, match="can't be made"):
+    with pytest.raises(RunDirectoryError, match="can't be created"):
         create(tmp_path, tmp_path / "file" / "run")
 
 
-def test_runs_of_the_same_second_do_not_meet(tmp_path):
+def test_runs_of_the_same_second_get_different_paths(tmp_path):
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: create(tmp_path).path, range(16)))
-    assert len(set(made)) == 16
+        paths = list(pool.map(lambda _: create(tmp_path).path, range(16)))
+    assert len(set(paths)) == 16
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '"text"'])
@@ -71,19 +71,19 @@ def test_a_damaged_configuration_is_named(tmp_path, text):
         RunDirectory.open(run.path)
 
 
-def test_names_that_a_terminal_would_act_on_are_damage(tmp_path):
+def test_names_with_terminal_escapes_count_as_damage(tmp_path):
     run = create(tmp_path)
     content = json.loads((run.path / "config.json").read_text())
     halved = {**content, "config": {**content["config"], "schedule": "\ud800"}}
     (run.path / "config.json").write_text(json.dumps(halved))
-    with pytest.raises(RunDirectoryError, match="half of a character"):
+    with pytest.raises(RunDirectoryError, match="invalid Unicode character"):
         RunDirectory.open(run.path)
     (run.path / "config.json").write_text(json.dumps({**content, "env_id": "\x1b[2J"}))
-    with pytest.raises(RunDirectoryError, match="`env_id` must be of characters that can be shown"):
+    with pytest.raises(RunDirectoryError, match="`env_id` must have printable characters only"):
         RunDirectory.open(run.path)
 
 
-def test_open_wants_a_run(tmp_path):
+def test_open_requires_a_run(tmp_path):
     create(tmp_path, tmp_path / "good_run")
     with pytest.raises(RunDirectoryError, match=r"did you mean '.*good_run'"):
         RunDirectory.open(tmp_path / "goodrun")
@@ -94,13 +94,15 @@ def test_metrics_survive_a_cut_last_line(tmp_path):
     run = create(tmp_path)
     run.log({"iteration": 1, "timesteps": 1, "loss": float("nan"), "episode_returns": [1.0, 2.0]})
     run.log({"iteration": 2, "timesteps": 2, "loss": 0.5, "episode_returns": [4.0]})
-    with open(run.path / "metrics.jsonl", "a") as file:  # before close: every line is on disk
+    with open(
+        run.path / "metrics.jsonl", "a"
+    ) as file:  # before `close`, since every line is on disk already
         file.write('{"timesteps": 3, "episode_ret')
     assert run.metrics() == [
         {"iteration": 1, "timesteps": 1, "loss": None, "episode_returns": [1.0, 2.0]},
         {"iteration": 2, "timesteps": 2, "loss": 0.5, "episode_returns": [4.0]},
     ]
-    steps, returns = episodes_of(run)
+    steps, returns = training_episodes(run)
     assert steps.tolist() == [1, 1, 2]
     assert returns.tolist() == [1.0, 2.0, 4.0]
     run.close()
@@ -161,8 +163,8 @@ def test_one_process_at_a_time(tmp_path):
         "except Exception as error: print(error)"
     )
     command = [sys.executable, "-c", code, str(run.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "is being trained already" in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "is in use by another training" in result.stdout
     run.close()
     assert not subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -183,7 +185,7 @@ def test_resuming_cuts_the_metrics_back(tmp_path):
     assert [resumed["timesteps"] for resumed in content["resumed"]] == [20]
 
 
-def test_a_signal_waits_for_what_is_half_written():
+def test_a_signal_waits_for_the_current_write():
     done = []
 
     def interrupted():

@@ -2,9 +2,9 @@ import pytest
 
 from hotloop.errors import OutputError
 from hotloop.runs import RunDirectory
-from hotloop.runs.comparison import compare
 from hotloop.runs.plots import comparison_plot, learning_curve
-from tests.runs.made import make_run
+from hotloop.runs.run_groups import group_runs
+from tests.runs.run_factory import make_run
 
 
 @pytest.fixture
@@ -13,18 +13,18 @@ def groups(tmp_path):
         make_run(tmp_path / f"fast{seed}", seed=seed, lr=0.1, returns=[[seed], [5.0], [9.0]])
     make_run(tmp_path / "slow", lr=0.01, returns=[[0.0], [1.0], [2.0]])
     make_run(tmp_path / "short", env_id="Pendulum-v1", returns=[[-3.0]])
-    return compare(sorted(tmp_path.iterdir())).groups
+    return group_runs(sorted(tmp_path.iterdir())).groups
 
 
-def test_what_is_drawn(groups, tmp_path, monkeypatch):
-    """Two panels; a mean, a band and two thin lines for two seeds, one line for one."""
+def test_contents_of_a_comparison_plot(groups, tmp_path, monkeypatch):
+    """Two seeds have a mean, a band and two thin lines; one seed has one line."""
     from matplotlib.figure import Figure
 
-    seen = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: seen.append(self))
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **kwargs: figures.append(self))
     monkeypatch.setattr("os.replace", lambda source, target: None)
     comparison_plot(groups, tmp_path / "curves.png")
-    cartpole, pendulum = seen[0].axes
+    cartpole, pendulum = figures[0].axes
     assert [axes.get_title() for axes in (cartpole, pendulum)] == ["CartPole-v1", "Pendulum-v1"]
     labels = [text.get_text() for text in cartpole.get_legend().get_texts()]
     assert labels == ["ppo, lr=0.01 (1 seed, no band)", "ppo, lr=0.1 (2 seeds, 95 %)"]
@@ -36,7 +36,7 @@ def test_what_is_drawn(groups, tmp_path, monkeypatch):
     assert len(cartpole.collections) == 1
     assert len(pendulum.get_lines()) == 1
     assert not pendulum.collections
-    (band,) = cartpole.collections  # never beyond what the seeds have reached
+    (band,) = cartpole.collections  # within the range of the seeds
     extent = band.get_paths()[0].get_extents()
     assert (extent.ymin, extent.ymax) == (1.0, 9.0)
 
@@ -54,7 +54,7 @@ def test_formats(groups, tmp_path, suffix, magic):
 def test_names_are_no_formulas(tmp_path):
     path = make_run(tmp_path / "run", env_id=r"C$\frac$P", name=r"$\frac$")
     make_run(tmp_path / "other", env_id=r"C$\frac$P", name="b")
-    comparison_plot(compare([path, tmp_path / "other"]).groups, tmp_path / "curves.png")
+    comparison_plot(group_runs([path, tmp_path / "other"]).groups, tmp_path / "curves.png")
     learning_curve(RunDirectory.open(path))
     assert (path / "learning_curve.png").exists()
 
@@ -65,22 +65,22 @@ def test_a_place_that_cannot_be_written(groups, tmp_path):
         comparison_plot(groups, tmp_path / "file" / "curves.png")
 
 
-def test_training_and_evaluation_are_told_apart(tmp_path, monkeypatch):
+def test_training_and_evaluation_are_distinguished(tmp_path, monkeypatch):
     from matplotlib.figure import Figure
 
-    seen = []
+    figures = []
     real = Figure.savefig
     monkeypatch.setattr(
-        Figure, "savefig", lambda self, *a, **k: (seen.append(self), real(self, *a, **k))
+        Figure, "savefig", lambda self, *a, **k: (figures.append(self), real(self, *a, **k))
     )
     make_run(tmp_path / "run", evaluations=[50.0, 70.0])
     learning_curve(RunDirectory.open(tmp_path / "run"))
-    (axes,) = seen[0].axes
+    (axes,) = figures[0].axes
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["training episode", "mean of 100 of them", "evaluation"]
+    assert labels == ["training episode", "mean of 100 episodes", "evaluation"]
     assert axes.get_lines()[1].get_xydata().tolist() == [[1000.0, 50.0], [2000.0, 70.0]]
-    groups = compare([tmp_path / "run"], metric="evaluation", over="time").groups
-    comparison_plot(groups, tmp_path / "curves.png", metric="evaluation", over="time")
-    (axes,) = seen[1].axes
+    groups = group_runs([tmp_path / "run"], metric="evaluation", x_axis="time").groups
+    comparison_plot(groups, tmp_path / "curves.png", metric="evaluation", x_axis="time")
+    (axes,) = figures[1].axes
     assert axes.get_ylabel() == "mean undiscounted return of an evaluation"
     assert axes.get_xlabel() == "time, s"

@@ -1,7 +1,7 @@
-"""Crashes of the machine between any two calls to the file system, played on a recording of them.
+"""Simulate machine crashes between any two file system calls, using a recording of them.
 
-A recording holds every name that is made, moved or removed, and what is synced. After a crash the
-disk has what was synced; of the rest it has any part: nothing, all, or something in between.
+A recording holds every name that is created, moved or removed, and all synced content. After a
+crash the disk has the synced changes and any subset of the others.
 """
 
 import os
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.outside
 
 
 class Recording:
-    """Calls that change a directory or bring it to the disk, from when it is made."""
+    """Records the calls that change or sync a directory."""
 
     def __init__(self, root, monkeypatch):
-        self.calls = []  # ("names", {(folder, name): what is there now}), ("synced", id, content)
+        self.calls = []  # ("names", {(folder, name): new entry}), ("synced", id, content)
         self._ids = {os.stat(root).st_ino: "root"}
         self._patch = monkeypatch
-        for name, made in {
+        for name, wrap in {
             "open": self._open,
             "mkdir": self._mkdir,
             "symlink": self._symlink,
@@ -33,7 +33,7 @@ class Recording:
             "rmdir": self._remove,
             "fsync": self._fsync,
         }.items():
-            monkeypatch.setattr(os, name, made(getattr(os, name)))
+            monkeypatch.setattr(os, name, wrap(getattr(os, name)))
 
     def _place(self, path, dir_fd=None):
         folder, name = os.path.split(os.fspath(path))
@@ -42,7 +42,9 @@ class Recording:
         return self._ids.get(os.stat(folder or ".").st_ino), name
 
     def _names(self, changed):
-        if all(folder is not None for folder, _ in changed):  # else it is elsewhere
+        if all(
+            folder is not None for folder, _ in changed
+        ):  # otherwise the path is outside the root
             self.calls.append(("names", changed))
 
     def _new(self, path):
@@ -51,95 +53,95 @@ class Recording:
         return self._ids[inode]
 
     def _open(self, call):
-        def made(path, flags, mode=0o777, *, dir_fd=None):
+        def wrapper(path, flags, mode=0o777, *, dir_fd=None):
             is_new = flags & os.O_CREAT and dir_fd is None and not os.path.lexists(path)
             number = call(path, flags, mode, dir_fd=dir_fd)
             if is_new:
                 self._names({self._place(path): self._new(path)})
             return number
 
-        return made
+        return wrapper
 
     def _mkdir(self, call):
-        def made(path, *args, **kwargs):
+        def wrapper(path, *args, **kwargs):
             call(path, *args, **kwargs)
             self._names({self._place(path): self._new(path)})
 
-        return made
+        return wrapper
 
     def _symlink(self, call):
-        def made(target, path, *args, **kwargs):
+        def wrapper(target, path, *args, **kwargs):
             call(target, path, *args, **kwargs)
             self._names({self._place(path): ("link", os.fspath(target))})
 
-        return made
+        return wrapper
 
     def _rename(self, call):
-        def made(old, new):
+        def wrapper(old, new):
             is_link = os.path.islink(old)
-            what = ("link", os.readlink(old)) if is_link else self._ids.get(os.lstat(old).st_ino)
-            places = {self._place(old): None, self._place(new): what}
+            entry = ("link", os.readlink(old)) if is_link else self._ids.get(os.lstat(old).st_ino)
+            places = {self._place(old): None, self._place(new): entry}
             call(old, new)
             self._names(places)
 
-        return made
+        return wrapper
 
     def _remove(self, call):
-        def made(path, *, dir_fd=None):
+        def wrapper(path, *, dir_fd=None):
             place = self._place(path, dir_fd)
             call(path, dir_fd=dir_fd)
             self._names({place: None})
 
-        return made
+        return wrapper
 
     def _fsync(self, call):
-        def made(number):
+        def wrapper(number):
             call(number)
-            about, content = os.fstat(number), None
+            status, content = os.fstat(number), None
             if os.path.isfile(path := f"/proc/self/fd/{number}"):
                 with open(path, "rb") as file:
                     content = file.read()
-            self.calls.append(("synced", self._ids.get(about.st_ino), content))
+            self.calls.append(("synced", self._ids.get(status.st_ino), content))
 
-        return made
+        return wrapper
 
     def disk_after(self, num_calls, keeps):
-        """What a crash leaves: by folder its names, and by file its content.
+        """Return the disk after a crash: the names per folder and the content per file.
 
         Args:
-            num_calls: made before it.
-            keeps: whether a change of names that was not synced is there all the same.
+            num_calls: number of calls before the crash.
+            keeps: returns whether an unsynced change of names reaches the disk.
         """
         calls = self.calls[:num_calls]
         names, contents = {}, {}
-        for number, (kind, *what) in enumerate(calls):
+        for number, (kind, *details) in enumerate(calls):
             if kind == "synced":
-                contents[what[0]] = what[1]
+                contents[details[0]] = details[1]
                 continue
-            (changed,) = what
+            (changed,) = details
             folders = {folder for folder, _ in changed}
-            is_synced = folders <= {one[1] for one in calls[number:] if one[0] == "synced"}
+            is_synced = folders <= {call[1] for call in calls[number:] if call[0] == "synced"}
             if is_synced or keeps():
-                for (folder, name), there in changed.items():
-                    names.setdefault(folder, {})[name] = there
+                for (folder, name), entry in changed.items():
+                    names.setdefault(folder, {})[name] = entry
         return names, contents
 
 
-def lay_out(folder, where, names, contents):
-    """Make the directory that a crash has left."""
-    where.mkdir()
-    for name, there in names.get(folder, {}).items():
-        if isinstance(there, tuple):
-            os.symlink(there[1], where / name)
-        elif there in names or (there and contents.get(there, b"") is None):
-            lay_out(there, where / name, names, contents)
-        elif there is not None:  # what was not synced may have any content, zeros most often
-            (where / name).write_bytes(contents.get(there, bytes(300)))
+def lay_out(folder, target, names, contents):
+    """Create the directory as a crash leaves it."""
+    target.mkdir()
+    for name, entry in names.get(folder, {}).items():
+        if isinstance(entry, tuple):
+            os.symlink(entry[1], target / name)
+        elif entry in names or (entry and contents.get(entry, b"") is None):
+            lay_out(entry, target / name, names, contents)
+        elif entry is not None:  # unsynced content is arbitrary, usually zeros
+            (target / name).write_bytes(contents.get(entry, bytes(300)))
 
 
-def test_a_crash_at_any_moment_leaves_what_was_saved(tmp_path, monkeypatch):
+def test_a_crash_at_any_moment_keeps_saved_checkpoints(tmp_path, monkeypatch):
     (tmp_path / "root").mkdir()
-    saved = [(0, None)]  # calls until then, and the checkpoint that must be there from then on
+    saved = [(0, None)]  # number of calls, and the checkpoint that must exist after them
     with monkeypatch.context() as patch:
         recording = Recording(tmp_path / "root", patch)
         run = RunDirectory.create(
@@ -164,7 +166,7 @@ def test_a_crash_at_any_moment_leaves_what_was_saved(tmp_path, monkeypatch):
 
         iterate([1, 2, 3, 4])
         run.close()
-        # It goes on from the third, and what came later is removed.
+        # The run resumes from the third checkpoint and removes the later ones.
         third = run.checkpoints.load("step-000000000300")
         saved.append((len(recording.calls) + 1, 300))
         run.checkpoints.rewind(third, best=200)
@@ -174,32 +176,32 @@ def test_a_crash_at_any_moment_leaves_what_was_saved(tmp_path, monkeypatch):
         run.close()
     assert len(recording.calls) > 100
     chances = random.Random(1)
-    ways = [lambda: False, lambda: True] + 2 * [lambda: chances.random() < 0.5]
-    seen = Counter()
+    policies = [lambda: False, lambda: True] + 2 * [lambda: chances.random() < 0.5]
+    counts = Counter()
     for num_calls in range(created_at, len(recording.calls) + 1):
-        _, least = max(one for one in saved if one[0] <= num_calls)
-        for number, keeps in enumerate(ways):
+        _, min_timesteps = max(point for point in saved if point[0] <= num_calls)
+        for number, keeps in enumerate(policies):
             root = tmp_path / f"after-{num_calls}-{number}"
             lay_out("root", root, *recording.disk_after(num_calls, keeps))
             found = RunDirectory.open(root / "runs" / "run")
             assert found.config["algorithm"] == "ppo"
-            if least is None:
+            if min_timesteps is None:
                 continue
-            got = found.checkpoints.load()
-            assert got.state["timesteps"] >= least
-            assert got.arrays()["step"] == 5
-            iteration = got.state["timesteps"] // 100
-            kept = [line["iteration"] for line in found._lines(until=iteration)]
-            assert kept == list(range(1, iteration + 1))
-            if least >= 200:
+            loaded = found.checkpoints.load()
+            assert loaded.state["timesteps"] >= min_timesteps
+            assert loaded.arrays()["step"] == 5
+            iteration = loaded.state["timesteps"] // 100
+            iterations = [line["iteration"] for line in found._iter_metrics(until=iteration)]
+            assert iterations == list(range(1, iteration + 1))
+            if min_timesteps >= 200:
                 assert found.checkpoints.load("best").state["timesteps"] == 200
-            seen[got.state["timesteps"]] += 1
-    assert seen.keys() == {100, 200, 300, 400, 500}
+            counts[loaded.state["timesteps"]] += 1
+    assert counts.keys() == {100, 200, 300, 400, 500}
 
 
 @pytest.mark.parametrize("forgotten", ["file", "folder"])
-def test_the_recording_finds_what_is_not_synced(tmp_path, monkeypatch, forgotten):
-    """A rename without a sync before it, or after it, loses the file."""
+def test_the_recording_detects_a_missing_sync(tmp_path, monkeypatch, forgotten):
+    """A rename without a sync before or after it loses the file."""
     root = tmp_path / "root"
     root.mkdir()
     with monkeypatch.context() as patch:

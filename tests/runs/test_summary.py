@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from hotloop.errors import RunDirectoryError
-from hotloop.runs.summary import find_runs, summarise
-from tests.runs.made import make_run
+from hotloop.runs.summary import find_runs, summarize
+from tests.runs.run_factory import make_run
 
 
 def test_a_finished_run(tmp_path):
     run = make_run(
         tmp_path / "run", seed=7, returns=[[1.0, 2.0], [6.0]], evaluations=[5.0, float("nan")]
     )
-    summary = summarise(run)
+    summary = summarize(run)
     assert summary.to_json() == {
         "path": str(run),
         "env_id": "CartPole-v1",
@@ -29,21 +29,21 @@ def test_a_finished_run(tmp_path):
         "steps_per_s": 2000.0,
         "started_at": "2026-01-31T12:00:00+0000",
     }
-    assert summary.started.timestamp() == 1769860800
+    assert summary.start_time.timestamp() == 1769860800
     assert json.loads(json.dumps(summary.to_json()))
 
 
 def test_the_mean_is_over_the_last_hundred_episodes(tmp_path):
-    summary = summarise(make_run(tmp_path / "run", returns=[[-1e6] * 5, [1.0] * 50 + [3.0] * 50]))
+    summary = summarize(make_run(tmp_path / "run", returns=[[-1e6] * 5, [1.0] * 50 + [3.0] * 50]))
     assert summary.mean_return == 2.0
 
 
 def test_a_run_that_has_logged_nothing(tmp_path):
     run = make_run(tmp_path / "run", returns=[], total_timesteps=100)
     (run / "metrics.jsonl").unlink()
-    summary = summarise(run)
+    summary = summarize(run)
     assert (summary.timesteps, summary.mean_return, summary.steps_per_s) == (0, None, None)
-    assert summary.status == "unknown"  # nor has it a recording
+    assert summary.status == "unknown"  # and it has no recording
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_run_that_has_logged_nothing(tmp_path):
     ],
 )
 def test_how_a_run_ended(tmp_path, ending, status):
-    """A resumed run has an older recording too, which says nothing any more."""
+    """The older recording of a resumed run is ignored."""
     run = make_run(tmp_path / "run", total_timesteps=10_000)
     code = (
         "import os, time\nfrom hotloop import timing\n"
@@ -66,7 +66,7 @@ def test_how_a_run_ended(tmp_path, ending, status):
     process = subprocess.Popen([sys.executable, "-c", code + ending], stdout=subprocess.PIPE)
     try:
         process.stdout.readline() if status == "running" else process.wait(timeout=60)
-        assert summarise(run).status == status
+        assert summarize(run).status == status
     finally:
         process.kill()
         process.wait()
@@ -98,11 +98,11 @@ def test_a_damaged_run_is_one_error(tmp_path, damage):
     damage(run)
     assert find_runs(tmp_path) == [run]
     with pytest.raises(RunDirectoryError, match=r"damaged|no config\.json") as caught:
-        summarise(run)
+        summarize(run)
     assert str(run) in str(caught.value)
 
 
-def test_runs_are_found_below(tmp_path):
+def test_runs_are_found_in_subdirectories(tmp_path):
     runs = [
         make_run(tmp_path / "a"),
         make_run(tmp_path / "sweep" / "part" / "b"),
@@ -119,7 +119,7 @@ def test_runs_are_found_below(tmp_path):
         find_runs(tmp_path / "nowhere")
 
 
-def test_what_cannot_be_read_is_left_out(tmp_path, monkeypatch):
+def test_unreadable_directories_are_skipped(tmp_path, monkeypatch):
     run = make_run(tmp_path / "run")
     (tmp_path / "locked").mkdir()
     scandir = os.scandir

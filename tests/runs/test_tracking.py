@@ -10,11 +10,11 @@ import pytest
 
 from hotloop.errors import ConfigError, MissingExtraError
 from hotloop.runs import RunDirectory
-from hotloop.runs.tracking import Trackers, open_trackers, scalars_of
+from hotloop.runs.tracking import Trackers, open_trackers, tracker_scalars
 
 
 @dataclasses.dataclass
-class Config:
+class TrackedConfig:
     seed: int = 3
     total_timesteps: int = 400
     hidden_sizes: tuple = (64, 64)
@@ -29,7 +29,7 @@ def create(path):
         algorithm="ppo",
         reference="ppo",
         seed=3,
-        config=dataclasses.asdict(Config()),
+        config=dataclasses.asdict(TrackedConfig()),
     )
 
 
@@ -57,7 +57,7 @@ EVALUATION = {
 
 
 def test_names_by_hand():
-    assert scalars_of(line(2, evaluation=EVALUATION, num_updates=40.0)) == {
+    assert tracker_scalars(line(2, evaluation=EVALUATION, num_updates=40.0)) == {
         "charts/return": 15.0,
         "charts/length": 30.0,
         "charts/steps_per_s": 200.0,
@@ -70,9 +70,9 @@ def test_names_by_hand():
     }
 
 
-def test_numbers_of_the_environments_own():
+def test_names_of_episode_info():
     info = {"is_success": [1.0, 0.0], "x": [None, 3.0], "none": [None, None]}
-    scalars = scalars_of(
+    scalars = tracker_scalars(
         line(1, episode_info=info, evaluation={**EVALUATION, "info": {"is_success": [1.0, 1.0]}})
     )
     assert scalars["info/is_success"] == 0.5
@@ -81,8 +81,8 @@ def test_numbers_of_the_environments_own():
     assert scalars["eval/is_success"] == 1.0
 
 
-def test_what_is_not_there_or_not_finite_is_left_out():
-    scalars = scalars_of(line(1, returns=[], entropy=math.nan, value_loss=math.inf))
+def test_missing_and_non_finite_values_are_omitted():
+    scalars = tracker_scalars(line(1, returns=[], entropy=math.nan, value_loss=math.inf))
     assert scalars.keys() == {"charts/steps_per_s", "charts/learning_rate", "losses/policy_loss"}
 
 
@@ -121,7 +121,7 @@ def test_tensorboard(tmp_path):
 
 
 def test_tensorboard_after_a_kill(tmp_path):
-    """What was logged after the checkpoint is shown once, as the resumed run logs it."""
+    """Steps after the checkpoint appear once, as the resumed run logs them."""
     run = create(tmp_path / "run")
     killed = open_trackers(["tensorboard"], run, resumed=False)
     for k in (1, 2, 3, 4):
@@ -129,7 +129,7 @@ def test_tensorboard_after_a_kill(tmp_path):
         killed.log(100 * k, line(k))
     for tracker in killed._trackers:
         tracker._writer.flush()
-    run.resume(dataclasses.asdict(Config()), timesteps=200, iteration=2)
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=200, iteration=2)
     resumed = open_trackers(["tensorboard"], run, resumed=True)
     for k in (3, 4, 5):
         resumed.log(100 * k, line(k, returns=[7.0]))
@@ -146,7 +146,7 @@ import signal, sys
 from pathlib import Path
 from hotloop.runs import RunDirectory
 from hotloop.runs.tracking import open_trackers
-from tests.runs.test_tracking import EVALUATION, Config, create, line
+from tests.runs.test_tracking import EVALUATION, TrackedConfig, create, line
 
 def handlers():
     return [signal.getsignal(number) for number in (2, 15, 1)]
@@ -163,10 +163,10 @@ trackers.close("failed" if resumed else "finished")
 """
 
 
-def in_a_process(code, *args, **env):
-    """W&B keeps a process, threads and settings of its own: none of them in the tests' process."""
+def run_in_process(code, *args, **env):
+    """Run code outside the tests' process, since W&B keeps threads, processes and settings."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    # Nothing here may reach a network.
+    # No test may use the network.
     home = {"HOME": env.pop("home", "/nonexistent"), "WANDB_BASE_URL": "http://127.0.0.1:9"}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
@@ -179,7 +179,7 @@ def in_a_process(code, *args, **env):
 
 
 def read_wandb(path):
-    """The records of a W&B transaction log: LevelDB's log format after a header of 7 bytes."""
+    """Return the records of a W&B transaction log: LevelDB's format after 7 bytes of header."""
     from wandb.proto import wandb_internal_pb2
 
     content = path.read_bytes()
@@ -192,7 +192,7 @@ def read_wandb(path):
         length, kind = struct.unpack_from("<HB", content, position + 4)
         parts += content[position + 7 : position + 7 + length]
         position += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a complete record, or its last part
             record = wandb_internal_pb2.Record()
             record.ParseFromString(parts)
             records.append(record)
@@ -200,24 +200,24 @@ def read_wandb(path):
     return records
 
 
-def of_kind(records, kind):
+def records_of_kind(records, kind):
     return [getattr(r, kind) for r in records if r.WhichOneof("record_type") == kind]
 
 
 def test_wandb_offline(tmp_path):
     path = tmp_path / "my run"
     for state in ("new", "resumed"):
-        done = in_a_process(
+        result = run_in_process(
             IN_A_PROCESS, path, state, WANDB_MODE="offline", WANDB_PROJECT="mine", home=tmp_path
         )
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     identity = json.loads((path / "wandb.json").read_text())
     assert identity["project"] == "mine"
     logs = sorted((path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(logs) == 2
     for log, steps, code in zip(logs, ([100, 200], [300, 400]), (0, 1), strict=True):
         records = read_wandb(log)
-        (run,) = of_kind(records, "run")
+        (run,) = records_of_kind(records, "run")
         assert (run.run_id, run.project) == (identity["id"], "mine")
         assert run.display_name == "my run"
         config = {item.key: json.loads(item.value_json) for item in run.config.update}
@@ -225,21 +225,21 @@ def test_wandb_offline(tmp_path):
         assert (config["algorithm"], config["env_id"]) == ("ppo", "CartPole-v1")
         history = [
             {"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in h.item}
-            for h in of_kind(records, "history")
+            for h in records_of_kind(records, "history")
         ]
         assert [row["timesteps"] for row in history] == steps
         assert [row["charts/return"] for row in history] == [15.0, 15.0]
         assert [row["eval/return"] for row in history] == [2.0, 2.0]
-        assert "timesteps" in {metric.step_metric for metric in of_kind(records, "metric")}
-        assert [exit_.exit_code for exit_ in of_kind(records, "exit")] == [code]
+        assert "timesteps" in {metric.step_metric for metric in records_of_kind(records, "metric")}
+        assert [exit_.exit_code for exit_ in records_of_kind(records, "exit")] == [code]
 
 
 def test_wandb_without_a_login_stops_before_anything_starts(tmp_path):
     args = ["train", "ppo", "--track", "wandb", "--run-dir", str(tmp_path / "run")]
     code = f"from hotloop.cli import main\nraise SystemExit(main({args!r}))"
-    done = in_a_process(code, home=tmp_path)
-    assert done.returncode == 2
-    (message,) = done.stderr.splitlines()
+    result = run_in_process(code, home=tmp_path)
+    assert result.returncode == 2
+    (message,) = result.stderr.splitlines()
     assert "wandb login" in message
     assert "WANDB_MODE=offline" in message
     assert not (tmp_path / "run").exists()
@@ -265,7 +265,7 @@ def test_a_folder_called_wandb_is_not_the_library(tmp_path, monkeypatch):
         open_trackers(["wandb"], create(tmp_path / "run"), resumed=False)
 
 
-class Fake:
+class FakeTracker:
     title = "Fake"
 
     def __init__(self, failing=()):
@@ -285,7 +285,7 @@ class Fake:
 
 
 def test_a_tracker_that_fails_is_dropped_and_named_once(capsys):
-    good, bad = Fake(), Fake(failing=["log"])
+    good, bad = FakeTracker(), FakeTracker(failing=["log"])
     trackers = Trackers([bad, good])
     for k in (1, 2, 3):
         trackers.log(100 * k, line(k))
@@ -293,12 +293,12 @@ def test_a_tracker_that_fails_is_dropped_and_named_once(capsys):
     assert (bad.logged, bad.closed) == ([100], [])
     assert (good.logged, good.closed) == ([100, 200, 300], ["stopped"])
     assert capsys.readouterr().err == (
-        "hotloop: Fake failed (RuntimeError: the server): the run goes on without it\n"
+        "hotloop: Fake failed (RuntimeError: the server): the run continues without it\n"
     )
 
 
 def test_a_tracker_that_fails_to_close(capsys):
-    bad, good = Fake(failing=["close"]), Fake()
+    bad, good = FakeTracker(failing=["close"]), FakeTracker()
     trackers = Trackers([bad, good])
     trackers.close("finished")
     trackers.close("finished")
@@ -306,22 +306,22 @@ def test_a_tracker_that_fails_to_close(capsys):
     assert capsys.readouterr().err.count("Fake failed (OSError: too late)") == 1
 
 
-def test_those_that_were_opened_are_closed_where_one_cannot_be(tmp_path, monkeypatch):
+def test_opened_trackers_are_closed_if_another_fails_to_open(tmp_path, monkeypatch):
     from hotloop.runs import tracking
 
-    opened = Fake()
+    opened = FakeTracker()
 
     def refuse(run, resumed):
-        raise ConfigError("nobody is logged in")
+        raise ConfigError("not logged in")
 
-    made = {"tensorboard": lambda run, resumed: opened, "wandb": refuse}
-    monkeypatch.setattr(tracking, "_TRACKERS", made)
-    with pytest.raises(ConfigError, match="nobody"):
+    trackers = {"tensorboard": lambda run, resumed: opened, "wandb": refuse}
+    monkeypatch.setattr(tracking, "_TRACKERS", trackers)
+    with pytest.raises(ConfigError, match="not logged in"):
         open_trackers(["tensorboard", "wandb"], create(tmp_path / "run"), resumed=False)
     assert opened.closed == ["failed"]
 
 
-def test_nothing_is_imported_unasked(tmp_path, monkeypatch):
+def test_trackers_are_imported_only_on_request(tmp_path, monkeypatch):
     from hotloop.algorithms import ppo
 
     libraries = {"wandb", "tensorboard", "torch.utils.tensorboard"}

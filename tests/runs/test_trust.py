@@ -1,4 +1,4 @@
-"""Names in a run directory that somebody else may have written, and ways out of it."""
+"""Names and links in a run directory that is not trusted."""
 
 import json
 import os
@@ -58,17 +58,17 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("run", "told"), FOREIGN)
-def test_a_run_of_somebody_else_imports_nothing_unasked(tmp_path, monkeypatch, run, told):
+@pytest.mark.parametrize(("run", "message"), FOREIGN)
+def test_an_untrusted_run_imports_nothing(tmp_path, monkeypatch, run, message):
     path = create(tmp_path, **run).path
-    RunDirectory.open(path).check_trusted(is_trusted=False)  # one's own
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    RunDirectory.open(path).check_trusted(is_trusted=False)  # trained here
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     found = RunDirectory.open(path)
     with pytest.raises(UntrustedError, match=r"not trained by you.*--trust") as caught:
         found.check_trusted(is_trusted=False)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     found.check_trusted(is_trusted=True)
-    is_of_environment = told.startswith("`env")
+    is_of_environment = message.startswith("`env")
     if is_of_environment:
         with pytest.raises(UntrustedError):
             found.check_trusted(is_trusted=False, only_environment=True)
@@ -77,16 +77,16 @@ def test_a_run_of_somebody_else_imports_nothing_unasked(tmp_path, monkeypatch, r
 
 
 @pytest.mark.parametrize("run", KNOWN)
-def test_what_hotloop_and_the_registry_have_needs_no_trust(tmp_path, monkeypatch, run):
+def test_registered_names_need_no_trust(tmp_path, monkeypatch, run):
     path = create(tmp_path, **run).path
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     RunDirectory.open(path).check_trusted(is_trusted=False)
 
 
-def test_no_other_options_are_taken_for_chosen(tmp_path, monkeypatch):
+def test_unexpected_chosen_options_are_rejected(tmp_path, monkeypatch):
     run = create(tmp_path, workers="auto")
-    run.keep_choice({"workers": 2}, {"summary": "measured: 2 workers"})
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    run.save_auto_choice({"workers": 2}, {"summary": "measured: 2 workers"})
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     RunDirectory.open(run.path).check_trusted(is_trusted=False)
     content = json.loads((run.path / "config.json").read_text())
     for changed in (
@@ -103,7 +103,7 @@ def test_no_other_options_are_taken_for_chosen(tmp_path, monkeypatch):
             RunDirectory.open(run.path)
 
 
-def test_a_changed_run_is_not_ones_own(tmp_path):
+def test_a_changed_run_is_not_trusted(tmp_path):
     path = create(tmp_path, env_id="my_envs:Walk-v0").path / "config.json"
     content = json.loads(path.read_text())
     for changed in (
@@ -120,16 +120,16 @@ def test_a_changed_run_is_not_ones_own(tmp_path):
     RunDirectory.open(path.parent).check_trusted(is_trusted=False)
 
 
-def test_the_key_is_made_once_and_is_the_users_alone(tmp_path, state_home):
+def test_the_key_is_created_once_and_is_private(tmp_path, state_home):
     create(tmp_path)
     key = state_home / "hotloop" / "key"
-    about, content = key.stat(), key.read_bytes()
-    assert stat.S_IMODE(about.st_mode) == 0o600
+    status, content = key.stat(), key.read_bytes()
+    assert stat.S_IMODE(status.st_mode) == 0o600
     assert len(content) == 32
     assert trust.signature({"a": 1}) == trust.signature({"a": 1}) != trust.signature({"a": 2})
     assert key.read_bytes() == content
     assert os.listdir(key.parent) == ["key"]
-    # A key that others can read, or that is cut short, is none.
+    # A key is invalid if others can read it or if it is truncated.
     key.chmod(0o644)
     assert trust.signature({"a": 1}) == ""
     key.chmod(0o600)
@@ -138,7 +138,7 @@ def test_the_key_is_made_once_and_is_the_users_alone(tmp_path, state_home):
     assert not trust.is_signed({"a": 1, "signature": ""})
 
 
-def test_without_a_home_a_run_begins_unsigned(tmp_path, monkeypatch):
+def test_a_run_without_a_home_directory_is_unsigned(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     run = create(tmp_path, env_id="my_envs:Walk-v0")
@@ -160,12 +160,12 @@ def test_a_network_is_imported_only_if_the_signed_configuration_names_it(tmp_pat
         found.load_policy(is_trusted=True)
 
 
-# --- ways out -------------------------------------------------------------------------------------
+# --- links and pipes ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A directory with a file, neither of which a run may write to."""
+    """Return a directory with a file that runs must not write to."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "precious").write_text("precious")
@@ -179,7 +179,7 @@ NAMES = (".lock", "metrics.jsonl", "checkpoints", "timing", "videos", "a/b", ".c
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("target", ["precious", "."])
-def test_a_link_that_leads_out_is_refused(tmp_path, elsewhere, name, target):
+def test_a_link_out_of_the_run_is_rejected(tmp_path, elsewhere, name, target):
     path = create(tmp_path).path / name
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
@@ -188,7 +188,7 @@ def test_a_link_that_leads_out_is_refused(tmp_path, elsewhere, name, target):
         RunDirectory.open(tmp_path / "run").lock()
 
 
-def test_links_within_it_are_left_alone(tmp_path):
+def test_links_within_the_run_are_accepted(tmp_path):
     run = create(tmp_path)
     (run.path / "wandb").mkdir()
     (run.path / "wandb" / "latest").symlink_to("run-1")
@@ -202,15 +202,15 @@ def test_links_within_it_are_left_alone(tmp_path):
     again.close()
 
 
-def test_links_that_wandb_makes_are_its_own(tmp_path, monkeypatch):
-    """Its logs lie in the user's cache; in a run of somebody else, they may lie anywhere."""
+def test_links_of_wandb_are_accepted_in_trusted_runs(tmp_path, monkeypatch):
+    """W&B's logs are in the user's cache; links of an untrusted run may lead anywhere."""
     run = create(tmp_path)
     (run.path / "wandb" / "run-1" / "logs").mkdir(parents=True)
     (run.path / "wandb" / "run-1" / "logs" / "core.log").symlink_to(tmp_path / "cache.log")
     again = RunDirectory.open(run.path)
     again.lock()
     again.close()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     with pytest.raises(RunDirectoryError, match=r"core.log is a link to"):
         RunDirectory.open(run.path).lock()
 
@@ -218,18 +218,18 @@ def test_links_that_wandb_makes_are_its_own(tmp_path, monkeypatch):
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     run = create(tmp_path)
     os.mkfifo(run.path / "metrics.jsonl")
-    with pytest.raises(RunDirectoryError, match="no regular file"):
+    with pytest.raises(RunDirectoryError, match="not a regular file"):
         run.metrics()
     with pytest.raises(RunDirectoryError, match=r"metrics.jsonl is neither"):
         run.lock()
     (run.path / "config.json").unlink()
     os.mkfifo(run.path / "config.json")
-    with pytest.raises(RunDirectoryError, match=r"is damaged .*no regular file"):
+    with pytest.raises(RunDirectoryError, match=r"is damaged .*not a regular file"):
         RunDirectory.open(run.path)
 
 
-def test_what_lies_where_a_file_is_written_aside_is_not_written_to(tmp_path, elsewhere):
-    """A link with the temporary name, laid after the run was locked."""
+def test_a_link_with_a_temporary_name_is_not_followed(tmp_path, elsewhere):
+    """The link is created after the run was locked."""
     run = create(tmp_path)
     (run.path / ".notes.tmp.json").symlink_to(elsewhere / "precious")
     run.write_json("notes.json", {"a": 1})
@@ -238,13 +238,13 @@ def test_what_lies_where_a_file_is_written_aside_is_not_written_to(tmp_path, els
 
 
 @pytest.mark.parametrize("target", ["../../elsewhere", "/etc", "step-1/../../x", ".."])
-def test_a_link_to_a_checkpoint_leads_to_one_beside_it(tmp_path, target):
+def test_a_checkpoint_link_must_name_a_neighbour(tmp_path, target):
     run = create(tmp_path)
     run.lock()
     run.checkpoints.save(checkpoint(1))
     (run.path / "checkpoints" / "last").unlink()
     (run.path / "checkpoints" / "last").symlink_to(target)
-    with pytest.raises(CheckpointError, match="must lead to a checkpoint beside it"):
+    with pytest.raises(CheckpointError, match="must link to a checkpoint in the same directory"):
         run.checkpoints.load()
     run.close()
 
@@ -254,7 +254,7 @@ def test_a_link_to_a_checkpoint_leads_to_one_beside_it(tmp_path, target):
 
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_a_directory_that_is_gone_is_not_made_again(tmp_path, is_moved, is_replaced):
+def test_a_removed_directory_is_not_recreated(tmp_path, is_moved, is_replaced):
     run = create(tmp_path)
     run.lock()
     run.path.rename(tmp_path / "new")
@@ -265,10 +265,10 @@ def test_a_directory_that_is_gone_is_not_made_again(tmp_path, is_moved, is_repla
     if is_replaced:
         run.path.mkdir()
         (run.path / "precious").write_text("")
-    told = r"was moved to .*new: `hotloop resume .*new`" if is_moved else "was deleted"
+    message = r"was moved to .*new: `hotloop resume .*new`" if is_moved else "was deleted"
     line = {"iteration": 1, "timesteps": 1, "episode_returns": []}
     for write in (lambda: run.write_json("x.json", {}), lambda: run.log(line)):
-        with pytest.raises(RunDirectoryError, match=told):
+        with pytest.raises(RunDirectoryError, match=message):
             write()
     run.close()
     run.remove()

@@ -20,13 +20,13 @@ _CONTEXT.set_forkserver_preload(
         "gymnasium.envs.classic_control.cartpole",
         "hotloop.algorithms.ppo",
         "hotloop.sweeps.worker",
-        "hotloop.training.running",
+        "hotloop.training.training_run",
     ]
 )
 
 
 def _work(descriptors: tuple[Any, Any, Any], environment: dict[str, str]) -> None:
-    """Become what `python -m hotloop.sweeps.worker` would be."""
+    """Turn this process into `python -m hotloop.sweeps.worker`."""
     from hotloop.sweeps import worker
 
     os.setsid()
@@ -67,7 +67,7 @@ class WarmWorker:
 
 @pytest.fixture
 def cold_pool() -> None:
-    """Processes start as they do for users."""
+    """Start processes as for users."""
 
 
 @pytest.fixture(autouse=True)

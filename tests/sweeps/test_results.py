@@ -1,4 +1,4 @@
-"""The file of results: what is kept, claimed, refused."""
+"""The file of results: storing, claiming and rejected files."""
 
 import os
 import sqlite3
@@ -10,7 +10,7 @@ import pytest
 
 from hotloop.errors import BanditError, ConfigError, OutputError
 from hotloop.sweeps import Results, Run
-from hotloop.sweeps.bandits.file import GridFile
+from hotloop.sweeps.bandits.grid_file import GridFile
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def finished(trial=1, seed=1, score=3.0, state="done"):
     return Run(trial, seed, 100, "tune", state, score, "", 0.5, [(50, 1.0), (100, score)], "d")
 
 
-def test_what_is_written_is_there_for_who_opens_it_next(path):
+def test_written_results_are_read_back(path):
     results = Results(path)
     results.set("algorithm", "ppo")
     assert results.add_trial(1, {"hidden_sizes": (64, 64)}, {"system": {}})
@@ -41,17 +41,17 @@ def test_what_is_written_is_there_for_who_opens_it_next(path):
     again.close()
 
 
-def test_a_run_is_taken_once_and_again_when_its_process_is_gone(path):
-    mine, other = Results(path), Results(path)
-    other.owner = mine.owner.replace(f":{os.getpid()}:", ":1:").rsplit(":", 1)[0] + ":12345"
-    assert mine.claim(1, 1, 100, "tune", "0.1", "d")
+def test_a_run_is_claimed_once_and_again_after_its_process_ends(path):
+    first, other = Results(path), Results(path)
+    other.owner = first.owner.replace(f":{os.getpid()}:", ":1:").rsplit(":", 1)[0] + ":12345"
+    assert first.claim(1, 1, 100, "tune", "0.1", "d")
     assert not other.claim(1, 1, 100, "tune", "0.1", "d")  # its owner is alive
     assert other.claim(1, 2, 100, "tune", "0.1", "d")
-    assert mine.claim(1, 2, 100, "tune", "0.1", "d")  # no such process
-    mine.finish(finished(seed=2))
-    assert not mine.claim(1, 2, 100, "tune", "0.1", "d")  # it is done
-    assert mine.claim(1, 2, 200, "tune", "0.1", "d")  # another budget
-    assert mine.claim(1, 2, 100, "test", "0.1", "d")  # another purpose
+    assert first.claim(1, 2, 100, "tune", "0.1", "d")  # no such process
+    first.finish(finished(seed=2))
+    assert not first.claim(1, 2, 100, "tune", "0.1", "d")  # it is finished
+    assert first.claim(1, 2, 200, "tune", "0.1", "d")  # another budget
+    assert first.claim(1, 2, 100, "test", "0.1", "d")  # another purpose
 
 
 def test_two_sweeps_of_one_file(path):
@@ -63,7 +63,9 @@ def test_two_sweeps_of_one_file(path):
     try:
         process.stdout.readline()
         results = Results(path)
-        with pytest.raises(ConfigError, match=rf"process {process.pid} is at .* pass `--join`"):
+        with pytest.raises(
+            ConfigError, match=rf"process {process.pid} is running .* pass `--join`"
+        ):
             results.enter(may_join=False)
         results.enter(may_join=True)
     finally:
@@ -74,34 +76,34 @@ def test_two_sweeps_of_one_file(path):
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be one", b"\0" * 100])
-def test_a_file_of_something_else_is_refused(path, content):
+def test_an_unrelated_file_is_rejected(path, content):
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"is no sweep of hotloop's, or it is damaged"):
+    with pytest.raises(ConfigError, match=r"is not a hotloop sweep, or it is damaged"):
         Results(path)
     assert path.read_bytes() == content
 
 
-def test_a_database_of_something_else_is_refused(path):
+def test_an_unrelated_database_is_rejected(path):
     file = sqlite3.connect(path)
     file.execute("CREATE TABLE bookmarks (name TEXT)")
     file.commit()
     file.close()
     content = path.read_bytes()
-    with pytest.raises(ConfigError, match="no sweep of hotloop's: it has the tables bookmarks"):
+    with pytest.raises(ConfigError, match="not a hotloop sweep: it has the tables bookmarks"):
         Results(path)
     assert path.read_bytes() == content
 
 
 def test_grids_and_sweeps_refuse_each_other_s_files(path, tmp_path):
     GridFile(tmp_path / "grid.sqlite", seed=0, kernel_version=1).close()
-    with pytest.raises(ConfigError, match="no sweep of hotloop's: it has the tables meta, points"):
+    with pytest.raises(ConfigError, match="not a hotloop sweep: it has the tables meta, points"):
         Results(tmp_path / "grid.sqlite")
     Results(path).close()
-    with pytest.raises(BanditError, match="no grid of hotloop's: it has the tables owners, runs"):
+    with pytest.raises(BanditError, match="not a hotloop grid: it has the tables owners, runs"):
         GridFile(path, seed=0, kernel_version=1)
 
 
-def test_many_make_one_file_at_a_time(path):
+def test_concurrent_creation_of_a_file(path):
     def make(number):
         results = Results(path)
         results.set(f"made by {number}", number)

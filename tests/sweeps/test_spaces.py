@@ -1,4 +1,4 @@
-"""Spaces as text: what they stand for, their draws and grids, and what is refused."""
+"""Spaces as text: parsing, draws, grids and invalid input."""
 
 import math
 import subprocess
@@ -15,9 +15,9 @@ from hotloop.sweeps.spaces import (
     draw,
     grid_size,
     parse,
+    parse_assignments,
     point,
-    runs_alike,
-    texts_of,
+    runs_per_update,
 )
 
 
@@ -48,47 +48,47 @@ def space_of(**texts):
         ("learning_rate", "linear:3e-4,0;", Choices(("linear:3e-4,0",))),
     ],
 )
-def test_what_a_text_stands_for(name, text, expected):
+def test_texts_are_parsed(name, text, expected):
     assert space_of(**{name: text}) == {name: expected}
 
 
-def test_a_list_of_a_file_stands_for_its_values():
-    found = space_of(hidden_sizes=[[64, 64], 32], gae_lambda=[0.9, 0.95])
-    assert found["hidden_sizes"] == Choices(((64, 64), (32,)))
-    assert found["gae_lambda"] == Choices((0.9, 0.95))
+def test_a_list_in_a_file_gives_its_values():
+    space = space_of(hidden_sizes=[[64, 64], 32], gae_lambda=[0.9, 0.95])
+    assert space["hidden_sizes"] == Choices(((64, 64), (32,)))
+    assert space["gae_lambda"] == Choices((0.9, 0.95))
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("learning_rate", "log:1e-2,1e-5", "from the lower end to the higher"),
+        ("learning_rate", "log:1e-2,1e-5", "the lower end must come first"),
         ("learning_rate", "log:0,1", "above 0, for its logarithm"),
-        ("learning_rate", "log:a,b", r"is no range: .* got 'a'; list values as"),
-        ("learning_rate", "log:1e-5", r"is no range"),
-        ("learning_rate", "log:1e-5,nan", r"is no range"),
+        ("learning_rate", "log:a,b", r"is not a valid range: .* got 'a'; list values as"),
+        ("learning_rate", "log:1e-5", r"is not a valid range"),
+        ("learning_rate", "log:1e-5,nan", r"is not a valid range"),
         ("learning_rate", "nope,1e-3", "expected a number"),
-        ("num_steps", "lin:16,64", r"`num_steps` is a whole number: write `num_steps=int:16,64`"),
-        ("learning_rate", "int:1.5,3", "must have whole ends"),
+        ("num_steps", "lin:16,64", r"`num_steps` is an integer: write `num_steps=int:16,64`"),
+        ("learning_rate", "int:1.5,3", "its ends must be integers"),
         ("activation", "int:1,3", "must be 'tanh' or 'relu'"),
         ("gae_lambda", "lin:0,2", r"must lie in \[0, 1\], got 2"),
-        ("gae_lambda", "0.9,0.9", "names a value twice"),
+        ("gae_lambda", "0.9,0.9", "has a value twice"),
         ("gae_lambda", "0.9,,1", "a value is missing"),
         ("learning_rate", "log:1e-5,1e-2,1", "must have 2 to"),
-        ("seed", "1,2", "can't be swept over: seeds are what `--seeds` is for"),
+        ("seed", "1,2", "can't be swept over: pass a single value, or several seeds with"),
     ],
 )
-def test_what_is_refused(name, text, message):
+def test_invalid_spaces_are_rejected(name, text, message):
     with pytest.raises((ConfigError, UnknownNameError), match=message):
         space_of(**{name: text})
 
 
-def test_an_option_that_there_is_not_has_the_nearest_named():
+def test_an_unknown_option_suggests_the_nearest():
     with pytest.raises(UnknownNameError, match="'learning_rat'; did you mean 'learning_rate'"):
         space_of(learning_rat="1e-3")
     with pytest.raises(ConfigError, match="needs options to sweep over, got none"):
         space_of()
     with pytest.raises(ConfigError, match="is given twice"):
-        texts_of(["gae_lambda=0.9", "gae-lambda=0.95"])
+        parse_assignments(["gae_lambda=0.9", "gae-lambda=0.95"])
 
 
 def test_grids_of_bandits_need_neither_torch_nor_optuna():
@@ -97,26 +97,28 @@ def test_grids_of_bandits_need_neither_torch_nor_optuna():
         "assert len(Grid('ucb', {'c': 'log:0.1,10,5'})) == 5\n"
         "print([x for x in ('torch', 'optuna', 'gymnasium') if x in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"
 
 
 def test_draws_depend_on_seed_and_number_alone_and_stay_inside():
     space = space_of(learning_rate="log:1e-5,1e-2", update_epochs="int:1,3", gae_lambda="lin:0.8,1")
-    drawn = [draw(space, 3, number) for number in range(300)]
-    assert drawn[7] == draw(space, 3, 7)
-    assert drawn[7] != draw(space, 4, 7)
-    rates = np.log10([one["learning_rate"] for one in drawn])
+    draws = [draw(space, 3, number) for number in range(300)]
+    assert draws[7] == draw(space, 3, 7)
+    assert draws[7] != draw(space, 4, 7)
+    rates = np.log10([point["learning_rate"] for point in draws])
     assert np.all((rates >= -5) & (rates <= -2))
-    assert abs(rates.mean() + 3.5) < 0.2  # evenly by its logarithm
-    assert {one["update_epochs"] for one in drawn} == {1, 2, 3}
-    assert all(0.8 <= one["gae_lambda"] <= 1 for one in drawn)
+    assert abs(rates.mean() + 3.5) < 0.2  # uniform in the logarithm
+    assert {point["update_epochs"] for point in draws} == {1, 2, 3}
+    assert all(0.8 <= point["gae_lambda"] <= 1 for point in draws)
 
 
 def test_a_grid_has_all_points_once():
     space = space_of(learning_rate="log:1e-4,1e-2,3", gae_lambda="0.9,0.95", num_steps="int:1,3,3")
     points = [point(space, number) for number in range(grid_size(space))]
-    assert len({tuple(one.items()) for one in points}) == len(points) == 18
+    assert len({tuple(entry.items()) for entry in points}) == len(points) == 18
     assert points[0] == {"learning_rate": 1e-4, "gae_lambda": 0.9, "num_steps": 1}
     assert math.isclose(points[6]["learning_rate"], 1e-3)
     with pytest.raises(ConfigError, match="needs the number of points of `learning_rate`"):
@@ -135,4 +137,4 @@ def test_a_grid_has_all_points_once():
     ],
 )
 def test_runs_that_share_a_compiled_update(texts, alike):
-    assert runs_alike(parse(texts, ppo.Config), ppo.Config(), 24) == alike
+    assert runs_per_update(parse(texts, ppo.Config), ppo.Config(), 24) == alike

@@ -1,4 +1,4 @@
-"""Sweeps from the command line: ended, killed, gone on with, reported."""
+"""Sweeps from the command line: finished, killed, resumed and reported."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.sweeps import Results
-from hotloop.sweeps.pool import Process
+from hotloop.sweeps.pool import PoolProcess
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
@@ -22,17 +22,20 @@ TINY += ["100000000", "--torch-threads", "1", "--update-epochs", "1"]
 
 
 def sweep(path, *args, code=0):
-    given = main(["sweep", "ppo", *TINY, "--file", str(path), *args])
-    assert given == code
+    exit_code = main(["sweep", "ppo", *TINY, "--file", str(path), *args])
+    assert exit_code == code
 
 
 def table(path):
-    """What is known of each run, but for what its clock says."""
+    """Return the parameters and the results of all runs, without times."""
     results = Results(path)
-    params = {one.number: one.params for one in results.trials()}
-    found = {(one.trial, one.seed): (one.state, one.score, one.curve) for one in results.runs()}
+    params = {record.number: record.params for record in results.trials()}
+    outcomes = {
+        (record.trial, record.seed): (record.state, record.score, record.curve)
+        for record in results.runs()
+    }
     results.close()
-    return params, found
+    return params, outcomes
 
 
 @pytest.fixture
@@ -77,21 +80,21 @@ def test_the_same_sweep_in_lanes_and_processes(path, tmp_path):
 def test_auto_lanes_measures_both_ways(path, monkeypatch):
     from hotloop.sweeps.runner import Runner
 
-    begun, begin = [], Runner._begin
+    unit_counts, start = [], Runner._start
 
     def note(self, process, units):
-        has_more = begin(self, process, units)
-        begun.append(len(process.work or []))
+        has_more = start(self, process, units)
+        unit_counts.append(len(process.work or []))
         return has_more
 
-    monkeypatch.setattr(Runner, "_begin", note)
+    monkeypatch.setattr(Runner, "_start", note)
     sweep(path, "learning_rate=log:1e-4,1e-2", "--trials=14", "--jobs=1", "--lanes", "auto")
-    # The first run of a process is not measured; then two alone, and two batches of four.
-    assert begun[:5] == [1, 1, 1, 4, 4]
+    # The first run of a process is not measured. Two single runs and two batches of four follow.
+    assert unit_counts[:5] == [1, 1, 1, 4, 4]
     assert len(table(path)[1]) == 14
 
 
-def test_it_is_extended_by_trials_seeds_and_steps_and_nothing_is_repeated(path, capsys):
+def test_extending_by_trials_seeds_and_steps_repeats_nothing(path, capsys):
     args = ("learning_rate=log:1e-4,1e-2", "--trials", "2")
     sweep(path, *args)
     before = table(path)[1]
@@ -102,7 +105,7 @@ def test_it_is_extended_by_trials_seeds_and_steps_and_nothing_is_repeated(path, 
     capsys.readouterr()
     assert main(["sweep", "resume", str(path), "--total-timesteps", "512"]) == 0
     results = Results(path)
-    assert {one.steps for one in results.runs()} == {256, 512}
+    assert {run.steps for run in results.runs()} == {256, 512}
     assert len(results.runs()) == 12
     results.close()
 
@@ -114,27 +117,30 @@ def test_optunas_samplers(name, path):
         path, "learning_rate=log:1e-4,1e-2", "gae_lambda=lin:0.8,1", "--sampler", name, "--trials=3"
     )
     first = table(path)[0]
-    assert len({json.dumps(one) for one in first.values()}) == 3
+    assert len({json.dumps(params) for params in first.values()}) == 3
     assert main(["sweep", "resume", str(path), "--trials", "4"]) == 0
     assert len(table(path)[0]) == 4
 
 
-def test_trials_that_fail_are_kept_with_their_reason_and_the_sweep_goes_on(
-    path, capsys, monkeypatch
-):
+def test_failed_trials_are_stored_with_their_reason(path, capsys, monkeypatch):
     # 3 minibatches don't divide 64 transitions; an environment raises.
     sweep(path, "num_minibatches=3,4", "--sampler", "grid", code=1)
-    told = capsys.readouterr()
-    assert "1 done, 0 pruned, 1 failed" in told.out
-    assert "trial 1 failed: " in told.err
-    assert "num_minibatches" in told.err
+    output = capsys.readouterr()
+    assert "1 done, 0 pruned, 1 failed" in output.out
+    assert "trial 1 failed: " in output.err
+    assert "num_minibatches" in output.err
     other = path.with_name("two.sqlite")
-    given = ["--env-id", "tests.toy_envs:Misbehaves", "--env-kwargs", '{"how": "raises", "at": 9}']
+    options = [
+        "--env-id",
+        "tests.toy_envs:Misbehaves",
+        "--env-kwargs",
+        '{"how": "raises", "at": 9}',
+    ]
     args = [
         "sweep",
         "ppo",
         *TINY,
-        *given,
+        *options,
         "--file",
         str(other),
         "gae_lambda=0.9,1",
@@ -142,13 +148,13 @@ def test_trials_that_fail_are_kept_with_their_reason_and_the_sweep_goes_on(
     ]
     assert main(args) == 1
     assert "trial 2 failed: " in capsys.readouterr().err
-    assert main(["sweep", "resume", str(other)]) == 1  # what failed is not tried again
+    assert main(["sweep", "resume", str(other)]) == 1  # failed trials are not retried
 
 
-def test_a_process_that_is_killed_is_replaced_and_its_run_made_again(path, monkeypatch, capsys):
+def test_a_killed_process_is_replaced_and_its_run_repeated(path, monkeypatch, capsys):
     from hotloop.sweeps.runner import Runner
 
-    hear, killed = Runner._hear, []
+    hear, killed = Runner._handle_messages, []
 
     def kill_once(self, process, messages):
         if messages is not None and not killed:
@@ -156,7 +162,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_run_made_again(path, monke
             os.kill(process.pid, signal.SIGKILL)
         hear(self, process, messages)
 
-    monkeypatch.setattr(Runner, "_hear", kill_once)
+    monkeypatch.setattr(Runner, "_handle_messages", kill_once)
     args = ("learning_rate=log:1e-4,1e-2", "--trials", "2", "--jobs", "1")
     sweep(path, *args)
     monkeypatch.undo()
@@ -165,22 +171,29 @@ def test_a_process_that_is_killed_is_replaced_and_its_run_made_again(path, monke
     assert table(path) == table(path.with_name("whole.sqlite"))
 
 
-def test_a_run_whose_process_dies_again_and_again_fails(path, capsys):
-    given = ["--env-id", "tests.sweeps.deadly:Deadly", "--file", str(path), "--jobs", "1"]
-    assert main(["sweep", "ppo", *TINY, *given, "gae_lambda=0.9,1", "--sampler", "grid"]) == 1
-    assert "its process ended by SIGKILL, as where memory ends" in capsys.readouterr().err
+def test_a_run_fails_if_its_process_dies_repeatedly(path, capsys):
+    options = [
+        "--env-id",
+        "tests.sweeps.crashing_env:CrashingEnv",
+        "--file",
+        str(path),
+        "--jobs",
+        "1",
+    ]
+    assert main(["sweep", "ppo", *TINY, *options, "gae_lambda=0.9,1", "--sampler", "grid"]) == 1
+    assert "its process ended by SIGKILL; out of memory?" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_sweep_that_is_killed_twenty_times_ends_with_the_table_of_one_that_was_not(tmp_path):
+def test_a_sweep_killed_twenty_times_has_the_same_table(tmp_path):
     args = ["learning_rate=log:1e-4,1e-2,4", "gae_lambda=0.9,1", "--sampler", "grid"]
     args += ["--seeds", "1-2", "--total-timesteps", "2048"]
     command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *TINY, *args, "--file"]
     whole, cut = tmp_path / "whole.sqlite", tmp_path / "cut.sqlite"
     subprocess.run([*command, whole], check=True, capture_output=True)
     chance = random.Random(2)
-    num_hit = 0  # before it was done
+    num_hit = 0  # kills before the sweep finished
     for _ in range(20):
         process = subprocess.Popen([*command, cut], stdout=subprocess.DEVNULL)
         time.sleep(chance.uniform(0.5, 4.0))
@@ -197,30 +210,30 @@ def test_a_sweep_that_is_killed_twenty_times_ends_with_the_table_of_one_that_was
 
 
 def _workers_of(directory):
-    """Pool processes that write into a directory."""
-    found = []
-    for one in Path("/proc").glob("[0-9]*"):
+    """Return the log files of pool processes that write into a directory."""
+    logs = []
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"hotloop.sweeps.worker" in (one / "cmdline").read_bytes():
-                log = os.readlink(one / "fd" / "2")
-                found += [log] if log.startswith(str(directory)) else []
-    return found
+            if b"hotloop.sweeps.worker" in (process / "cmdline").read_bytes():
+                log = os.readlink(process / "fd" / "2")
+                logs += [log] if log.startswith(str(directory)) else []
+    return logs
 
 
-def test_processes_know_how_many_runs_share_what_they_compile(path, monkeypatch):
-    told, tell = [], Process._tell
+def test_processes_get_the_number_of_runs_per_compiled_update(path, monkeypatch):
+    num_runs, send = [], PoolProcess._send
 
-    def noted(self, message):
-        told.append(message.get("runs"))
-        tell(self, message)
+    def record_and_send(self, message):
+        num_runs.append(message.get("runs"))
+        send(self, message)
 
-    monkeypatch.setattr(Process, "_tell", noted)
+    monkeypatch.setattr(PoolProcess, "_send", record_and_send)
     options = ("learning_rate=1e-3,1e-2", "num_minibatches=1,2", "--sampler", "grid")
     sweep(path, *options, "--seeds", "1-3", "--jobs", "1")
-    assert told == [6] * 12
-    # More seeds change nothing of how the others ran.
+    assert num_runs == [6] * 12
+    # More seeds do not change the other runs.
     assert main(["sweep", "resume", str(path), "--seeds", "1-4", "--jobs", "1"]) == 0
-    assert told == [6] * 16
+    assert num_runs == [6] * 16
 
 
 def test_pruned_runs_are_stopped_early(path):
@@ -229,18 +242,18 @@ def test_pruned_runs_are_stopped_early(path):
     results = Results(path)
     runs = results.runs()
     results.close()
-    stopped = [one for one in runs if one.state == "pruned"]
+    stopped = [run for run in runs if run.state == "pruned"]
     assert stopped
-    assert all("below the median" in one.reason for one in stopped)
-    assert all(one.curve[-1][0] < 1024 for one in stopped)
-    assert any(one.state == "done" for one in runs)
+    assert all("below the median" in run.reason for run in stopped)
+    assert all(run.curve[-1][0] < 1024 for run in stopped)
+    assert any(run.state == "done" for run in runs)
 
 
 # --- the report ----------------------------------------------------------------------------------
 
 
 @pytest.mark.outside  # a browser
-def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_path, request):
+def test_the_report_tests_saves_and_plots_the_best_trial(path, capsys, tmp_path, request):
     sweep(
         path, "learning_rate=1e-12,3e-2", "gae_lambda=0.9,1", "--sampler", "grid", "--seeds", "1-2"
     )
@@ -260,14 +273,14 @@ def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_pa
     trained = ["train", "ppo", "--config", str(preset), "--run-dir", str(tmp_path / "run")]
     assert main(trained) == 0
     assert main(["sweep", "report", str(path), "--test-seeds", "2-4"]) != 0
-    assert "must be fresh, and trials were chosen by 2" in capsys.readouterr().err
+    assert "must be fresh, but trials used 2" in capsys.readouterr().err
     page = (directory / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "")
-    chromium = request.getfixturevalue("chromium")  # all else is tested without it too
+    chromium = request.getfixturevalue("chromium")  # the other checks need no browser
     chromium.open(directory / "report.html")
-    drawn = chromium.evaluate("[...document.images].map(x => x.naturalWidth)")
-    assert len(drawn) >= 3
-    assert all(width > 300 for width in drawn)
+    widths = chromium.evaluate("[...document.images].map(x => x.naturalWidth)")
+    assert len(widths) >= 3
+    assert all(width > 300 for width in widths)
     assert chromium.evaluate("document.querySelectorAll('#trials tbody tr').length") == 4
     assert not chromium.problems
 
@@ -284,10 +297,10 @@ def test_the_report_tests_the_best_writes_it_down_and_draws(path, capsys, tmp_pa
         (["learning_rate=0.1", "--sampler", "best", "--trials", "2"], "`--sampler` must be grid"),
         (
             ["learning_rate=0.1", "--learning-rate", "1", "--trials", "2"],
-            "swept over, and given too",
+            "has a space and a fixed value",
         ),
         (["learning_rate=0.1", "--metric", "x", "--trials", "2"], "`--metric` must be return or"),
-        (["learning_rate=0.1", "--lanes", "x", "--trials", "2"], "`--lanes` must be how many"),
+        (["learning_rate=0.1", "--lanes", "x", "--trials", "2"], "`--lanes` must be"),
         (
             ["learning_rate=0.1", "--space", "no.toml", "--trials", "2"],
             "`--space` must be a TOML file",
@@ -311,7 +324,7 @@ def test_another_sweep_in_the_file_is_refused(path, capsys):
     sweep(path, "learning_rate=0.1,0.2", "--sampler", "grid", code=2)
     assert "has another sweep, of ppo over gae_lambda" in capsys.readouterr().err
     assert main(["sweep", "resume", str(path.with_name("no.sqlite"))]) != 0
-    assert "there is no " in capsys.readouterr().err
+    assert "does not exist: `hotloop sweep" in capsys.readouterr().err
 
 
 def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):
@@ -323,11 +336,11 @@ def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):
 def test_spaces_in_a_file(path, tmp_path):
     file = tmp_path / "space.toml"
     file.write_text('learning_rate = "log:1e-4,1e-2,2"\nhidden_sizes = [[8, 8], [4]]\n')
-    given = [x for x in TINY if x not in ("--hidden-sizes", "8")]
+    options = [x for x in TINY if x not in ("--hidden-sizes", "8")]
     command = [
         "sweep",
         "ppo",
-        *given,
+        *options,
         "--space",
         str(file),
         "--sampler",
@@ -336,4 +349,4 @@ def test_spaces_in_a_file(path, tmp_path):
         str(path),
     ]
     assert main(command) == 0
-    assert [one["hidden_sizes"] for one in table(path)[0].values()] == [[8, 8], [4]] * 2
+    assert [params["hidden_sizes"] for params in table(path)[0].values()] == [[8, 8], [4]] * 2

@@ -1,15 +1,15 @@
-"""Cores as affinity and quotas have them."""
+"""The number of usable cores by affinity, control group quotas and load."""
 
 import pytest
 
-from hotloop.system import cores, groups
+from hotloop.system import control_groups, cores
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
-    """A machine of six cores, as files that tests write to."""
-    monkeypatch.setattr(groups, "PROC", tmp_path / "proc")
-    monkeypatch.setattr(groups, "GROUPS", tmp_path / "groups")
+def write_file(monkeypatch, tmp_path):
+    """A machine with six cores, simulated by files that tests write."""
+    monkeypatch.setattr(control_groups, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(control_groups, "GROUPS", tmp_path / "groups")
     monkeypatch.setattr(cores.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
 
     def write(path, text):
@@ -19,7 +19,7 @@ def machine(monkeypatch, tmp_path):
     return write
 
 
-def test_cores_by_affinity_where_there_are_no_groups(machine):
+def test_affinity_limits_cores_without_control_groups(write_file):
     assert cores.available_cores() == 6
 
 
@@ -28,40 +28,40 @@ def test_cores_by_affinity_where_there_are_no_groups(machine):
     ("quota", "count"),
     [("max 100000", 6), ("250000 100000", 2), ("50000 100000", 1), ("900000 100000", 6)],
 )
-def test_cores_by_the_quota_of_a_group_and_of_those_above_it(machine, place, quota, count):
-    machine("proc/self/cgroup", "0::/a/b\n")
-    machine("groups/a/b/cpu.max", "max 100000\n")
-    machine(f"{place}/cpu.max", f"{quota}\n")
+def test_quotas_of_nested_groups_limit_cores(write_file, place, quota, count):
+    write_file("proc/self/cgroup", "0::/a/b\n")
+    write_file("groups/a/b/cpu.max", "max 100000\n")
+    write_file(f"{place}/cpu.max", f"{quota}\n")
     assert cores.available_cores() == count
 
 
 @pytest.mark.parametrize(("quota", "count"), [(-1, 6), (300_000, 3)])
-def test_cores_by_the_quota_of_a_group_of_the_first_version(machine, quota, count):
-    machine("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n")
-    machine("groups/cpu/cpu.cfs_quota_us", "-1\n")
-    machine("groups/cpu/a/cpu.cfs_quota_us", f"{quota}\n")
+def test_a_cgroup_v1_quota_limits_cores(write_file, quota, count):
+    write_file("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n")
+    write_file("groups/cpu/cpu.cfs_quota_us", "-1\n")
+    write_file("groups/cpu/a/cpu.cfs_quota_us", f"{quota}\n")
     for group in ("cpu", "cpu/a"):
-        machine(f"groups/{group}/cpu.cfs_period_us", "100000\n")
+        write_file(f"groups/{group}/cpu.cfs_period_us", "100000\n")
     assert cores.available_cores() == count
 
 
 @pytest.mark.parametrize(
     ("running", "free"),
-    [(2, 6), (3, 5), (7, 1), (40, 0), (0, 6)],  # two of them are the process's own
+    [(2, 6), (3, 5), (7, 1), (40, 0), (0, 6)],  # two of them belong to this process
 )
-def test_free_cores(machine, monkeypatch, running, free):
+def test_free_cores(write_file, monkeypatch, running, free):
     monkeypatch.setattr(cores.os, "cpu_count", lambda: 6)
-    machine("proc/stat", f"cpu 1 2 3\nprocs_running {running}\nprocs_blocked 0\n")
+    write_file("proc/stat", f"cpu 1 2 3\nprocs_running {running}\nprocs_blocked 0\n")
     for thread, state in enumerate("RSR"):
-        machine(f"proc/self/task/{thread}/stat", f"7 (a) R) {state} 1 2\n")
+        write_file(f"proc/self/task/{thread}/stat", f"7 (a) R) {state} 1 2\n")
     assert cores.free_cores() == free
 
 
-def test_free_cores_where_nothing_tells_of_them(machine):
+def test_free_cores_are_unknown_without_process_counts(write_file):
     assert cores.free_cores() is None
-    machine("proc/stat", "cpu 1 2 3\n")
+    write_file("proc/stat", "cpu 1 2 3\n")
     assert cores.free_cores() is None
 
 
-def test_free_cores_here():
+def test_free_cores_of_this_machine():
     assert cores.free_cores() in range(cores.available_cores() + 1)

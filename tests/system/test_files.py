@@ -3,44 +3,44 @@ import os
 import pytest
 
 from hotloop.errors import OutputError
-from hotloop.system.files import read_regular, sync, write_new, written_whole
+from hotloop.system.files import atomic_write, read_regular, sync, write_new
 
 
-def test_what_fails_leaves_what_was_there(tmp_path):
+def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "new" / "file.txt"
     for durable in (False, True):
-        with written_whole(path, durable=durable) as aside:
-            aside.write_text(f"{durable}")
+        with atomic_write(path, durable=durable) as temporary:
+            temporary.write_text(f"{durable}")
         assert path.read_text() == f"{durable}"
 
-    def fail(aside):
-        aside.write_text("half")
+    def fail(temporary):
+        temporary.write_text("half")
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), written_whole(path) as aside:
-        fail(aside)
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as temporary:
+        fail(temporary)
     assert os.listdir(path.parent) == ["file.txt"]
     assert path.read_text() == "True"
 
 
-def test_a_link_with_the_other_name_is_not_followed(tmp_path):
+def test_a_link_with_the_temporary_name_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("precious")
     for target in ("precious", "nowhere"):
         (tmp_path / ".file.tmp.txt").symlink_to(tmp_path / target)
-        with written_whole(tmp_path / "file.txt") as aside:
-            aside.write_text("content")
+        with atomic_write(tmp_path / "file.txt") as temporary:
+            temporary.write_text("content")
     assert sorted(os.listdir(tmp_path)) == ["file.txt", "precious"]
     assert (tmp_path / "precious").read_text() == "precious"
 
 
-def test_what_is_in_the_way_is_named(tmp_path):
+def test_the_error_names_the_blocked_file(tmp_path):
     (tmp_path / ".file.tmp.txt").mkdir()
     with pytest.raises(OutputError, match=r"file.txt can't be written"):  # noqa: SIM117
-        with written_whole(tmp_path / "file.txt"):
+        with atomic_write(tmp_path / "file.txt"):
             pass
 
 
-def test_a_new_file_is_new(tmp_path):
+def test_write_new_overwrites_nothing(tmp_path):
     write_new(tmp_path / "a", b"1")
     (tmp_path / "link").symlink_to(tmp_path / "b")
     for name in ("a", "link"):
@@ -50,7 +50,7 @@ def test_a_new_file_is_new(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-def test_all_are_synced_and_a_failure_is_told(tmp_path):
+def test_sync_raises_for_a_missing_file(tmp_path):
     for name in "abc":
         (tmp_path / name).write_text(name)
     sync(tmp_path / "a", tmp_path / "b", tmp_path)
@@ -58,10 +58,10 @@ def test_all_are_synced_and_a_failure_is_told(tmp_path):
         sync(tmp_path / "a", tmp_path / "missing", tmp_path)
 
 
-def test_what_is_larger_than_memory_is_not_read(tmp_path):
+def test_a_file_larger_than_memory_is_not_read(tmp_path):
     with open(tmp_path / "sparse", "wb") as file:
         file.truncate(2**42)
-    with pytest.raises(OSError, match="larger than the memory that is free"):
+    with pytest.raises(OSError, match="larger than the free memory"):
         read_regular(tmp_path / "sparse")
 
 
@@ -71,5 +71,5 @@ def test_only_regular_files_are_read(tmp_path):
     assert read_regular(tmp_path / "link") == b"content"
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             read_regular(path)

@@ -8,24 +8,24 @@ from hotloop.system.signals import delayed_interrupt, pending_interrupt
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
-class Ended(Exception):
-    """What the user's own handler raises."""
+class HandlerError(Exception):
+    """The exception that the user's handler raises."""
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Every signal raises here; whatever a test does, those of before are given back."""
+    """Install handlers that raise, and restore the previous handlers after the test."""
     arrived = []
 
     def handler(number, frame):
         arrived.append(number)
-        raise Ended(number)
+        raise HandlerError(number)
 
     before = {number: signal.signal(number, handler) for number in ENDING}
     yield arrived
-    for number, one in before.items():
-        assert signal.getsignal(number) is handler  # given back by what was tested
-        signal.signal(number, one)
+    for number, previous in before.items():
+        assert signal.getsignal(number) is handler  # restored by the tested code
+        signal.signal(number, previous)
 
 
 @pytest.mark.parametrize("number", ENDING)
@@ -34,14 +34,14 @@ def test_the_first_signal_waits_for_the_body(handlers, number):
 
     def body():
         with pending_interrupt() as interrupt:
-            assert not interrupt.has_come
+            assert not interrupt.has_arrived
             signal.raise_signal(number)
-            assert interrupt.has_come
+            assert interrupt.has_arrived
             assert handlers == []
             steps.append("ended in peace")
         steps.append("beyond")
 
-    with pytest.raises(Ended) as caught:
+    with pytest.raises(HandlerError) as caught:
         body()
     assert caught.value.args == (number,)
     assert steps == ["ended in peace"]
@@ -58,7 +58,7 @@ def test_the_second_signal_acts_at_once(handlers):
             signal.raise_signal(signal.SIGTERM)
             steps.append("is not reached")
 
-    with pytest.raises(Ended):
+    with pytest.raises(HandlerError):
         body()
     assert steps == ["goes on"]
     assert handlers == [signal.SIGTERM]  # once
@@ -67,17 +67,17 @@ def test_the_second_signal_acts_at_once(handlers):
 def test_without_a_signal_nothing_happens(handlers):
     with pending_interrupt() as interrupt:
         pass
-    assert not interrupt.has_come
+    assert not interrupt.has_arrived
     assert handlers == []
 
 
-@pytest.mark.parametrize("comes", [False, True])
-def test_what_the_body_raises_comes_out(handlers, comes):
-    """It says more than a signal does, which has its wish: the body has ended."""
+@pytest.mark.parametrize("is_sent", [False, True])
+def test_an_exception_of_the_body_passes(handlers, is_sent):
+    """The exception replaces the interrupt, because the body has ended."""
 
     def body():
         with pending_interrupt():
-            if comes:
+            if is_sent:
                 signal.raise_signal(signal.SIGINT)
             raise ValueError("its own")
 
@@ -86,27 +86,27 @@ def test_what_the_body_raises_comes_out(handlers, comes):
     assert handlers == []
 
 
-def test_what_is_half_written_within_is_finished(handlers):
-    """`delayed_interrupt` inside: the signal is passed on to the body's end."""
+def test_an_inner_delayed_interrupt_finishes_first(handlers):
+    """The inner `delayed_interrupt` passes the signal on to the outer context."""
     steps = []
 
     def body():
         with pending_interrupt() as interrupt:
             with delayed_interrupt():
                 signal.raise_signal(signal.SIGINT)
-                assert not interrupt.has_come
+                assert not interrupt.has_arrived
                 steps.append("written")
-            assert interrupt.has_come
-            steps.append("looked")
+            assert interrupt.has_arrived
+            steps.append("checked")
 
-    with pytest.raises(Ended):
+    with pytest.raises(HandlerError):
         body()
-    assert steps == ["written", "looked"]
+    assert steps == ["written", "checked"]
     assert handlers == [signal.SIGINT]
 
 
 @pytest.mark.parametrize("context", [pending_interrupt, delayed_interrupt])
-def test_outside_the_main_thread_it_does_nothing(context):
+def test_other_threads_are_unaffected(context):
     outcome = []
 
     def run():
@@ -114,7 +114,7 @@ def test_outside_the_main_thread_it_does_nothing(context):
             before = [signal.getsignal(number) for number in ENDING]
             with context() as interrupt:
                 same = [signal.getsignal(number) for number in ENDING] == before
-                outcome.append((same, interrupt is not None and interrupt.has_come))
+                outcome.append((same, interrupt is not None and interrupt.has_arrived))
         except BaseException as error:
             outcome.append(error)
 
@@ -135,7 +135,7 @@ def test_a_delayed_signal_comes_after_the_body(handlers, number):
             steps.append("written")
         steps.append("beyond")
 
-    with pytest.raises(Ended):
+    with pytest.raises(HandlerError):
         body()
     assert steps == ["written"]
     assert handlers == [number]

@@ -1,4 +1,4 @@
-"""Both recorders, each taking the place of the one that was chosen at import."""
+"""Fixtures that replace the recorder chosen at import by each of the two recorders."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ except ImportError:
 RECORDERS = ["python", "c"]
 
 
-def _needs(which: str) -> None:
-    if which == "c" and _recorder is None:
+def _skip_without_recorder(recorder_name: str) -> None:
+    if recorder_name == "c" and _recorder is None:
         pytest.skip("the C extension is not built")
 
 
 @pytest.fixture(params=RECORDERS)
-def which(request: pytest.FixtureRequest) -> str:
-    _needs(request.param)
+def recorder_name(request: pytest.FixtureRequest) -> str:
+    _skip_without_recorder(request.param)
     return request.param
 
 
-def _use(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _install_recorder(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if module is _pure:
         module.install(_control._attach)
     else:
@@ -43,25 +43,25 @@ def _use(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def span(which: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """`span` of one recorder, in a recording of its own."""
-    module = _pure if which == "python" else _recorder
-    _use(module, monkeypatch)
-    _control._switch(Recorder(None, "main", module.FLAGS))
+def span(recorder_name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """`span` of one recorder, in a new recording."""
+    module = _pure if recorder_name == "python" else _recorder
+    _install_recorder(module, monkeypatch)
+    _control._switch_recorder(Recorder(None, "main", module.FLAGS))
     yield module.span
     module.reset()
     monkeypatch.undo()
-    _control._switch(Recorder(None, "main", _control.backend.FLAGS))
+    _control._switch_recorder(Recorder(None, "main", _control.backend.FLAGS))
 
 
 @pytest.fixture
-def run(which: str) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script with one recorder, in a process of its own."""
+def run(recorder_name: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs a script with one recorder in a new process."""
 
     def run(script: str, *args: object, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-c", script, *map(str, args)],
-            env=environment(which),
+            env=environment(recorder_name),
             capture_output=True,
             text=True,
             timeout=120,
@@ -72,14 +72,14 @@ def run(which: str) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-def environment(which: str) -> dict[str, str]:
+def environment(recorder_name: str) -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if k != "HOTLOOP_PURE_TIMING"}
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    if which == "python":
+    if recorder_name == "python":
         env["HOTLOOP_PURE_TIMING"] = "1"
     return env
 
 
 @pytest.fixture
-def env(which: str) -> dict[str, str]:
-    return environment(which)
+def env(recorder_name: str) -> dict[str, str]:
+    return environment(recorder_name)

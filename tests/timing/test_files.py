@@ -1,4 +1,4 @@
-"""Files: finished, being written, killed, forked, full disks, torn and foreign ones."""
+"""Recording files: finished, live, killed, forked, on full disks, damaged and foreign."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hotloop.timing import _format as f
 
 
 @pytest.fixture
-def started(span, tmp_path):
+def recording_span(span, tmp_path):
     timing.start(tmp_path, component="learner")
     yield span
     timing.stop()
@@ -53,11 +53,11 @@ def test_a_finished_recording(span, tmp_path):
     assert timing.stop() is None
 
 
-def test_starting_again_makes_another_file(started, tmp_path):
-    with started("first"):
+def test_a_second_start_creates_another_file(recording_span, tmp_path):
+    with recording_span("first"):
         pass
     timing.start(tmp_path, component="learner")
-    with started("second"):
+    with recording_span("second"):
         pass
     timing.stop()
     recordings, problems = timing.read_directory(tmp_path)
@@ -66,11 +66,11 @@ def test_starting_again_makes_another_file(started, tmp_path):
     assert {p for r in recordings for p, _ in r.tree().walk()} == {("first",), ("second",)}
 
 
-def test_a_live_file_says_so(started, tmp_path, which):
-    with started("step"):
+def test_a_live_file_is_running(recording_span, tmp_path, recorder_name):
+    with recording_span("step"):
         (recording,), _ = timing.read_directory(tmp_path)
     assert recording.state == "running"
-    assert recording.recorder == which
+    assert recording.recorder == recorder_name
     assert [o.path for o in recording.open_spans] == [("step",)]
 
 
@@ -100,7 +100,7 @@ with span("run"):
 )
 
 
-def test_sigkill_in_a_span_leaves_all_of_it(env, tmp_path):
+def test_sigkill_in_a_span_keeps_the_recording(env, tmp_path):
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, tmp_path], env=env, stdout=subprocess.PIPE
     )
@@ -122,7 +122,7 @@ def test_sigkill_in_a_span_leaves_all_of_it(env, tmp_path):
     assert tree.find("run", "stuck").kind == "wait"
     last = recording.events[-1]
     assert recording.spans[last["span"]].path == ("run", "last")
-    # Its last sign of life was entering the span in which it was killed.
+    # The last recorded time is the start of the span in which it was killed.
     assert recording.end_ns == recording.open_spans[-1].start_ns
 
 
@@ -142,7 +142,7 @@ while True:
 
 
 def test_kills_at_any_moment_lose_nothing(env, tmp_path):
-    moments = random.Random(7)
+    rng = random.Random(7)
     for attempt in range(4):
         directory = tmp_path / str(attempt)
         child = subprocess.Popen(
@@ -150,18 +150,18 @@ def test_kills_at_any_moment_lose_nothing(env, tmp_path):
         )
         assert child.stdout is not None
         child.stdout.readline()
-        deadline = time.monotonic() + moments.random() * 0.2
+        deadline = time.monotonic() + rng.random() * 0.2
         reported = 0
         while time.monotonic() < deadline:
             reported = int(child.stdout.readline())
-            if moments.random() < 0.01:  # a live reader sees no less than it was told either
+            if rng.random() < 0.01:  # a live reader also sees all reported spans
                 (recording,), _ = timing.read_directory(directory)
                 assert recording.tree().find("a").count >= reported
         child.send_signal(signal.SIGKILL)
-        rest = child.stdout.read()
+        output = child.stdout.read()
         child.wait()
         child.stdout.close()
-        lines = rest.split(b"\n")[:-1]
+        lines = output.split(b"\n")[:-1]
         reported = int(lines[-1]) if lines else reported
         (recording,), problems = timing.read_directory(directory)
         assert not problems
@@ -200,13 +200,13 @@ sys.exit(status)
 """
 
 
-def test_a_fork_has_a_file_of_its_own(run, tmp_path):
-    done = run(FORKING, tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_a_fork_records_to_its_own_file(run, tmp_path):
+    result = run(FORKING, tmp_path)
+    assert result.returncode == 0, result.stderr
     recordings, problems = timing.read_directory(tmp_path)
     assert not problems
     by_pid = {r.pid: r for r in recordings}
-    child = by_pid.pop(int(done.stdout))
+    child = by_pid.pop(int(result.stdout))
     (parent,) = by_pid.values()
     assert child.parent_pid == parent.pid
     assert child.complete
@@ -240,9 +240,9 @@ thread.join()
 """
 
 
-def test_a_fork_leaves_the_parent_s_threads_alone(run, tmp_path):
-    done = run(FORKING_BESIDE_A_THREAD, tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_a_fork_keeps_the_threads_of_its_parent(run, tmp_path):
+    result = run(FORKING_BESIDE_A_THREAD, tmp_path)
+    assert result.returncode == 0, result.stderr
 
 
 MULTIPROCESSING = """
@@ -260,15 +260,15 @@ process.join()
 
 
 def test_a_multiprocessing_worker_closes_its_file(run, tmp_path):
-    done = run(MULTIPROCESSING, tmp_path)
-    assert done.returncode == 0, done.stderr
+    result = run(MULTIPROCESSING, tmp_path)
+    assert result.returncode == 0, result.stderr
     recordings, _ = timing.read_directory(tmp_path)
     assert sorted(r.complete for r in recordings) == [True, True]
 
 
 def test_an_exit_without_stop_is_clean(run, tmp_path):
-    done = run(WRITER + "with span('a'): sys.exit(3)", tmp_path)
-    assert done.returncode == 3
+    result = run(WRITER + "with span('a'): sys.exit(3)", tmp_path)
+    assert result.returncode == 3
     (recording,), _ = timing.read_directory(tmp_path)
     assert recording.complete
     assert recording.tree().find("a").count == 1
@@ -278,7 +278,7 @@ def full_disk(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_one_warning(span, tmp_path, monkeypatch):
+def test_a_full_disk_warns_once(span, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full_disk)
     with pytest.warns(RuntimeWarning, match="No space left") as caught:
         path = timing.start(tmp_path)
@@ -290,7 +290,7 @@ def test_a_full_disk_is_one_warning(span, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_where_warnings_are_errors(span, tmp_path, monkeypatch):
+def test_a_full_disk_with_warnings_as_errors(span, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", full_disk)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -300,19 +300,19 @@ def test_a_full_disk_where_warnings_are_errors(span, tmp_path, monkeypatch):
     assert timing.current().tree().find("a").count == 1
 
 
-def test_a_descriptor_that_the_program_has_closed(span, tmp_path):
+def test_a_descriptor_closed_by_the_program(span, tmp_path):
     timing.start(tmp_path)
     recorder = timing._control.recorder()
-    number = recorder._file.number()
+    number = recorder._file.descriptor()
     os.close(number)
-    with open(tmp_path / "own", "wb+", buffering=0) as own:
-        if own.fileno() != number:
-            os.dup2(own.fileno(), number)
+    with open(tmp_path / "own", "wb+", buffering=0) as file:
+        if file.fileno() != number:
+            os.dup2(file.fileno(), number)
         with pytest.warns(RuntimeWarning, match="has closed its descriptor"), span("a"):
             pass
         timing.stop()
         os.fstat(number)  # it is still open
-        assert own.read() == b""
+        assert file.read() == b""
     assert timing.current().tree().children == {}
 
 
@@ -328,7 +328,7 @@ def test_a_disk_that_fills_up_later_leaves_a_readable_file(span, tmp_path, monke
     assert timing.read(path).tree().children == {}
 
 
-def test_a_directory_that_can_not_be_made(span, tmp_path):
+def test_an_uncreatable_directory_warns(span, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.warns(RuntimeWarning, match="choose another directory"):
         assert timing.start(tmp_path / "file") is None
@@ -348,8 +348,8 @@ def test_systems_without_fallocate(span, tmp_path, monkeypatch):
     assert timing.read(path).tree().find("a").count == 1
 
 
-def test_torn_and_foreign_files_are_named_and_left_out(started, tmp_path):
-    with started("a"):
+def test_damaged_and_foreign_files_are_reported(recording_span, tmp_path):
+    with recording_span("a"):
         pass
     good = timing.stop()
     assert good is not None
@@ -390,19 +390,19 @@ def test_torn_and_foreign_files_are_named_and_left_out(started, tmp_path):
         timing.read(tmp_path / "a_text.hlt")
 
 
-def test_random_damage_never_crashes_the_reader(started, tmp_path):
+def test_random_damage_never_crashes_the_reader(recording_span, tmp_path):
     for _ in range(5000):
-        with started("a"), started("b"):
+        with recording_span("a"), recording_span("b"):
             pass
     path = timing.stop()
     assert path is not None
     content = path.read_bytes()
-    dice = random.Random(3)
+    rng = random.Random(3)
     for _ in range(60):
         damaged = bytearray(content)
         for _ in range(20):
-            damaged[dice.choice([dice.randrange(70_000), dice.randrange(len(content))])] = (
-                dice.randrange(256)
+            damaged[rng.choice([rng.randrange(70_000), rng.randrange(len(content))])] = (
+                rng.randrange(256)
             )
         path.write_bytes(damaged)
         try:
@@ -411,8 +411,8 @@ def test_random_damage_never_crashes_the_reader(started, tmp_path):
             continue
 
 
-def test_another_machine_s_unfinished_recording_is_unknown(started, tmp_path):
-    with started("a"):
+def test_an_unfinished_recording_of_another_machine_is_unknown(recording_span, tmp_path):
+    with recording_span("a"):
         pass
     recorder = _control.recorder()
     assert recorder.path is not None
@@ -424,21 +424,21 @@ def test_another_machine_s_unfinished_recording_is_unknown(started, tmp_path):
     assert timing.read(other).state == "unknown"
 
 
-def test_imports_stay_light(env, which):
+def test_imports_stay_light(env, recorder_name):
     script = (
         "import sys; from hotloop.timing import span; span('a').__enter__();"
         "print(sorted({'torch', 'gymnasium', 'numpy', 'rich'} & {m.split('.')[0] for m in "
         "sys.modules}))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == ("[]" if which == "c" else "['numpy']")
+    assert result.stdout.strip() == ("[]" if recorder_name == "c" else "['numpy']")
 
 
-def test_the_extension_s_constants_are_the_format_s():
+def test_the_extension_uses_the_format_constants():
     recorder = pytest.importorskip("hotloop.timing._recorder")
-    assert recorder.TWINS == (
+    assert recorder.CONSTANTS == (
         f.PERIOD, f.MAX_DEPTH, f.T_HIST, f.NUM_BUCKETS, f.BUCKET_SHIFT, f.S_STATE, f.S_NUM_NODES,
         f.S_FOLDED, f.S_IDENT, f.S_UNNAMED, f.LIVE, f.EVENT_SIZE, f.OVERFLOW,
     )  # fmt: skip

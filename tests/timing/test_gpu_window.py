@@ -1,4 +1,4 @@
-"""Windows on the GPU, taken of the host alone, and their peace with captures of CUDA graphs."""
+"""GPU windows, recorded on the host alone, and how they exclude captures of CUDA graphs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def busy(seconds: float) -> int:
     return count
 
 
-def test_a_window_of_the_host(tmp_path, capfd):
-    windows = GpuWindows(tmp_path, "main", length_s=0.1, at_s=(0.05,), device=None)
+def test_a_host_window_is_recorded(tmp_path, capfd):
+    windows = GpuWindows(tmp_path, "main", length_s=0.1, start_times_s=(0.05,), device=None)
     before = threading.enumerate()
     windows.start()
-    assert threading.enumerate() == before, "a program that waits for its threads waits for none"
+    assert threading.enumerate() == before, "a program may join all of its threads"
     count = busy(0.1)
     while not list(tmp_path.glob(f"*{SUFFIX}")):
         count += busy(0.05)
@@ -41,38 +41,40 @@ def test_a_window_of_the_host(tmp_path, capfd):
     windows.stop()
     assert windows.problems == []
     assert "External init callback" not in capfd.readouterr().err
-    (one,), problems = read_windows([tmp_path])
+    (window,), problems = read_windows([tmp_path])
     assert problems == []
-    assert one.duration_ns > 0.09e9
-    assert one.error_ns < 1e6
-    assert not len(one.work)
-    ended, total_ns = one.spans[("update",)]
-    assert 0 < ended < count
-    assert 0 < total_ns < 1.2 * one.duration_ns
+    assert window.duration_ns > 0.09e9
+    assert window.error_ns < 1e6
+    assert not len(window.work)
+    num_spans, total_ns = window.spans[("update",)]
+    assert 0 < num_spans < count
+    assert 0 < total_ns < 1.2 * window.duration_ns
     functions = {
-        frame.function.rpartition(".")[2] for stack in one.stacks for frame in stack.frames
+        frame.function.rpartition(".")[2] for stack in window.stacks for frame in stack.frames
     }
     assert "busy" in functions
-    assert len(one.looks) >= 2
-    assert ((one.looks["at_ns"] >= one.start_ns) & (one.looks["at_ns"] <= one.end_ns)).all()
+    assert len(window.looks) >= 2
+    assert (
+        (window.looks["at_ns"] >= window.start_ns) & (window.looks["at_ns"] <= window.end_ns)
+    ).all()
 
 
-def test_kineto_is_asked_to_keep_silent_and_the_program_has_the_last_word(tmp_path, monkeypatch):
+def test_kineto_logs_are_silenced_unless_the_program_sets_a_level(tmp_path, monkeypatch):
     name, level = gpu_window.LOG_LEVEL
-    for said, expected in ((None, level), ("2", "2")):
+    for value, expected in ((None, level), ("2", "2")):
         monkeypatch.delenv(name, raising=False)
-        if said is not None:
-            monkeypatch.setenv(name, said)
-        windows = GpuWindows(tmp_path, "main", at_s=(), device=None)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+        windows = GpuWindows(tmp_path, "main", start_times_s=(), device=None)
         windows.start()
         windows.stop()
         assert os.environ[name] == expected
     monkeypatch.delenv(name)
 
 
-def test_one_takes_windows_at_a_time(tmp_path):
+def test_only_one_instance_takes_windows(tmp_path):
     first, second = (
-        GpuWindows(tmp_path, name, length_s=0.02, at_s=(0.0,), device=None)
+        GpuWindows(tmp_path, name, length_s=0.02, start_times_s=(0.0,), device=None)
         for name in ("main", "learner")
     )
     first.start()
@@ -93,115 +95,117 @@ def await_file(directory: Path, pattern: str) -> None:
         time.sleep(0.01)
 
 
-def test_a_program_that_ends_within_a_window_keeps_it(tmp_path):
-    windows = GpuWindows(tmp_path, "main", length_s=60.0, at_s=(0.0,), device=None)
+def test_a_program_that_ends_in_a_window_keeps_it(tmp_path):
+    windows = GpuWindows(tmp_path, "main", length_s=60.0, start_times_s=(0.0,), device=None)
     windows.start()
     busy(0.1)
-    began = time.monotonic()
+    start = time.monotonic()
     windows.stop()
-    assert time.monotonic() - began < 10
-    (one,), _ = read_windows([tmp_path])
-    assert one.duration_ns < 10e9
+    assert time.monotonic() - start < 10
+    (window,), _ = read_windows([tmp_path])
+    assert window.duration_ns < 10e9
 
 
-def test_what_the_profiler_raises_is_kept_and_told(tmp_path, monkeypatch):
-    windows = GpuWindows(tmp_path, "main", length_s=0.05, at_s=(0.0, 0.01), device=None)
-    profile = gpu_window._profile
+def test_profiler_errors_are_recorded(tmp_path, monkeypatch):
+    windows = GpuWindows(tmp_path, "main", length_s=0.05, start_times_s=(0.0, 0.01), device=None)
+    profile = gpu_window._make_profiler
 
     def fails(torch, device):
         if threading.current_thread() is threading.main_thread():
             return profile(torch, device)
         raise RuntimeError("CUPTI is not allowed here")
 
-    monkeypatch.setattr(gpu_window, "_profile", fails)
+    monkeypatch.setattr(gpu_window, "_make_profiler", fails)
     windows.start()
     busy(0.1)
     windows.stop()
     assert windows.problems == ["RuntimeError: CUPTI is not allowed here"]
-    found, problems = read_windows([tmp_path])
-    assert found == []
+    recorded, problems = read_windows([tmp_path])
+    assert recorded == []
     assert len(problems) == 1
     assert "CUPTI is not allowed here" in problems[0]
 
 
-def test_a_program_that_profiles_itself_is_left_alone(tmp_path):
-    with torch.autograd.profiler.profile(use_kineto=True) as own:
-        windows = GpuWindows(tmp_path, "main", length_s=0.02, at_s=(0.0, 0.01), device=None)
-        windows._take_all(torch)
+def test_a_self_profiling_program_gets_no_windows(tmp_path):
+    with torch.autograd.profiler.profile(use_kineto=True) as profiler:
+        windows = GpuWindows(
+            tmp_path, "main", length_s=0.02, start_times_s=(0.0, 0.01), device=None
+        )
+        windows._record_windows(torch)
         torch.ones(3).sum()
     assert list(tmp_path.iterdir()) == []
-    assert any(event.name == "aten::sum" for event in own.function_events)
+    assert any(event.name == "aten::sum" for event in profiler.function_events)
 
 
 class Graph:
-    """A graph of a torch with CUDA."""
+    """A stand-in for `torch.cuda.CUDAGraph`."""
 
     def __init__(self, fails: bool = False) -> None:
         self.fails = fails
-        self.did: list[str] = []
+        self.calls: list[str] = []
 
     def capture_begin(self, pool: object = None) -> None:
         if self.fails:
             raise RuntimeError("a capture is underway")
-        self.did.append(f"begin {pool}")
+        self.calls.append(f"begin {pool}")
 
     def capture_end(self) -> None:
-        self.did.append("end")
+        self.calls.append("end")
 
 
 @pytest.fixture
-def graphs(monkeypatch):
-    class Own(Graph):
+def graph_class(monkeypatch):
+    class CapturableGraph(Graph):
         capture_begin = Graph.capture_begin
         capture_end = Graph.capture_end
 
-    monkeypatch.setattr(gpu_window, "_captures", gpu_window._Captures())
-    gpu_window._keep_from_captures(SimpleNamespace(cuda=SimpleNamespace(CUDAGraph=Own)))
-    return Own
+    monkeypatch.setattr(gpu_window, "_capture_lock", gpu_window._CaptureLock())
+    gpu_window._delay_captures(SimpleNamespace(cuda=SimpleNamespace(CUDAGraph=CapturableGraph)))
+    return CapturableGraph
 
 
-def test_a_capture_waits_for_the_end_of_a_window(graphs):
-    captures, one = gpu_window._captures, graphs()
+def test_a_capture_waits_for_the_end_of_a_window(graph_class):
+    captures, graph = gpu_window._capture_lock, graph_class()
     assert captures.open_window(threading.Event())
-    capturing = threading.Thread(target=one.capture_begin, args=("pool",))
+    capturing = threading.Thread(target=graph.capture_begin, args=("pool",))
     capturing.start()
     time.sleep(0.05)
-    assert one.did == []
+    assert graph.calls == []
     captures.close_window()
     capturing.join(5)
-    assert one.did == ["begin pool"]
+    assert graph.calls == ["begin pool"]
 
 
-def test_a_window_waits_for_the_end_of_a_capture(graphs):
-    one, stopping = graphs(), threading.Event()
-    one.capture_begin()
+def test_a_window_waits_for_the_end_of_a_capture(graph_class):
+    graph, stopping = graph_class(), threading.Event()
+    graph.capture_begin()
     opened: list[bool] = []
     waiting = threading.Thread(
-        target=lambda: opened.append(gpu_window._captures.open_window(stopping))
+        target=lambda: opened.append(gpu_window._capture_lock.open_window(stopping))
     )
     waiting.start()
     time.sleep(0.05)
     assert opened == []
-    one.capture_end()
+    graph.capture_end()
     waiting.join(5)
     assert opened == [True]
 
 
-def test_a_capture_that_fails_is_none(graphs):
-    one = graphs(fails=True)
+def test_a_failed_capture_blocks_no_window(graph_class):
+    graph = graph_class(fails=True)
     with pytest.raises(RuntimeError, match="underway"):
-        one.capture_begin()
-    assert gpu_window._captures.open_window(threading.Event())
+        graph.capture_begin()
+    assert gpu_window._capture_lock.open_window(threading.Event())
 
 
-def test_a_program_that_ends_while_it_captures_has_no_window(graphs):
+def test_stopping_during_a_capture_opens_no_window(graph_class):
     stopping = threading.Event()
-    graphs().capture_begin()
+    graph_class().capture_begin()
     stopping.set()
-    assert not gpu_window._captures.open_window(stopping)
+    assert not gpu_window._capture_lock.open_window(stopping)
 
 
-def test_cupti_stays_where_graphs_are_replayed_by_an_old_cuda(monkeypatch):
+def test_cupti_stays_loaded_for_old_cuda_versions(monkeypatch):
     for version, expected in (("11.8", "0"), ("12.4", "0"), ("12.6", None), ("13.0", None)):
         monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
         monkeypatch.delenv("DISABLE_CUPTI_LAZY_REINIT", raising=False)
@@ -209,11 +213,11 @@ def test_cupti_stays_where_graphs_are_replayed_by_an_old_cuda(monkeypatch):
             profiler=torch.autograd.profiler, _supported_activities=lambda: set()
         )
         fake = SimpleNamespace(version=SimpleNamespace(cuda=version), autograd=autograd)
-        gpu_window._prepare(fake, None)  # pyright: ignore[reportArgumentType]
+        gpu_window._initialize_kineto(fake, None)  # pyright: ignore[reportArgumentType]
         assert os.environ.get("TEARDOWN_CUPTI") == expected, version
 
 
-def test_a_torch_without_cupti_is_told(tmp_path):
+def test_torch_without_cupti_raises(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(ProfileError, match="built without CUPTI"):
@@ -240,32 +244,34 @@ def test_a_real_script_on_a_gpu(tmp_path):
     import subprocess
 
     from hotloop.profiler.diagnose.evidence import Evidence
-    from hotloop.profiler.diagnose.gpu import looked_at
+    from hotloop.profiler.diagnose.gpu import observed_host
     from hotloop.profiler.render import text
     from hotloop.profiler.session.reading import read
 
     script, out = tmp_path / "train.py", tmp_path / "profile"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "hotloop", "profile", "--out", str(out), str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == ""
     assert len(list((out / "timing").glob(f"*{SUFFIX}"))) >= 1
     session = read(out)
     assert session.problems == []
-    host = looked_at(Evidence(session))
+    host = observed_host(Evidence(session))
     assert host is not None
     use = host.use
-    assert 0 < use.busy < 1
+    assert 0 < use.busy_share < 1
     assert use.launches_per_s > 1000
     assert any(copy[:2] == ("to the device", "pageable") for copy in use.copies)
     assert len(use.syncs_ns) > 10
-    assert max(one.error_ns for one in use.windows) < 1e6
-    # Calls come before the kernels that they launch, on the clock of our spans.
-    for one in use.windows:
-        calls = one.calls
+    assert max(window.error_ns for window in use.windows) < 1e6
+    # Calls come before the kernels that they launch, on the clock of the spans.
+    for window in use.windows:
+        calls = window.calls
         starts = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist(), strict=True))
-        work = zip(one.work["correlation"].tolist(), one.work["start_ns"].tolist(), strict=True)
+        work = zip(
+            window.work["correlation"].tolist(), window.work["start_ns"].tolist(), strict=True
+        )
         late = [start - starts[number] for number, start in work if number in starts]
         assert late
         assert min(late) > -50_000

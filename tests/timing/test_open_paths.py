@@ -1,4 +1,4 @@
-"""What threads are inside of, as another one sees it; both recorders."""
+"""Open spans of threads, read from other threads, with both recorders."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hotloop.timing import _control
 from hotloop.timing import _format as f
 
 
-def own() -> tuple[str, ...] | None:
+def current_path() -> tuple[str, ...] | None:
     return timing.open_paths().get(threading.get_native_id())
 
 
 def test_the_path_of_a_thread(span) -> None:
-    assert own() is None  # it has had no span yet
+    assert current_path() is None  # the thread has had no span yet
     with span("collect"):
-        assert own() == ("collect",)
+        assert current_path() == ("collect",)
         for name in ("act", "env_step"):
             with span(name, "wait"):
-                assert own() == ("collect", name)
-        assert own() == ("collect",)
-    assert own() == ()
+                assert current_path() == ("collect", name)
+        assert current_path() == ("collect",)
+    assert current_path() == ()
     with pytest.raises(ZeroDivisionError), span("update"):
         1 / 0  # noqa: B018
-    assert own() == ()
+    assert current_path() == ()
 
 
 def test_current_is_the_index_of_the_node(span) -> None:
@@ -45,15 +45,15 @@ def test_current_is_the_index_of_the_node(span) -> None:
     assert segment.path(0) == ()
 
 
-def test_names_that_found_no_place_are_those_around_them(span) -> None:
+def test_overflowing_names_share_a_path(span) -> None:
     with span("outer"):
         for i in range(2 * f.MAIN.node_capacity):
             with span(f"name {i}"), span("inside"):
-                path = own()
+                path = current_path()
         assert path is not None
-        # The shared one; what is inside of it is not counted.
+        # The shared overflow node. Spans inside it are not counted.
         assert path == ("outer", f.OVERFLOW)
-        assert own() == ("outer",)
+        assert current_path() == ("outer",)
 
 
 def test_deep_recursion(span) -> None:
@@ -62,16 +62,16 @@ def test_deep_recursion(span) -> None:
             if depth:
                 down(depth - 1)
             else:
-                seen.append(own())
+                paths.append(current_path())
 
-    seen: list[tuple[str, ...] | None] = []
+    paths: list[tuple[str, ...] | None] = []
     down(2 * f.MAX_DEPTH)
-    assert seen == [(*("down",) * f.MAX_DEPTH, f.OVERFLOW)]
+    assert paths == [(*("down",) * f.MAX_DEPTH, f.OVERFLOW)]
 
 
 def test_long_names_and_other_alphabets(span) -> None:
     with span("é" * 100), span("步"):
-        assert own() == ("é" * 55, "步")
+        assert current_path() == ("é" * 55, "步")
 
 
 def test_leaving_out_of_order(span) -> None:
@@ -80,12 +80,12 @@ def test_leaving_out_of_order(span) -> None:
     inner = span("inner")
     inner.__enter__()
     outer.__exit__(None, None, None)
-    assert own() == ()
+    assert current_path() == ()
     inner.__exit__(None, None, None)
-    assert own() == ()
+    assert current_path() == ()
 
 
-def test_threads_and_those_that_have_ended(span) -> None:
+def test_ended_threads_have_no_path(span) -> None:
     inside, leave = threading.Barrier(3), threading.Event()
     numbers: dict[str, int] = {}
 
@@ -96,8 +96,8 @@ def test_threads_and_those_that_have_ended(span) -> None:
             leave.wait()
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     inside.wait()
     with span("main"):
         paths = timing.open_paths()
@@ -107,23 +107,23 @@ def test_threads_and_those_that_have_ended(span) -> None:
         threading.get_native_id(): ("main",),
     }
     leave.set()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
     assert set(timing.open_paths()) == {threading.get_native_id()}
 
 
-def test_a_new_recording_knows_of_nothing_that_is_open(span, tmp_path) -> None:
+def test_a_new_recording_starts_without_open_paths(span, tmp_path) -> None:
     with span("before"):
         timing.start(tmp_path)
         assert timing.open_paths() == {}
         with span("after"):
-            assert own() == ("after",)
+            assert current_path() == ("after",)
     timing.stop()
     assert timing.open_paths() == {}
 
 
-def test_a_fork_knows_of_its_own(run, tmp_path) -> None:
-    done = run(
+def test_a_fork_has_its_own_open_paths(run, tmp_path) -> None:
+    result = run(
         """
 import os, sys
 from hotloop import timing
@@ -141,11 +141,11 @@ with span("parent"):
 """,
         tmp_path,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_looking_while_another_thread_is_busy(env) -> None:
-    """From the side, as a sampler does: no path is ever one that there is not."""
+def test_paths_of_a_busy_thread_are_consistent(env) -> None:
+    """A concurrent reader such as the sampler gets only paths that exist."""
     script = """
 import sys, threading, time
 from hotloop import timing
@@ -155,7 +155,7 @@ sys.setswitchinterval(1e-5)
 stop = False
 
 def give_way():
-    "Calls and loops are where Python lets another thread run."
+    "Python switches threads at calls and loops."
     return stop
 
 def work():
@@ -168,19 +168,19 @@ def work():
             with span(f"c{n % 50}", "wait"):
                 give_way()
 
-one = threading.Thread(target=work)
-one.start()
-seen = set()
+thread = threading.Thread(target=work)
+thread.start()
+paths = set()
 end = time.monotonic() + 1.0
 while time.monotonic() < end:
-    seen.update(timing.open_paths().values())
+    paths.update(timing.open_paths().values())
 stop = True
-one.join()
+thread.join()
 known = {(), ("a",), ("a", "b")} | {("a", f"c{i}") for i in range(50)}
-assert seen <= known, seen - known
-assert len(seen) > 5, seen
+assert paths <= known, paths - known
+assert len(paths) > 5, paths
 """
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""What is recorded by threads, nestings and mistakes; both recorders."""
+"""Recording of threads, nested spans and misuse, with both recorders."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def counts(tree):
     return {path: node.count for path, node in tree.walk() if node.count}
 
 
-def play(nesting, span, twin, clock=None):
+def play(nesting, span, reference, clock=None):
     for name, duration, inner in nesting:
-        twin.enter(name, clock[0] if clock else 0)
+        reference.enter(name, clock[0] if clock else 0)
         with span(name):
-            play(inner, span, twin, clock)
+            play(inner, span, reference, clock)
             if clock:
                 clock[0] += duration
-        twin.exit(clock[0] if clock else 0)
+        reference.exit(clock[0] if clock else 0)
 
 
 @SHARED
 @given(nestings)
-def test_counts_match_the_twin(span, nesting):
-    _control._switch(Recorder(None, "main", _control.backend.FLAGS))
-    twin = DictRecorder()
-    play(nesting, span, twin)
+def test_counts_match_the_reference(span, nesting):
+    _control._switch_recorder(Recorder(None, "main", _control.backend.FLAGS))
+    reference = DictRecorder()
+    play(nesting, span, reference)
     tree = timing.current().tree()
-    assert counts(tree) == {path: len(times) for path, times in twin.durations.items()}
+    assert counts(tree) == {path: len(times) for path, times in reference.durations.items()}
     for _, node in tree.walk():
         assert node.total_ns >= sum(child.total_ns for child in node.children.values())
         assert node.min_ns <= node.percentile(50) <= node.max_ns
@@ -55,26 +55,26 @@ def test_counts_match_the_twin(span, nesting):
 
 @settings(deadline=None)
 @given(nestings, st.integers(1, 3))
-def test_totals_match_the_twin_under_a_clock_of_ours(nesting, repeats):
+def test_totals_match_the_reference_with_a_fake_clock(nesting, repeats):
     clock = [10**9]
     recorder = Recorder(None, "main", _pure.FLAGS)
-    segment = recorder.lend()
-    state = segment.state = _pure.State(segment, lambda: clock[0] / 1e9)
+    segment = recorder.acquire_segment()
+    state = segment.state = _pure.RecorderState(segment, lambda: clock[0] / 1e9)
     previous = _pure.exchange(state)
-    twin = DictRecorder()
+    reference = DictRecorder()
     try:
         for _ in range(repeats):
-            play(nesting, _pure.span, twin, clock)
+            play(nesting, _pure.span, reference, clock)
     finally:
         _pure.exchange(previous)
     tree = _tree_of(recorder)
     nodes = dict(tree.walk())
-    assert set(nodes) == set(twin.durations)
-    for path, times in twin.durations.items():
+    assert set(nodes) == set(reference.durations)
+    for path, times in reference.durations.items():
         node = nodes[path]
         assert (node.count, node.total_ns) == (len(times), sum(times))
         assert (node.min_ns, node.max_ns) == (min(times), max(times))
-        assert node.self_ns == twin.self_ns(path)
+        assert node.self_ns == reference.self_ns(path)
         for q in (0, 10, 50, 90, 100):
             exact = np.percentile(times, q, method="inverted_cdf")
             if exact >= 8:
@@ -95,8 +95,8 @@ def _tree_of(recorder):
 def test_percentiles_of_many_durations():
     clock = [0.0]
     recorder = Recorder(None, "main", _pure.FLAGS)
-    segment = recorder.lend()
-    segment.state = _pure.State(segment, lambda: clock[0] / 1e9)
+    segment = recorder.acquire_segment()
+    segment.state = _pure.RecorderState(segment, lambda: clock[0] / 1e9)
     previous = _pure.exchange(segment.state)
     durations = np.random.default_rng(0).lognormal(12, 2, 50_000).astype(np.int64) + 8
     for duration in durations:
@@ -122,7 +122,7 @@ def test_totals_outlive_the_ring(span, extra):
     recording = timing.current()
     assert counts(recording.tree()) == {("outer",): loops, ("outer", "inner"): loops}
     assert recording.num_spans == 2 * loops
-    # One slot is always in doubt: the one that would be written next.
+    # One slot is never valid: the one that is written next.
     assert len(recording.events) == f.MAIN.ring_capacity - 1
     assert (np.diff(recording.events["end_ns"]) >= 0).all()
     assert set(recording.events["depth"]) == {1, 2}
@@ -153,7 +153,7 @@ def test_exceptions_pass_and_the_span_ends(span):
     assert not recording.open_spans
 
 
-def test_leaving_out_of_order_ends_what_is_inside(span):
+def test_leaving_out_of_order_ends_inner_spans(span):
     outer, inner = span("outer"), None
     outer.__enter__()
     inner = span("inner")
@@ -167,7 +167,7 @@ def test_leaving_out_of_order_ends_what_is_inside(span):
     assert not recording.open_spans
 
 
-def test_generators_that_interleave_do_no_harm(span):
+def test_interleaved_generators_do_no_harm(span):
     def rows(name):
         with span(name):
             yield 1
@@ -187,21 +187,21 @@ def test_generators_that_interleave_do_no_harm(span):
     assert tree.find("first").count == 1
 
 
-def test_an_object_that_is_kept_can_be_entered_anywhere(span):
-    kept = span("kept")
-    with span("here"), kept:
+def test_a_stored_span_can_be_entered_anywhere(span):
+    stored = span("stored")
+    with span("here"), stored:
         pass
-    with span("there"), kept, kept:
+    with span("there"), stored, stored:
         pass
-    with kept:
+    with stored:
         pass
     assert counts(timing.current().tree()) == {
         ("here",): 1,
-        ("here", "kept"): 1,
+        ("here", "stored"): 1,
         ("there",): 1,
-        ("there", "kept"): 1,
-        ("there", "kept", "kept"): 1,
-        ("kept",): 1,
+        ("there", "stored"): 1,
+        ("there", "stored", "stored"): 1,
+        ("stored",): 1,
     }
 
 
@@ -251,7 +251,7 @@ def test_wrong_arguments(span, args, error, message):
         span(*args)
 
 
-def test_kinds_are_kept_apart(span):
+def test_kinds_are_separate(span):
     for kind in ("work", "wait", "transfer", "".join(["wo", "rk"])):
         with span("x", kind=kind):
             pass
@@ -277,7 +277,7 @@ def test_too_many_names_share_one_node(span):
     assert not recording.open_spans
 
 
-def test_names_without_end_are_not_kept(span):
+def test_unbounded_names_are_not_stored(span):
     for i in range(10_000):
         with span(f"name {i}"):
             pass
@@ -372,10 +372,10 @@ def test_a_thread_that_ends_inside_a_span_leaves_a_clean_segment(span):
     assert not recording.open_spans
 
 
-def test_overhead_leaves_the_recording_alone(span, monkeypatch):
+def test_measuring_overhead_adds_no_spans(span, monkeypatch):
     from hotloop.timing import calibrate
 
-    monkeypatch.setattr(calibrate, "_measured", None)
+    monkeypatch.setattr(calibrate, "_overhead_ns", None)
     with span("a"):
         cost = timing.overhead()
     assert 0 < cost < 1e5

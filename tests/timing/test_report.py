@@ -1,4 +1,4 @@
-"""Trees, tables and `Timing`, against what was worked out by hand."""
+"""Trees, tables and `Timing`, compared with results computed by hand."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hotloop.timing._fold import fold
 from hotloop.timing.table import duration
 
 
-def sample():
-    """1 s: train 600 ms of two calls (200 and 400), in it forward 150 ms; wait 300 ms."""
+def example_tree():
+    """A tree of 1 s: train (200 and 400 ms) with 150 ms of forward in it, and 300 ms of waiting."""
     root = Node("learner", total_ns=10**9)
     train = root.child("train")
     for child, times in (
@@ -35,9 +35,9 @@ def sample():
 
 
 def test_the_table():
-    # 200 ms lies in the bucket from 2^27 × 11/8 to 2^27 × 12/8 ns, of which 193 is the middle,
-    # and no span was shorter than 200; the others are the longest of theirs.
-    assert timing.render(sample()).split("\n") == [
+    # 200 ms lies in the bucket from 2^27 × 11/8 to 2^27 × 12/8 ns, whose middle is 193. No span was
+    # shorter than 200. The other durations are the longest of their spans.
+    assert timing.render(example_tree()).split("\n") == [
         "span          share  calls    mean     p50     p99   total  kind",
         "learner      100.0%                                 1.00 s",
         "  train       60.0%      2  300 ms  200 ms  400 ms  600 ms",
@@ -49,14 +49,14 @@ def test_the_table():
 
 
 def test_small_shares_can_be_left_out():
-    text = timing.render(sample(), min_share=0.2)
+    text = timing.render(example_tree(), min_share=0.2)
     assert "forward" not in text
     assert "queue" in text
 
 
 def test_rich_prints_the_same_rows():
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(timing.renderable(sample(), title="where [the] time went"))
+    console.print(timing.renderable(example_tree(), title="where [the] time went"))
     text = console.export_text()
     assert "where [the] time went" in text
     assert "forward" in text
@@ -64,17 +64,17 @@ def test_rich_prints_the_same_rows():
 
 
 def test_the_largest_cost():
-    cost = timing.costliest(sample())
+    cost = timing.costliest(example_tree())
     assert cost == (("train",), "work", 450_000_000, 0.45)
     assert str(cost) == "train: 45% of the time"
-    waiting = timing.costliest(sample(), kinds=("wait",))
+    waiting = timing.costliest(example_tree(), kinds=("wait",))
     assert waiting is not None
     assert waiting.path == ("queue",)
     assert timing.costliest(Node("nothing")) is None
 
 
 def test_merging_adds_up():
-    merged = timing.merge([sample(), sample()], name="learners")
+    merged = timing.merge([example_tree(), example_tree()], name="learners")
     assert (merged.name, merged.total_ns) == ("learners", 2 * 10**9)
     train = merged.find("train")
     assert (train.count, train.total_ns, train.min_ns, train.max_ns) == (
@@ -84,14 +84,14 @@ def test_merging_adds_up():
         400_000_000,
     )
     assert train.self_ns == 900_000_000
-    assert sample().find("train").count == 2  # what was merged is as it was
+    assert example_tree().find("train").count == 2  # the merged trees are unchanged
 
 
-def test_what_is_not_there():
-    with pytest.raises(KeyError, match="no span 'tran' inside of 'learner': it holds train, queue"):
-        sample().find("tran")
+def test_missing_spans_and_percentiles():
+    with pytest.raises(KeyError, match="no span 'tran' in 'learner', which has: train, queue"):
+        example_tree().find("tran")
     with pytest.raises(ValueError, match="pass 99 for p99"):
-        sample().percentile(101)
+        example_tree().percentile(101)
     assert math.isnan(Node("x").percentile(50))
     assert math.isnan(Node("x").mean_ns)
 
@@ -124,7 +124,7 @@ def test_report_of_this_process(span):
     assert any(line.startswith("  env_step") for line in lines)
 
 
-def test_timing_reports_as_sample_factory_lays_it_out(span, monkeypatch):
+def test_timing_report_has_the_layout_of_sample_factory(span, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     measured = timing.Timing(name="Learner 0")

@@ -1,4 +1,4 @@
-"""What is looked at every second says what a whole reading does; both recorders."""
+"""The quick totals agree with a complete reading, with both recorders."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hotloop import timing
 from hotloop.timing import _format as f
 
 
-def of_tree() -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
+def tree_counts() -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
     return {
         (path, node.kind): (node.count, node.open) for path, node in timing.current().tree().walk()
     }
 
 
-def in_short() -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
-    return {(one.path, one.kind): (one.count, one.open) for one in timing.totals()}
+def total_counts() -> dict[tuple[tuple[str, ...], str], tuple[int, int]]:
+    return {(total.path, total.kind): (total.count, total.open) for total in timing.totals()}
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,15 @@ def test_counts_and_times(span, loops: int) -> None:
     for _ in range(loops):
         with span("a"), span("b", "wait"):
             pass
-    assert in_short() == of_tree()
+    assert total_counts() == tree_counts()
     tree = timing.current().tree()
-    for one in timing.totals():
-        assert one.total_ns == pytest.approx(tree.find(*one.path).total_ns, abs=2 * one.count + 2)
+    for total in timing.totals():
+        assert total.total_ns == pytest.approx(
+            tree.find(*total.path).total_ns, abs=2 * total.count + 2
+        )
 
 
-def test_open_ones_and_threads(span) -> None:
+def test_open_spans_and_threads(span) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -49,23 +51,23 @@ def test_open_ones_and_threads(span) -> None:
             inside.set()
             leave.wait()
 
-    one = threading.Thread(target=work)
-    one.start()
+    thread = threading.Thread(target=work)
+    thread.start()
     inside.wait()
     with span("a"):
         pass
     with span("a"), span("b"):
-        found = in_short()
-        assert found == of_tree()
-        (outer,) = [each for each in timing.totals() if each.path == ("a",)]
-    assert found[("a",), "work"] == (1, 2)
+        counts = total_counts()
+        assert counts == tree_counts()
+        (outer,) = [total for total in timing.totals() if total.path == ("a",)]
+    assert counts[("a",), "work"] == (1, 2)
     assert outer.total_ns > 0
     leave.set()
-    one.join()
-    assert in_short() == of_tree()
-    assert {each.open for each in timing.totals()} == {0}
-    assert [each.path for each in timing.totals()] == [("a",), ("a", "b"), ("a", "other")]
+    thread.join()
+    assert total_counts() == tree_counts()
+    assert {total.open for total in timing.totals()} == {0}
+    assert [total.path for total in timing.totals()] == [("a",), ("a", "b"), ("a", "other")]
 
 
-def test_nothing(span) -> None:
+def test_no_spans_give_no_totals(span) -> None:
     assert timing.totals() == []

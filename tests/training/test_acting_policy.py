@@ -1,6 +1,6 @@
-"""Acting on the learner's device: what the host's policy does, by the learner's own parameters.
+"""Acting on the learner's device with the learner's parameters, compared with the host's policy.
 
-The device is the CPU by another name, `cpu:0`, which counts as a device of its own.
+The device is the CPU under another name, `cpu:0`, which counts as a separate device.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import torch
 
 from hotloop.algorithms import dqn, ppo
 from hotloop.envs import make_vec
-from hotloop.learner import Choice, Execution, Learner
+from hotloop.learner import Execution, ExecutionChoice, Learner
 from hotloop.policies import (
     ActingPolicy,
     Exploration,
@@ -25,14 +25,14 @@ from hotloop.policies import (
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.torch_acting import LearnerForward
 from hotloop.rollouts.inline import InlineRollout
-from hotloop.training import running
+from hotloop.training import training_run
 from hotloop.training.acting_policy import acting_choice, make_acting_policy
 from hotloop.training.lanes import train_lanes
-from tests.learner.test_graphs import Pretended
-from tests.policies import nets as own_nets
+from tests.learner.test_cuda_graphs import FakeCapturer
+from tests.policies import nets as custom_nets
 
 CATCH, SIGNS = "tests.toy_images:Catch", "tests.toy_images:Signs"
-OTHER = torch.device("cpu:0")
+DEVICE = torch.device("cpu:0")
 NUM_ENVS, NUM_STEPS = 3, 16
 SCALE = ObsScale(np.full(4, 0.1, np.float32), np.full(4, 0.5, np.float32), 2.0)
 NETWORKS = {
@@ -41,7 +41,7 @@ NETWORKS = {
     "recurrent": (CATCH, lambda spaces: actor_critic(spaces, memory="gru:8"), None),
     "normalized": (
         "CartPole-v1",
-        lambda spaces: actor_critic(spaces, network=own_nets.Net),
+        lambda spaces: actor_critic(spaces, network=custom_nets.Net),
         SCALE,
     ),
     "greedy": (CATCH, lambda spaces: actor(spaces, "greedy", hidden_sizes=(16,)), None),
@@ -51,15 +51,19 @@ NETWORKS = {
         lambda spaces: actor(spaces, "greedy", hidden_sizes=(16,), memory="lstm:8"),
         None,
     ),
-    "continuous": ("Pendulum-v1", lambda spaces: actor_critic(spaces, network=own_nets.Net), None),
+    "continuous": (
+        "Pendulum-v1",
+        lambda spaces: actor_critic(spaces, network=custom_nets.Net),
+        None,
+    ),
 }
 
 
 def captured(function, name):
-    """Run a function as a graph, with a stand-in for the device."""
-    device = Pretended(None)
+    """Return a function that runs as a graph on a stand-in for the device."""
+    device = FakeCapturer(None)
     execution = Execution(
-        function, Choice(False, "for the test", is_captured=True), name, capturing=device
+        function, ExecutionChoice(False, "for the test", is_captured=True), name, capturer=device
     )
 
     def run(staged):
@@ -75,40 +79,40 @@ def eager(function, name):
 
 @pytest.mark.parametrize("execute", [eager, captured])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_rollout_is_the_hosts(name, execute):
+def test_rollout_on_the_device_equals_the_hosts(name, execute):
     env_id, make, scale = NETWORKS[name]
     exploration = Exploration(random_steps=4, epsilon=(0.5, 0.1), epsilon_steps=30)
     with contextlib.ExitStack() as exits:
         envs = [make_vec(env_id, NUM_ENVS, seed=0) for _ in range(2)]
-        for one in envs:
-            exits.callback(one.close)
+        for vec_env in envs:
+            exits.callback(vec_env.close)
         network = make(envs[0])
-        nets = LearnedNetwork(network, device=OTHER)
+        nets = LearnedNetwork(network, device=DEVICE)
         params = nets.initial(3)
         snapshot = PolicySnapshot(0, nets.layout.views(params.clone()), scale)
-        forward = LearnerForward(nets, params, OTHER, num_rows=NUM_ENVS, execute=execute)
-        explores = None if network.has_value else exploration
+        forward = LearnerForward(nets, params, DEVICE, num_rows=NUM_ENVS, execute=execute)
+        policy_exploration = None if network.has_value else exploration
         policies = [
-            ActingPolicy(network, snapshot, exploration=explores),
-            ActingPolicy(network, snapshot, exploration=explores, forward=forward),
+            ActingPolicy(network, snapshot, exploration=policy_exploration),
+            ActingPolicy(network, snapshot, exploration=policy_exploration, forward=forward),
         ]
         rollouts = [
-            InlineRollout(each, policy, num_steps=NUM_STEPS, seed=7)
-            for each, policy in zip(envs, policies, strict=True)
+            InlineRollout(vec_env, policy, num_steps=NUM_STEPS, seed=7)
+            for vec_env, policy in zip(envs, policies, strict=True)
         ]
         for version in range(3):
             host, device = (rollout.collect()[0] for rollout in rollouts)
             for field in ("obs", "action", "reward", "terminated", "truncated", "next_obs"):
-                one, other = getattr(device, field), getattr(host, field)
+                actual, expected = getattr(device, field), getattr(host, field)
                 if name == "continuous":
-                    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
+                    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
                 else:
-                    np.testing.assert_array_equal(one, other)
+                    np.testing.assert_array_equal(actual, expected)
             for field in ("log_prob", "value", "next_value", "memory"):
-                one, other = getattr(device, field), getattr(host, field)
-                np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4, err_msg=field)
+                actual, expected = getattr(device, field), getattr(host, field)
+                np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4, err_msg=field)
             assert device.terminated.any() or "Pole" not in env_id
-            params.mul_(1.05)  # as learning does; the host's policy has to be given it
+            params.mul_(1.05)  # as learning does; the host's policy needs the new values
             arrays = nets.layout.views(params.clone())
             rollouts[0].publish(PolicySnapshot(version + 1, arrays, scale))
             if not policies[1].needs_parameters:
@@ -119,7 +123,7 @@ def test_a_rollout_is_the_hosts(name, execute):
 
 
 SHORT = {"total_timesteps": 256, "execution": "eager", "num_envs": 2, "torch_threads": 1}
-OF_EACH = {
+OPTIONS = {
     ppo: {"num_steps": 32, "update_epochs": 2, "num_minibatches": 2, "checkpoint_interval": 64},
     dqn: {
         "learning_starts": 60,
@@ -133,15 +137,19 @@ OF_EACH = {
 RUNS = {
     "ppo": (ppo, CATCH, {}),
     "ppo recurrent": (ppo, CATCH, {"memory": "gru:8", "num_minibatches": 1}),
-    "ppo normalized": (ppo, "CartPole-v1", {"network": own_nets.Net, "normalize_obs": True}),
+    "ppo normalized": (ppo, "CartPole-v1", {"network": custom_nets.Net, "normalize_obs": True}),
     "dqn": (dqn, CATCH, {}),
-    "dqn normalized": (dqn, "CartPole-v1", {"network": own_nets.ActorNet, "normalize_obs": True}),
+    "dqn normalized": (
+        dqn,
+        "CartPole-v1",
+        {"network": custom_nets.ActorNet, "normalize_obs": True},
+    ),
 }
 
 
 @pytest.fixture
 def counts(monkeypatch):
-    """How often parameters were published, and networks computed on the device."""
+    """Count publications of parameters and forward passes on the device."""
     counter = Counter()
     publish, outputs = Learner.publish, LearnerForward._outputs
 
@@ -159,11 +167,11 @@ def counts(monkeypatch):
 
 
 def run(name, path, monkeypatch, *, device, on_report=None, resume_from=None, **options):
-    algorithm, env_id, own = RUNS[name]
+    algorithm, env_id, overrides = RUNS[name]
     with monkeypatch.context() as patch:
         if device == "other":
-            patch.setattr(running, "choose_device", lambda _: OTHER)
-        fields = {**SHORT, **OF_EACH[algorithm], **own, **options}
+            patch.setattr(training_run, "choose_device", lambda _: DEVICE)
+        fields = {**SHORT, **OPTIONS[algorithm], **overrides, **options}
         network = fields.pop("network", None)
         config = algorithm.Config(
             env_id=env_id,
@@ -181,7 +189,7 @@ def run(name, path, monkeypatch, *, device, on_report=None, resume_from=None, **
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_training_is_the_hosts(tmp_path, monkeypatch, counts, name):
+def test_training_on_the_device_equals_the_hosts(tmp_path, monkeypatch, counts, name):
     host = run(name, tmp_path / "host", monkeypatch, device="cpu")
     assert counts.pop("device", 0) == 0
     counts.clear()
@@ -194,14 +202,14 @@ def test_a_training_is_the_hosts(tmp_path, monkeypatch, counts, name):
         on_report=lambda report: reports.append(report.timesteps) or False,
     )
     assert counts["device"] > 100
-    # Once at the start and once for each report: no step waits for a copy of the parameters.
+    # Parameters are copied at the start and at each report. No step waits for a copy.
     assert counts["publish"] == len(reports)
     assert "act: operation by operation" in other.execution
     assert "act" not in host.execution
     for key, x in host.policy.snapshot.params.items():
         y = other.policy.snapshot.params[key]
         np.testing.assert_allclose(y, x, rtol=1e-2, atol=1e-3, err_msg=key)
-    # The result acts on the host, by the last parameters.
+    # The result acts on the host, with the last parameters.
     assert other.policy.needs_parameters
     obs = np.zeros((2, *host.policy.network.obs_spec.shape), host.policy.network.obs_spec.dtype)
     memories = [result.policy.new_memory(2) for result in (host, other)]
@@ -230,7 +238,7 @@ def test_a_resumed_run_has_the_same_weights(tmp_path, monkeypatch, name):
         ({"device": "cpu"}, False),
     ],
 )
-def test_who_acts(options, is_on_device):
+def test_acting_device_follows_the_options(options, is_on_device):
     config = {"workers": 0, "backend": "processes", "overlap": False, **options}
     is_perceptron = config.pop("network", None) is not None
     device = torch.device(config.pop("device", "cpu:0"))
@@ -242,7 +250,7 @@ def test_who_acts(options, is_on_device):
         overlap=config["overlap"],
     )
     with contextlib.closing(make_vec("CartPole-v1", 1, seed=0)) as envs:
-        network = actor_critic(envs, network=None if is_perceptron else own_nets.Net)
+        network = actor_critic(envs, network=None if is_perceptron else custom_nets.Net)
     nets = LearnedNetwork(network, device=device)
     params = nets.initial(0)
     snapshot = PolicySnapshot(0, nets.layout.views(params))
@@ -253,8 +261,8 @@ def test_who_acts(options, is_on_device):
     assert (policy.on_host() is policy) != is_on_device
 
 
-def test_lanes_act_by_their_own_parameters(tmp_path, monkeypatch):
-    """Their states are stacked after the first steps, by which each parameter's address changes."""
+def test_lanes_act_with_their_own_parameters(tmp_path, monkeypatch):
+    """Stacking the lanes' states after the first steps changes the address of each parameter."""
 
     def configs(path):
         return [
@@ -264,17 +272,17 @@ def test_lanes_act_by_their_own_parameters(tmp_path, monkeypatch):
                 device="auto",
                 run_dir=str(path / str(seed)),
                 **SHORT,
-                **OF_EACH[ppo],
+                **OPTIONS[ppo],
             )
             for seed in (1, 2)
         ]
 
     host = train_lanes(ppo.algorithm, configs(tmp_path / "host"))
-    monkeypatch.setattr(running, "choose_device", lambda _: OTHER)
+    monkeypatch.setattr(training_run, "choose_device", lambda _: DEVICE)
     other = train_lanes(ppo.algorithm, configs(tmp_path / "other"))
-    for one, two in zip(host, other, strict=True):
-        for key, x in one.policy.snapshot.params.items():
-            y = two.policy.snapshot.params[key]
+    for host_result, device_result in zip(host, other, strict=True):
+        for key, x in host_result.policy.snapshot.params.items():
+            y = device_result.policy.snapshot.params[key]
             np.testing.assert_allclose(y, x, rtol=1e-2, atol=1e-3, err_msg=key)
 
 
@@ -289,17 +297,17 @@ def test_lanes_act_by_their_own_parameters(tmp_path, monkeypatch):
         ("auto", "cpu:0", "eager"),
     ],
 )
-def test_how_acting_is_executed(execution, device, mode):
+def test_execution_mode_of_acting(execution, device, mode):
     choice = acting_choice(execution, torch.device(device))
     assert choice.mode == mode
-    assert choice.may_be_eager == (execution == "auto" and mode == "cudagraph")
+    assert choice.may_fall_back == (execution == "auto" and mode == "cudagraph")
 
 
 def test_atari_of_envpool_acts_on_the_device(tmp_path, monkeypatch, counts):
-    """As `--env-id envpool:Pong-v5 --device cuda --num-envs 8` does, in one process."""
+    """The run of `--env-id envpool:Pong-v5 --device cuda --num-envs 8`, in one process."""
     pytest.importorskip("envpool")
     with monkeypatch.context() as patch:
-        patch.setattr(running, "choose_device", lambda _: OTHER)
+        patch.setattr(training_run, "choose_device", lambda _: DEVICE)
         config = ppo.Config(
             env_id="envpool:Pong-v5",
             num_envs=8,
@@ -321,14 +329,14 @@ def test_atari_of_envpool_acts_on_the_device(tmp_path, monkeypatch, counts):
 @pytest.mark.gpu
 @pytest.mark.parametrize("execution", ["eager", "auto"])
 @pytest.mark.parametrize("name", RUNS)
-def test_a_gpu_acts_as_the_host(tmp_path, monkeypatch, counts, name, execution):
+def test_training_acts_on_the_gpu(tmp_path, monkeypatch, counts, name, execution):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     host = run(name, tmp_path / "host", monkeypatch, device="cpu")
     result = run(name, tmp_path / "gpu", monkeypatch, device="cuda", execution=execution)
     assert counts["device"] > 100
-    captured_act = "act: a CUDA graph" in result.execution
-    assert captured_act == (execution == "auto")
+    uses_graph = "act: a CUDA graph" in result.execution
+    assert uses_graph == (execution == "auto")
     assert result.policy.snapshot.params.keys() == host.policy.snapshot.params.keys()
     assert all(np.isfinite(x).all() for x in result.policy.snapshot.params.values())
 
@@ -336,7 +344,7 @@ def test_a_gpu_acts_as_the_host(tmp_path, monkeypatch, counts, name, execution):
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("is_captured", [False, True])
-def test_a_gpu_computes_what_the_host_does(name, is_captured):
+def test_gpu_outputs_equal_the_hosts(name, is_captured):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     env_id, make, scale = NETWORKS[name]
@@ -345,7 +353,7 @@ def test_a_gpu_computes_what_the_host_does(name, is_captured):
         network, obs = make(envs), envs.reset()
     nets = LearnedNetwork(network, device=device)
     params = nets.initial(3)
-    choice = Choice(False, "for the test", is_captured=is_captured)
+    choice = ExecutionChoice(False, "for the test", is_captured=is_captured)
     forward = LearnerForward(
         nets,
         params,
@@ -356,15 +364,15 @@ def test_a_gpu_computes_what_the_host_does(name, is_captured):
     for _ in range(3):
         snapshot = PolicySnapshot(0, nets.layout.views(params.cpu()), scale)
         host = ActingPolicy(network, snapshot)
-        there = ActingPolicy(network, snapshot, forward=forward)
+        device_policy = ActingPolicy(network, snapshot, forward=forward)
         for count in (NUM_ENVS, 1, NUM_ENVS + 2):
             batch = obs[rng.integers(0, len(obs), count)]
-            memories = [policy.new_memory(count) for policy in (host, there)]
-            both = zip((host, there), memories, strict=True)
-            outputs = [policy.head_and_value(batch, None, memory) for policy, memory in both]
-            for one, other in zip(*outputs, strict=True):
-                if one is not None:
-                    np.testing.assert_allclose(other, one, rtol=1e-2, atol=1e-2)
+            memories = [policy.new_memory(count) for policy in (host, device_policy)]
+            pairs = zip((host, device_policy), memories, strict=True)
+            outputs = [policy.head_and_value(batch, None, memory) for policy, memory in pairs]
+            for expected, actual in zip(*outputs, strict=True):
+                if expected is not None:
+                    np.testing.assert_allclose(actual, expected, rtol=1e-2, atol=1e-2)
             if network.memory_size:
                 np.testing.assert_allclose(*memories, rtol=1e-2, atol=1e-2)
         params.mul_(1.05)

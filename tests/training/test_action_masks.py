@@ -1,4 +1,4 @@
-"""Action masks: each row has its own, wherever it comes from; what is not allowed is not taken."""
+"""Action masks: every row has its own mask, and forbidden actions are never chosen."""
 
 import warnings
 
@@ -15,7 +15,7 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.policies.learned import LearnedNetwork
-from tests.envs.test_masks import bits_of, vector
+from tests.envs.test_masks import masks_of, vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy
 from tests.training.test_off_policy import assert_same_weights, watch
@@ -26,24 +26,24 @@ SHORT = {
     ppo: {"num_steps": 16, "num_minibatches": 2, "update_epochs": 2, "total_timesteps": 192},
     dqn: {**test_off_policy.SMALL, "total_timesteps": 120},
 }
-EACH = [(ppo, "one"), (ppo, "several"), (dqn, "one")]
-of_each = pytest.mark.parametrize(("algorithm", "choices"), EACH)
+CASES = [(ppo, "one"), (ppo, "several"), (dqn, "one")]
+each_algorithm = pytest.mark.parametrize(("algorithm", "choices"), CASES)
 
 
 def config_of(algorithm, tmp_path, name="run", choices="one", **options):
-    given = {"num_envs": 4, "action_masks": True, "execution": "eager", **SHORT[algorithm]}
-    given |= {"env_id": ENV, "env_kwargs": {"choices": [*CHOICES[choices]]}}
-    return algorithm.Config(**{**given, "run_dir": str(tmp_path / name), **options})
+    fields = {"num_envs": 4, "action_masks": True, "execution": "eager", **SHORT[algorithm]}
+    fields |= {"env_id": ENV, "env_kwargs": {"choices": [*CHOICES[choices]]}}
+    return algorithm.Config(**{**fields, "run_dir": str(tmp_path / name), **options})
 
 
 def allows(masks, action, choices):
-    """Whether actions are allowed, going through them one by one."""
-    action, start, found = action.reshape(len(masks), -1), 0, np.ones(len(masks), bool)
+    """Return whether each action is allowed, checked one by one."""
+    action, start, is_allowed = action.reshape(len(masks), -1), 0, np.ones(len(masks), bool)
     for k, count in enumerate(choices):
         for i in range(len(masks)):
-            found[i] &= bool(masks[i, start + action[i, k]])
+            is_allowed[i] &= bool(masks[i, start + action[i, k]])
         start += count
-    return found
+    return is_allowed
 
 
 @pytest.mark.parametrize(
@@ -57,31 +57,31 @@ def allows(masks, action, choices):
     ],
 )
 def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, options):
-    size, seen = sum(CHOICES[choices]), []
+    size, continuations = sum(CHOICES[choices]), []
 
-    def note(learner, batch, td_error):
+    def check(learner, batch, td_error):
         obs, action = batch.obs.numpy(), batch.action.numpy()
-        said, mask = bits_of(obs, size)
-        np.testing.assert_array_equal(said > 0, mask > 0)
+        observed, mask = masks_of(obs, size)
+        np.testing.assert_array_equal(observed > 0, mask > 0)
         assert allows(mask > 0, action, CHOICES[choices]).all()
         if algorithm is dqn:
-            said, mask = bits_of(batch.next_obs.numpy(), size)
-            goes_on = batch.discount.numpy() > 0
-            np.testing.assert_array_equal((said > 0)[goes_on], (mask > 0)[goes_on])
-            assert (mask > 0)[~goes_on].all()
-            seen.extend(goes_on.tolist())
+            observed, mask = masks_of(batch.next_obs.numpy(), size)
+            continues = batch.discount.numpy() > 0
+            np.testing.assert_array_equal((observed > 0)[continues], (mask > 0)[continues])
+            assert (mask > 0)[~continues].all()
+            continuations.extend(continues.tolist())
 
-    watch(monkeypatch, note)
+    watch(monkeypatch, check)
     result = algorithm.train(config_of(algorithm, tmp_path, choices=choices, **options))
     assert result.mean_return >= 0.0
-    assert algorithm is ppo or len(set(seen)) == 2
+    assert algorithm is ppo or len(set(continuations)) == 2
 
 
 # --- policies -------------------------------------------------------------------------------------
 
 
-def made(head, choices, *, num_rows=64, seed=0):
-    """A network with large outputs, its parameters, and rows with masks."""
+def make_network(head, choices, *, num_rows=64, seed=0):
+    """Return a network with large outputs, its parameters, and observations with masks."""
     envs = vector("single", choices, num_rows)
     network = actor_critic(envs) if head == "categorical" else actor(envs, head)
     params = {name: 3 * x + 0.1 for name, x in network.initial_parameters(seed).items()}
@@ -92,7 +92,7 @@ def made(head, choices, *, num_rows=64, seed=0):
 
 @pytest.mark.parametrize("choices", [(6,), (3, 4)])
 def test_log_probabilities_and_entropy_are_of_allowed_actions_alone(choices):
-    network, params, obs = made("categorical", choices)
+    network, params, obs = make_network("categorical", choices)
     learned = LearnedNetwork(network)
     flat = learned.layout.pack(params, "cpu").requires_grad_()
     policy = ActingPolicy(network, PolicySnapshot(0, params))
@@ -106,24 +106,24 @@ def test_log_probabilities_and_entropy_are_of_allowed_actions_alone(choices):
     expected, expected_entropy, start = np.zeros(len(obs)), np.zeros(len(obs)), 0
     for k, count in enumerate(choices):
         part = head[:, start : start + count].astype(np.float64)
-        mask = bits_of(obs, sum(choices))[1][:, start : start + count]
+        mask = masks_of(obs, sum(choices))[1][:, start : start + count]
         for i in range(len(obs)):
             allowed = np.flatnonzero(mask[i])
             p = np.exp(part[i, allowed] - part[i, allowed].max())
             p /= p.sum()
-            taken = int(action.reshape(len(obs), -1)[i, k])
-            assert taken in allowed
-            expected[i] += np.log(p[list(allowed).index(taken)])
+            chosen = int(action.reshape(len(obs), -1)[i, k])
+            assert chosen in allowed
+            expected[i] += np.log(p[list(allowed).index(chosen)])
             expected_entropy[i] -= (p * np.log(p)).sum()
         start += count
     np.testing.assert_allclose(log_prob.detach(), expected, atol=1e-5)
     np.testing.assert_allclose(entropy.detach(), expected_entropy, atol=1e-5)
     np.testing.assert_allclose(policy.log_prob(head[None], noise, action[None])[0], expected, 1e-4)
-    assert allows(bits_of(obs, sum(choices))[1], policy.greedy(obs), choices).all()
+    assert allows(masks_of(obs, sum(choices))[1], policy.greedy(obs), choices).all()
 
 
-def test_no_gradient_reaches_what_is_not_allowed():
-    network, params, obs = made("categorical", (6,))
+def test_no_gradient_reaches_forbidden_actions():
+    network, params, obs = make_network("categorical", (6,))
     learned = LearnedNetwork(network)
     obs[:, -6:] = [1, 1, 0, 1, 0, 0]
     flat = learned.layout.pack(params, "cpu").requires_grad_()
@@ -132,28 +132,28 @@ def test_no_gradient_reaches_what_is_not_allowed():
     (grad,) = torch.autograd.grad((log_prob * torch.linspace(-1, 1, 64) + entropy).mean(), flat)
     assert grad.isfinite().all()
     last = max(name for name in params if name.startswith("policy.") and "bias" in name)
-    of_bias = learned.layout.unpack(grad)[last]
-    assert (of_bias != 0).tolist() == [True, True, False, True, False, False]
+    bias_grad = learned.layout.unpack(grad)[last]
+    assert (bias_grad != 0).tolist() == [True, True, False, True, False, False]
 
 
-def test_exploring_is_uniform_among_what_is_allowed():
-    network, params, obs = made("greedy", (6,), num_rows=1)
+def test_exploration_is_uniform_among_allowed_actions():
+    network, params, obs = make_network("greedy", (6,), num_rows=1)
     obs = np.repeat(obs, 8, 0)
     obs[:, -6:] = [0, 1, 0, 1, 1, 0]
     exploration = Exploration(epsilon=(1.0, 1.0))
     policy = ActingPolicy(network, PolicySnapshot(0, params), exploration=exploration)
     noise = policy.draw_noise(3, first_step=0, num_steps=2000, num_envs=8)
-    taken, head = np.empty((2000, 8), np.int64), np.empty((8, 6), np.float32)
-    for step_noise, action in zip(noise, taken, strict=True):
+    actions, head = np.empty((2000, 8), np.int64), np.empty((8, 6), np.float32)
+    for step_noise, action in zip(noise, actions, strict=True):
         policy.draw(obs, step_noise, head, action)
-    shares = np.bincount(taken.reshape(-1), minlength=6) / taken.size
+    shares = np.bincount(actions.reshape(-1), minlength=6) / actions.size
     np.testing.assert_allclose(shares, [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)
     assert (policy.greedy(obs) == np.where(head[0] > -1e29, head[0], -np.inf).argmax()).all()
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_targets_are_of_what_is_allowed_next(double):
-    network, params, obs = made("greedy", (6,))
+def test_targets_use_the_best_allowed_next_action(double):
+    network, params, obs = make_network("greedy", (6,))
     config = dqn.Config(double=double, learning_rate=1e-9, gamma=0.5)
     nets = LearnedNetwork(network)
     state = dqn.init(nets, config)
@@ -171,7 +171,7 @@ def test_targets_are_of_what_is_allowed_next(double):
         expected[i] = abs(q[i, action[i]] - 0.5 * target[i, best])
     ones = torch.ones(64)
     parts = (torch.tensor(x) for x in (obs, action))
-    batch = dqn.Batch(*parts, 0 * ones, torch.tensor(next_obs), ones, ones)
+    batch = dqn.ReplayBatch(*parts, 0 * ones, torch.tensor(next_obs), ones, ones)
     hyper = dqn.Hyper(*(torch.tensor(x) for x in (1e-9, 0.5, 1.0, 0.0)))
     _, td_error = dqn.update(state, batch, None, hyper, nets=nets, config=config)
     np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-5)
@@ -181,7 +181,7 @@ def test_targets_are_of_what_is_allowed_next(double):
 
 
 @pytest.mark.parametrize(("algorithm", "choices"), [(ppo, "several"), (dqn, "one")])
-def test_workers_give_the_weights_of_their_twin(tmp_path, algorithm, choices):
+def test_workers_give_the_weights_of_the_inline_backend(tmp_path, algorithm, choices):
     for name, backend in (("a", "processes"), ("b", "inline")):
         options = {"workers": 2, "backend": backend, "choices": choices}
         algorithm.train(config_of(algorithm, tmp_path, name, **options))
@@ -190,12 +190,16 @@ def test_workers_give_the_weights_of_their_twin(tmp_path, algorithm, choices):
 
 @pytest.mark.parametrize("algorithm", [ppo, dqn])
 def test_masks_help_where_few_actions_are_allowed(tmp_path, algorithm):
-    """Of 30 actions two are allowed: who does not know which ends its episode at once."""
+    """Two of 30 actions are allowed. Any other action ends the episode."""
     returns = []
     options = {ppo: {"num_steps": 32, "learning_rate": 3e-3}, dqn: {"learning_rate": 1e-3}}
     for masks in (True, False):
-        given = {"total_timesteps": 1000, "env_kwargs": {"choices": [30]}, **options[algorithm]}
-        config = config_of(algorithm, tmp_path, str(masks), action_masks=masks, **given)
+        run_options = {
+            "total_timesteps": 1000,
+            "env_kwargs": {"choices": [30]},
+            **options[algorithm],
+        }
+        config = config_of(algorithm, tmp_path, str(masks), action_masks=masks, **run_options)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             returns.append(algorithm.train(config).mean_return)
@@ -203,7 +207,7 @@ def test_masks_help_where_few_actions_are_allowed(tmp_path, algorithm):
     assert returns[1] < 0.5
 
 
-@of_each
+@each_algorithm
 def test_a_trained_policy_acts_by_masks(tmp_path, algorithm, choices, capsys):
     config = config_of(algorithm, tmp_path, choices=choices, eval_interval=100, eval_episodes=4)
     run = algorithm.train(config).run_dir
@@ -224,11 +228,11 @@ def test_a_trained_policy_acts_by_masks(tmp_path, algorithm, choices, capsys):
         policy.act(obs, action_mask=info["action_mask"][1:])
     for kind, name in (("onnx", "policy.onnx"), ("numpy", "policy.npz")):
         assert main(["export", str(run), "--format", kind, "--output", str(tmp_path / name)]) == 2
-        assert "can't be exported: act by `hotloop.load(run).act(obs" in capsys.readouterr().err
+        assert "can't be exported: act with `hotloop.load(run).act(obs" in capsys.readouterr().err
 
 
-class Parts(gymnasium.ObservationWrapper):
-    """The same observations in a dict, with a category beside."""
+class DictObservations(gymnasium.ObservationWrapper):
+    """A dict of the masked environment's observation and a category."""
 
     def __init__(self, choices=(6,)):
         super().__init__(Allowed(choices))
@@ -246,12 +250,12 @@ class Parts(gymnasium.ObservationWrapper):
         (dqn, {"dueling": True, "double": False}),
     ],
 )
-def test_observations_of_several_parts_and_other_networks(tmp_path, algorithm, options):
-    env_id = "tests.training.test_action_masks:Parts"
+def test_dict_observations_and_other_networks(tmp_path, algorithm, options):
+    env_id = "tests.training.test_action_masks:DictObservations"
     config = config_of(algorithm, tmp_path, env_id=env_id, env_kwargs={}, **options)
     run = algorithm.train(config).run_dir
     assert min(evaluate(run, episodes=6).returns) >= 0.0
-    policy, env = load(run), Parts()
+    policy, env = load(run), DictObservations()
     obs, info = env.reset(seed=1)
     for _ in range(4):
         action = policy.act(obs, action_mask=info["action_mask"])
@@ -259,7 +263,7 @@ def test_observations_of_several_parts_and_other_networks(tmp_path, algorithm, o
         obs, _, _, _, info = env.step(int(action))
 
 
-def test_a_policy_without_masks_takes_none(tmp_path):
+def test_policy_without_masks_refuses_a_mask(tmp_path):
     options = {"env_id": "CartPole-v1", "env_kwargs": {}, "action_masks": False}
     result = ppo.train(config_of(ppo, tmp_path, **options))
     with pytest.raises(ConfigError, match="trained with `action_masks`: leave it out"):
@@ -271,12 +275,12 @@ def test_a_policy_without_masks_takes_none(tmp_path):
     ("how", "message"),
     [
         ("none", r"need `info\['action_mask'\]` at each reset and step, got \[\]"),
-        ("short", r"must be of shape \(\d,\), 1 for each action"),
+        ("short", r"must be of shape \(\d,\), 1 for allowed actions"),
         ("twos", "got other numbers, such as 2"),
-        ("zeros", "episode 0, step 1: `action_mask` must allow an action.*got zeros alone"),
+        ("zeros", "episode 0, step 1: `action_mask` must allow an action.*got only zeros"),
     ],
 )
-def test_masks_that_are_none(tmp_path, algorithm, choices, how, message):
+def test_invalid_masks_are_refused(tmp_path, algorithm, choices, how, message):
     kwargs = {"choices": [*CHOICES[choices]], "how": how}
     with pytest.raises(EnvironmentFailure, match=message):
         algorithm.train(config_of(algorithm, tmp_path, env_kwargs=kwargs))
@@ -292,23 +296,23 @@ def test_a_worker_with_wrong_masks_is_not_replaced(tmp_path):
     ("algorithm", "env_id", "error", "message"),
     [
         (ppo, "CartPole-v1", EnvironmentFailure, "or leave the option out"),
-        (ppo, "Pendulum-v1", SpaceError, "of discrete actions, got a box space"),
+        (ppo, "Pendulum-v1", SpaceError, "need discrete actions, got a box space"),
         (ppo, "tests.toy_images:Catch", SpaceError, "need observations that are one row of"),
         (dqn, "tests.toy_images:Signs", SpaceError, "need observations that are one row of"),
     ],
 )
-def test_what_has_no_masks(tmp_path, algorithm, env_id, error, message):
+def test_environments_without_masks_are_refused(tmp_path, algorithm, env_id, error, message):
     with pytest.raises(error, match=message):
         algorithm.train(config_of(algorithm, tmp_path, env_id=env_id, env_kwargs={}))
 
 
 @pytest.mark.parametrize("num_envs", [None, 3])
-def test_masks_that_nobody_looks_at_are_told_of_once(num_envs):
+def test_ignored_masks_are_warned_about_once(num_envs):
     def factory():
         return Allowed() if num_envs is None else SyncVectorEnv([Allowed] * num_envs)
 
     envs = make_vec(factory, 3)
-    with pytest.warns(UserWarning, match=r"is not looked at: train ppo or dqn with `action_masks`"):
+    with pytest.warns(UserWarning, match=r"this run ignores: train ppo or dqn with `action_masks`"):
         envs.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Declarations of algorithms: what is wrong with one is said before anything is learned."""
+"""Declarations of algorithms: errors are reported before training starts."""
 
 import dataclasses
 from typing import NamedTuple
@@ -21,16 +21,16 @@ DQN = {
 }
 
 
-class Hyper(NamedTuple):
-    """One option that there is not."""
+class UnknownHyper(NamedTuple):
+    """Hyper-parameters with a name that is no option."""
 
     learning_rate: float
     momentum: float
 
 
-def declared(kind, algorithm, **changes):
-    """The algorithm, declared anew with other parts."""
-    fields = {one.name: getattr(algorithm, one.name) for one in dataclasses.fields(algorithm)}
+def declare(kind, algorithm, **changes):
+    """Return the algorithm, declared again with some parts replaced."""
+    fields = {part.name: getattr(algorithm, part.name) for part in dataclasses.fields(algorithm)}
     return kind(**{**fields, **changes})
 
 
@@ -39,91 +39,95 @@ def train(algorithm, tmp_path, **options):
     return algorithm.train(config, env=toy_envs.ChooseTheSign)
 
 
-def own_update(state, batch, noise, hyper, *, nets, config):
-    """DQN's, without the errors."""
+def update_without_errors(state, batch, noise, hyper, *, nets, config):
+    """Run DQN's update and leave out the TD errors."""
     return dqn.update(state, batch, noise, hyper, nets=nets, config=config)[0]
 
 
 @pytest.mark.parametrize(
     ("kind", "algorithm", "changes", "message"),
     [
-        (OnPolicy, ppo.algorithm, {"update": None}, "'ppo' must have `update`, a function, got No"),
-        (OnPolicy, ppo.algorithm, {"prepare": 3}, "'ppo' must have `prepare`, a function, got 3"),
-        (OffPolicy, dqn.algorithm, {"init": "init"}, "'dqn' must have `init`, a function, got 'in"),
+        (OnPolicy, ppo.algorithm, {"update": None}, "'ppo' must have a function `update`, got No"),
+        (OnPolicy, ppo.algorithm, {"prepare": 3}, "'ppo' must have a function `prepare`, got 3"),
+        (OffPolicy, dqn.algorithm, {"init": "init"}, "'dqn' must have a function `init`, got 'in"),
         (OffPolicy, dqn.algorithm, {"updates": ()}, "'dqn' must have an update, got none"),
     ],
 )
-def test_parts_that_are_missing(kind, algorithm, changes, message):
+def test_missing_parts_are_refused(kind, algorithm, changes, message):
     with pytest.raises(ConfigError, match=message):
-        declared(kind, algorithm, **changes)
+        declare(kind, algorithm, **changes)
 
 
-def test_a_hyper_parameter_is_an_option():
+def test_hyper_parameters_must_be_options():
     config = dqn.Config(learning_rate=0.1, gamma=0.9)
-    with pytest.raises(ConfigError, match=r"`momentum` of tests.*Hyper is no option of its Config"):
-        hyper_of(Hyper, config)
-    # What is switched off is 0, and γ is in the batches already where they are of n steps.
+    with pytest.raises(
+        ConfigError, match=r"`momentum` of tests.*Hyper is not an option of its Config"
+    ):
+        hyper_of(UnknownHyper, config)
+    # A disabled option is 0. Batches of n steps already include γ.
     assert (
         hyper_of(dqn.Hyper, config)._asdict().items() >= {"gamma": 0.9, "max_grad_norm": 0}.items()
     )
     assert hyper_of(dqn.Hyper, dataclasses.replace(config, n_step=3)).gamma == 1.0
 
 
-def test_what_acts_must_be_in_the_state(tmp_path):
+def test_acting_parameters_must_be_in_the_state(tmp_path):
     algorithm = dataclasses.replace(dqn.algorithm, acting="parameters")
-    with pytest.raises(ConfigError, match="acting network's parameters as `parameters`, a tensor"):
+    with pytest.raises(ConfigError, match="must have a tensor `parameters` with the acting"):
         train(algorithm, tmp_path, **DQN)
     assert not (tmp_path / "run").exists()
 
 
-def test_drawing_by_td_error_needs_one(tmp_path):
-    algorithm = dataclasses.replace(dqn.algorithm, updates=(Update(function=own_update),))
+def test_prioritized_replay_needs_td_errors(tmp_path):
+    algorithm = dataclasses.replace(
+        dqn.algorithm, updates=(Update(function=update_without_errors),)
+    )
     with pytest.raises(
-        ConfigError, match=r"the updates of 'dqn' give none: return `metrics, td_er"
+        ConfigError, match=r"the updates of 'dqn' return none: return `metrics, td_er"
     ):
         train(algorithm, tmp_path, replay="prioritized", **DQN)
     assert train(algorithm, tmp_path, **DQN).policy.version == 81
 
 
-def test_an_update_that_replaces_what_it_should_change(tmp_path):
-    def replaces(state, batch, noise, hyper, *, nets, config):
-        metrics = own_update(state, batch, noise, hyper, nets=nets, config=config)
+def test_update_that_replaces_a_tensor_is_refused(tmp_path):
+    def replace_params(state, batch, noise, hyper, *, nets, config):
+        metrics = update_without_errors(state, batch, noise, hyper, nets=nets, config=config)
         state.params = state.params + 1.0
         return metrics
 
-    algorithm = dataclasses.replace(dqn.algorithm, updates=(Update(function=replaces),))
+    algorithm = dataclasses.replace(dqn.algorithm, updates=(Update(function=replace_params),))
     with pytest.raises(ConfigError, match="in place, but replaces `params`"):
         train(algorithm, tmp_path, **DQN)
 
 
-def test_several_updates_are_made_in_order_each_when_it_is_due(tmp_path):
-    made = []
+def test_several_updates_run_in_order_at_their_intervals(tmp_path):
+    noise_shapes = []
 
-    def noted(state, batch, noise, hyper, *, nets, config):
-        made.append(None if noise is None else tuple(noise.shape))
+    def record_noise(state, batch, noise, hyper, *, nets, config):
+        noise_shapes.append(None if noise is None else tuple(noise.shape))
         return {"loss_of_another": (batch.reward * 0).mean()}
 
     updates = (
-        Update(function=own_update),
-        Update(function=noted, name="another", every="train_frequency", times="n_step"),
-        Update(function=noted, name="noisy", has_noise=True),
+        Update(function=update_without_errors),
+        Update(function=record_noise, name="another", every="train_frequency", times="n_step"),
+        Update(function=record_noise, name="noisy", has_noise=True),
     )
     algorithm = dataclasses.replace(dqn.algorithm, updates=updates)
     result = train(algorithm, tmp_path, **{**DQN, "train_frequency": 3, "n_step": 2})
-    # Each is tried once, on copies, before it is first made.
-    num = result.policy.version
-    assert made.count(None) == 2 * (num // 3) + 1
-    assert made.count((16, 1)) == num + 1
+    # Each update runs once on copies before its first real call.
+    num_updates = result.policy.version
+    assert noise_shapes.count(None) == 2 * (num_updates // 3) + 1
+    assert noise_shapes.count((16, 1)) == num_updates + 1
 
 
-def test_hotloops_own_are_found_again_by_name():
+def test_built_in_algorithms_are_found_by_name():
     for name in ("ppo", "sac", "td3", "dqn"):
         assert find(name).reference == find(name).name == name
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_annotations_are_those_that_python_3_10_accepts(name):
-    """There, `get_type_hints` refuses a bare `ClassVar`, and with it every training."""
+def test_annotations_work_on_python_3_10(name):
+    """`get_type_hints` of Python 3.10 rejects a bare `ClassVar`, so no training would start."""
     for group in find(name).config.__mro__:
         for option, annotation in vars(group).get("__annotations__", {}).items():
             assert annotation != "ClassVar", f"{group.__name__}.{option}"

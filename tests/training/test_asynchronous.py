@@ -1,4 +1,4 @@
-"""APPO with workers: what one seed fixes, how old experience is, and whose it is."""
+"""APPO with workers: reproducibility, the age of experience, and the bias to fast workers."""
 
 import itertools
 import shutil
@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from hotloop.algorithms import appo
 from hotloop.runs import RunDirectory
-from hotloop.training.streams import Stream
+from hotloop.training.fragment_streams import FragmentStream
 from tests.uneven_envs import Dawdling, FastAndSlow
 
 SMALL = {
@@ -33,21 +33,21 @@ def lines_of(path):
     return RunDirectory.open(path).metrics()
 
 
-def learned(path):
+def load_learner(path):
     return load_file(path / "checkpoints" / "last" / "learner.safetensors")
 
 
-def assert_same(a, b):
-    first, second = learned(a), learned(b)
+def assert_same_learner(a, b):
+    first, second = load_learner(a), load_learner(b)
     assert first.keys() == second.keys()
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], err_msg=name)
 
 
-# --- one behind ----------------------------------------------------------------------------------
+# --- a lag of one --------------------------------------------------------------------------------
 
 
-def test_a_lag_of_one_is_the_same_run_whoever_is_late(tmp_path):
+def test_lag_of_one_does_not_depend_on_worker_speed(tmp_path):
     options = {"schedule": "lag:1", "total_timesteps": 64 * 8, "normalize_obs": True}
     slow = {"env": Dawdling, **UNEVEN}
     other = {"env": Dawdling, "env_kwargs": {"mean_s": [0.0005, 0.0]}}
@@ -56,26 +56,26 @@ def test_a_lag_of_one_is_the_same_run_whoever_is_late(tmp_path):
         assert result.timesteps == 64 * 8
         ages = [(x["age_mean"], x["age_max"]) for x in lines_of(tmp_path / name)]
         assert ages == [(0.0, 0.0), *[(1.0, 1.0)] * 7]
-        assert_same(tmp_path / name, tmp_path / "plain")
+        assert_same_learner(tmp_path / name, tmp_path / "plain")
 
 
-def test_a_lag_of_one_resumes_alike_with_what_the_newest_policy_does(tmp_path):
+def test_lag_of_one_resumes_reproducibly(tmp_path):
     options = {"schedule": "lag:1", "total_timesteps": 64 * 6}
     train(tmp_path / "a", **options, on_report=lambda report: report.timesteps >= 64 * 3)
     shutil.copytree(tmp_path / "a", tmp_path / "b", symlinks=True)
     for name in ("a", "b"):
         train(tmp_path / name, **options, resume_from=tmp_path / name)
         ages = [x["age_max"] for x in lines_of(tmp_path / name)]
-        # What was in the making is gone: it begins as a run does.
+        # The unfinished fragments are lost, so a resumed run starts without a lag.
         assert ages == [0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
-    assert_same(tmp_path / "a", tmp_path / "b")
+    assert_same_learner(tmp_path / "a", tmp_path / "b")
 
 
-def test_a_lag_of_one_stays_one_where_the_number_of_workers_is_chosen(tmp_path):
+def test_lag_of_one_stays_one_with_automatic_workers(tmp_path):
     options = {"workers": "auto", "envs_per_worker": None, "num_envs": 2}
     train(tmp_path / "run", schedule="lag:1", total_timesteps=32 * 3, **options)
     run = RunDirectory.open(tmp_path / "run")
-    assert "environments, lag:1 (auto)" in run.choice["summary"]
+    assert "environments, lag:1 (auto)" in run.auto_choice["summary"]
     chosen = run.config["config"]
     assert chosen["schedule"] == "lag:1"
     assert chosen["workers"] in (1, 2)
@@ -86,10 +86,10 @@ def test_a_lag_of_one_stays_one_where_the_number_of_workers_is_chosen(tmp_path):
 
 
 def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
-    """Half of the workers 30 times slower and more, of random steps; give each iteration's age."""
+    """Train with half of the workers at least 30 times slower; return each iteration's age."""
     num_steps = options.get("num_steps", 4)
     mean_s = [0.0015 * max_age if worker % 2 else 0.0001 for worker in range(num_workers)]
-    given = {
+    fields = {
         "schedule": "async",
         "workers": num_workers,
         "envs_per_worker": 1,
@@ -101,40 +101,40 @@ def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
         "total_timesteps": num_workers * num_steps * num_iterations,
         **options,
     }
-    result = train(path, Dawdling, **given)
+    result = train(path, Dawdling, **fields)
     lines = lines_of(path)
-    # Whole fragments, as many as workers: each batch has the same size, and none stands still.
+    # Each batch holds one whole fragment times the number of workers, so all have one size.
     size = num_workers * num_steps
     assert [x["timesteps"] for x in lines] == [size * k for k in range(1, num_iterations + 1)]
-    told = result.accounting
-    assert told["trained"] == size * num_iterations
-    assert told["collected"] == told["trained"] + told["in_flight"]
-    assert "too old" not in told["dropped"]
-    assert told["policy_age_max"] == max(x["age_max"] for x in lines)
+    accounting = result.accounting
+    assert accounting["trained"] == size * num_iterations
+    assert accounting["collected"] == accounting["trained"] + accounting["in_flight"]
+    assert "too old" not in accounting["dropped"]
+    assert accounting["policy_age_max"] == max(x["age_max"] for x in lines)
     return [x["age_max"] for x in lines]
 
 
-def test_nothing_is_older_than_it_may_be(tmp_path):
+def test_policy_age_stays_within_the_bound(tmp_path):
     ages = run_unevenly(tmp_path / "run", 3, 2, num_iterations=50)
-    assert max(ages) == 2  # the slow one makes use of it
+    assert max(ages) == 2  # the slow worker reaches the bound
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "max_age"), list(itertools.product([2, 3, 4], [2, 3, 5])))
-def test_nothing_is_ever_older_than_it_may_be(tmp_path, num_workers, max_age):
+def test_policy_age_stays_within_the_bound_in_long_runs(tmp_path, num_workers, max_age):
     ages = run_unevenly(tmp_path / "run", num_workers, max_age, num_iterations=300)
-    # What a busy machine's workers do is never so old as 5.
+    # On a busy machine no experience gets as old as 5.
     assert 2 <= max(ages) <= max_age
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"inference": "central"}, {"memory": "gru:4"}])
-def test_nor_where_inference_is_central_or_the_network_remembers(tmp_path, options):
+def test_policy_age_stays_within_the_bound_with_central_inference_or_memory(tmp_path, options):
     ages = run_unevenly(tmp_path / "run", 4, 2, num_iterations=200, **options)
     assert max(ages) == 2
 
 
-def test_what_is_too_old_is_dropped_where_that_is_asked_for(tmp_path):
+def test_too_old_fragments_are_dropped_on_request(tmp_path):
     size, count = 3 * 4, 60
     result = train(
         tmp_path / "run",
@@ -150,21 +150,21 @@ def test_what_is_too_old_is_dropped_where_that_is_asked_for(tmp_path):
         update_epochs=1,
         total_timesteps=size * count,
     )
-    told, lines = result.accounting, lines_of(tmp_path / "run")
-    # Nobody has waited for the slow one; all that it did is counted.
-    assert told["dropped"]["too old"] >= 4
-    assert told["dropped"]["too old"] == sum(x.get("dropped_too_old", 0) for x in lines)
-    assert told["trained"] == size * count == lines[-1]["timesteps"]
-    dropped = sum(told["dropped"].values())
-    assert told["collected"] == told["trained"] + dropped + told["in_flight"]
+    accounting, lines = result.accounting, lines_of(tmp_path / "run")
+    # No worker waited for the slow one, and all of its steps are counted.
+    assert accounting["dropped"]["too old"] >= 4
+    assert accounting["dropped"]["too old"] == sum(x.get("dropped_too_old", 0) for x in lines)
+    assert accounting["trained"] == size * count == lines[-1]["timesteps"]
+    dropped = sum(accounting["dropped"].values())
+    assert accounting["collected"] == accounting["trained"] + dropped + accounting["in_flight"]
     assert max(x["age_max"] for x in lines) <= 2
 
 
-# --- the bias towards who is fast ----------------------------------------------------------------
+# --- the bias towards fast environments ----------------------------------------------------------
 
 
 def best_action(path, **options):
-    """The action that is taken in the end where slow environments ask for another one."""
+    """Return the final action, where fast and slow environments reward different ones."""
     result = train(
         path,
         FastAndSlow,
@@ -186,6 +186,6 @@ def best_action(path, **options):
 @pytest.mark.parametrize("options", [{}, {"memory": "gru:4"}])
 def test_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch, options):
     assert best_action(tmp_path / "weighted", **options) == 1
-    # Without the weights it is the other one: the task is one that shows the bias.
-    monkeypatch.setattr(Stream, "weights", lambda self, fragments: [1.0] * len(fragments))
+    # Without the weights the other action wins, so the task does show the bias.
+    monkeypatch.setattr(FragmentStream, "weights", lambda self, fragments: [1.0] * len(fragments))
     assert best_action(tmp_path / "plain", **options) == 0

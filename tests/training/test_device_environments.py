@@ -1,4 +1,4 @@
-"""Training where environments step on the device: one seed, resume, evaluation, refusals."""
+"""Training with environments that step on the device: seeds, resume, evaluation, bad options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def config(tmp_path, name="run", env_id="hotloop:CartPole", **options):
     return ppo.Config(run_dir=str(tmp_path / name), env_id=env_id, **{**SMALL, **options})
 
 
-def test_the_run_directory_tells_the_run(tmp_path):
+def test_run_directory_holds_the_results(tmp_path):
     reports = []
     result = ppo.train(config(tmp_path), on_report=reports.append)
     run = RunDirectory.open(result.run_dir)
@@ -56,7 +56,7 @@ def test_the_run_directory_tells_the_run(tmp_path):
         "update",
         "rollout",
     ]
-    # The policy that is returned is the one that was learned.
+    # The returned policy is the trained one.
     obs = np.ones((2, 4), np.float32)
     head = hotloop.load(result.run_dir).head(obs)
     np.testing.assert_array_equal(result.policy.head(obs), head)
@@ -102,7 +102,7 @@ def result_lines(result):
     return RunDirectory.open(result.run_dir).metrics()
 
 
-def test_a_policy_trained_here_plays_gymnasiums(tmp_path):
+def test_policy_trained_on_the_device_plays_gymnasium(tmp_path):
     result = ppo.train(config(tmp_path))
     played = hotloop.evaluate(result.run_dir, "CartPole-v1", episodes=2)
     assert len(played.returns) == 2
@@ -114,7 +114,7 @@ def test_a_factory_from_python(tmp_path):
     assert lengths == {4}
 
 
-def test_an_algorithm_of_ones_own_gets_tensors(tmp_path):
+def test_custom_algorithm_gets_tensors(tmp_path):
     kinds = set()
 
     def prepare(fragment, hyper, config):
@@ -132,13 +132,13 @@ def test_an_algorithm_of_ones_own_gets_tensors(tmp_path):
     [
         ({"workers": 2}, "needs no `workers`, got 2"),
         ({"workers": "auto"}, "needs no `workers`, got 'auto'"),
-        ({"action_masks": True}, "tells no masks"),
-        ({"memory": "gru:8"}, "no memory yet"),
+        ({"action_masks": True}, "has no action masks"),
+        ({"memory": "gru:8"}, "recurrent networks are not supported yet"),
         ({"log_info": ("x",)}, "has no `info`"),
-        ({"eval_videos": True, "eval_interval": 100}, "draws no pictures"),
+        ({"eval_videos": True, "eval_interval": 100}, "renders no images"),
     ],
 )
-def test_options_that_are_not_for_them(tmp_path, options, message):
+def test_unsupported_options_are_refused(tmp_path, options, message):
     with pytest.raises(ConfigError, match=rf"hotloop:CartPole steps on the device.*{message}"):
         ppo.train(config(tmp_path, **options))
     assert not (tmp_path / "run").exists()
@@ -146,31 +146,31 @@ def test_options_that_are_not_for_them(tmp_path, options, message):
 
 def test_learning_from_replay_is_refused(tmp_path):
     options = dqn.Config(env_id="hotloop:CartPole", run_dir=str(tmp_path / "run"))
-    with pytest.raises(ConfigError, match="learns from what is on the host: train ppo"):
+    with pytest.raises(ConfigError, match="only learns from environments on the host: train ppo"):
         dqn.train(options)
 
 
-def test_a_device_other_than_the_learners(tmp_path):
+def test_another_device_than_the_learners_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="learner's device, cpu, but their tensors are on meta"):
         ppo.train(config(tmp_path, env_id=f"{TOYS}:elsewhere"))
 
 
-def test_names_that_lead_nowhere(tmp_path):
+def test_unknown_names_are_refused(tmp_path):
     with pytest.raises(UnknownNameError, match="did you mean 'hotloop:CartPole'"):
         ppo.train(config(tmp_path, env_id="hotloop:Cartpole"))
 
 
 @pytest.mark.slow
-def test_it_learns(tmp_path):
+def test_ppo_learns_on_device_environments(tmp_path):
     options = {"num_envs": 256, "num_steps": 16, "num_minibatches": 4, "update_epochs": 4}
     options |= {"hidden_sizes": (64, 64), "execution": "auto", "total_timesteps": 120_000}
     result = ppo.train(config(tmp_path, **options))
-    # At random it is 22; five seeds gave 246 … 485.
+    # A random policy gets 22; five seeds gave 246 … 485.
     assert hotloop.evaluate(result.run_dir, episodes=20).mean_return > 150
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(tmp_path):
+def test_training_on_a_gpu(tmp_path):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")

@@ -15,28 +15,28 @@ from safetensors.numpy import load_file
 from hotloop.algorithms import dqn, sac, td3
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, NonFiniteError
-from hotloop.learner import Choice, Learner, artefacts
+from hotloop.learner import ExecutionChoice, Learner, artifacts
 from hotloop.learner.state import tensors
 from hotloop.policies import ObsScale
 from hotloop.replay import ReplayBuffer
 from hotloop.replay.device_buffer import DeviceReplay
-from hotloop.replay.storage import device_room
+from hotloop.replay.storage import device_memory
 from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
 from hotloop.training.lanes import train_lanes
-from hotloop.training.replay import Batch
+from hotloop.training.replay import ReplayBatch
 from tests import toy_images
-from tests.learner.test_graphs import Pretended
+from tests.learner.test_cuda_graphs import FakeCapturer
 from tests.training.test_off_policy import (
     ENVS,
     LONG,
     SMALL,
     assert_same_weights,
+    each_algorithm,
+    faulty_factory,
     lines_of,
     make_config,
-    of_each,
     overflow,
-    striking,
     train,
     weights_of,
 )
@@ -46,7 +46,7 @@ B = 16
 
 
 def learner_of(algorithm, envs, config):
-    """A learner as a run makes it; each call's is the same."""
+    """Return a learner as a run builds it. Every call returns an equal one."""
     declared, device = algorithm.algorithm, torch.device("cpu")
     nets = declared.networks(config, envs, device)
     return declared.make_learner(
@@ -60,8 +60,8 @@ def learner_of(algorithm, envs, config):
     )
 
 
-def filled(envs, *buffers, num_steps=30, seed=0):
-    """Random transitions, in all of the buffers."""
+def fill(envs, *buffers, num_steps=30, seed=0):
+    """Add the same random transitions to every buffer."""
     rng = np.random.default_rng(seed)
     count = num_steps * envs.num_envs
     spec = envs.action_spec
@@ -83,21 +83,21 @@ def filled(envs, *buffers, num_steps=30, seed=0):
             buffer.extend(**rows)
 
 
-def numbered(learner):
-    learner.number_noise()
+def with_numbered_noise(learner):
+    learner.use_numbered_noise()
     return learner
 
 
 def host_batch(host, number, importance, scale):
-    """What the host's replay makes of transitions."""
-    drawn = host.get(number)
-    obs, next_obs = drawn.obs, drawn.next_obs
+    """Return the host replay's batch of these transitions."""
+    rows = host.get(number)
+    obs, next_obs = rows.obs, rows.next_obs
     if scale is not None:
         obs, next_obs = scale.apply(obs), scale.apply(next_obs)
-    has_windows = "discount" in drawn.keys()  # noqa: SIM118
-    discount = drawn.discount if has_windows else (~drawn.terminated).astype(np.float32)
-    fields = (obs, drawn.action, drawn.reward, next_obs, discount, importance)
-    return Batch(*(torch.from_numpy(np.array(x)) for x in fields))
+    has_windows = "discount" in rows.keys()  # noqa: SIM118
+    discount = rows.discount if has_windows else (~rows.terminated).astype(np.float32)
+    fields = (obs, rows.action, rows.reward, next_obs, discount, importance)
+    return ReplayBatch(*(torch.from_numpy(np.array(x)) for x in fields))
 
 
 def metrics_of(learner):
@@ -106,9 +106,9 @@ def metrics_of(learner):
 
 @pytest.mark.parametrize("options", [{}, {"n_step": 3}, {"replay": "prioritized"}], ids=str)
 @pytest.mark.parametrize("is_scaled", [False, True])
-@of_each
-def test_a_launch_is_as_many_updates(monkeypatch, algorithm, options, is_scaled):
-    """With the host's batches of the same transitions, and the same noise."""
+@each_algorithm
+def test_launch_equals_single_updates(monkeypatch, algorithm, options, is_scaled):
+    """The single updates get the host's batches of the same transitions, and the same noise."""
     options = {**SMALL, **options, "batch_size": B, "num_envs": 4, "normalize_obs": is_scaled}
     config = algorithm.Config(replay_device="device", updates_per_launch=4, **options)
     with contextlib.closing(make_vec(ENVS[algorithm], 4, seed=0)) as envs:
@@ -120,46 +120,49 @@ def test_a_launch_is_as_many_updates(monkeypatch, algorithm, options, is_scaled)
         host = ReplayBuffer.for_env(
             envs, config.buffer_size, n_step=config.n_step, gamma=config.gamma
         )
-        filled(envs, replay.buffer, host)
-        ours, theirs = learner_of(algorithm, envs, config), learner_of(algorithm, envs, config)
-        launches, importance = Launches(ours, replay, 4), np.ones((4, B), "f")
-        theirs.number_noise()
+        fill(envs, replay.buffer, host)
+        device_learner, host_learner = (
+            learner_of(algorithm, envs, config),
+            learner_of(algorithm, envs, config),
+        )
+        launches, importance = Launches(device_learner, replay, 4), np.ones((4, B), "f")
+        host_learner.use_numbered_noise()
         prepare = replay.buffer.prepare
 
-        def weighed(count):
-            drawn = prepare(count)
-            if drawn is not None:  # before priorities have come in all are alike
+        def prepare_weighted(count):
+            prepared = prepare(count)
+            if prepared is not None:  # None until the first priorities arrive
                 importance[:] = np.random.default_rng(count).random((4, B))
                 replay.buffer.inbox.arrays["importance"][:] = importance
-            return drawn
+            return prepared
 
-        monkeypatch.setattr(replay.buffer, "prepare", weighed)
-        for due in (1, 4, 6, 9):  # also where the period of a delayed update has begun
-            for count in launches.counts(due):
-                on_host, td_error = launches.make(count, scale)
-                numbers = [number.numpy().copy() for number in launches.read()]
+        monkeypatch.setattr(replay.buffer, "prepare", prepare_weighted)
+        for num_due in (1, 4, 6, 9):  # also within the period of a delayed update
+            for count in launches.launch_sizes(num_due):
+                host_numbers, td_error = launches.run(count, scale)
+                numbers = [number.numpy().copy() for number in launches.drain_log()]
                 assert len(numbers) == count
-                assert (on_host is None) is (td_error is None) is not replay.by_priority
-                if on_host is not None:
-                    np.testing.assert_array_equal(on_host, numbers)
+                assert (host_numbers is None) is (td_error is None) is not replay.by_priority
+                if host_numbers is not None:
+                    np.testing.assert_array_equal(host_numbers, numbers)
                 for k, number in enumerate(numbers):
                     assert number.shape == (B,)
-                    error = theirs.update(host_batch(host, number, importance[k], scale))
+                    error = host_learner.update(host_batch(host, number, importance[k], scale))
                     if td_error is not None:
                         torch.testing.assert_close(td_error[k], error, rtol=1e-5, atol=1e-6)
-        assert launches.read() == []
-        assert ours.num_updates == theirs.num_updates == 20
-        want = tensors(theirs.state)
-        for name, tensor in tensors(ours.state).items():
+        assert launches.drain_log() == []
+        assert device_learner.num_updates == host_learner.num_updates == 20
+        want = tensors(host_learner.state)
+        for name, tensor in tensors(device_learner.state).items():
             torch.testing.assert_close(tensor, want[name], rtol=1e-5, atol=1e-6)
-        want = metrics_of(theirs)
-        for name, rows in metrics_of(ours).items():
+        want = metrics_of(host_learner)
+        for name, rows in metrics_of(device_learner).items():
             np.testing.assert_allclose(rows, want[name], rtol=1e-4, atol=1e-5)
-        assert ours.metrics._updates == theirs.metrics._updates
+        assert device_learner.metrics._updates == host_learner.metrics._updates
 
 
-@of_each
-def test_whole_trainings(tmp_path, algorithm):
+@each_algorithm
+def test_training_does_not_depend_on_the_launch_size(tmp_path, algorithm):
     options = {"env_id": LONG[algorithm], "num_envs": 4, "replay_device": "device"}
     options["total_timesteps"] = 120
     for name, count in (("a", 1), ("b", 4)):
@@ -169,11 +172,11 @@ def test_whole_trainings(tmp_path, algorithm):
 
 
 @pytest.mark.parametrize(("kind", "n_step"), [("prioritized", 3), ("rank", 1), ("proportional", 3)])
-def test_a_run_is_the_host_s_where_the_host_draws(tmp_path, monkeypatch, kind, n_step):
-    """One update a round: priorities are there when they are wanted, in both. Noise is numbered."""
+def test_run_equals_the_hosts_if_the_host_draws(tmp_path, monkeypatch, kind, n_step):
+    """With one update a round, priorities arrive in time in both runs. Noise is numbered."""
     monkeypatch.setattr(
         "hotloop.training.algorithm.Learner",
-        lambda *args, **options: numbered(Learner(*args, **options)),
+        lambda *args, **options: with_numbered_noise(Learner(*args, **options)),
     )
     options = {"env_id": "Pendulum-v1", "replay": kind, "n_step": n_step, "clip_reward": 3.0}
     options["total_timesteps"] = 120
@@ -229,7 +232,7 @@ def test_the_replay_may_move_between_stop_and_resume(tmp_path, places, options):
     reports = []
     result = sac.train(second, on_report=reports.append, resume_from=tmp_path / "run")
     assert reports[0].resumed.startswith("resumed at 100 steps")
-    assert "begins empty" not in reports[0].resumed
+    assert "starts empty" not in reports[0].resumed
     assert result.status == "finished"
     lines = lines_of(result)
     assert [line["replay_size"] for line in lines] == [
@@ -241,10 +244,10 @@ def test_the_replay_may_move_between_stop_and_resume(tmp_path, places, options):
 def test_an_update_that_is_not_finite_is_named_with_its_batch(tmp_path, kind):
     options = {"replay": kind, "train_frequency": 10, "batch_size": 30, "num_envs": 1}
     options |= {"replay_device": "device", "updates_per_launch": 2}
-    what = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is kept in (.*)$"
-    with pytest.raises(NonFiniteError, match=what) as caught:
-        train(sac, tmp_path, striking(ENVS[sac], 90, overflow), **options)
-    update, path = re.search(what, str(caught.value)).groups()
+    message = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is saved in (.*)$"
+    with pytest.raises(NonFiniteError, match=message) as caught:
+        train(sac, tmp_path, faulty_factory(ENVS[sac], 90, overflow), **options)
+    update, path = re.search(message, str(caught.value)).groups()
     assert 31 <= int(update) <= 50
     batch = load_file(path)
     assert batch["obs"].shape == (30, 2)
@@ -252,7 +255,7 @@ def test_an_update_that_is_not_finite_is_named_with_its_batch(tmp_path, kind):
 
 
 def test_lanes_learn_batch_by_batch(tmp_path):
-    """Each as it does alone, where launches make the same of the same numbers."""
+    """Each lane learns what its single run learns with launches."""
     options = {"env_id": "Pendulum-v1", "num_envs": 4, "replay_device": "device"}
     configs = [
         make_config(td3, tmp_path, f"lane{seed}", seed=seed, updates_per_launch=2, **options)
@@ -269,7 +272,7 @@ def test_lanes_learn_batch_by_batch(tmp_path):
 
 
 def test_images_may_move_between_stop_and_resume(tmp_path):
-    """Twice: what was kept as frames is found again as frames."""
+    """The replay moves twice, and stored frames are restored as frames."""
     options = {"num_envs": 2, "batch_size": 8, "n_step": 2, "network": "nature"}
     options |= {"save_replay": True, "total_timesteps": 120, "hidden_sizes": (8,)}
     for place, end in (("device", 60), ("host", 90), ("device", 120)):
@@ -290,7 +293,7 @@ def test_images_may_move_between_stop_and_resume(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "options", "message"),
     [
-        (sac, {"updates_per_launch": 2}, "`updates_per_launch` is of a buffer on the device"),
+        (sac, {"updates_per_launch": 2}, "`updates_per_launch` needs a buffer on the device"),
         (
             sac,
             {"updates_per_launch": 2, "replay_device": "host"},
@@ -299,37 +302,39 @@ def test_images_may_move_between_stop_and_resume(tmp_path):
         (
             sac,
             {"updates_per_launch": 4, "replay_device": "device", "num_envs": 2},
-            r"due in a round, update_to_data × train_frequency × num_envs = 2, got 4: raise `train",
+            r"updates of a round, update_to_data × train_frequency × num_envs = 2, got 4: raise",
         ),
         (
             sac,
             {"replay_device": "device", "hindsight": "future"},
-            "nothing of `hindsight`: choose 'host'",
+            "does not support `hindsight`: choose 'host'",
         ),
         (
             sac,
             {"replay_device": "device", "schedule": "async", "workers": 1},
-            "nothing of `schedule` 'async'",
+            "does not support `schedule` 'async'",
         ),
-        (dqn, {"replay_device": "device", "memory": "lstm:8"}, "nothing of `memory`"),
+        (dqn, {"replay_device": "device", "memory": "lstm:8"}, "does not support `memory`"),
         (sac, {"replay_device": "gpu"}, "`replay_device` must be 'auto', 'host' or 'device'"),
     ],
 )
-def test_options_that_do_not_go_together(algorithm, options, message):
+def test_conflicting_options_are_refused(algorithm, options, message):
     with pytest.raises(ConfigError, match=message):
         algorithm.Config(**{**SMALL, **options})
 
 
 def test_a_launch_must_hold_whole_periods(tmp_path):
     options = {"num_envs": 4, "replay_device": "device", "policy_frequency": 3}
-    with pytest.raises(ConfigError, match=r"must be a multiple of 3, .* every 3.*got 4: take 3"):
+    with pytest.raises(ConfigError, match=r"must be a multiple of 3, .* every 3.*got 4: use 3"):
         train(td3, tmp_path, updates_per_launch=4, **options)
 
 
-def test_a_device_without_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(device_room, "free_bytes", lambda device: 20_000)
-    what = r"^a replay of 10,000 transitions on cpu takes \d+ KiB, and 19 KiB are free: lower `buff"
-    with pytest.raises(ConfigError, match=what):
+def test_device_without_room_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(device_memory, "free_bytes", lambda device: 20_000)
+    message = (
+        r"^a replay of 10,000 transitions on cpu takes \d+ KiB, and 19 KiB are free: lower `buff"
+    )
+    with pytest.raises(ConfigError, match=message):
         train(sac, tmp_path, replay_device="device", buffer_size=10_000)
 
 
@@ -344,7 +349,7 @@ def test_a_device_without_room(tmp_path, monkeypatch):
         ("cpu", 2**30, {"replay_device": "device"}, True),
     ],
 )
-def test_where_a_replay_is_put(monkeypatch, device, free, options, chosen):
+def test_replay_device_depends_on_room_and_options(monkeypatch, device, free, options, chosen):
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: free)
     with contextlib.closing(make_vec(ENVS[sac], 1, seed=0)) as envs:
         config = sac.Config(**{**SMALL, **options})
@@ -352,36 +357,36 @@ def test_where_a_replay_is_put(monkeypatch, device, free, options, chosen):
 
 
 @pytest.mark.parametrize(("replay", "chosen"), [("uniform", True), ("prioritized", False)])
-def test_images_are_put_where_they_can_be_drawn(monkeypatch, replay, chosen):
+def test_replay_device_of_images_depends_on_the_sampler(monkeypatch, replay, chosen):
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: 2**40)
     with contextlib.closing(make_vec(toy_images.Catch, 1, seed=0)) as envs:
         config = dqn.Config(**SMALL, replay=replay)
         assert device_replay.is_on_device(config, envs, torch.device("cuda")) is chosen
 
 
-def test_launches_that_auto_has_no_room_for(monkeypatch):
-    """Said where it is known, as the run begins."""
+def test_launches_without_room_are_refused(monkeypatch):
+    """The error comes at the start of the run, where the device is known."""
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: 10)
     config = sac.Config(**{**SMALL, "num_envs": 2}, device="cuda", updates_per_launch=2)
     envs = contextlib.closing(make_vec(ENVS[sac], 2, seed=0))
-    with envs as made, pytest.raises(ConfigError, match="says what is in the way"):
-        device_replay.is_on_device(config, made, torch.device("cuda"))
+    with envs as vec_env, pytest.raises(ConfigError, match="reports the reason"):
+        device_replay.is_on_device(config, vec_env, torch.device("cuda"))
 
 
-def test_priorities_of_updates_that_give_none(tmp_path):
-    """An algorithm of one's own whose update forgets |TD error|."""
+def test_prioritized_replay_refuses_updates_without_td_errors(tmp_path):
+    """A custom algorithm's update does not return |TD error|."""
 
     def update(state, batch, noise, hyper, *, nets, config):
         metrics, _ = dqn.update(state, batch, noise, hyper, nets=nets, config=config)
         return metrics
 
-    own = dataclasses.replace(dqn.algorithm, updates=(off_policy.Update(function=update),))
+    algorithm = dataclasses.replace(dqn.algorithm, updates=(off_policy.Update(function=update),))
     config = make_config(dqn, tmp_path, replay="prioritized", replay_device="device")
-    with pytest.raises(ConfigError, match="draws by TD error, and the updates of 'dqn' give none"):
-        own.train(config, env=ENVS[dqn])
+    with pytest.raises(ConfigError, match="draws by TD error, and the updates of 'dqn' return no"):
+        algorithm.train(config, env=ENVS[dqn])
 
 
-# --- what is imported, and what is traced ---------------------------------------------------------
+# --- imports and tracing --------------------------------------------------------------------------
 
 
 def test_neither_numba_nor_tyro_is_needed(tmp_path):
@@ -398,47 +403,47 @@ print(dqn.train(dqn.Config(**options), env=toy_envs.ChooseTheSign, progress=Fals
     assert done.stdout.strip() == "finished"
 
 
-@of_each
-def test_a_launch_is_recorded_without_copies_of_what_is_stored(algorithm):
-    """As it is before it is compiled: no operation looks at values or replaces tensors."""
+@each_algorithm
+def test_launch_is_recorded_without_copies_of_the_replay(algorithm):
+    """The recording before compilation reads no values and replaces no tensors."""
     config = algorithm.Config(
         replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
     )
     with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
         replay = ReplayOnDevice(config, envs, torch.device("cpu"))
-        filled(envs, replay.buffer)
+        fill(envs, replay.buffer)
         learner = learner_of(algorithm, envs, config)
         launches = Launches(learner, replay, 2)
-        seen = []
+        calls = []
         for execution in learner.executions:
-            execution._update = noting(execution._update, seen)
-        launches.make(2, None)
-        (arguments,) = seen
-        replay.prepare(2, None)
+            execution._update = recording_arguments(execution._update, calls)
+        launches.run(2, None)
+        (arguments,) = calls
+        replay.fill_inbox(2, None)
         replay.buffer.send()
         before = {name: x.clone() for name, x in tensors(replay.buffer.stored).items()}
-        recording = artefacts.record(learner.executions[0]._update, arguments)
-        assert recording.gives_tuple
+        recording = artifacts.record(learner.executions[0]._update, arguments)
+        assert recording.returns_tuple
         stored = replay.buffer.stored
         assert copy.deepcopy(stored) is stored
-        assert tensors(stored, is_copied=True) == {}
+        assert tensors(stored, skip_shared=True) == {}
         for name, tensor in tensors(stored).items():
-            if name == "rows":  # what the spare row holds is of no interest
+            if name == "rows":  # the content of the spare row does not matter
                 tensor, before[name] = tensor[:-1], before[name][:-1]
             torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
 
 
-def noting(update, seen):
-    def noted(*arguments):
-        seen.append(arguments)
+def recording_arguments(update, calls):
+    def wrapped(*arguments):
+        calls.append(arguments)
         return update(*arguments)
 
-    return noted
+    return wrapped
 
 
-@of_each
-def test_a_launch_as_a_cuda_graph(algorithm):
-    """With a stand-in for the device: the same as eager, nothing of what is stored is copied."""
+@each_algorithm
+def test_launch_as_a_cuda_graph_equals_eager(algorithm):
+    """A stand-in replaces the device. The stored transitions are not copied."""
     config = algorithm.Config(
         replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
     )
@@ -447,23 +452,23 @@ def test_a_launch_as_a_cuda_graph(algorithm):
         replays = [ReplayOnDevice(config, envs, torch.device("cpu")) for _ in learners]
         launches = [Launches(*pair, 2) for pair in zip(learners, replays, strict=True)]
         for execution in learners[1].executions:
-            execution.choice = Choice(False, "", is_captured=True)
-            changed = (learners[1].state, learners[1].hyper.tensors)
-            execution._capturing = Pretended(changed)
+            execution.choice = ExecutionChoice(False, "", is_captured=True)
+            captured_state = (learners[1].state, learners[1].hyper.tensors)
+            execution._capturer = FakeCapturer(captured_state)
         for number in range(4):
             numbers = []
-            for each, replay in zip(launches, replays, strict=True):
-                filled(envs, replay.buffer, num_steps=20, seed=number)  # the ring turns round
-                each.make(2, None)
-                numbers.append(torch.stack(each.read()))
+            for launch, replay in zip(launches, replays, strict=True):
+                fill(envs, replay.buffer, num_steps=20, seed=number)  # the ring wraps around
+                launch.run(2, None)
+                numbers.append(torch.stack(launch.drain_log()))
             assert torch.equal(*numbers)
             assert torch.equal(*(replay.buffer.stored.rows[:-1] for replay in replays))
         want = tensors(learners[0].state)
         for name, tensor in tensors(learners[1].state).items():
             torch.testing.assert_close(tensor, want[name], rtol=0, atol=0)
-        ours, theirs = metrics_of(learners[1]), metrics_of(learners[0])
-        for name, rows in ours.items():
-            np.testing.assert_array_equal(rows, theirs[name])
+        graph_metrics, eager_metrics = metrics_of(learners[1]), metrics_of(learners[0])
+        for name, rows in graph_metrics.items():
+            np.testing.assert_array_equal(rows, eager_metrics[name])
 
 
 @pytest.mark.gpu
@@ -471,8 +476,8 @@ def test_a_launch_as_a_cuda_graph(algorithm):
     "execution",
     ["eager", "cudagraph", pytest.param("compile+cudagraph", marks=pytest.mark.slow)],
 )
-@of_each
-def test_whole_trainings_on_a_gpu(tmp_path, algorithm, execution):
+@each_algorithm
+def test_training_on_a_gpu_finishes(tmp_path, algorithm, execution):
     options = {"env_id": LONG[algorithm], "num_envs": 4, "device": "cuda", "execution": execution}
     for name, kind in (("a", "uniform"), ("b", "prioritized")):
         result = train(algorithm, tmp_path, name=name, replay=kind, updates_per_launch=4, **options)
@@ -481,12 +486,12 @@ def test_whole_trainings_on_a_gpu(tmp_path, algorithm, execution):
 
 
 @pytest.mark.slow
-def test_a_compiled_launch_is_the_eager_one(tmp_path):
+def test_compiled_launch_equals_eager(tmp_path):
     options = {"num_envs": 4, "replay_device": "device", "updates_per_launch": 4}
     for name, execution in (("a", "eager"), ("b", "compile")):
         result = train(td3, tmp_path, name=name, execution=execution, **options)
     assert (
-        "launch of 4 (4 × update of the critics, 2 × update of the policy): compiled, as ask"
+        "launch of 4 (4 × update of the critics, 2 × update of the policy): compiled, as req"
         in (result.execution)
     )
     want = weights_of(tmp_path / "a")

@@ -1,4 +1,4 @@
-"""Numbers that no machine has the memory or the time for: one sentence, at once."""
+"""Options too large for any machine's memory or time are refused at once, in one sentence."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.system import memory
-from hotloop.training.options.constraints import _within, type_hints
+from hotloop.training.options.constraints import _nested_types, type_hints
 
 GIB = 2**30
 HUGE = [10**9, 10**12, 10**18, 10**30]
-# Of so many there may be more than of anything in memory: they only take long, or never come.
-ENDLESS = {
+# These counts use no memory. Huge values only take long, or are never reached.
+UNBOUNDED = {
     *("total_timesteps", "checkpoint_interval", "eval_interval", "report_interval"),
     *("keep_checkpoints", "max_failures", "target_interval", "policy_frequency", "max_policy_age"),
 }
-# What is checked where the environment's spaces are known: see the tests of replay and policies.
-LATER = {"buffer_size", "n_step"}
-WORKING = {
+# These are checked later, with the environment's spaces: see the tests of replay and policies.
+CHECKED_LATER = {"buffer_size", "n_step"}
+VALID_OPTIONS = {
     "ppo": {},
     "appo": {},
     "sac": {"env_id": "Pendulum-v1"},
@@ -44,24 +44,24 @@ def counts(name):
     return [
         option
         for option, hint in hints
-        if option != "seed" and any(kind in (int, tuple[int, ...]) for kind in _within(hint))
+        if option != "seed" and any(kind in (int, tuple[int, ...]) for kind in _nested_types(hint))
     ]
 
 
 def with_option(name, option, value):
-    more = {"hidden_sizes": {"hidden_sizes": (value, value)}}.get(option, {option: value})
+    options = {"hidden_sizes": {"hidden_sizes": (value, value)}}.get(option, {option: value})
     if option == "eval_episodes":
-        more["eval_interval"] = 1
+        options["eval_interval"] = 1
     if option == "envs_per_worker":
-        more["workers"] = 2
+        options["workers"] = 2
     if option == "workers":
-        more["envs_per_worker"] = 1
+        options["envs_per_worker"] = 1
     if option == "fragment_steps":
-        more |= {"workers": 2, "num_envs": 2, "schedule": "async", "max_policy_age": 2**62}
-    return find(name).config(**{**WORKING[name], **more})
+        options |= {"workers": 2, "num_envs": 2, "schedule": "async", "max_policy_age": 2**62}
+    return find(name).config(**{**VALID_OPTIONS[name], **options})
 
 
-@pytest.mark.timeout(60)  # each is refused before anything of that size is made
+@pytest.mark.timeout(60)  # each is refused before such a size is allocated
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_count_is_refused_or_harmless(name):
     for option, value in itertools.product(counts(name), HUGE):
@@ -71,9 +71,9 @@ def test_every_count_is_refused_or_harmless(name):
             message = str(error)
             assert f"`{option}`" in message
             assert "\n" not in message
-            assert option not in ENDLESS or value > 2**63, option
+            assert option not in UNBOUNDED or value > 2**63, option
         else:
-            assert option in ENDLESS | LATER, (option, value)
+            assert option in UNBOUNDED | CHECKED_LATER, (option, value)
             assert getattr(config, option) == value
 
 
@@ -126,8 +126,8 @@ def test_every_count_is_refused_or_harmless(name):
         ),
         (
             {"torch_threads": 100_000},
-            "`torch_threads` must be at most 512, got 100,000: threads beyond the machine's "
-            "cores only wait for each other",
+            "`torch_threads` must be at most 512, got 100,000: more threads than cores "
+            "only wait for each other",
         ),
         (
             {"num_envs": 2**63},
@@ -135,7 +135,7 @@ def test_every_count_is_refused_or_harmless(name):
         ),
     ],
 )
-def test_sentences_of_ppo(options, sentence):
+def test_messages_of_ppo(options, sentence):
     with pytest.raises(ConfigError) as raised:
         find("ppo").config(**options)
     assert str(raised.value) == sentence
@@ -157,17 +157,17 @@ def test_sentences_of_ppo(options, sentence):
         (
             {"batch_size": 2_001, "total_timesteps": 2_000, "learning_starts": 10},
             "`batch_size` must be no more than `total_timesteps`, or nothing is learned, got 2,001 "
-            "of 2,000: lower the one or raise the other",
+            "of 2,000: lower `batch_size` or raise `total_timesteps`",
         ),
     ],
 )
-def test_sentences_of_sac(options, sentence):
+def test_messages_of_sac(options, sentence):
     with pytest.raises(ConfigError) as raised:
         find("sac").config(**options)
     assert str(raised.value) == sentence
 
 
-def test_what_fits_is_taken():
+def test_options_that_fit_are_accepted():
     config = find("ppo").config(
         num_envs=2_000, num_steps=1_000, torch_threads=512, hidden_sizes=(4_096, 4_096)
     )
@@ -175,7 +175,7 @@ def test_what_fits_is_taken():
 
 
 @pytest.mark.parametrize("device", ["cuda", "auto"])
-def test_what_may_lie_on_a_gpu_is_not_counted(device):
+def test_gpu_memory_is_not_counted(device):
     options = {"hidden_sizes": (40_000, 40_000)}
     find("ppo").config(device=device, **options)
     with pytest.raises(ConfigError, match="parameters and more"):
@@ -186,13 +186,13 @@ def test_what_may_lie_on_a_gpu_is_not_counted(device):
 
 
 @pytest.mark.parametrize(
-    ("num_steps", "given", "nearest"),
+    ("num_steps", "requested", "nearest"),
     [(10**7, 7, 8), (10**7, 3, 2), (10**7 + 19, 5, 1), (6, 10**12, 48), (6, 5, 4)],
 )
-def test_the_nearest_number_of_minibatches_is_found(num_steps, given, nearest):
+def test_the_nearest_number_of_minibatches_is_found(num_steps, requested, nearest):
     num_envs = 1 if num_steps == 10**7 + 19 else 8  # a prime
-    with pytest.raises(ConfigError, match=f"got {given}: {nearest} does"):
-        find("ppo").config(num_steps=num_steps, num_minibatches=given, num_envs=num_envs)
+    with pytest.raises(ConfigError, match=f"got {requested}: {nearest} does"):
+        find("ppo").config(num_steps=num_steps, num_minibatches=requested, num_envs=num_envs)
 
 
 def test_integers_that_no_float_can_hold():
@@ -208,7 +208,7 @@ def test_a_stored_configuration_is_checked_too():
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["ppo", "--num-envs", "1000000000"], "1,000,000,000 environments × 128 steps take"),
         (["ppo", "--num-steps", "1000000000"], "8 environments × 1,000,000,000 steps take"),
@@ -218,12 +218,12 @@ def test_a_stored_configuration_is_checked_too():
         (["ppo", "--hidden-sizes", "1000000", "1000000"], "parameters and more take at least"),
     ],
 )
-def test_the_command_says_so(args, told, capsys, tmp_path, monkeypatch):
+def test_command_prints_the_message(args, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["train", *args]) == 2
     error = capsys.readouterr().err
     assert error.startswith("hotloop: ")
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,4 @@
-"""Trainings that see: resumed, evaluated, exported and filmed as others are, and they learn."""
+"""Training on images: workers, evaluation, export, videos and learning."""
 
 import json
 
@@ -12,7 +12,7 @@ from hotloop.errors import ConfigError, SpaceError
 
 CATCH, SIGNS = "tests.toy_images:Catch", "tests.toy_images:Signs"
 SHORT = {"total_timesteps": 128, "execution": "eager", "num_envs": 2, "hidden_sizes": (8,)}
-OF_EACH = {
+OPTIONS = {
     ppo: {"num_steps": 32, "update_epochs": 1, "num_minibatches": 2},
     dqn: {
         "learning_starts": 100,
@@ -26,16 +26,16 @@ OF_EACH = {
 
 def config_of(algorithm, tmp_path, name, env_id, **options):
     return algorithm.Config(
-        env_id=env_id, run_dir=str(tmp_path / name), **SHORT, **OF_EACH[algorithm], **options
+        env_id=env_id, run_dir=str(tmp_path / name), **SHORT, **OPTIONS[algorithm], **options
     )
 
 
-def test_workers_collect_what_one_process_does(tmp_path):
+def test_workers_learn_what_one_process_does(tmp_path):
     options = {"workers": 2}
-    one = ppo.train(config_of(ppo, tmp_path, "inline", CATCH, backend="inline", **options))
-    other = ppo.train(config_of(ppo, tmp_path, "processes", CATCH, **options))
-    for name, x in one.policy.snapshot.params.items():
-        np.testing.assert_array_equal(x, other.policy.snapshot.params[name])
+    inline = ppo.train(config_of(ppo, tmp_path, "inline", CATCH, backend="inline", **options))
+    processes = ppo.train(config_of(ppo, tmp_path, "processes", CATCH, **options))
+    for name, x in inline.policy.snapshot.params.items():
+        np.testing.assert_array_equal(x, processes.policy.snapshot.params[name])
 
 
 @pytest.mark.parametrize("env_id", [CATCH, SIGNS])
@@ -45,15 +45,15 @@ def test_a_run_is_evaluated_exported_and_filmed(tmp_path, capsys, env_id):
     run = str(tmp_path / "run")
     assert main(["eval", run, "--episodes", "4"]) == 0
     assert main(["export", run, "--format", "onnx", "--output", str(tmp_path / "p.onnx")]) == 0
-    told = capsys.readouterr().out
-    assert "4 episodes" in told
+    output = capsys.readouterr().out
+    assert "4 episodes" in output
     session = onnxruntime.InferenceSession(str(tmp_path / "p.onnx"))
     spec = result.policy.network.obs_spec
     obs = np.random.default_rng(1).integers(0, 256, (5, *spec.shape), np.uint8)
     if spec.is_packed:
         parts = spec.unflatten(obs)
         parts["sign"][...] = np.array([[1.0], [-1.0], [0.5], [0.0], [-0.5]], np.float32)
-    (name,) = (one.name for one in session.get_inputs())
+    (name,) = (tensor.name for tensor in session.get_inputs())
     action, head, *_ = session.run(None, {name: obs})
     np.testing.assert_allclose(head, result.policy.head(obs), rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(action, result.policy.act(obs))
@@ -64,13 +64,13 @@ def test_a_run_is_evaluated_exported_and_filmed(tmp_path, capsys, env_id):
 
 
 @pytest.mark.slow
-def test_what_compiles_learns_as_what_does_not(tmp_path):
+def test_compiled_training_equals_eager(tmp_path):
     runs = [
         ppo.train(
             ppo.Config(
                 env_id=CATCH,
                 run_dir=str(tmp_path / execution),
-                **{**SHORT, **OF_EACH[ppo], "execution": execution, "total_timesteps": 256},
+                **{**SHORT, **OPTIONS[ppo], "execution": execution, "total_timesteps": 256},
             )
         )
         for execution in ("eager", "compile")
@@ -84,25 +84,27 @@ def test_what_compiles_learns_as_what_does_not(tmp_path):
     [
         (ppo, CATCH, {"network": "perceptron"}, SpaceError, "choose `network` 'nature' or"),
         (ppo, "CartPole-v1", {"network": "nature"}, SpaceError, "choose `network` 'perceptron'"),
-        (ppo, "CartPole-v1", {"layer_norm": True}, ConfigError, "`layer_norm` is of encoders"),
-        (ppo, SIGNS, {"normalize_obs": True}, ConfigError, "hold images beside"),
-        (ppo, SIGNS, {"clip_obs": 10.0}, ConfigError, "hold images beside"),
+        (ppo, "CartPole-v1", {"layer_norm": True}, ConfigError, "`layer_norm` is for encoders"),
+        (ppo, SIGNS, {"normalize_obs": True}, ConfigError, "also hold images"),
+        (ppo, SIGNS, {"clip_obs": 10.0}, ConfigError, "also hold images"),
         (dqn, SIGNS, {"network": "nature"}, SpaceError, "at least 36×36"),
     ],
 )
-def test_what_does_not_fit(tmp_path, algorithm, env_id, options, error, message):
+def test_networks_and_options_that_do_not_fit_are_refused(
+    tmp_path, algorithm, env_id, options, error, message
+):
     with pytest.raises(error, match=message):
         algorithm.train(config_of(algorithm, tmp_path, "run", env_id, **options))
 
 
-def test_names_of_networks_are_looked_at_first():
+def test_network_names_are_checked_first():
     with pytest.raises(Exception, match="there is no network 'natur'; did you mean 'nature'"):
         ppo.Config(network="natur")
     with pytest.raises(Exception, match="`my_nets:Net`"):
         sac.Config(network="Net")
 
 
-def test_metrics_and_configuration_say_what_ran(tmp_path):
+def test_configuration_names_the_network(tmp_path):
     ppo.train(config_of(ppo, tmp_path, "run", CATCH, network="impala", layer_norm=True))
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert "impala" in json.dumps(config)
@@ -110,7 +112,7 @@ def test_metrics_and_configuration_say_what_ran(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_ball_is_caught_by_sight(tmp_path):
+def test_ppo_learns_to_catch_from_images(tmp_path):
     config = ppo.Config(
         env_id=CATCH,
         env_kwargs={"places": 6, "scale": 6},
@@ -128,7 +130,7 @@ def test_a_ball_is_caught_by_sight(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ppo, dqn], ids=["ppo", "dqn"])
-def test_picture_and_number_are_put_together(tmp_path, algorithm):
+def test_image_and_number_are_combined(tmp_path, algorithm):
     options = {
         ppo: {"total_timesteps": 40_000, "learning_rate": 1e-3, "num_envs": 8, "update_epochs": 4},
         dqn: {
@@ -141,8 +143,8 @@ def test_picture_and_number_are_put_together(tmp_path, algorithm):
             "epsilon_end": 0.01,
         },
     }[algorithm]
-    options |= {"gamma": 0.0, "torch_threads": 1}  # no step has to do with the next one
+    options |= {"gamma": 0.0, "torch_threads": 1}  # steps are independent
     result = algorithm.train(
         algorithm.Config(env_id=SIGNS, execution="eager", run_dir=str(tmp_path / "run"), **options)
     )
-    assert result.mean_return > 14.0  # of 20; 0 with either alone
+    assert result.mean_return > 14.0  # of 20; either part alone gives 0

@@ -1,4 +1,4 @@
-"""Runs that learn together in one process."""
+"""Runs that train together in one process."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ CASES = {
 
 
 def configs(module, options, tmp_path, seeds=(1, 2), **varied):
-    """One for each seed, and for each value of what is varied."""
+    """Return a configuration for each seed, or for each value of the varied option."""
     ((name, values),) = varied.items() or (("seed", seeds),)
     return [
         module.Config(**{**SHORT, **options, "run_dir": str(tmp_path / f"{name}_{x}"), name: x})
@@ -43,32 +43,32 @@ def configs(module, options, tmp_path, seeds=(1, 2), **varied):
 
 
 def arrays(path):
-    """What a run's last checkpoint holds."""
+    """Return the arrays of a run's last checkpoint."""
     return RunDirectory.open(path).checkpoints.load().arrays()
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_is_like_its_single_run(tmp_path, case):
-    """States, random numbers, returns and the metrics of each iteration."""
+def test_lanes_equal_single_runs(tmp_path, case):
+    """Compare states, random numbers, returns and the metrics of each iteration."""
     module, options = CASES[case]
     results = train_lanes(module.algorithm, configs(module, options, tmp_path / "lanes"))
     for config, result in zip(configs(module, options, tmp_path / "one"), results, strict=True):
-        alone = module.train(config, progress=False)
+        single = module.train(config, progress=False)
         assert result.status == "finished"
-        assert result.timesteps == alone.timesteps
-        ours, theirs = arrays(result.run_dir), arrays(alone.run_dir)
-        assert ours.keys() == theirs.keys()
-        for name, x in theirs.items():
-            np.testing.assert_allclose(ours[name], x, rtol=2e-3, atol=1e-5, err_msg=name)
-        lines = [RunDirectory.open(x.run_dir).metrics() for x in (result, alone)]
-        for mine, one in zip(*lines, strict=True):
-            assert mine["episode_returns"] == one["episode_returns"]
-            assert mine.keys() == one.keys()
-            assert mine["num_updates"] == one["num_updates"]
+        assert result.timesteps == single.timesteps
+        lane_arrays, single_arrays = arrays(result.run_dir), arrays(single.run_dir)
+        assert lane_arrays.keys() == single_arrays.keys()
+        for name, x in single_arrays.items():
+            np.testing.assert_allclose(lane_arrays[name], x, rtol=2e-3, atol=1e-5, err_msg=name)
+        lines = [RunDirectory.open(x.run_dir).metrics() for x in (result, single)]
+        for lane_line, single_line in zip(*lines, strict=True):
+            assert lane_line["episode_returns"] == single_line["episode_returns"]
+            assert lane_line.keys() == single_line.keys()
+            assert lane_line["num_updates"] == single_line["num_updates"]
 
 
-def test_each_has_a_directory_of_its_own(tmp_path):
-    """Checkpoints that load, a result that says how it learned, timing."""
+def test_each_lane_has_its_own_directory(tmp_path):
+    """It holds a checkpoint that loads, and the timing."""
     results = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path, seeds=(1, 2)))
     assert "update of 2 lanes: eager" in results[0].execution
     for seed, result in zip((1, 2), results, strict=True):
@@ -78,21 +78,20 @@ def test_each_has_a_directory_of_its_own(tmp_path):
         (recording,), problems = timing.read_directory(run.path / "timing")
         assert not problems
         assert recording.tree().find("update").find("minibatch").count == 2 * 40
-        run.lock()  # it was released
+        run.lock()  # the lane has released it
         run.close()
 
 
-def test_one_goes_on_alone(tmp_path):
-    """A lane that was stopped is resumed as any run is."""
+def test_stopped_lane_resumes_as_a_single_run(tmp_path):
     stop = [lambda lane, report: report.timesteps >= 128, None]
     first = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path), on_report=stop[0])
-    assert [one.status for one in first] == ["stopped"] * 2
+    assert [result.status for result in first] == ["stopped"] * 2
     config = configs(ppo, ON_POLICY, tmp_path)[1]
     result = ppo.train(config, resume_from=first[1].run_dir, progress=False)
-    alone = ppo.train(configs(ppo, ON_POLICY, tmp_path / "one")[1], progress=False)
-    theirs = arrays(alone.run_dir)
+    single = ppo.train(configs(ppo, ON_POLICY, tmp_path / "one")[1], progress=False)
+    single_arrays = arrays(single.run_dir)
     np.testing.assert_allclose(
-        arrays(result.run_dir)["state.params"], theirs["state.params"], rtol=2e-3, atol=1e-5
+        arrays(result.run_dir)["state.params"], single_arrays["state.params"], rtol=2e-3, atol=1e-5
     )
 
 
@@ -103,7 +102,7 @@ def test_one_goes_on_alone(tmp_path):
         (sac, {**OFF_POLICY, "env_id": "Pendulum-v1"}, "critic_learning_rate"),
     ],
 )
-def test_a_lane_that_learns_nan_ends_and_the_others_go_on(tmp_path, module, options, name):
+def test_lane_with_nan_ends_and_the_others_continue(tmp_path, module, options, name):
     varied = {name: (1e-3, 1e30, 3e-4)}
     results = train_lanes(module.algorithm, configs(module, options, tmp_path, **varied))
     assert isinstance(results[1], NonFiniteError)
@@ -117,14 +116,14 @@ def test_a_lane_that_learns_nan_ends_and_the_others_go_on(tmp_path, module, opti
             np.testing.assert_allclose(x, alone[part], rtol=2e-3, atol=1e-5, err_msg=part)
 
 
-def test_a_lane_whose_environment_fails_leaves_the_others_alone(tmp_path):
-    made = []
+def test_environment_failure_ends_only_its_lane(tmp_path):
+    envs = []
 
     def env():
         import gymnasium
 
         class Breaks(gymnasium.Wrapper):
-            number, steps = len(made), 0
+            number, steps = len(envs), 0
 
             def step(self, action):
                 self.steps += 1
@@ -132,8 +131,8 @@ def test_a_lane_whose_environment_fails_leaves_the_others_alone(tmp_path):
                     raise RuntimeError("a wheel came off")
                 return self.env.step(action)
 
-        made.append(Breaks(gymnasium.make("CartPole-v1")))
-        return made[-1]
+        envs.append(Breaks(gymnasium.make("CartPole-v1")))
+        return envs[-1]
 
     results = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path), env=env)
     assert isinstance(results[1], EnvironmentFailure)
@@ -141,15 +140,15 @@ def test_a_lane_whose_environment_fails_leaves_the_others_alone(tmp_path):
     assert results[0].status == "finished"
 
 
-def test_a_signal_ends_all_and_keeps_what_they_have(tmp_path):
+def test_signal_stops_and_saves_all_lanes(tmp_path):
     def on_report(lane, report):
         if lane == 1 and report.timesteps == 256:
             os.kill(os.getpid(), signal.SIGINT)
 
     assert threading.current_thread() is threading.main_thread()
-    given = configs(ppo, {**ON_POLICY, "total_timesteps": 512}, tmp_path)
+    lane_configs = configs(ppo, {**ON_POLICY, "total_timesteps": 512}, tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        train_lanes(ppo.algorithm, given, on_report=on_report)
+        train_lanes(ppo.algorithm, lane_configs, on_report=on_report)
     for seed in (1, 2):
         run = RunDirectory.open(tmp_path / f"seed_{seed}")
         assert run.checkpoints.load().state["timesteps"] >= 128
@@ -158,24 +157,24 @@ def test_a_signal_ends_all_and_keeps_what_they_have(tmp_path):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_may_vary():
+def test_hyper_names_lists_what_may_vary():
     assert "clip_range" in hyper_names(ppo.algorithm, ppo.Config())
     assert "tau" in hyper_names(sac.algorithm, sac.Config())
     assert "hidden_sizes" not in hyper_names(dqn.algorithm, dqn.Config())
 
 
 @pytest.mark.parametrize(
-    ("module", "given", "message"),
+    ("module", "lane_options", "message"),
     [
         (ppo, [{"hidden_sizes": (8,)}, {}], r"can't differ in `hidden_sizes`: .* `learning_rate`"),
         (ppo, [{"env_id": "Acrobot-v1"}, {}], "can't differ in `env_id`"),
         (sac, [{"batch_size": 8}, {}], r"can't differ in `batch_size`: .* `tau`"),
-        (ppo, [{"workers": "auto"}] * 2, "`workers` 'auto' weighs the processes of one run"),
+        (ppo, [{"workers": "auto"}] * 2, "`workers` 'auto' measures a single run"),
         (ppo, [], "at least one"),
     ],
 )
-def test_what_can_be_no_lanes(tmp_path, module, given, message):
-    made = [module.Config(**one, runs_dir=str(tmp_path)) for one in given]
+def test_invalid_lanes_are_refused(tmp_path, module, lane_options, message):
+    lane_configs = [module.Config(**options, runs_dir=str(tmp_path)) for options in lane_options]
     with pytest.raises(ConfigError, match=message):
-        train_lanes(module.algorithm, made)
+        train_lanes(module.algorithm, lane_configs)
     assert not os.listdir(tmp_path)

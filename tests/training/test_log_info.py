@@ -5,7 +5,7 @@ import pytest
 from hotloop.algorithms import dqn, ppo
 from hotloop.errors import ConfigError
 from hotloop.runs import RunDirectory
-from tests.told_envs import Tells
+from tests.episode_info_envs import ReportsInfo
 
 KINDS = {
     "ppo": (ppo, {"num_envs": 2, "num_steps": 8, "num_minibatches": 1, "update_epochs": 1}),
@@ -13,23 +13,23 @@ KINDS = {
 }
 
 
-def trained(name, tmp_path, **options):
-    module, own = KINDS[name]
+def train_run(name, tmp_path, **options):
+    module, fixed = KINDS[name]
     config = module.Config(
-        total_timesteps=64, execution="eager", run_dir=str(tmp_path / "run"), **{**own, **options}
+        total_timesteps=64, execution="eager", run_dir=str(tmp_path / "run"), **{**fixed, **options}
     )
-    module.train(config, env=Tells)
+    module.train(config, env=ReportsInfo)
     return RunDirectory.open(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_metrics_have_a_number_for_each_episode(name, tmp_path):
-    run = trained(name, tmp_path, log_info=("x",), eval_interval=32, eval_episodes=2)
+    run = train_run(name, tmp_path, log_info=("x",), eval_interval=32, eval_episodes=2)
     lines = run.metrics()
-    ended = [line for line in lines if line["episode_returns"]]
-    assert len(ended) > 1
+    with_episodes = [line for line in lines if line["episode_returns"]]
+    assert len(with_episodes) > 1
     hits: list[float] = []
-    for line in ended:
+    for line in with_episodes:
         info = line["episode_info"]
         assert info.keys() == {"x", "angle", "hits"}
         assert all(len(values) == len(line["episode_returns"]) for values in info.values())
@@ -43,21 +43,21 @@ def test_metrics_have_a_number_for_each_episode(name, tmp_path):
     assert evaluation["info"]["x"] == [1.5, 1.5]
 
 
-def test_what_no_episode_had_is_told_in_the_end(tmp_path):
-    with pytest.warns(UserWarning, match=r"no episode that ended had 'nope', 'nor'"):
-        trained("ppo", tmp_path, log_info=("nope", "x", "nor"))
+def test_keys_that_no_episode_had_are_warned_about(tmp_path):
+    with pytest.warns(UserWarning, match=r"no finished episode had 'nope', 'nor'"):
+        train_run("ppo", tmp_path, log_info=("nope", "x", "nor"))
 
 
-def test_nothing_is_told_where_all_were_there(tmp_path):
+def test_no_warning_if_all_keys_were_present(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run = trained("ppo", tmp_path, log_info=("x", "is_success"))
+        run = train_run("ppo", tmp_path, log_info=("x", "is_success"))
     assert run.config["defaults"]["log_info"] == []
     assert run.config["defaults"]["total_timesteps"] == 200_000
     assert "gamma" not in run.config["defaults"]
 
 
-def test_no_line_has_what_no_environment_tells(tmp_path):
+def test_no_episode_info_without_info(tmp_path):
     config = ppo.Config(
         total_timesteps=64, execution="eager", run_dir=str(tmp_path / "run"), **KINDS["ppo"][1]
     )
@@ -65,7 +65,9 @@ def test_no_line_has_what_no_environment_tells(tmp_path):
     assert all("episode_info" not in line for line in RunDirectory.open(tmp_path / "run").metrics())
 
 
-@pytest.mark.parametrize("given", [("x", "x"), ("",), ("a,b",), tuple(f"n{k}" for k in range(17))])
-def test_names_that_can_not_be(given):
+@pytest.mark.parametrize(
+    "log_info", [("x", "x"), ("",), ("a,b",), tuple(f"n{k}" for k in range(17))]
+)
+def test_invalid_names_are_refused(log_info):
     with pytest.raises(ConfigError, match="`log_info` must name up to 16 keys of `info`"):
-        ppo.Config(log_info=given)
+        ppo.Config(log_info=log_info)

@@ -1,4 +1,4 @@
-"""What SAC, TD3 and DQN share: collecting, the count of updates, replay, resume, bad input."""
+"""Common parts of SAC, TD3 and DQN: number of updates, replay, resume, bad input."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ from hotloop.errors import (
 from hotloop.learner import Learner
 from hotloop.policies import ActingPolicy
 from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
-from hotloop.replay.storage import device
+from hotloop.replay.storage import device_store
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
@@ -51,15 +51,15 @@ SMALL = {
 }
 ENVS = {sac: toy_envs.ReachTheTarget, td3: toy_envs.ReachTheTarget, dqn: toy_envs.ChooseTheSign}
 LONG = {sac: "Pendulum-v1", td3: "Pendulum-v1", dqn: "CartPole-v1"}  # episodes of many steps
-OF_CRITICS = {"critic_loss", "q_value", "td_error"}
+CRITIC_METRICS = {"critic_loss", "q_value", "td_error"}
 METRICS = {
-    sac: {*OF_CRITICS, "policy_loss", "alpha_loss", "alpha", "entropy"},
-    td3: {*OF_CRITICS, "policy_loss"},
+    sac: {*CRITIC_METRICS, "policy_loss", "alpha_loss", "alpha", "entropy"},
+    td3: {*CRITIC_METRICS, "policy_loss"},
     dqn: {"loss", "q_value", "td_error", "grad_norm"},
 }
 KINDS = ["uniform", "prioritized", "proportional", "rank"]
 
-of_each = pytest.mark.parametrize(
+each_algorithm = pytest.mark.parametrize(
     "algorithm", [sac, td3, dqn], ids=lambda module: module.__name__.rpartition(".")[2]
 )
 
@@ -80,7 +80,7 @@ def lines_of(result):
 
 
 def weights_of(path):
-    """All that is learned, and what learns it."""
+    """Return the parameters and the learner's arrays of the last checkpoint."""
     checkpoint = RunDirectory.open(path).checkpoints.load()
     return {**checkpoint.snapshot.params, **checkpoint.arrays()}
 
@@ -94,46 +94,46 @@ def assert_same_weights(first, second):
 
 @pytest.fixture
 def buffers(monkeypatch):
-    """The replay buffers that are made."""
-    made = []
+    """Record the replay buffers of the training."""
+    created = []
 
-    def note(*args):
+    def record(*args):
         replay = Replay(*args)
-        made.append(replay.buffer)
+        created.append(replay.buffer)
         return replay
 
-    monkeypatch.setattr(off_policy, "Replay", note)
-    return made
+    monkeypatch.setattr(off_policy, "Replay", record)
+    return created
 
 
-def watch(monkeypatch, note):
-    """Let `note(learner, batch, td_error)` see each batch that is learned from."""
+def watch(monkeypatch, callback):
+    """Call `callback(learner, batch, td_error)` after each update."""
     update = Learner.update
 
-    def watched(self, batch):
+    def update_and_report(self, batch):
         td_error = update(self, batch)
-        note(self, batch, td_error)
+        callback(self, batch, td_error)
         return td_error
 
-    monkeypatch.setattr(Learner, "update", watched)
+    monkeypatch.setattr(Learner, "update", update_and_report)
 
 
 @pytest.fixture
-def drawn(monkeypatch):
-    """All batches that DQN learns from, (obs, reward, next_obs, discount) a row."""
+def learned_rows(monkeypatch):
+    """Record all rows that DQN learns from: (obs, reward, next_obs, discount)."""
     rows = []
 
-    def note(learner, batch, td_error):
+    def record(learner, batch, td_error):
         discount = learner.hyper.tensors.gamma * batch.discount
         parts = (batch.obs, batch.reward[:, None], batch.next_obs, discount[:, None])
         rows.extend(map(tuple, torch.cat(parts, 1).tolist()))
 
-    watch(monkeypatch, note)
+    watch(monkeypatch, record)
     return rows
 
 
-class Counting(gymnasium.Env):
-    """Observes its number and its steps; the reward doubles with each step of an episode."""
+class CountingSteps(gymnasium.Env):
+    """An environment that observes its number and step; the reward doubles with each step."""
 
     observation_space = spaces.Box(0.0, 1e9, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -149,28 +149,28 @@ class Counting(gymnasium.Env):
     def step(self, action):
         reward = 2.0**self.count
         self.count += 1
-        ended = self.count == self.length
+        is_over = self.count == self.length
         obs = np.array([self.number, self.count], np.float32)
         return (
             obs,
             reward,
-            ended and self.ending == "terminated",
-            ended and self.ending == "truncated",
+            is_over and self.ending == "terminated",
+            is_over and self.ending == "truncated",
             {},
         )
 
 
-class Strikes(gymnasium.Wrapper):
-    """Does something in one step, counted over all episodes."""
+class FaultAtStep(gymnasium.Wrapper):
+    """A wrapper that calls `fault(result)` in one step, counted over all episodes."""
 
-    def __init__(self, env, at, strike):
+    def __init__(self, env, at, fault):
         super().__init__(env)
-        self.countdown, self.strike = at, strike
+        self.countdown, self.fault = at, fault
 
     def step(self, action):
         result = self.env.step(action)
         self.countdown -= 1
-        return self.strike(result) if self.countdown == 0 else result
+        return self.fault(result) if self.countdown == 0 else result
 
 
 def interrupt(result):
@@ -183,26 +183,26 @@ def fail(result):
 
 
 def overflow(result):
-    obs, _, *rest = result
-    return obs, 3e38, *rest
+    obs, _, *tail = result
+    return obs, 3e38, *tail
 
 
-def striking(make, at, strike):
-    """A factory whose first environment strikes, and whose later ones do not."""
-    made = itertools.count()
+def faulty_factory(make, at, fault):
+    """Return a factory whose first environment has the fault."""
+    numbers = itertools.count()
 
     def factory():
         env = make()
-        return Strikes(env, at, strike) if next(made) == 0 else env
+        return FaultAtStep(env, at, fault) if next(numbers) == 0 else env
 
     return factory
 
 
-# --- what is learned from ------------------------------------------------------------------------
+# --- transitions ---------------------------------------------------------------------------------
 
 
-# (number, step, reward, number, next step, γ^m): of an episode of 4 steps and one of 2, γ = 0.5;
-# last, what takes the place of the discount where an episode terminates.
+# (number, step, reward, number, next step, γ^m, discount if the episode terminates), for an
+# episode of 4 steps and one of 2, with γ = 0.5.
 ONE_STEP = [
     (0, 0, 1.0, 0, 1, 0.5, 0.5),
     (0, 1, 2.0, 0, 2, 0.5, 0.5),
@@ -225,13 +225,13 @@ THREE_STEPS = [
 @pytest.mark.parametrize(("n_step", "rows"), [(1, ONE_STEP), (3, THREE_STEPS)])
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_termination_stops_the_bootstrap_and_truncation_does_not(
-    tmp_path, drawn, ending, n_step, rows, num_envs
+    tmp_path, learned_rows, ending, n_step, rows, num_envs
 ):
     numbers = itertools.count()
 
     def factory():
         number = next(numbers)
-        return Counting(number, length=4 if number == 0 else 2, ending=ending)
+        return CountingSteps(number, length=4 if number == 0 else 2, ending=ending)
 
     train(dqn, tmp_path, factory, num_envs=num_envs, n_step=n_step, gamma=0.5)
     want = {
@@ -239,11 +239,11 @@ def test_termination_stops_the_bootstrap_and_truncation_does_not(
         for row in rows
         if row[0] < num_envs
     }
-    assert set(drawn) == want
+    assert set(learned_rows) == want
 
 
-def test_the_target_is_made_of_what_is_drawn(tmp_path):
-    """Reward 1 at each step for ever: the value is 1 / (1 − γ) = 2, wherever it is cut off."""
+def test_value_converges_to_the_discounted_sum(tmp_path):
+    """The reward is always 1, so the value is 1 / (1 − γ) = 2, wherever an episode is truncated."""
     options = {"total_timesteps": 1500, "learning_rate": 3e-3, "gamma": 0.5, "target_interval": 50}
     result = train(dqn, tmp_path, toy_envs.ConstantReward, num_envs=2, **options)
     obs = np.linspace(0, 0.9, 10, dtype=np.float32)[:, None].repeat(2, 1)
@@ -253,7 +253,7 @@ def test_the_target_is_made_of_what_is_drawn(tmp_path):
 # --- whole trainings -----------------------------------------------------------------------------
 
 
-@of_each
+@each_algorithm
 def test_learns(tmp_path, algorithm):
     options = {"hidden_sizes": (32, 32), "batch_size": 64, "learning_starts": 200}
     rates = {
@@ -269,18 +269,18 @@ def test_learns(tmp_path, algorithm):
     for seed in range(50):
         obs, _ = single.reset(seed=seed)
         returns.append(single.step(result.policy.act(obs))[1])
-    # The best is 1 and 0; guessing gives 0.5, and doing nothing −0.17.
+    # The best returns are 1 (DQN) and 0. Guessing gives 0.5, and doing nothing −0.17.
     assert np.mean(returns) > (0.98 if algorithm is dqn else -0.05)
 
 
-@of_each
-def test_the_run_directory_tells_the_run(tmp_path, algorithm):
+@each_algorithm
+def test_run_directory_holds_the_results(tmp_path, algorithm):
     reports = []
     options = {"total_timesteps": 220, "num_envs": 3, "on_report": reports.append}
     result = train(algorithm, tmp_path, checkpoint_interval=100, keep_checkpoints=9, **options)
     assert result.timesteps == 222  # whole rounds of 3
     assert result.status == "finished"
-    assert result.execution.endswith("eager, as asked")
+    assert result.execution.endswith("eager, as requested")
     run, lines = RunDirectory.open(result.run_dir), lines_of(result)
     # A report is due 50 transitions after the last one, in whole rounds; the last at the end.
     assert [line["timesteps"] for line in lines] == [51, 102, 153, 204, 222]
@@ -312,12 +312,12 @@ def test_evaluations_play_the_most_probable_actions(tmp_path):
     train(sac, tmp_path, name="b")
     run = RunDirectory.open(tmp_path / "a")
     evaluations = [line["evaluation"] for line in run.metrics() if "evaluation" in line]
-    assert [one["timesteps"] for one in evaluations] == [100, 200]
+    assert [evaluation["timesteps"] for evaluation in evaluations] == [100, 200]
     network, snapshot, _ = run.load_policy()
     envs = make_vec(ENVS[sac], 1, seed=1, stream="evaluation")
     episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
-    assert [one.undiscounted_return for one in episodes] == evaluations[1]["returns"]
-    # And change nothing that is learned.
+    assert [episode.undiscounted_return for episode in episodes] == evaluations[1]["returns"]
+    # Evaluations do not change the weights.
     assert_same_weights(tmp_path / "a", tmp_path / "b")
 
 
@@ -365,8 +365,8 @@ def test_replay_settings_reach_the_buffer(options, sampler, weight_from):
     buffer = Replay(config, envs, torch.device("cpu"), "CartPole-v1").buffer
     envs.close()
     assert buffer.sampler == sampler
-    wanted = {"capacity": 500, "num_envs": 2, "n_step": 2, "gamma": 0.9}
-    assert buffer.settings.items() >= {**wanted, "weight_from": weight_from}.items()
+    expected = {"capacity": 500, "num_envs": 2, "n_step": 2, "gamma": 0.9}
+    assert buffer.settings.items() >= {**expected, "weight_from": weight_from}.items()
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_algorithm_draws_from_each_kind_of_replay(tmp_path, buffers, algorithm, 
 
 
 def test_priorities_are_td_errors(tmp_path, monkeypatch, buffers):
-    """What an update gives back is what its own transitions weigh from then on."""
+    """The errors that an update returns become the priorities of its transitions."""
     errors = []
     watch(
         monkeypatch,
@@ -411,25 +411,25 @@ def test_priorities_are_td_errors(tmp_path, monkeypatch, buffers):
 
 
 def test_importance_weights_reach_the_loss(tmp_path, monkeypatch):
-    seen = []
-    watch(monkeypatch, lambda _, batch, __: seen.append(batch.importance.clone()))
+    weights = []
+    watch(monkeypatch, lambda _, batch, __: weights.append(batch.importance.clone()))
     train(dqn, tmp_path, replay="prioritized")
-    assert all(x.min() > 0 and x.max() <= 1 for x in seen)
-    assert min(x.min() for x in seen) < 0.9
-    seen.clear()
+    assert all(x.min() > 0 and x.max() <= 1 for x in weights)
+    assert min(x.min() for x in weights) < 0.9
+    weights.clear()
     train(dqn, tmp_path, name="uniform")
-    assert all((x == 1).all() for x in seen)
+    assert all((x == 1).all() for x in weights)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "proportional"])
 def test_a_batch_without_replacement_holds_nothing_twice(tmp_path, monkeypatch, kind):
-    """Also where several updates are due and the buffer holds but one batch of transitions."""
-    seen = []
-    watch(monkeypatch, lambda _, batch, __: seen.append(batch.obs.tolist()))
+    """Also if several updates are due and the buffer holds only one batch."""
+    batches = []
+    watch(monkeypatch, lambda _, batch, __: batches.append(batch.obs.tolist()))
     options = {"replay": kind, "replay_replacement": False, "update_to_data": 4}
     train(sac, tmp_path, learning_starts=16, total_timesteps=60, **options)
-    assert len(seen) == 4 * 45
-    assert all(len(set(map(tuple, obs))) == 16 for obs in seen)
+    assert len(batches) == 4 * 45
+    assert all(len(set(map(tuple, obs))) == 16 for obs in batches)
 
 
 # --- how many updates, and when ------------------------------------------------------------------
@@ -438,22 +438,22 @@ def test_a_batch_without_replacement_holds_nothing_twice(tmp_path, monkeypatch, 
 @pytest.mark.parametrize(
     ("options", "updates"),
     [
-        # From the 40th transition on, one for each.
+        # One for each transition from the 40th on.
         ({}, [0, 0, 0, 1, 11, 21, 31, 41, 51, 61]),
         ({"update_to_data": 0.25}, [0, 0, 0, 0, 2, 5, 7, 10, 12, 15]),
         ({"update_to_data": 4, "num_envs": 2}, [0, 0, 0, 4, 44, 84, 124, 164, 204, 244]),
         ({"train_frequency": 5, "update_to_data": 0.3}, [0, 0, 0, 0, 3, 6, 9, 12, 15, 18]),
         ({"train_frequency": 5, "num_envs": 2}, [0, 0, 0, 1, 11, 21, 31, 41, 51, 61]),
-        # A batch must be there.
+        # The buffer must hold a batch.
         ({"learning_starts": 0}, [0, 5, 15, 25, 35, 45, 55, 65, 75, 85]),
-        # Of n_step 3, the last two transitions wait for what follows them.
+        # With n_step 3, the last two transitions wait for their successors.
         ({"learning_starts": 0, "n_step": 3, "env_id": "CartPole-v1"}, None),
     ],
 )
 def test_updates_are_made_when_they_are_due(tmp_path, monkeypatch, options, updates):
-    rounds, draw = [], Replay.draw
+    draws, draw = [], Replay.draw
     monkeypatch.setattr(
-        Replay, "draw", lambda self, n, *how: (rounds.append(n), draw(self, n, *how))[1]
+        Replay, "draw", lambda self, n, *args: (draws.append(n), draw(self, n, *args))[1]
     )
     result = train(dqn, tmp_path, total_timesteps=100, report_interval=10, **options)
     got = [int(line["num_updates"]) for line in lines_of(result)]
@@ -461,15 +461,15 @@ def test_updates_are_made_when_they_are_due(tmp_path, monkeypatch, options, upda
         assert 80 <= got[-1] <= 85
     else:
         assert got == updates
-    assert sum(rounds) == got[-1]
+    assert sum(draws) == got[-1]
     if options.get("update_to_data") == 4:  # several batches are drawn at once
-        assert rounds == [4, *[8] * 30]
+        assert draws == [4, *[8] * 30]
     if options.get("train_frequency") == 5 and "num_envs" in options:
-        assert rounds == [1, *[8, 2] * 6]
+        assert draws == [1, *[8, 2] * 6]
 
 
 def test_the_target_network_moves_when_it_is_due(tmp_path):
-    """After each 20 transitions, once a round, however many there are in a round."""
+    """It moves after every 20 transitions, at most once a round."""
     moved, rounds = [], []
 
     def move(state, count, hyper):
@@ -478,18 +478,18 @@ def test_the_target_network_moves_when_it_is_due(tmp_path):
         assert torch.equal(state.target, state.params)
         moved.append(count)
 
-    def report(told):
-        rounds.append((told.timesteps, moved.copy()))
+    def record_round(report):
+        rounds.append((report.timesteps, moved.copy()))
         moved.clear()
 
     algorithm = dataclasses.replace(dqn.algorithm, move_targets=move)
     options = {"learning_starts": 45, "train_frequency": 7, "report_interval": 1}
     config = make_config(dqn, tmp_path, total_timesteps=105, target_interval=20, **options)
-    algorithm.train(config, env=ENVS[dqn], on_report=report)
+    algorithm.train(config, env=ENVS[dqn], on_report=record_round)
     assert [timesteps for timesteps, _ in rounds] == list(range(0, 106, 7))
-    # Learning begins with the 49th, when it would have moved twice.
-    due = {timesteps: counts for timesteps, counts in rounds if counts}
-    assert due == {49: [2], 63: [1], 84: [1], 105: [1]}
+    # Learning begins at transition 49, after two intervals.
+    moves = {timesteps: counts for timesteps, counts in rounds if counts}
+    assert moves == {49: [2], 63: [1], 84: [1], 105: [1]}
 
 
 @pytest.mark.parametrize(("algorithm", "num_envs"), [(sac, 1), (td3, 3)])
@@ -505,7 +505,7 @@ def test_actions_are_uniform_until_learning_begins(tmp_path, algorithm, num_envs
             actions.append(action.copy())
             return super().step(action)
 
-    # What the policy would do is not uniform at all.
+    # The policy's own actions are far from uniform.
     result = train(
         algorithm,
         tmp_path,
@@ -544,9 +544,9 @@ def test_trains_where_resets_cost_a_step(tmp_path, buffers):
     )
     (buffer,) = buffers
     assert buffer.num_added == len(buffer) == result.timesteps == 600
-    held = buffer.get(np.arange(600))
-    assert held.terminated.all()
-    np.testing.assert_array_equal(held.reward, held.action == (held.obs[:, 0] > 0))
+    stored = buffer.get(np.arange(600))
+    assert stored.terminated.all()
+    np.testing.assert_array_equal(stored.reward, stored.action == (stored.obs[:, 0] > 0))
     lines = lines_of(result)
     assert lines[-1]["num_updates"] == 561
     assert sum(len(line["episode_returns"]) for line in lines) == 600
@@ -559,24 +559,26 @@ def test_trains_where_resets_cost_a_step(tmp_path, buffers):
 RESUMED = {"save_replay": True, "total_timesteps": 250, "checkpoint_interval": 100, "num_envs": 2}
 
 
-def test_with_overlap_it_acts_with_the_policy_before(tmp_path, monkeypatch):
-    """Only reports publish the newest; a resumed run goes on from there as the whole one did."""
+def test_overlap_acts_with_the_previous_policy(tmp_path, monkeypatch):
+    """Only reports publish the newest policy. A resumed run continues like an uninterrupted one."""
     options = {"device": "auto", "overlap": True, "report_interval": 60, "total_timesteps": 240}
     options["save_replay"] = True
-    with pytest.raises(ConfigError, match="`overlap` acts while a GPU learns, and `device` 'auto'"):
+    with pytest.raises(
+        ConfigError, match="`overlap` needs a GPU for the updates, and `device` 'auto'"
+    ):
         train(sac, tmp_path, **options)
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(off_policy, "_need_gpu", lambda device: None)
+    monkeypatch.setattr(off_policy, "_require_gpu", lambda device: None)
     versions = []
     publish = InlineRollout.publish
 
-    def noted(self, snapshot):
+    def record(self, snapshot):
         versions.append(snapshot.version)
         publish(self, snapshot)
 
-    monkeypatch.setattr(InlineRollout, "publish", noted)
+    monkeypatch.setattr(InlineRollout, "publish", record)
     train(sac, tmp_path, name="whole", **options)
-    # 21 updates until the report, each acting from the next one on; and the newest at the report.
+    # 21 updates until the report, each published one update later. The report adds the newest.
     assert versions[:24] == [*range(21), 21, 21, 22]
     parts = make_config(sac, tmp_path, "parts", **options)
     env = ENVS[sac]
@@ -586,18 +588,18 @@ def test_with_overlap_it_acts_with_the_policy_before(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [133, 30])
-def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, at):
-    """Ctrl-C in the middle of a step: the round is finished, and no work is lost."""
+def test_run_stopped_by_a_signal_resumes_exactly(tmp_path, at):
+    """Ctrl-C arrives within a step. The round is finished, and no work is lost."""
     options = {**RESUMED, "num_envs": 1, "replay": "prioritized"}
 
     def make():
         return gymnasium.make(LONG[dqn])
 
     before = signal.getsignal(signal.SIGINT)
-    train(dqn, tmp_path, striking(make, 0, None), name="whole", **options)
+    train(dqn, tmp_path, faulty_factory(make, 0, None), name="whole", **options)
     assert signal.getsignal(signal.SIGINT) is before
     config = make_config(dqn, tmp_path, "parts", **options)
-    factory = striking(make, at, interrupt)
+    factory = faulty_factory(make, at, interrupt)
     with pytest.raises(KeyboardInterrupt):
         dqn.train(config, env=factory)
     run = RunDirectory.open(tmp_path / "parts")
@@ -609,7 +611,7 @@ def test_a_run_stopped_by_a_signal_goes_on_as_if_it_had_not(tmp_path, at):
     assert_same_weights(tmp_path / "whole", run.path)
 
 
-def test_without_its_replay_a_run_goes_on_with_an_empty_one(tmp_path, buffers):
+def test_run_without_its_replay_resumes_with_an_empty_one(tmp_path, buffers):
     config = make_config(dqn, tmp_path, total_timesteps=300)
     env, reports = ENVS[dqn], []
     stopped = dqn.train(config, env=env, on_report=lambda report: report.timesteps >= 150)
@@ -619,21 +621,21 @@ def test_without_its_replay_a_run_goes_on_with_an_empty_one(tmp_path, buffers):
     before = weights_of(tmp_path / "run")
     result = dqn.train(config, env=env, resume_from=tmp_path / "run", on_report=reports.append)
     assert reports[0].resumed == (
-        "resumed at 150 steps; the replay buffer was not kept with this checkpoint and begins "
-        "empty (`save_replay` keeps it with the last one): learning waits for 40 transitions"
+        "resumed at 150 steps; this checkpoint has no replay buffer, so it starts empty "
+        "(`save_replay` saves it with the last checkpoint): learning waits for 40 transitions"
     )
     assert buffers[1].num_added == 150
     lines = lines_of(result)
     assert [line["timesteps"] for line in lines] == [50, 100, 150, 200, 250, 300]
-    # 150 + 40 is the first transition that is learned from again.
+    # Learning starts again at transition 150 + 40.
     assert [line["num_updates"] for line in lines] == [11, 61, 111, 122, 172, 222]
     after = weights_of(tmp_path / "run")
     assert not np.array_equal(before["policy.0.weight"], after["policy.0.weight"])
     assert np.abs(before["policy.0.weight"] - after["policy.0.weight"]).max() < 0.5
 
 
-def test_a_run_that_began_anew_may_be_resumed_while_it_waits(tmp_path):
-    """With the buffer from now on: it waits for what is left to wait for."""
+def test_run_is_resumed_while_its_new_buffer_fills(tmp_path):
+    """With a saved buffer, the second resume waits only for the missing transitions."""
     config = make_config(dqn, tmp_path, total_timesteps=300, report_interval=10)
     path, env = tmp_path / "run", ENVS[dqn]
     dqn.train(config, env=env, on_report=lambda report: report.timesteps >= 150)
@@ -645,16 +647,16 @@ def test_a_run_that_began_anew_may_be_resumed_while_it_waits(tmp_path):
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_after_a_failure_the_buffer_is_ahead(tmp_path, drawn, n_step):
-    """What was collected after the checkpoint stays; no window of n steps reaches across."""
+def test_buffer_is_ahead_of_the_checkpoint_after_a_failure(tmp_path, learned_rows, n_step):
+    """Transitions from after the checkpoint stay, and no n-step window spans the failure."""
     options = {"save_replay": True, "n_step": n_step, "gamma": 0.5, "buffer_size": 1000}
     config = make_config(dqn, tmp_path, **options)
-    factory = striking(lambda: Counting(0, 30, "terminated"), 133, fail)
+    factory = faulty_factory(lambda: CountingSteps(0, 30, "terminated"), 133, fail)
     with pytest.raises(EnvironmentFailure, match="the simulator diverged"):
         dqn.train(config, env=factory)
     run = RunDirectory.open(tmp_path / "run")
     assert run.load_policy()[2]["timesteps"] == 100
-    drawn.clear()
+    learned_rows.clear()
     reports = []
     result = dqn.train(config, env=factory, resume_from=run.path, on_report=reports.append)
     assert reports[0].resumed == (
@@ -662,27 +664,27 @@ def test_after_a_failure_the_buffer_is_ahead(tmp_path, drawn, n_step):
     )
     assert result.timesteps == 200
     assert lines_of(result)[-1]["num_updates"] == 161
-    for _, step, reward, _, next_step, discount in drawn:
+    for _, step, reward, _, next_step, discount in learned_rows:
         count = int(next_step - step)
         assert 1 <= count <= n_step
         assert reward == sum(0.5**k * 2.0 ** (step + k) for k in range(count))
         assert discount == (0.0 if next_step == 30 else 0.5**count)
 
 
-def test_windows_end_where_an_episode_can_not_be_brought_back(tmp_path, drawn):
-    """Another environment than before takes the first one's place: it begins anew."""
+def test_windows_end_where_an_episode_cannot_be_replayed(tmp_path, learned_rows):
+    """The resumed run's environment differs from the first one, so the episode restarts."""
     numbers = itertools.count()
     config = make_config(dqn, tmp_path, save_replay=True, n_step=3, gamma=0.5)
 
     def factory():
-        return Counting(next(numbers), 30, "truncated")
+        return CountingSteps(next(numbers), 30, "truncated")
 
     path, reports = tmp_path / "run", []
     dqn.train(config, env=factory, on_report=lambda report: report.timesteps >= 100)
     result = dqn.train(config, env=factory, resume_from=path, on_report=reports.append)
     assert "the episodes of 1 of 1 environments can't be replayed" in reports[0].resumed
     assert result.timesteps == 200
-    assert {(row[0], row[3]) for row in drawn} == {(0, 0), (1, 1)}
+    assert {(row[0], row[3]) for row in learned_rows} == {(0, 0), (1, 1)}
 
 
 def test_a_damaged_replay_file_loses_nothing(tmp_path):
@@ -727,16 +729,16 @@ def test_only_the_last_checkpoint_keeps_the_buffer(tmp_path):
         *[False] * (len(folders) - 1),
         True,
     ]
-    # One before the last goes on without it.
+    # An earlier checkpoint resumes without it.
     reports, config = [], make_config(dqn, tmp_path, save_replay=True, **options)
     dqn.train(config, env=ENVS[dqn], resume_from=folders[1], on_report=reports.append)
-    assert "begins empty" in reports[0].resumed
+    assert "starts empty" in reports[0].resumed
     assert reports[-1].timesteps == 200
 
 
 @pytest.mark.parametrize("kind", ["uniform", "rank"])
 def test_a_run_with_its_replay_may_become_longer(tmp_path, buffers, kind):
-    """β of the importance weights goes on over the longer run."""
+    """The schedule of β extends over the longer run."""
     config = make_config(sac, tmp_path, save_replay=True, replay=kind)
     sac.train(config, env=ENVS[sac])
     longer, reports = dataclasses.replace(config, total_timesteps=300), []
@@ -744,8 +746,8 @@ def test_a_run_with_its_replay_may_become_longer(tmp_path, buffers, kind):
         longer, env=ENVS[sac], resume_from=tmp_path / "run", on_report=reports.append
     )
     assert result.timesteps == 300
-    assert "the run is 300 steps long now and not 200" in reports[0].resumed
-    assert "begins empty" not in reports[0].resumed
+    assert "the run now has 300 steps instead of 200" in reports[0].resumed
+    assert "starts empty" not in reports[0].resumed
     assert [buffer.num_added for buffer in buffers] == [200, 300]
     if kind in ("prioritized", "rank"):
         assert [buffer.sampler.beta_samples for buffer in buffers] == [160, 260]
@@ -781,16 +783,16 @@ IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
         (sac, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
         (td3, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
         (dqn, {"action": spaces.MultiDiscrete([2, 3])}, r"got a multi_discrete space.*use ppo"),
-        (sac, {"action": UNBOUNDED}, r"which must be finite, got \[-1.0, -inf\] to \[1.0, inf\]"),
+        (sac, {"action": UNBOUNDED}, r"must be finite, .* got \[-1.0, -inf\] to \[1.0, inf\]"),
         (td3, {"action": UNBOUNDED}, r"RescaleAction or give its space bounds, or use ppo"),
         (
             sac,
             {"obs": IMAGES, "action": spaces.Box(-1, 1, (2,), np.float32)},
-            "these observations hold images: learn from them with ppo, or with dqn",
+            "these observations hold images: use ppo, dqn if",
         ),
     ],
 )
-def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
+def test_unsupported_spaces_are_refused(tmp_path, algorithm, made_of, message):
     with pytest.raises(SpaceError, match=message):
         train(algorithm, tmp_path, lambda: WithSpaces(**made_of))
     assert not (tmp_path / "run").exists()
@@ -831,10 +833,10 @@ def test_spaces_that_do_not_fit(tmp_path, algorithm, made_of, message):
             {"replay_alpha": -1.0, "replay": "rank"},
             "`replay_alpha` must be finite and not negative",
         ),
-        ({"overlap": True}, "`overlap` acts while a GPU learns, and `device` is 'cpu': set `dev"),
+        ({"overlap": True}, "`overlap` needs a GPU and a barrier, got `device` 'cpu': set `dev"),
         (
             {"overlap": True, "device": "cuda", "schedule": "async", "workers": 1},
-            "while a GPU learns, and `schedule` 'async' does so too: set",
+            "needs a GPU and a barrier, got `schedule` 'async': set",
         ),
         ({"save_replay": "no"}, "`save_replay` must be True or False, got 'no'"),
     ],
@@ -844,7 +846,7 @@ def test_bad_values(options, message):
         dqn.Config(**{**SMALL, **options})
 
 
-@of_each
+@each_algorithm
 def test_every_algorithm_checks_the_shared_options(algorithm):
     with pytest.raises(ConfigError, match="less than `total_timesteps`, or nothing is learned"):
         algorithm.Config(**{**SMALL, "learning_starts": 200})
@@ -852,7 +854,7 @@ def test_every_algorithm_checks_the_shared_options(algorithm):
         algorithm.Config(**{**SMALL, "replay_shift": 1.0})
 
 
-def test_a_way_of_running_that_is_not_known(tmp_path):
+def test_unknown_execution_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"`execution` must be 'auto', 'eager', .* got 'yes'"):
         train(dqn, tmp_path, execution="yes")
     assert not (tmp_path / "run").exists()
@@ -875,42 +877,42 @@ def test_another_network_is_not_resumed(tmp_path):
         sac.train(wider, env=ENVS[sac], resume_from=tmp_path / "run")
 
 
-# --- what is not finite --------------------------------------------------------------------------
+# --- NaN and infinity ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("algorithm", "kind"), [(sac, "uniform"), (td3, "prioritized"), (dqn, "uniform")]
 )
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(tmp_path, algorithm, kind):
-    """A reward of 3e38, at the 90th step: neither its square nor its double is a float32."""
-    # All of the round's updates are made before anything acts on what came of them.
+    """The 90th step's reward is 3e38. Neither its square nor its double is a float32."""
+    # All updates of the round run before the policy acts with their result.
     options = {"replay": kind, "train_frequency": 10, "batch_size": 30}
-    what = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is kept in (.*)$"
-    with pytest.raises(NonFiniteError, match=what) as caught:
-        train(algorithm, tmp_path, striking(ENVS[algorithm], 90, overflow), **options)
+    message = r"update (\d+) of iteration 2 gave NaN or infinity in .*loss.*is saved in (.*)$"
+    with pytest.raises(NonFiniteError, match=message) as caught:
+        train(algorithm, tmp_path, faulty_factory(ENVS[algorithm], 90, overflow), **options)
     run = RunDirectory.open(tmp_path / "run")
     assert run.load_policy()[2]["timesteps"] == 50
     assert all(np.isfinite(array).all() for array in weights_of(run.path).values())
-    update, path = re.search(what, str(caught.value)).groups()
-    assert 31 <= int(update) <= 50  # the 90th step is there from the 31st update on
+    update, path = re.search(message, str(caught.value)).groups()
+    assert 31 <= int(update) <= 50  # the buffer holds the 90th step from update 31 on
     batch = load_file(path)
     assert batch["obs"].shape == (30, *ENVS[algorithm].observation_space.shape)
     assert batch["reward"].max() == np.float32(3e38)
 
 
-def test_a_batch_that_was_overwritten_is_not_kept(tmp_path):
-    """The critics are lost, the policy does not know yet, and the buffer turns round."""
+def test_overwritten_batch_is_not_saved(tmp_path):
+    """The critics diverge, the policy is still finite, and the buffer wraps around."""
     options = {"buffer_size": 16, "policy_frequency": 1000, "learning_starts": 16}
     message = r"of iteration 2 gave NaN.*critic_loss.*; its batch was overwritten since"
-    factory = striking(toy_envs.ReachTheTarget, 55, overflow)
+    factory = faulty_factory(toy_envs.ReachTheTarget, 55, overflow)
     with pytest.raises(NonFiniteError, match=message):
         train(td3, tmp_path, factory, **options)
     assert not (tmp_path / "run" / "nonfinite_batch.safetensors").exists()
 
 
-@of_each
+@each_algorithm
 def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch, algorithm):
-    """The last update of an iteration may spoil what no loss has seen yet."""
+    """The last update of an iteration may produce values that no loss has used yet."""
     name = algorithm.algorithm.acting
 
     def spoil(learner, batch, td_error):
@@ -918,8 +920,8 @@ def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatc
             getattr(learner.state, name)[3] = float("inf")
 
     watch(monkeypatch, spoil)
-    what = f"update 50 of iteration 2 gave NaN or infinity in {name}: lower"
-    with pytest.raises(NonFiniteError, match=what):
+    message = f"update 50 of iteration 2 gave NaN or infinity in {name}: lower"
+    with pytest.raises(NonFiniteError, match=message):
         train(algorithm, tmp_path)
     run = RunDirectory.open(tmp_path / "run")
     assert run.load_policy()[2]["timesteps"] == 50
@@ -927,7 +929,7 @@ def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatc
 
 
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
-@of_each
+@each_algorithm
 def test_a_policy_that_diverged_is_not_blamed_on_the_environment(tmp_path, algorithm):
     rates = ["learning_rate"]
     if algorithm is sac:
@@ -951,27 +953,29 @@ def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path
     assert not os.path.exists(tmp_path / "run")
 
 
-def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
+def test_training_works_under_no_grad(tmp_path):
     with torch.no_grad():
         assert train(sac, tmp_path).status == "finished"
 
 
-def test_batches_go_to_a_gpu_through_memory_that_nobody_waits_for(monkeypatch):
-    """On torch's device `meta`: what is put there is looked at on its way."""
-    monkeypatch.setattr(device, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
-    monkeypatch.setattr(device.Mark, "set", lambda self: None)
+def test_batches_go_to_a_gpu_through_pinned_memory(monkeypatch):
+    """The device is torch's `meta`, so the uploads are checked on the host."""
+    monkeypatch.setattr(
+        device_store, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
+    )
+    monkeypatch.setattr(device_store.DeviceEvent, "record", lambda self: None)
     puts = {}
-    put = device.Uploads.put
+    put = device_store.Uploads.put
 
-    def noted(self, name, target, array):
+    def record(self, name, target, array):
         put(self, name, target, array)
         puts[name] = target, array.copy()
 
-    monkeypatch.setattr(device.Uploads, "put", noted)
+    monkeypatch.setattr(device_store.Uploads, "put", record)
     envs = make_vec("CartPole-v1", 1)
     config = dqn.Config(buffer_size=100, batch_size=4, total_timesteps=100, learning_starts=10)
     replay, same = (
-        Replay(config, envs, torch.device(there), "CartPole-v1") for there in ("meta", "cpu")
+        Replay(config, envs, torch.device(device), "CartPole-v1") for device in ("meta", "cpu")
     )
     rows = {
         "obs": np.random.default_rng(0).random((20, 4), np.float32),
@@ -981,27 +985,27 @@ def test_batches_go_to_a_gpu_through_memory_that_nobody_waits_for(monkeypatch):
         "terminated": np.zeros(20, bool),
         "truncated": np.zeros(20, bool),
     }
-    for one in (replay, same):
-        one.buffer.extend(**rows)
+    for each in (replay, same):
+        each.buffer.extend(**rows)
     for _ in range(3):  # the first draw makes the tensors, the others fill them
         batches, index = replay.draw(2)
-        wanted, same_index = same.draw(2)
+        expected, same_index = same.draw(2)
         np.testing.assert_array_equal(index, same_index)
     assert puts.keys() == {"obs", "action", "reward", "next_obs", "discount", "importance"}
     for name, (target, array) in puts.items():
         assert target.device.type == "meta"
-        here = torch.cat([getattr(batch, name) for batch in wanted])
-        assert target.shape == here.shape
-        np.testing.assert_array_equal(array, here.numpy(), name)
+        expected_rows = torch.cat([getattr(batch, name) for batch in expected])
+        assert target.shape == expected_rows.shape
+        np.testing.assert_array_equal(array, expected_rows.numpy(), name)
     assert all(x.device.type == "meta" for batch in batches for x in batch if x is not None)
     envs.close()
 
 
-def test_a_buffer_is_refused_by_what_it_comes_to_hold(monkeypatch):
+def test_buffer_size_is_checked_with_total_timesteps(monkeypatch):
     monkeypatch.setattr(memory, "available_memory", lambda: 2**25)
     envs = make_vec("CartPole-v1", 1)
     config = dqn.Config(buffer_size=10**7, total_timesteps=10**6, learning_starts=100)
-    message = "^the 1,000,000 transitions that the replay buffer comes to hold take at least .* MiB"
+    message = "^the 1,000,000 transitions of the replay buffer take at least .* MiB"
     with pytest.raises(ConfigError, match=message):
         Replay(config, envs, torch.device("cpu"), "CartPole-v1")
     short = dataclasses.replace(config, total_timesteps=10**5)

@@ -1,4 +1,4 @@
-"""The on-policy loop, with PPO in it: reports, versions, threads, what goes wrong in it."""
+"""The on-policy loop with PPO: reports, versions, threads, failures."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
     return ppo.train(config, env=env, on_report=on_report)
 
 
-def test_the_run_directory_tells_the_run(tmp_path):
+def test_run_directory_holds_the_results(tmp_path):
     reports = []
     result = train(tmp_path, env_id="CartPole-v1", total_timesteps=1000, on_report=reports.append)
     assert result.timesteps == 1024  # whole iterations of 128
@@ -52,28 +52,28 @@ def test_the_run_directory_tells_the_run(tmp_path):
     assert len(list((run.path / "timing").iterdir())) == 1
 
 
-def spoil(monkeypatch, call, spoiling):
-    """Let `spoiling(learner)` happen after the `call`-th minibatch."""
+def run_after_minibatch(monkeypatch, call, action):
+    """Call `action(learner)` after the `call`-th minibatch."""
     update = Learner.update
 
-    def spoiled(self, batch):
+    def update_and_act(self, batch):
         result = update(self, batch)
         if self.num_updates == call:
-            spoiling(self)
+            action(self)
         return result
 
-    monkeypatch.setattr(Learner, "update", spoiled)
+    monkeypatch.setattr(Learner, "update", update_and_act)
 
 
 def test_parameters_that_are_not_finite_are_never_published(tmp_path, monkeypatch):
-    """The last step of an iteration may spoil what no loss has seen yet."""
+    """The last step of an iteration may produce values that no loss has used yet."""
 
     def overflow(learner):
         learner.state.params[3] = float("inf")
 
-    spoil(monkeypatch, 16, overflow)  # the last of 8 of the second iteration
-    what = "update 8 of iteration 2 gave NaN or infinity in params: lower"
-    with pytest.raises(NonFiniteError, match=what):
+    run_after_minibatch(monkeypatch, 16, overflow)  # the last of the second iteration
+    message = "update 8 of iteration 2 gave NaN or infinity in params: lower"
+    with pytest.raises(NonFiniteError, match=message):
         train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
     params = RunDirectory.open(tmp_path / "run").load_policy()[1].params
     assert all(np.isfinite(array).all() for array in params.values())
@@ -90,7 +90,7 @@ def test_an_interrupted_update_is_not_counted(tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    spoil(monkeypatch, 20, interrupt)  # in the middle of the third iteration
+    run_after_minibatch(monkeypatch, 20, interrupt)  # in the middle of the third iteration
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path, env_id="CartPole-v1", total_timesteps=10_000)
     _, snapshot, state = RunDirectory.open(tmp_path / "run").load_policy()
@@ -105,7 +105,7 @@ def test_nothing_is_left_of_a_run_that_fails_before_its_first_iteration(tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_the_first_error_is_the_one_that_is_seen(tmp_path):
+def test_first_error_is_raised(tmp_path):
     class FailsTwice(toy_envs.Misbehaves):
         def close(self):
             raise RuntimeError("and close fails too")
@@ -131,36 +131,36 @@ def test_trains_where_resets_cost_a_step(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_torch_uses_the_threads_it_was_given_and_numpy_one(tmp_path, count):
-    def threads():
+def test_torch_threads_are_limited_and_numpy_uses_one(tmp_path, count):
+    def count_threads():
         blas = [x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"]
         return (torch.get_num_threads(), *blas)
 
     torch.set_num_threads(3 - count)
-    before, seen = threads(), []
+    before, counts = count_threads(), []
     train(
         tmp_path,
         env_id="CartPole-v1",
         total_timesteps=100,
         torch_threads=count,
-        on_report=lambda _: seen.append(threads()),
+        on_report=lambda _: counts.append(count_threads()),
     )
     assert len(before) > 1
-    assert set(seen) == {(count, *[1] * (len(before) - 1))}  # acting is never shared out
-    assert threads() == before
+    assert set(counts) == {(count, *[1] * (len(before) - 1))}  # acting uses one thread
+    assert count_threads() == before
 
 
 def test_policies_carry_the_version_that_acted(tmp_path, monkeypatch):
-    seen = []
+    versions = []
     flatten = on_policy.to_batch
 
-    def watched(fragments, *rest):
-        seen.append(fragments[0].policy_version)
-        return flatten(fragments, *rest)
+    def record_version(fragments, *args):
+        versions.append(fragments[0].policy_version)
+        return flatten(fragments, *args)
 
-    monkeypatch.setattr(on_policy, "to_batch", watched)
+    monkeypatch.setattr(on_policy, "to_batch", record_version)
     result = train(tmp_path, env_id="CartPole-v1", total_timesteps=384)
-    assert seen == [0, 1, 2]
+    assert versions == [0, 1, 2]
     assert result.policy.version == 3
 
 
@@ -173,12 +173,12 @@ def test_a_failing_environment_keeps_what_was_learned(tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_its_batch(tmp_path):
     kwargs = {"how": "huge_reward", "at": 70}
-    what = r"update (\d) of iteration 3 gave NaN or infinity in .*value_loss.*kept in (.*)$"
-    with pytest.raises(NonFiniteError, match=what) as caught:
+    message = r"update (\d) of iteration 3 gave NaN or infinity in .*value_loss.*saved in (.*)$"
+    with pytest.raises(NonFiniteError, match=message) as caught:
         train(tmp_path, toy_envs.Misbehaves, env_kwargs=kwargs, total_timesteps=10_000)
     run = RunDirectory.open(tmp_path / "run")
     assert all(np.isfinite(array).all() for array in run.load_policy()[1].params.values())
-    update, path = re.search(what, str(caught.value)).groups()
+    update, path = re.search(message, str(caught.value)).groups()
     batch = load_file(path)
     assert batch["obs"].shape == (64, 2)
     # The reward of 1e38 reaches the steps before it: the first minibatch holds one already.
@@ -193,7 +193,7 @@ def test_a_loss_that_is_not_finite_at_once_keeps_its_batch_too(tmp_path):
     assert load_file(str(caught.value).rpartition(" ")[2])["obs"].shape == (64, 2)
 
 
-def test_gradients_are_taken_wherever_training_is_called_from(tmp_path):
+def test_training_works_under_no_grad(tmp_path):
     with torch.no_grad():
         assert train(tmp_path, env_id="CartPole-v1", total_timesteps=100).status == "finished"
 

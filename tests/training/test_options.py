@@ -31,9 +31,9 @@ from hotloop.training.options import (
     ScheduledFraction,
     ScheduledPositive,
     Sizes,
+    changeable_options,
     changed_fields,
     from_stored,
-    may_change,
     to_json,
 )
 
@@ -57,7 +57,7 @@ class Config(OnPolicyOptions, NetworkOptions, RunOptions):
     scale: float = math.inf
     """A plain number."""
     anything: Any = None
-    """As it comes."""
+    """Any value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,29 +80,29 @@ class Net:
 
 @pytest.fixture
 def known(monkeypatch):
-    """Two algorithms, `on` and `off`, in the place of hotloop's own."""
-    made = {"on": Config, "off": OffPolicy}
+    """Replace hotloop's algorithms by two, `on` and `off`."""
+    classes = {"on": Config, "off": OffPolicy}
 
     @dataclass
     class Algorithm:
         config: type
 
-    monkeypatch.setattr(algorithms, "ALGORITHMS", dict.fromkeys(made, ""))
-    monkeypatch.setattr(algorithms, "find", lambda name: Algorithm(made[name]))
+    monkeypatch.setattr(algorithms, "ALGORITHMS", dict.fromkeys(classes, ""))
+    monkeypatch.setattr(algorithms, "find", lambda name: Algorithm(classes[name]))
 
 
 # --- groups --------------------------------------------------------------------------------------
 
 
 def test_groups_are_flat_and_the_last_comes_first():
-    names = [one.name for one in dataclasses.fields(Config)]
+    names = [option.name for option in dataclasses.fields(Config)]
     places = ["env_id", "workers", "eval_interval", "run_dir", "network", "num_steps", "mixing"]
     assert sorted(places, key=names.index) == places
     assert Config().num_envs == 8
-    assert OffPolicy().num_envs == 1  # the group that is listed first
+    assert OffPolicy().num_envs == 1  # of the first group
 
 
-def test_numbers_that_follow():
+def test_derived_numbers():
     config = Config(num_steps=16, workers=3, envs_per_worker=2, num_minibatches=4, update_epochs=5)
     assert (config.total_envs, config.num_groups, config.has_workers) == (6, 3, True)
     assert (config.batch_size, config.minibatch_size) == (96, 24)
@@ -112,9 +112,9 @@ def test_numbers_that_follow():
     assert (Config(workers="auto").num_groups, Config(workers="auto").has_workers) == (1, True)
 
     config = OffPolicy(total_timesteps=10_000, update_to_data=0.5, num_envs=3)
-    assert (config.first_learned, config.planned_updates) == (5000, 2500)
+    assert (config.first_update_at, config.planned_updates) == (5000, 2500)
     assert config.random_steps() == 1667
-    assert OffPolicy(learning_starts=0).first_learned == 256
+    assert OffPolicy(learning_starts=0).first_update_at == 256
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_samplers(options, sampler):
     assert sampler in repr(OffPolicy(**options).sampler())
 
 
-def test_every_check_is_called_once_the_base_first():
+def test_every_check_is_called_once_base_first():
     calls = []
 
     @dataclass(frozen=True, kw_only=True)
@@ -143,12 +143,12 @@ def test_every_check_is_called_once_the_base_first():
         pass
 
     @dataclass(frozen=True, kw_only=True)
-    class Mine(Other, Group):
+    class Combined(Other, Group):
         def check(self):
-            calls.append("mine")
+            calls.append("combined")
 
-    Mine()
-    assert calls == ["group", "mine"]
+    Combined()
+    assert calls == ["group", "combined"]
 
 
 def test_configurations_are_values():
@@ -203,24 +203,27 @@ def test_configurations_are_values():
         ({"kind": "d"}, "`kind` must be 'a', 'b' or 'c', got 'd': 'd' is gone"),
         ({"mixing": 0.0}, "`mixing` must be positive and finite, got 0.0"),
         ({"mixing": 1.5}, "`mixing` must lie in [0, 1], got 1.5"),
-        ({"eval_videos": True}, "`eval_videos` films evaluations: set `eval_interval` too"),
-        ({"envs_per_worker": 2}, "`envs_per_worker` needs `workers`: say how many there are"),
-        ({"workers": "auto", "envs_per_worker": 2}, "`envs_per_worker` needs `workers`"),
+        ({"eval_videos": True}, "`eval_videos` needs evaluations: set `eval_interval` too"),
+        ({"envs_per_worker": 2}, "`envs_per_worker` needs a number of `workers`: set it"),
+        (
+            {"workers": "auto", "envs_per_worker": 2},
+            "`envs_per_worker` needs a number of `workers`",
+        ),
         (
             {"inference": "central"},
-            "`inference` 'central' needs workers of their own, got `workers` 0: set `workers` too",
+            "`inference` 'central' needs worker processes, got `workers` 0: set `workers` too",
         ),
         (
             {"inference": "central", "workers": 2, "backend": "inline"},
-            "needs workers of their own, got `backend` 'inline': leave one of both out",
+            "needs worker processes, got `backend` 'inline': leave out `inference` or `backend`",
         ),
         (
             {"inference": "central", "workers": "auto"},
-            "needs a number of `workers`, got 'auto', which forecasts workers that act by themselv",
+            "needs a number of `workers`, got 'auto', which assumes that each worker acts for its",
         ),
         (
             {"workers": 3},
-            "`num_envs` = 8 can't be shared out evenly among 3 workers: set `envs_per_worker`",
+            "`num_envs` = 8 can't be divided evenly among 3 workers: set `envs_per_worker`",
         ),
         (
             {"num_minibatches": 3},
@@ -235,14 +238,14 @@ def test_configurations_are_values():
             "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for appo, "
             "and for algorithms that learn from replay",
         ),
-        ({"schedule": "variable"}, "`schedule` 'variable' needs workers of their own"),
-        ({"overlap": True}, "`overlap` needs workers of their own: set `workers` too"),
+        ({"schedule": "variable"}, "`schedule` 'variable' needs worker processes"),
+        ({"overlap": True}, "`overlap` needs worker processes: set `workers` too"),
         (
             {"network": "nets:Net", "hidden_sizes": (8,)},
-            "`network` (nets:Net) has layers of its own: leave `hidden_sizes`, `activation` and "
-            "`layer_norm` out, or leave `network` out",
+            "`network` (nets:Net) is a custom network with its own layers: leave "
+            "`hidden_sizes`, `activation` and `layer_norm` out, or leave `network` out",
         ),
-        ({"network": Net, "activation": "relu"}, f"`network` ({__name__}:Net) has layers of its"),
+        ({"network": Net, "activation": "relu"}, f"`network` ({__name__}:Net) is a custom"),
     ],
 )
 def test_bad_values(options, message):
@@ -280,7 +283,7 @@ def test_good_values(options):
         (
             {"learning_starts": 200_000},
             "`learning_starts` must be less than `total_timesteps`, or nothing is learned, got "
-            "200,000 of 200,000: lower the one or raise the other",
+            "200,000 of 200,000: lower `learning_starts` or raise `total_timesteps`",
         ),
         ({"buffer_size": 15}, "`buffer_size` must hold a batch, `batch_size` = 256, got 15: raise"),
         ({"update_to_data": 1e6}, "`update_to_data` must be at most 10,000, got 1000000.0"),
@@ -296,16 +299,16 @@ def test_good_values(options):
             {"replay": "proportional", "replay_shift": math.inf},
             "`shift` must be 'min' or a finite",  # of the sampler
         ),
-        ({"schedule": "variable"}, "got 'variable': 'variable' is for algorithms that learn from"),
-        ({"schedule": "async"}, "`schedule` 'async' needs workers of their own"),
+        ({"schedule": "variable"}, "got 'variable': 'variable' is for on-policy"),
+        ({"schedule": "async"}, "`schedule` 'async' needs worker processes"),
         (
             {"schedule": "async", "workers": 2, "envs_per_worker": 8, "max_policy_age": 31},
-            "`max_policy_age` = 31 is too few for 16 environments and 1 updates for each step",
+            "`max_policy_age` = 31 is too low for 16 environments and 1 updates for each step",
         ),
         ({"gamma": 1.1}, "`gamma` must lie in [0, 1], got 1.1"),
         (
             {"gamma": "linear:0.9,0.99", "n_step": 3},
-            "`gamma` must be a number where `n_step` = 3, got linear:0.9,0.99: the buffer sums",
+            "`gamma` must be constant if `n_step` is above 1, got linear:0.9,0.99: the buffer sums",
         ),
     ],
 )
@@ -315,7 +318,7 @@ def test_bad_values_of_replay(options, message):
     assert message in str(caught.value)
 
 
-def test_a_discount_that_does_not_change_goes_with_rewards_of_many_steps():
+def test_constant_gamma_schedule_allows_n_step():
     assert OffPolicy(gamma="linear:0.9,0.9", n_step=3).n_step == 3
     assert OffPolicy(gamma="linear:0.9,0.99").n_step == 1
 
@@ -326,7 +329,7 @@ def test_a_discount_that_does_not_change_goes_with_rewards_of_many_steps():
 @pytest.mark.parametrize(
     "value", [1e-3, 1, "0.001", "linear:1e-3,0", cosine(1e-3, 1e-4), slower, f"{__name__}:slower"]
 )
-def test_schedules_are_taken_where_numbers_are(value):
+def test_schedules_are_accepted_for_numbers(value):
     assert Config(learning_rate=value).learning_rate is value
 
 
@@ -359,19 +362,19 @@ def test_bad_schedules(options, message):
     assert message in str(caught.value)
 
 
-def test_a_schedule_that_is_not_there():
+def test_missing_schedule_is_refused():
     with pytest.raises(UnknownNameError, match="`learning_rate`: schedule 'no_such:f': there is"):
         Config(learning_rate="no_such:f")
 
 
-def test_paths_stand_for_their_text(tmp_path):
+def test_paths_are_stored_as_text(tmp_path):
     config = algorithms.find("ppo").config(run_dir=tmp_path / "a", runs_dir=tmp_path)
     assert (config.run_dir, config.runs_dir) == (str(tmp_path / "a"), str(tmp_path))
     with pytest.raises(ConfigError, match="`num_envs` must be"):
         algorithms.find("ppo").config(num_envs=tmp_path)
 
 
-def test_an_option_that_is_no_schedule_is_no_text():
+def test_option_without_schedule_refuses_text():
     with pytest.raises(ConfigError, match="`mixing` must be positive and finite, got 'linear:1,0'"):
         Config(mixing="linear:1,0")
 
@@ -380,27 +383,27 @@ def test_an_option_that_is_no_schedule_is_no_text():
 
 
 @pytest.mark.parametrize(
-    ("made", "name", "message"),
+    ("config_class", "name", "message"),
     [
         (
             Config,
             "learning_rat",
-            "is no option of test_options's Config; did you mean 'learning_ra",
+            "is not an option of test_options's Config; did you mean 'learning_ra",
         ),
-        (Config, "tau", "`tau` is no option of test_options's Config; off has it"),
+        (Config, "tau", "`tau` is not an option of test_options's Config; off has it"),
         (OffPolicy, "num_step", "did you mean 'n_step'"),
-        (Config, "xyzzy", "; `--help` lists those that it has"),
+        (Config, "xyzzy", "; `--help` lists its options"),
     ],
 )
-def test_unknown_options(known, made, name, message):
+def test_unknown_options(known, config_class, name, message):
     with pytest.raises(UnknownNameError) as caught:
-        made(**{name: 1})
+        config_class(**{name: 1})
     assert message in str(caught.value)
     with pytest.raises(UnknownNameError):
-        dataclasses.replace(made(), **{name: 1})
+        dataclasses.replace(config_class(), **{name: 1})
 
 
-def test_options_are_given_by_name():
+def test_options_are_keyword_only():
     with pytest.raises(TypeError):
         Config("CartPole-v1")
 
@@ -418,7 +421,7 @@ def test_options_are_given_by_name():
         {"network": "nets:Net"},
     ],
 )
-def test_what_is_stored_makes_the_same_again(options):
+def test_stored_options_make_the_same_config(options):
     stored = json.loads(json.dumps(to_json(Config(**options))))
     again = from_stored(Config, stored)
     assert to_json(again) == stored
@@ -437,15 +440,18 @@ def test_how_values_are_stored():
     assert to_json(Config(learning_rate=slower))["learning_rate"] == f"{__name__}:slower"
 
 
-def test_what_was_stored_by_another_version():
+def test_options_of_another_version_are_refused():
     stored = {**to_json(Config()), "zeta": 1, "eta": 2}
-    with pytest.raises(ConfigError, match=r"does not know \(eta, zeta\): resume with the version"):
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown to this version of hotloop \(eta, zeta\): resume with the version",
+    ):
         from_stored(Config, stored)
     with pytest.raises(ConfigError, match="`learning_rate`: expected"):
         from_stored(Config, {**to_json(Config()), "learning_rate": "linear"})
 
 
-def test_what_may_change():
+def test_changed_fields_leaves_out_changeable_options():
     stored = to_json(Config())
     new = Config(
         total_timesteps=9999,
@@ -464,11 +470,11 @@ def test_what_may_change():
         "learning_rate: linear:0.001,0 → 0.001",
     ]
     assert changed_fields(Config(learning_rate="linear:1e-3,0"), stored) == []
-    del stored["seed"]  # an option that is new is not a change
+    del stored["seed"]  # a new option is not a change
     assert changed_fields(Config(seed=2), stored) == []
 
 
-def test_which_may_change():
+def test_changeable_options():
     shared = {
         *("total_timesteps", "runs_dir", "run_dir", "track", "log_info", "device"),
         *("checkpoint_interval", "keep_checkpoints", "gpu_window_ms"),
@@ -477,20 +483,20 @@ def test_which_may_change():
         *("ray_address", "worker_resources", "workers_per_node", "ray_runtime_env"),
         *("inference_actors", "inference_resources"),
     }
-    assert may_change(Config) == shared
-    kept = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}
-    assert may_change(OffPolicy) == shared | kept
+    assert changeable_options(Config) == shared
+    extra = {"save_replay", "replay_device", "updates_per_launch", "report_interval"}
+    assert changeable_options(OffPolicy) == shared | extra
 
 
-def test_a_mark_of_ones_own():
+def test_custom_option_may_be_changeable():
     @dataclass(frozen=True, kw_only=True)
-    class Mine(RunOptions):
+    class CustomOptions(RunOptions):
         verbosity: Annotated[NotNegative | None, MAY_CHANGE] = 0.0
         names: dict[str, int] = field(default_factory=dict)
 
-    assert {"verbosity", "seed"} & may_change(Mine) == {"verbosity"}
+    assert {"verbosity", "seed"} & changeable_options(CustomOptions) == {"verbosity"}
     with pytest.raises(ConfigError, match="`verbosity` must be finite and not negative, got -1"):
-        Mine(verbosity=-1)
+        CustomOptions(verbosity=-1)
 
 
 def test_neither_torch_nor_gymnasium_is_imported():
@@ -505,8 +511,8 @@ OLD_EXECUTIONS = [("auto", "auto"), ("on", "compile"), ("off", "eager")]
 
 
 @pytest.mark.parametrize(("compile", "execution"), OLD_EXECUTIONS)
-def test_a_run_that_was_stored_with_compile(compile, execution):
-    """What `execution` was called before: it is read, and may not change either."""
+def test_stored_option_compile_is_read(compile, execution):
+    """`execution` was called `compile` before. The old name is read, and may not change either."""
     stored = to_json(Config())
     del stored["execution"]
     stored["compile"] = compile
@@ -519,12 +525,12 @@ def test_a_run_that_was_stored_with_compile(compile, execution):
     assert stored["compile"] == compile
 
 
-def test_an_option_of_ones_own_that_is_called_compile():
+def test_custom_option_may_be_called_compile():
     @dataclass(frozen=True, kw_only=True)
-    class Own(Config):
+    class CustomConfig(Config):
         compile: str = "never"
 
-    stored = to_json(Own(compile="always", execution="eager"))
-    again = from_stored(Own, stored)
+    stored = to_json(CustomConfig(compile="always", execution="eager"))
+    again = from_stored(CustomConfig, stored)
     assert (again.compile, again.execution) == ("always", "eager")
     assert changed_fields(again, stored) == []

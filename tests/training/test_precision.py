@@ -1,4 +1,4 @@
-"""The GPU's arithmetic is set wherever a training begins, and stored with the run."""
+"""The GPU's arithmetic is set at the start of every training, and stored with the run."""
 
 import contextlib
 
@@ -21,16 +21,16 @@ OPTIONS = {
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Pretend that there is a GPU whose arithmetic can be set; return what happened."""
+    """Simulate a GPU whose arithmetic can be set, and record the calls."""
     calls = []
 
     @contextlib.contextmanager
-    def pretended(precision, device):
+    def fake_arithmetic(precision, device):
         calls.append(("begin", precision, device.type))
         yield {"gpu": "a GPU", "gpu_float32": "ieee"}
         calls.append("end")
 
-    monkeypatch.setattr("hotloop.training.running.gpu_arithmetic", pretended)
+    monkeypatch.setattr("hotloop.training.training_run.gpu_arithmetic", fake_arithmetic)
     return calls
 
 
@@ -38,7 +38,7 @@ def versions(path):
     return RunDirectory.open(path).config["versions"]
 
 
-def test_training_resuming_and_lanes_set_it(tmp_path, calls):
+def test_training_resume_and_lanes_set_the_arithmetic(tmp_path, calls):
     once = [("begin", "float32", "cpu"), "end"]
     config = ppo.Config(run_dir=str(tmp_path / "one"), **OPTIONS)
     ppo.train(config, progress=False)
@@ -52,11 +52,11 @@ def test_training_resuming_and_lanes_set_it(tmp_path, calls):
         ppo.Config(run_dir=str(tmp_path / f"lane{seed}"), seed=seed, **OPTIONS) for seed in (1, 2)
     ]
     train_lanes(ppo.algorithm, configs)
-    assert calls == 3 * once  # of the process, since lanes end one after another
+    assert calls == 3 * once  # once per process, since lanes end one after another
     assert all(versions(config.run_dir)["gpu"] == "a GPU" for config in configs)
 
 
-def test_tf32_is_refused_on_the_cpu_before_anything_is_made(tmp_path):
+def test_tf32_is_refused_on_the_cpu_before_anything_is_written(tmp_path):
     path = tmp_path / "run"
     config = ppo.Config(run_dir=str(path), device="cpu", precision="tf32", **OPTIONS)
     with pytest.raises(ConfigError, match=r"'tf32' needs a CUDA device, .*: choose 'float32'"):
@@ -66,10 +66,10 @@ def test_tf32_is_refused_on_the_cpu_before_anything_is_made(tmp_path):
     assert not path.exists()
 
 
-def test_a_run_that_goes_on_without_its_gpu_goes_on_in_float32(tmp_path, monkeypatch):
+def test_run_resumed_without_its_gpu_uses_float32(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # a GPU was there when it began
         patch.setattr(
-            "hotloop.training.running.gpu_arithmetic", lambda *_: contextlib.nullcontext({})
+            "hotloop.training.training_run.gpu_arithmetic", lambda *_: contextlib.nullcontext({})
         )
         config = ppo.Config(run_dir=str(tmp_path / "run"), precision="tf32", **OPTIONS)
         ppo.train(config, progress=False)

@@ -1,4 +1,4 @@
-"""The work of the host around a launch: counted, not timed."""
+"""The host's work around a launch, in counts rather than times."""
 
 from collections import Counter
 
@@ -7,50 +7,50 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.train.step_budget import make_parts
-from hotloop.replay.storage.device import Inbox
+from hotloop.replay.storage.device_store import Inbox
 
 NUM_STEPS = 128
 
 
 class Operations(TorchDispatchMode):
-    """Counts the operations of torch."""
+    """Count torch operations."""
 
     def __init__(self):
         super().__init__()
-        self.found = Counter()
+        self.counts = Counter()
 
     @classmethod
     def _should_skip_dynamo(cls):
         return False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.found[func.overloadpacket.__name__] += 1
+        self.counts[func.overloadpacket.__name__] += 1
         return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
 def sends(monkeypatch):
     """A list that grows by one with each copy to the device."""
-    found, send = [], Inbox.send
-    monkeypatch.setattr(Inbox, "send", lambda inbox: (found.append(1), send(inbox)))
-    return found
+    copies, send = [], Inbox.send
+    monkeypatch.setattr(Inbox, "send", lambda inbox: (copies.append(1), send(inbox)))
+    return copies
 
 
 def test_a_step_is_one_copy(sends):
-    """Beside it there are the draws of blocks of random numbers, once in 64 steps."""
+    """In addition, blocks of random numbers are drawn once in 64 steps."""
     step = make_parts().step
     del sends[:]
     with Operations() as operations:
         for _ in range(NUM_STEPS):
             step()
     assert len(sends) == NUM_STEPS
-    assert operations.found.pop("copy_") == NUM_STEPS
-    assert sum(operations.found.values()) <= 6 * NUM_STEPS // 64
-    assert {"uniform_", "normal_"} <= operations.found.keys()
+    assert operations.counts.pop("copy_") == NUM_STEPS
+    assert sum(operations.counts.values()) <= 6 * NUM_STEPS // 64
+    assert {"uniform_", "normal_"} <= operations.counts.keys()
 
 
 def test_transitions_before_learning_go_in_blocks(sends):
-    """One copy, and one operation that writes the rows, for as many as the inbox holds."""
+    """A full inbox takes one copy and one operation that writes the rows."""
     _, launches, fragment = make_parts()
     replay, room = launches.replay, launches.replay.buffer.inbox.arrays["rows"].shape[0]
     del sends[:]
@@ -59,6 +59,6 @@ def test_transitions_before_learning_go_in_blocks(sends):
             fragment.obs[:] = number
             replay.store(fragment)
     assert len(sends) <= 10
-    assert operations.found == {"copy_": len(sends), "index_copy_": len(sends)}
+    assert operations.counts == {"copy_": len(sends), "index_copy_": len(sends)}
     last = torch.arange(replay.buffer.num_added - 3, replay.buffer.num_added)
     assert replay.buffer.gather(last)["obs"][:, 0].tolist() == [10 * room - k for k in (3, 2, 1)]

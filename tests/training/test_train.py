@@ -1,4 +1,4 @@
-"""What surrounds an algorithm's loop: resume, evaluation, the best checkpoint, bad input."""
+"""Training around an algorithm's loop: resume, evaluation, the best checkpoint, bad input."""
 
 import contextlib
 import dataclasses
@@ -33,7 +33,7 @@ from hotloop.runs import RunDirectory
 from tests import toy_envs
 from tests.policies import nets
 
-TOUCHES = {"open", "os.rename", "os.symlink", "os.remove", "os.mkdir", "os.rmdir"}
+FILE_EVENTS = {"open", "os.rename", "os.symlink", "os.remove", "os.mkdir", "os.rmdir"}
 SMALL = {
     "num_envs": 4,
     "num_steps": 32,
@@ -57,14 +57,14 @@ def config(tmp_path, name="run", **options):
 
 
 def assert_same_run(first, second):
-    """All that a checkpoint and the metrics hold, to the last bit, but for the time it took."""
+    """Compare checkpoints and metrics bit for bit, except for elapsed times."""
     a, b = (RunDirectory.open(path).checkpoints.load() for path in (first, second))
     for name, array in a.snapshot.params.items():
         np.testing.assert_array_equal(array, b.snapshot.params[name], name)
-    mine, theirs = a.arrays(), b.arrays()
-    assert mine.keys() == theirs.keys()
-    for name, array in mine.items():
-        np.testing.assert_array_equal(array, theirs[name], name)
+    first_arrays, second_arrays = a.arrays(), b.arrays()
+    assert first_arrays.keys() == second_arrays.keys()
+    for name, array in first_arrays.items():
+        np.testing.assert_array_equal(array, second_arrays[name], name)
     links = [[os.readlink(link) for link in links_of(path)] for path in (first, second)]
     assert links[0] == links[1]
     for state in (a.state, b.state):
@@ -89,42 +89,42 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ 
 
 @pytest.mark.slow
 @needs_compiler
-def test_compiled_just_now_and_kept_from_before_give_the_same_bits(tmp_path, monkeypatch):
+def test_fresh_and_cached_compilations_give_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
-    doing = []
+    activities = []
 
-    def half(report):
-        doing.append(report.doing)
+    def stop_halfway(report):
+        activities.append(report.activity)
         return report.timesteps >= 700
 
-    ppo.train(config(tmp_path, "parts", execution="compile"), on_report=half)  # compiles
-    assert any("once on this machine" in one for one in doing)
+    ppo.train(config(tmp_path, "parts", execution="compile"), on_report=stop_halfway)  # compiles
+    assert any("once on this machine" in activity for activity in activities)
     assert len(list((tmp_path / "cache").glob("*.so"))) == 1
     reports = []
-    for name, resumed in (("parts", tmp_path / "parts"), ("whole", None)):  # load what is kept
+    for name, resumed in (("parts", tmp_path / "parts"), ("whole", None)):  # load from the cache
         options = config(tmp_path, name, execution="compile")
         ppo.train(options, resume_from=resumed, on_report=reports.append)
-    assert not any(report.doing for report in reports)
+    assert not any(report.activity for report in reports)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
 @pytest.mark.slow
 @needs_compiler
-def test_what_auto_has_chosen_stays(tmp_path, monkeypatch):
+def test_resume_keeps_the_execution_of_auto(tmp_path, monkeypatch):
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
     ppo.train(config(tmp_path, "eager"))
     ppo.train(config(tmp_path, "parts"), on_report=lambda report: report.timesteps >= 700)
     ppo.train(config(tmp_path, "on", execution="compile", total_timesteps=128))
     result = ppo.train(config(tmp_path, "parts"), resume_from=tmp_path / "parts")
-    assert result.execution.startswith("update: eager, as the run began")
+    assert result.execution.startswith("update: eager, as before the run was resumed")
     assert_same_run(tmp_path / "parts", tmp_path / "eager")
-    # One that begins now takes what there is, and so does what goes on with it.
+    # A new run uses the cached code, and so does its continuation.
     results = [
         ppo.train(config(tmp_path, "new"), on_report=lambda report: report.timesteps >= 700),
         ppo.train(config(tmp_path, "new"), resume_from=tmp_path / "new"),
     ]
     assert "an earlier run has compiled it" in results[0].execution
-    assert "compiled, as the run began" in results[1].execution
+    assert "compiled, as before the run was resumed" in results[1].execution
 
 
 def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
@@ -145,8 +145,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(tmp_path):
     assert len(content["resumed"]) == 2
 
 
-def test_an_interrupted_iteration_is_done_again(tmp_path):
-    """Ctrl-C in the middle of a fragment: the last whole iteration is what is saved."""
+def test_interrupted_iteration_is_repeated(tmp_path):
+    """Ctrl-C within a fragment saves the last whole iteration."""
     kwargs = {"how": "well", "at": 100}
     ppo.train(config(tmp_path, "whole", env_kwargs=kwargs), env=toy_envs.Misbehaves)
     parts = config(tmp_path, "parts", env_kwargs=kwargs)
@@ -165,7 +165,7 @@ def test_an_interrupted_iteration_is_done_again(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_going_on_from_an_earlier_checkpoint(tmp_path):
+def test_resume_from_an_earlier_checkpoint(tmp_path):
     ppo.train(config(tmp_path, "whole"))
     parts = config(tmp_path, "parts")
     ppo.train(parts, on_report=lambda report: report.timesteps >= 1000)
@@ -175,7 +175,7 @@ def test_going_on_from_an_earlier_checkpoint(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
+def test_run_killed_before_its_first_checkpoint_restarts(tmp_path):
     ppo.train(config(tmp_path, "whole"))
     parts = config(tmp_path, "parts")
     ppo.train(parts, on_report=lambda report: report.timesteps >= 256)
@@ -184,11 +184,11 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_more_steps_may_be_asked_for(tmp_path):
+def test_resume_with_more_steps(tmp_path):
     first = config(tmp_path, learning_rate=1e-3)
     ppo.train(first)
     with pytest.raises(
-        ConfigError, match=r"is finished: it has 1,536 of 1,500 steps; ask for more"
+        ConfigError, match=r"is finished: it has 1,536 of 1,500 steps; set a larger"
     ):
         ppo.train(first, resume_from=tmp_path / "run")
     more = dataclasses.replace(first, total_timesteps=2500)
@@ -198,25 +198,24 @@ def test_more_steps_may_be_asked_for(tmp_path):
     reports = []
     longer = dataclasses.replace(more, total_timesteps=3000)
     ppo.train(longer, resume_from=tmp_path / "run", on_report=reports.append)
-    assert "the run is 3,000 steps long now and not 2,500" in reports[0].resumed
+    assert "the run now has 3,000 steps instead of 2,500" in reports[0].resumed
 
 
-def test_environments_that_do_not_repeat_themselves_are_told_of(tmp_path):
+def test_unrepeatable_environments_are_reported(tmp_path):
     options = config(tmp_path)
-    ppo.train(options, env=toy_envs.Unrepeatable, on_report=lambda r: r.timesteps >= 500)
+    ppo.train(options, env=toy_envs.RandomOffset, on_report=lambda r: r.timesteps >= 500)
     reports = []
     ppo.train(
-        options, env=toy_envs.Unrepeatable, resume_from=tmp_path / "run", on_report=reports.append
+        options, env=toy_envs.RandomOffset, resume_from=tmp_path / "run", on_report=reports.append
     )
     assert reports[0].resumed == (
-        "resumed at 512 steps; the episodes of 4 of 4 environments can't be replayed, and new "
-        "ones began"
+        "resumed at 512 steps; the episodes of 4 of 4 environments can't be replayed and restart"
     )
     assert reports[-1].timesteps == 1536
 
 
 @pytest.mark.slow
-def test_envpool_goes_on_with_new_episodes(tmp_path):
+def test_envpool_resumes_with_new_episodes(tmp_path):
     options = config(tmp_path, env_id="envpool:CartPole-v1")
     ppo.train(options, on_report=lambda report: report.timesteps >= 500)
     reports = []
@@ -225,58 +224,60 @@ def test_envpool_goes_on_with_new_episodes(tmp_path):
     assert result.status == "finished"
 
 
-def test_what_can_not_be_resumed(tmp_path):
+def test_invalid_resumes_are_refused(tmp_path):
     options = config(tmp_path)
     ppo.train(options, on_report=lambda report: report.timesteps >= 700)
     path = tmp_path / "run"
 
-    def resume(match, error, **changes):
+    def assert_refused(match, error, **changes):
         env = changes.pop("env", None)
         with pytest.raises(error, match=match):
             ppo.train(dataclasses.replace(options, **changes), env=env, resume_from=path)
 
-    resume("a run on 'CartPole-v1', got 'Pendulum-v1'", CheckpointError, env_id="Pendulum-v1")
-    resume("got seed: 1 → 2; gamma: 0.99 → 0.9: leave", ConfigError, gamma=0.9, seed=2)
+    assert_refused(
+        "a run on 'CartPole-v1', got 'Pendulum-v1'", CheckpointError, env_id="Pendulum-v1"
+    )
+    assert_refused("got seed: 1 → 2; gamma: 0.99 → 0.9: restore", ConfigError, gamma=0.9, seed=2)
     with pytest.raises(RunDirectoryError, match="expected a run directory"):
         ppo.train(options, resume_from=tmp_path / "rn")
-    with pytest.raises(CheckpointError, match="no checkpoint 'best'; it has last"):
+    with pytest.raises(CheckpointError, match="no checkpoint 'best': it has last"):
         ppo.train(options, resume_from=path / "checkpoints" / "best")
     run = RunDirectory.open(path)
     tensors = path / "checkpoints" / "last" / "learner.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:100])
     before = (path / "metrics.jsonl").read_text()
-    damaged = r"is cut short or damaged.*newest one that is whole is step-\d+, take it with"
-    resume(damaged, CheckpointError)
+    damaged = r"is cut short or damaged.*newest intact one is step-\d+, use it with"
+    assert_refused(damaged, CheckpointError)
     assert (path / "metrics.jsonl").read_text() == before
     older = next(name for name in run.checkpoints.names() if name.startswith("step-"))
     ppo.train(options, resume_from=path / "checkpoints" / older)
 
 
 def test_a_checkpoint_of_other_spaces_is_refused(tmp_path):
-    """The environment has changed under its name."""
-    made = {"length": 10}
+    """The environment keeps its name and changes its spaces."""
+    env_options = {"length": 10}
 
     def factory():
-        env = toy_envs.ConstantReward(made["length"])
-        if made["length"] == 11:
+        env = toy_envs.ConstantReward(env_options["length"])
+        if env_options["length"] == 11:
             env.action_space = toy_envs.spaces.Discrete(3)
         return env
 
     options = config(tmp_path)
     ppo.train(options, env=factory, on_report=lambda report: report.timesteps >= 700)
-    made["length"] = 11
+    env_options["length"] = 11
     run = RunDirectory.open(tmp_path / "run")
     before = run.checkpoints.names(), run.metrics()
     for path in (run.path, run.path / "checkpoints" / before[0][1]):
         with pytest.raises(CheckpointError, match=r"the checkpoint's action_spec is .*resume with"):
             ppo.train(options, env=factory, resume_from=path)
-        assert (run.checkpoints.names(), run.metrics()) == before  # nothing is lost by trying
+        assert (run.checkpoints.names(), run.metrics()) == before  # the run is unchanged
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--normalize-obs", "--normalize-reward"]])
 def test_killed_at_ten_random_moments(tmp_path, options):
-    """SIGKILL, wherever it strikes: resumed each time, the run ends as if it had never been."""
+    """A run that is killed ten times and resumed each time ends like an uninterrupted one."""
     hotloop = [sys.executable, "-m", "hotloop"]
     arguments = ["--total-timesteps", "60000", "--checkpoint-interval", "1000", "--seed", "3"]
     train = [*hotloop, "train", "ppo", *arguments, *options, "--execution", "eager", "--run-dir"]
@@ -287,7 +288,7 @@ def test_killed_at_ten_random_moments(tmp_path, options):
     while True:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
-            # Start-up takes about 2 s: some before it, most in the middle of the training.
+            # Start-up takes about 2 s: some kills come before its end, most within training.
             process.wait(timeout=moments.uniform(0.5, 3.5) if kills < 10 else 120)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
@@ -303,8 +304,8 @@ def test_killed_at_ten_random_moments(tmp_path, options):
 
 
 @pytest.mark.slow
-def test_killed_at_every_touch_of_a_file(tmp_path):
-    """Where files are made, renamed, linked and removed, one after another."""
+def test_killed_at_every_file_operation(tmp_path):
+    """Kill the run at each creation, rename, link and removal of a file."""
     options = {**SMALL, "total_timesteps": 600, "checkpoint_interval": 128, "keep_checkpoints": 1}
     options |= {"eval_interval": 200, "eval_episodes": 2, "execution": "eager"}
 
@@ -312,21 +313,21 @@ def test_killed_at_every_touch_of_a_file(tmp_path):
         pid = os.fork()
         if pid:
             return os.waitpid(pid, 0)[1]
-        # What other tests have left is the parent's to collect: EnvPool ends by waiting for threads
-        # that a fork does not have.
+        # The parent collects the garbage of other tests: EnvPool's end waits for threads, which a
+        # fork does not have.
         gc.freeze()
         count = 0
 
         def hook(event, args):
             nonlocal count
-            if event in TOUCHES and any(str(tmp_path / name) in str(arg) for arg in args):
+            if event in FILE_EVENTS and any(str(tmp_path / name) in str(arg) for arg in args):
                 count += 1
                 if count == kill_at:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         sys.addaudithook(hook)
         try:
-            if is_resumed:  # by the command, which has something to do after the last step, too
+            if is_resumed:  # by the command, which also works after the last step
                 os._exit(main(["resume", str(tmp_path / name)]))
             ppo.train(ppo.Config(run_dir=str(tmp_path / name), **options))
         except BaseException as error:
@@ -365,36 +366,38 @@ def test_evaluations_during_training_and_the_best_checkpoint(tmp_path):
     assert best.is_best
     network, snapshot, state = run.load_policy("best")
     assert state["timesteps"] == best.timesteps
-    # The same episodes as `hotloop eval` plays: only learning makes a difference.
+    # `hotloop eval` plays the same episodes, so only learning makes a difference.
     envs = make_vec("CartPole-v1", 4, seed=1, stream="evaluation")
     again = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
     assert [episode.undiscounted_return for episode in again] == best.returns
 
 
-def test_evaluating_changes_nothing_that_is_learned(tmp_path):
-    with_it = ppo.train(config(tmp_path, "a", eval_interval=200))
-    without = ppo.train(config(tmp_path, "b"))
-    a, b = (RunDirectory.open(r.run_dir).load_policy()[1].params for r in (with_it, without))
+def test_evaluation_does_not_change_the_weights(tmp_path):
+    evaluated = ppo.train(config(tmp_path, "a", eval_interval=200))
+    plain = ppo.train(config(tmp_path, "b"))
+    a, b = (RunDirectory.open(r.run_dir).load_policy()[1].params for r in (evaluated, plain))
     for name, array in a.items():
         np.testing.assert_array_equal(array, b[name])
 
 
-def test_rewards_are_clipped_where_they_are_learned_from(tmp_path, monkeypatch):
-    seen = []
+def test_learner_gets_clipped_rewards(tmp_path, monkeypatch):
+    rewards = []
     gae = ppo.gae
-    monkeypatch.setattr(ppo, "gae", lambda r, *rest, **kw: (seen.append(r), gae(r, *rest, **kw))[1])
+    monkeypatch.setattr(
+        ppo, "gae", lambda r, *args, **kw: (rewards.append(r), gae(r, *args, **kw))[1]
+    )
     result = ppo.train(config(tmp_path, env_id="Pendulum-v1", clip_reward=0.5))
-    assert min(reward.min() for reward in seen) == -0.5
-    assert result.mean_return < -300  # what is reported is raw
+    assert min(reward.min() for reward in rewards) == -0.5
+    assert result.mean_return < -300  # reported returns are raw
 
 
 @pytest.mark.parametrize("how", ["nan_reward", "endless"])
 def test_an_evaluation_that_fails_loses_nothing(tmp_path, how, monkeypatch):
-    made = []
+    created = []
 
     def factory():
-        made.append(1)
-        is_evaluation = len(made) > 4
+        created.append(1)
+        is_evaluation = len(created) > 4
         if how == "endless":
             return toy_envs.ConstantReward(10**9 if is_evaluation else 10)
         return toy_envs.Misbehaves(how if is_evaluation else "well", at=5)
@@ -412,27 +415,27 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path, how, monkeypatch):
 # --- networks and factories without a name --------------------------------------------------------
 
 
-def test_what_has_no_name_is_resumed_by_who_has_it(tmp_path, capsys):
+def test_unnamed_network_and_factory_must_be_passed_again(tmp_path, capsys):
     def network(obs_shape, head_size):
         return nets.Net(obs_shape, head_size)
 
     env = partial(toy_envs.ConstantReward, length=7)
     options = config(tmp_path, execution="eager")
-    with_them = {"env": env, "network": network}
-    ppo.train(options, on_report=lambda report: report.timesteps >= 500, **with_them)
+    objects = {"env": env, "network": network}
+    ppo.train(options, on_report=lambda report: report.timesteps >= 500, **objects)
     assert main(["resume", str(tmp_path / "run")]) == 2
-    assert "a factory that can't be imported" in capsys.readouterr().err
-    result = ppo.train(options, resume_from=tmp_path / "run", **with_them)
+    assert "a factory that cannot be imported" in capsys.readouterr().err
+    result = ppo.train(options, resume_from=tmp_path / "run", **objects)
     assert result.status == "finished"
-    ppo.train(config(tmp_path, "whole", execution="eager"), **with_them)
+    ppo.train(config(tmp_path, "whole", execution="eager"), **objects)
     assert_same_run(tmp_path / "whole", tmp_path / "run")
 
 
 # --- how a run ends -------------------------------------------------------------------------------
 
 
-class Closing(toy_envs.Misbehaves):
-    """Does `at_close()` when it is closed, which the test sets."""
+class ClosingHook(toy_envs.Misbehaves):
+    """An environment that calls `at_close()` when it is closed. Tests set `at_close`."""
 
     def __init__(self, how="well", at=5):
         super().__init__(how, at)
@@ -448,13 +451,13 @@ class Closing(toy_envs.Misbehaves):
 @pytest.fixture
 def at_close(monkeypatch):
     """Set what environments do when they are closed."""
-    return lambda function: monkeypatch.setattr(Closing, "at_close", staticmethod(function))
+    return lambda function: monkeypatch.setattr(ClosingHook, "at_close", staticmethod(function))
 
 
 @pytest.fixture
 def short_limit(monkeypatch):
     monkeypatch.setattr(closing, "CLOSE_S", 0.2)
-    monkeypatch.setattr(closing, "_AGAIN_S", 0.1)
+    monkeypatch.setattr(closing, "_REPEAT_S", 0.1)
 
 
 def hang():
@@ -467,7 +470,7 @@ def hang_twice():
     hang()
 
 
-def test_environments_are_closed_when_all_is_written(tmp_path, at_close):
+def test_environments_are_closed_after_the_last_write(tmp_path, at_close):
     events = []
     at_close(lambda: events.append("closed"))
 
@@ -477,15 +480,15 @@ def test_environments_are_closed_when_all_is_written(tmp_path, at_close):
         assert run.load_policy()[2]["timesteps"] == 1536
         assert (run.path / "accounting.json").exists()
         assert list((run.path / "timing").iterdir())
-        with pytest.raises(RunDirectoryError, match="is being trained already"):
+        with pytest.raises(RunDirectoryError, match="is in use by another training"):
             run.lock()
 
     options = config(tmp_path, eval_interval=500, eval_episodes=2, workers=1, backend="inline")
-    result = ppo.train(options, env=Closing, on_end=on_end)
+    result = ppo.train(options, env=ClosingHook, on_end=on_end)
     assert events == [result, *["closed"] * 8]  # those of evaluations too
 
 
-def test_what_on_end_raises_is_not_lost(tmp_path, at_close):
+def test_error_of_on_end_is_raised(tmp_path, at_close):
     closed = []
     at_close(lambda: closed.append(1))
 
@@ -493,14 +496,14 @@ def test_what_on_end_raises_is_not_lost(tmp_path, at_close):
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        ppo.train(config(tmp_path), env=Closing, on_end=on_end)
+        ppo.train(config(tmp_path), env=ClosingHook, on_end=on_end)
     assert len(closed) == 4
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("how", [hang, hang_twice])
 def test_closing_has_a_limit(tmp_path, at_close, short_limit, how):
-    """Also where the first interruption is swallowed; the alarm of somebody else is put back."""
+    """Also if the first interruption is swallowed. An existing alarm is restored."""
     at_close(how)
 
     def alarm(*_):
@@ -510,7 +513,7 @@ def test_closing_has_a_limit(tmp_path, at_close, short_limit, how):
     try:
         options = config(tmp_path, eval_interval=500, eval_episodes=2)
         with pytest.warns(UserWarning, match=r"closing the environments took longer than 0\.2 s"):
-            result = ppo.train(options, env=Closing)
+            result = ppo.train(options, env=ClosingHook)
         assert signal.getsignal(signal.SIGALRM) is alarm
         assert 400 < signal.getitimer(signal.ITIMER_REAL)[0] < 500
     finally:
@@ -523,20 +526,20 @@ def test_closing_has_a_limit(tmp_path, at_close, short_limit, how):
 @pytest.mark.parametrize(
     ("how", "error"), [("raises", EnvironmentFailure), ("interrupt", KeyboardInterrupt)]
 )
-def test_the_limit_holds_where_an_error_ends_it(tmp_path, at_close, short_limit, how, error):
+def test_closing_has_a_limit_after_an_error(tmp_path, at_close, short_limit, how, error):
     at_close(hang)
-    ended = []
+    results = []
     kwargs = {"how": how, "at": 200}
     with pytest.warns(UserWarning, match="took longer"), pytest.raises(error):
-        ppo.train(config(tmp_path, env_kwargs=kwargs), env=Closing, on_end=ended.append)
-    assert ended == [None]
+        ppo.train(config(tmp_path, env_kwargs=kwargs), env=ClosingHook, on_end=results.append)
+    assert results == [None]
     run = RunDirectory.open(tmp_path / "run")
     run.lock()
     run.close()
 
 
-def test_what_closing_raises_is_a_warning(tmp_path, at_close):
-    """Off the main thread too, where there is no limit."""
+def test_error_of_closing_is_a_warning(tmp_path, at_close):
+    """The training runs off the main thread, where closing has no limit."""
 
     def fail():
         raise RuntimeError("can't be closed")
@@ -546,7 +549,7 @@ def test_what_closing_raises_is_a_warning(tmp_path, at_close):
         pytest.warns(UserWarning, match="closing the environments raised.*can't be closed"),
         ThreadPoolExecutor() as executor,
     ):
-        result = executor.submit(ppo.train, config(tmp_path), env=Closing).result()
+        result = executor.submit(ppo.train, config(tmp_path), env=ClosingHook).result()
     assert result.status == "finished"
 
 
@@ -564,16 +567,16 @@ def test_hotloop_resume(tmp_path, capsys):
     assert "run is finished, with 1,500 steps; learning curve: " in capsys.readouterr().out
     assert main(["resume", str(path), "--total-timesteps", "2000"]) == 0
     assert main(["resume", str(path), "--checkpoint", "best"]) == 1
-    assert "no checkpoint 'best'; it has last" in capsys.readouterr().err
+    assert "no checkpoint 'best': it has last" in capsys.readouterr().err
 
 
-def test_the_times_of_threads_are_kept(tmp_path):
+def test_thread_times_are_saved(tmp_path):
     result = ppo.train(config(tmp_path, total_timesteps=256))
-    told = json.loads((result.run_dir / "cores.json").read_text())
-    assert told["seconds"] > 0.0
-    assert 0.0 <= told["longest_s"] <= told["queued_s"] + 1e-9
-    assert told["on_core_s"] > 0.0
-    assert (told["torch_threads"], told["workers"]) == (1, 0)
+    times = json.loads((result.run_dir / "cores.json").read_text())
+    assert times["seconds"] > 0.0
+    assert 0.0 <= times["longest_s"] <= times["queued_s"] + 1e-9
+    assert times["on_core_s"] > 0.0
+    assert (times["torch_threads"], times["workers"]) == (1, 0)
 
 
 @pytest.mark.gpu
@@ -594,4 +597,4 @@ def test_windows_on_a_gpu_are_in_the_report(tmp_path):
     use = gpu_use(read(result.run_dir))
     assert use is not None
     assert use.num_updates
-    assert use.busy > 0
+    assert use.busy_share > 0

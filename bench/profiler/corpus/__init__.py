@@ -1,4 +1,4 @@
-"""A corpus of programs with planted causes: does a diagnosis name them in what it never saw?
+"""A corpus of programs with planted causes, to measure diagnoses of unknown programs.
 
-See run.py for how to call it, plant.py for how a case is made.
+See run.py for the command line and plant.py for the cases.
 """

@@ -1,7 +1,7 @@
-"""Calibration: what a program takes, how often it passes its slots, what a cause's lines cost.
+"""Calibration: durations of programs, passes of their slots, and costs of a cause's lines.
 
-A program runs once bare, for its times, and once with a counter in each slot. A cause's lines run
-by themselves at a few sizes, slow and fixed, with stand-ins for the roles.
+A program runs once unchanged for its durations, and once with a counter in each slot. A cause's
+lines run alone at a few sizes, slow and fixed, with substitutes for the roles.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bench.profiler.corpus.cause import Cause, causes
 from bench.profiler.corpus.template import CALIBRATION, MARKER, Program, calibration, programs
 
 NUM_SLOTS = 32
-# Passes whose counting takes no time to speak of.
+# Number of passes with negligible counting time.
 NEGLIGIBLE = 300_000
-# Shared with processes that are forked.
+# Shared with forked processes.
 COUNTERS = f"""\
 import mmap as _mmap, numpy as _np, atexit as _atexit, os as _os
 _counts = _np.frombuffer(_mmap.mmap(-1, {NUM_SLOTS * 8}), _np.int64)
@@ -37,7 +37,7 @@ class _Counted{number}(gym.Wrapper):
         _counts[{number}] += 1
         return self.env.step(action)
 """
-# Stand-ins for roles, where a cause's lines are measured.
+# Program that measures a cause's lines with substitutes for roles.
 HARNESS = """\
 import itertools, json, sys, time
 import numpy as np
@@ -68,7 +68,7 @@ ROLES = {
 
 
 def calibrate(names: list[str]) -> int:
-    """Measure those named, or what was never measured (`missing`), or everything."""
+    """Measure the named programs and causes, those without figures (`missing`), or all."""
     known = calibration()
     missing = names == ["missing"]
     for program in programs().values():
@@ -93,9 +93,13 @@ def calibrate(names: list[str]) -> int:
 def _write(known: dict[str, Any]) -> None:
     known = {
         "programs": {
-            name: one for name, one in sorted(known["programs"].items()) if name in programs()
+            name: figures
+            for name, figures in sorted(known["programs"].items())
+            if name in programs()
         },
-        "causes": {name: one for name, one in sorted(known["causes"].items()) if name in causes()},
+        "causes": {
+            name: figures for name, figures in sorted(known["causes"].items()) if name in causes()
+        },
     }
     text = ",\n".join(
         f"{json.dumps(kind)}: {{\n"
@@ -107,7 +111,7 @@ def _write(known: dict[str, Any]) -> None:
 
 
 def of_program(program: Program) -> dict[str, Any]:
-    """Seconds until its loop and of it, and passes of each slot, at its default length."""
+    """Return a program's seconds before and in its loop, and the passes of each slot."""
     from bench.profiler.corpus.run import run
 
     arguments = [plant.SCRIPT, program.option, str(program.length)]
@@ -115,7 +119,7 @@ def of_program(program: Program) -> dict[str, Any]:
         folder = Path(name)
         (folder / plant.SCRIPT).write_text(_with_counters(program))
         whole_s, loop_s = run(arguments, folder)
-        counts = [int(one) for one in (folder / "counts.txt").read_text().split()]
+        counts = [int(count) for count in (folder / "counts.txt").read_text().split()]
         if max(counts) > NEGLIGIBLE:
             (folder / plant.SCRIPT).write_text(plant.healthy(program))
             whole_s, loop_s = run(arguments, folder)
@@ -126,10 +130,10 @@ def of_program(program: Program) -> dict[str, Any]:
 def _with_counters(program: Program) -> str:
     slots = {slot.line: (number, slot) for number, slot in enumerate(program.slots)}
     lines: list[str] = []
-    for at, line in enumerate(program.lines):
+    for index, line in enumerate(program.lines):
         match = MARKER.match(line)
-        if at in slots:
-            number, slot = slots[at]
+        if index in slots:
+            number, slot = slots[index]
             env = slot.roles.get("env")
             wrapped = f"{env} = _Counted{number}({env})"
             text = wrapped if slot.kind == "wrap" else f"_counts[{number}] += 1"
@@ -144,7 +148,7 @@ def _with_counters(program: Program) -> str:
 
 
 def of_cause(cause: Cause) -> list[float]:
-    """Microseconds of a call without any size, and of each unit of it (and call before)."""
+    """Return the microseconds of a call of size 0, and per unit of size (and earlier call)."""
     if cause.cost_us is not None:
         return list(cause.cost_us)
     low, high = cause.sizes
@@ -157,7 +161,7 @@ def of_cause(cause: Cause) -> list[float]:
             (size, slow_us - (0 if cause.grows else _lines_us(cause, size, False)[0]), num)
         )
     if cause.grows:
-        # Of n calls, each of which costs as much as there were calls before.
+        # The cost of each of n calls is proportional to the number of earlier calls.
         per = max(us / (size * num / 2) for size, us, num in costs)
         return [0.5, round(per, 6)]
     if len(costs) == 1:
@@ -168,13 +172,13 @@ def of_cause(cause: Cause) -> list[float]:
 
 
 def _lines_us(cause: Cause, size: float, is_slow: bool) -> tuple[float, int]:
-    """Microseconds of a call, on average, and how many there were."""
-    shown = str(max(1, round(size))) if cause.is_whole else repr(float(f"{size:.4g}"))
-    own = {name: name for name in cause.state_names} | {"size": shown}
+    """Return the mean microseconds of a call, and the number of calls."""
+    size_text = str(max(1, round(size))) if cause.is_whole else repr(float(f"{size:.4g}"))
+    names = {name: name for name in cause.state_names} | {"size": size_text}
     roles = {role: role for role in cause.roles}
     module = [cause.shared, cause.slow_globals if is_slow else cause.fixed_globals, cause.state]
-    text = "\n".join(plant._fill("\n".join(module), own))
-    body = "\n".join(plant._fill(cause.slow if is_slow else cause.fixed, own | roles))
+    text = "\n".join(plant._fill("\n".join(module), names))
+    body = "\n".join(plant._fill(cause.slow if is_slow else cause.fixed, names | roles))
     harness = HARNESS.format(
         roles="\n".join(ROLES[role] for role in sorted(cause.roles, key=list(ROLES).index)),
         imports=cause.imports,
@@ -184,10 +188,10 @@ def _lines_us(cause: Cause, size: float, is_slow: bool) -> tuple[float, int]:
     with tempfile.TemporaryDirectory(prefix="corpus-") as name:
         path = Path(name) / "lines.py"
         path.write_text(harness)
-        done = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, str(path)], capture_output=True, text=True, timeout=120
         )
-    if done.returncode:
-        raise RuntimeError(f"{cause.name}: {done.stderr[-800:]}")
-    seconds, num = re.findall(r"loop ([\d.e-]+) (\d+)", done.stdout)[-1]
+    if completed.returncode:
+        raise RuntimeError(f"{cause.name}: {completed.stderr[-800:]}")
+    seconds, num = re.findall(r"loop ([\d.e-]+) (\d+)", completed.stdout)[-1]
     return float(seconds) / int(num) * 1e6, int(num)

@@ -1,8 +1,8 @@
-"""A cause: lines that make a program take longer, and what one would write instead.
+"""A cause: lines that slow a program down, and their fixed version.
 
-The texts are lines of Python with names to be filled in: `$size`, names of `state`, and roles that
-a slot offers (`$obs`, `$reward`, `$count`, `$net`, …). Roles are never changed by a cause's lines,
-and it draws from no generator but its own: with it and without, the program does the same work.
+The texts are lines of Python with placeholders: `$size`, names of `state`, and roles that a slot
+provides (`$obs`, `$reward`, `$count`, `$net`, …). A cause's lines never change roles and use only
+their own random generator, so the program does the same work with and without them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 import textwrap
 from dataclasses import dataclass, field
 
-# Where something happens many times.
+# Kinds of slots that run many times.
 REPEATED = ("step", "update", "episode", "env", "reset", "sample", "worker")
-# Once, before the loop.
+# Kinds of slots that run once before the loop.
 SETUP = ("setup",)
 FORMS = ("inline", "function", "method", "wrapper")
 NAME = re.compile(r"\$(\w+)")
@@ -21,27 +21,28 @@ NAME = re.compile(r"\$(\w+)")
 
 @dataclass(frozen=True)
 class Cause:
-    """What is planted.
+    """A cause to plant.
 
     Attributes:
-        name: of the cause.
-        waits: what the time truly passes with; several where more than one answer is honest.
+        name: name of the cause.
+        waits: correct kinds of waiting; several if more than one answer is acceptable.
         slow, fixed: lines at the slot; `fixed` may be empty.
-        slow_globals, fixed_globals: lines of the module, planted too.
-        imports, shared: lines of the module that both scripts have.
-        state: lines `name = value`, each of which is whole: variables of the module, or attributes.
-        helper: what its function is called; its class takes the name in CapWords.
-        sizes: least and largest `$size`.
+        slow_globals, fixed_globals: planted lines of the module.
+        imports, shared: lines of the module in both scripts.
+        state: single lines `name = value`, variables of the module or attributes.
+        helper: name of the function; the class has the name in CapWords.
+        sizes: smallest and largest `$size`.
         is_whole: whether sizes are whole numbers.
-        grows: whether a call takes the longer, the more there were before.
-        kinds: of the slots that it fits.
-        forms: that it may take.
-        styles: of the programs that it fits; empty: any.
+        grows: whether a call takes longer, the more calls came before.
+        kinds: kinds of slots that it fits.
+        forms: possible forms.
+        styles: styles of programs that it fits, empty for all.
         avoid: styles that it does not fit.
-        words: that name the cause where no line of the loop is to blame; lower case.
-        overlaps: whether its cost passes at the same time as the loop itself.
-        cost_us: of a call, and of each unit of size, where it shows in no loop of its own.
-        expected: gain of those whose cost does not follow from a size.
+        words: lower-case words that name the cause if it is no line of the loop.
+        overlaps: whether its cost overlaps with the loop.
+        cost_us: cost of a call and of each unit of size, if it cannot be measured in a separate
+            loop.
+        expected: gain, if the cost does not follow from a size.
     """
 
     name: str
@@ -75,32 +76,34 @@ class Cause:
 
     @property
     def state_names(self) -> list[str]:
-        """In the order in which they are made."""
+        """Names of the state in order of definition."""
         return [line.split(" = ")[0] for line in self.state.splitlines()]
 
     @property
     def roles(self) -> set[str]:
-        """That a slot must offer."""
-        own = {*self.state_names, "size"}
-        return set(NAME.findall(self.slow + self.fixed)) - own
+        """Roles that a slot must provide."""
+        own_names = {*self.state_names, "size"}
+        return set(NAME.findall(self.slow + self.fixed)) - own_names
 
     @property
     def local_names(self) -> set[str]:
-        """That its lines assign where they stand."""
+        """Names that its lines assign at the slot."""
         text = self.slow + "\n" + self.fixed
-        found = set(re.findall(r"^\s*(\w+) [-+]?= ", text, re.M))
+        assigned = set(re.findall(r"^\s*(\w+) [-+]?= ", text, re.M))
         for names in re.findall(
             r"\bfor ([\w, ()]+) in |\bas (\w+):|^\s*(\w+(?:, \w+)+) = ", text, re.M
         ):
-            found |= set(re.findall(r"\w+", " ".join(names)))
-        return found
+            assigned |= set(re.findall(r"\w+", " ".join(names)))
+        return assigned
 
 
 def causes() -> dict[str, Cause]:
-    """All, by name; each knows its half."""
+    """Return all causes with their half, by name."""
     from dataclasses import replace
 
     from bench.profiler.corpus import causes_held_out, causes_tune
 
     halves = {"tune": causes_tune.CAUSES, "held_out": causes_held_out.CAUSES}
-    return {one.name: replace(one, half=half) for half, all_ in halves.items() for one in all_}
+    return {
+        cause.name: replace(cause, half=half) for half, group in halves.items() for cause in group
+    }

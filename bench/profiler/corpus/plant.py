@@ -1,4 +1,4 @@
-"""Cases: a program with a cause in one of its slots, as two scripts and the truth about them."""
+"""Cases: a program with a cause in one of its slots, as two scripts and their truth."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from bench.profiler.corpus.template import MARKER, Program, Slot, calibration, p
 SCRIPT = "train.py"
 HALVES = {"tune": "tune", "unseen": "held_out"}
 GAINS = (1.15, 3.5)
-# Seconds that a slow script should take at most, and the least share of its program's length.
+# Longest duration of a slow script in seconds, and smallest share of its program's length.
 LONGEST_S, SHORTEST = 14.0, 0.4
 FEWEST_CALLS = 15
-# Expected gains that will do, as shares of the one that was drawn.
+# Range of acceptable expected gains, relative to the drawn gain.
 NEAR = (0.92, 1.2)
-# A cause that needs one of these only goes where the program has it.
+# A cause that imports one of these is planted only in programs that import it.
 HEAVY = ("torch", "jax", "gymnasium", "asyncio", "stable_baselines3")
 INDENT = "    "
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is planted where, and how much of it.
+    """A program with a planted cause.
 
     Attributes:
-        program, cause: their names.
-        slot: its number in the program.
-        form: as lines of the loop (inline), as a function, as a method, in a wrapper.
-        size: of the cause's lines.
-        every: passes of the slot for one call.
-        length: of the program.
-        expected: gain by the calibration; None: it does not follow from it.
+        program, cause: names of both.
+        slot: number of the slot in the program.
+        form: inline (lines of the loop), function, method or wrapper.
+        size: size of the cause's lines.
+        every: passes of the slot per call.
+        length: length of the program.
+        expected: gain by the calibration, or None if it does not follow from it.
     """
 
     program: str
@@ -54,26 +54,28 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Program and cause, as `--case` takes them."""
+        """Program and cause in the form of `--case`."""
         return f"{self.program}/{self.cause}"
 
 
 @dataclass(frozen=True)
 class Script:
-    """A program's text, and the numbers of the lines that were planted, from 1."""
+    """A program's text and the line numbers of the planted lines, from 1."""
 
     text: str
     planted: tuple[int, ...]
 
 
-# --- what fits, and how much of it ----------------------------------------------------------------
+# --- combinations and sizes -----------------------------------------------------------------------
 
 
 def forms(program: Program, cause: Cause, slot: Slot) -> list[str]:
-    """That a cause may take in a slot; empty: it does not fit."""
+    """Return the possible forms of a cause in a slot, empty if it does not fit."""
     text, words = "\n".join(program.lines), program.words
-    needed = [one for one in HEAVY if re.search(rf"\b{one}\b", cause.imports)]
-    if any(f"import {one}" not in text and f"from {one}" not in text for one in needed):
+    libraries = [library for library in HEAVY if re.search(rf"\b{library}\b", cause.imports)]
+    if any(
+        f"import {library}" not in text and f"from {library}" not in text for library in libraries
+    ):
         return []
     if program.style in cause.avoid or (cause.styles and program.style not in cause.styles):
         return []
@@ -90,15 +92,17 @@ def forms(program: Program, cause: Cause, slot: Slot) -> list[str]:
     if slot.kind in ("setup", "asetup"):
         return ["inline"]
     helpers = {cause.helper, _class(cause.helper)}
-    found = [one for one in ("function", "method") if one in cause.forms and not helpers & words]
+    found_forms = [
+        form for form in ("function", "method") if form in cause.forms and not helpers & words
+    ]
     if "inline" in cause.forms and not cause.local_names & words:
-        found.append("inline")
-    return found
+        found_forms.append("inline")
+    return found_forms
 
 
 def combinations(half: str) -> dict[tuple[str, str], list[tuple[int, str]]]:
-    """Slots and forms, by program and cause; `half` is `tune` or `unseen`."""
-    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    """Return slots and forms by program and cause. `half` is `tune` or `unseen`."""
+    places_by_pair: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for program in programs().values():
         for cause in causes().values():
             if {program.half, cause.half} != {HALVES[half]}:
@@ -109,14 +113,14 @@ def combinations(half: str) -> dict[tuple[str, str], list[tuple[int, str]]]:
                 for form in forms(program, cause, slot)
             ]
             if places:
-                found[program.name, cause.name] = places
-    return found
+                places_by_pair[program.name, cause.name] = places
+    return places_by_pair
 
 
 def fit(
     program: Program, cause: Cause, slot: int, form: str, gain: float, rng: np.random.Generator
 ) -> Case | None:
-    """Choose size and length for a gain; None: it cannot be had there."""
+    """Choose size and length for a gain. Return None if the gain is impossible there."""
     known = calibration()
     times = known["programs"].get(program.name, {"start_s": 2, "loop_s": 4, "calls": {}})
     start_s, loop_s = times["start_s"], times["loop_s"]
@@ -132,15 +136,15 @@ def fit(
         return Case(program.name, cause.name, slot, form, size, every, length, expected)
 
     low, high = cause.sizes
-    drawn = float(low * (high / low) ** rng.random())
+    random_size = float(low * (high / low) ** rng.random())
     if cause.expected is not None:
-        return case(drawn, 1, cause.expected)
+        return case(random_size, 1, cause.expected)
     base, per = (micros * 1e-6 for micros in known["causes"].get(cause.name, (10, 1)))
     calls = times["calls"].get(str(slot), 1000) * scale
     roles = program.slots[slot].roles
-    # In several processes at the same time.
+    # Several processes may pass the slot at the same time.
     calls /= int(roles.get("parallel", 1))
-    # A wrapper's state is its own: what grows does so in each.
+    # Each wrapper has its own state, so the cost grows separately in each.
     copies = int(roles.get("copies", 1)) if form == "wrapper" else 1
 
     def sizes_of(num: float) -> float:
@@ -151,14 +155,16 @@ def fit(
 
     hidden_s = loop_s * scale if cause.overlaps else 0.0
     want_s = (gain - 1) * whole_s + hidden_s
-    ratio = cost(drawn, 1) / want_s
+    ratio = cost(random_size, 1) / want_s
     every = max(1, round(math.sqrt(ratio) if cause.grows else ratio)) if ratio > 0 else 1
-    # As people write it: every 10th, every 250th.
+    # A round number, such as 10 or 250.
     unit = 10 ** max(0, int(math.log10(every)) - 1)
     every = max(1, every // unit * unit)
     num = calls / every
     per_size = per * sizes_of(num)
-    size = float(np.clip((want_s - num * base) / per_size, low, high)) if per_size > 0 else drawn
+    size = (
+        float(np.clip((want_s - num * base) / per_size, low, high)) if per_size > 0 else random_size
+    )
     expected = 1 + max(0.0, cost(size, every) - hidden_s) / whole_s
     if num < FEWEST_CALLS or not NEAR[0] * gain <= expected <= NEAR[1] * gain:
         return None
@@ -166,7 +172,7 @@ def fit(
 
 
 def draw(half: str, num_cases: int, seed: int, only: str = "") -> list[Case]:
-    """Cases at random: each cause in turn, in the program that was used least."""
+    """Draw random cases: each cause in turn, in the least used program."""
     rng = np.random.default_rng(seed)
     places = combinations(half)
     if only:
@@ -174,17 +180,17 @@ def draw(half: str, num_cases: int, seed: int, only: str = "") -> list[Case]:
     if not places:
         return []
     used: Counter[str] = Counter()
-    drawn: list[Case] = []
+    cases: list[Case] = []
     queue: list[str] = []
     for _ in range(50 * num_cases):
-        if len(drawn) == num_cases:
+        if len(cases) == num_cases:
             break
         if not queue:
             queue = sorted({cause for _, cause in places})
             rng.shuffle(queue)
         name = queue.pop()
         fitting = [program for program, cause in places if cause == name]
-        program = min(fitting, key=lambda one: (used[one], rng.random()))
+        program = min(fitting, key=lambda program_name: (used[program_name], rng.random()))
         slot, form = places[program, name][rng.integers(len(places[program, name]))]
         gain = float(GAINS[0] * (GAINS[1] / GAINS[0]) ** rng.random())
         case = fit(programs()[program], causes()[name], slot, form, gain, rng)
@@ -193,8 +199,8 @@ def draw(half: str, num_cases: int, seed: int, only: str = "") -> list[Case]:
             queue.insert(0, name)
             continue
         used[program] += 1
-        drawn.append(case)
-    return drawn
+        cases.append(case)
+    return cases
 
 
 def _matches(key: tuple[str, str], only: str) -> bool:
@@ -206,13 +212,13 @@ def _matches(key: tuple[str, str], only: str) -> bool:
 
 
 def scripts(case: Case) -> tuple[Script, Script]:
-    """The slow and the fixed one."""
+    """Return the slow and the fixed script of a case."""
     program, cause = programs()[case.program], causes()[case.cause]
     return tuple(_script(program, cause, case, is_slow) for is_slow in (True, False))  # pyright: ignore
 
 
 def healthy(program: Program) -> str:
-    """A template without its markers."""
+    """Return a template without its markers."""
     return _assemble(program, {}).text
 
 
@@ -233,9 +239,11 @@ def _script(program: Program, cause: Cause, case: Case, is_slow: bool) -> Script
     body = cause.slow if is_slow else cause.fixed
     size = str(int(case.size)) if cause.is_whole else repr(case.size)
     imports, shared = cause.imports.splitlines(), []
-    # Names of its own that the program has already are written with a number.
-    own = {name: f"{name}2" if name in program.words else name for name in cause.state_names}
-    own |= {"size": size}
+    # Names that the program already uses get a number.
+    module_names = {
+        name: f"{name}2" if name in program.words else name for name in cause.state_names
+    }
+    module_names |= {"size": size}
     count = slot.roles.get("count") if "steady" in slot.roles else None
     count = "self.num_steps" if case.form == "wrapper" else count
     if case.every > 1 and count is None:
@@ -248,32 +256,32 @@ def _script(program: Program, cause: Cause, case: Case, is_slow: bool) -> Script
             return lines
         return [f"if {count} % {case.every} == 0:", *_indented(lines)]
 
-    parts = [(line, False) for line in _fill(cause.shared, own)]
+    parts = [(line, False) for line in _fill(cause.shared, module_names)]
     extra = cause.slow_globals if is_slow else cause.fixed_globals
-    parts += [(line, True) for line in _fill(extra, own)]
-    there: list[tuple[str, bool]] = []
+    parts += [(line, True) for line in _fill(extra, module_names)]
+    slot_lines: list[tuple[str, bool]] = []
     if case.form in ("inline", "function"):
-        shared += _state(cause, own)
+        shared += _state(cause, module_names)
     parts += [(line, False) for line in shared]
     roles = sorted(cause.roles)
     if case.form == "inline":
-        there = [(line, True) for line in guarded(_fill(body, own | slot.roles))]
+        slot_lines = [(line, True) for line in guarded(_fill(body, module_names | slot.roles))]
     elif case.form == "wrapper":
-        names = _attributes(cause, own) | {"count": "self.num_steps"}
-        parts += _wrapper(cause, own, guarded(_fill(body, names)))
+        names = _attributes(cause, module_names) | {"count": "self.num_steps"}
+        parts += _wrapper(cause, module_names, guarded(_fill(body, names)))
         env = slot.roles["env"]
-        there = [(f"{env} = {_class(cause.helper)}({env})", False)]
+        slot_lines = [(f"{env} = {_class(cause.helper)}({env})", False)]
     elif body:
         arguments = [slot.roles[role] for role in roles]
         if case.form == "function":
-            made = [f"def {cause.helper}({', '.join(roles)}):"]
-            made += _indented(_fill(body, own | {role: role for role in roles}))
+            definition = [f"def {cause.helper}({', '.join(roles)}):"]
+            definition += _indented(_fill(body, module_names | {role: role for role in roles}))
             call = f"{cause.helper}({', '.join(arguments)})"
         else:
-            made = _method(cause, own, _fill(body, _attributes(cause, own)))
+            definition = _method(cause, module_names, _fill(body, _attributes(cause, module_names)))
             call = f"{cause.helper}.update({', '.join(arguments)})"
-        parts += [(line, True) for line in ("", "", *made)]
-        there = [(line, True) for line in guarded([call])]
+        parts += [(line, True) for line in ("", "", *definition)]
+        slot_lines = [(line, True) for line in guarded([call])]
     if parts:
         parts += [("", False), ("", False)]
     known = set(program.lines)
@@ -282,29 +290,32 @@ def _script(program: Program, cause: Cause, case: Case, is_slow: bool) -> Script
         {
             "imports": [(line, False) for line in imports if line not in known],
             "globals": parts,
-            slot.line: [(slot.indent + line if line else line, is_) for line, is_ in there],
+            slot.line: [
+                (slot.indent + line if line else line, is_planted)
+                for line, is_planted in slot_lines
+            ],
         },
     )
 
 
-def _attributes(cause: Cause, own: dict[str, str]) -> dict[str, str]:
-    """Names as they are in a method: of its state, and of its parameters."""
-    names = own | {name: f"self.{name}" for name in cause.state_names}
+def _attributes(cause: Cause, scope: dict[str, str]) -> dict[str, str]:
+    """Return the names of state and roles within a method."""
+    names = scope | {name: f"self.{name}" for name in cause.state_names}
     return names | {role: role for role in cause.roles}
 
 
 def _state(cause: Cause, names: dict[str, str]) -> list[str]:
-    """Lines that make its state, under the names given."""
+    """Return the lines that define the state under the given names."""
     lines = [line.split(" = ", 1) for line in cause.state.splitlines()]
     return _fill("\n".join(f"${name} = {value}" for name, value in lines), names)
 
 
-def _method(cause: Cause, own: dict[str, str], body: list[str]) -> list[str]:
+def _method(cause: Cause, module_names: dict[str, str], body: list[str]) -> list[str]:
     lines = [f"class {_class(cause.helper)}:"]
     if cause.state:
         lines += [
             INDENT + "def __init__(self):",
-            *_indented(_state(cause, _attributes(cause, own)), INDENT * 2),
+            *_indented(_state(cause, _attributes(cause, module_names)), INDENT * 2),
             "",
         ]
     lines += [f"{INDENT}def update({', '.join(['self', *sorted(cause.roles)])}):"]
@@ -312,12 +323,14 @@ def _method(cause: Cause, own: dict[str, str], body: list[str]) -> list[str]:
     return [*lines, "", "", f"{cause.helper} = {_class(cause.helper)}()"]
 
 
-def _wrapper(cause: Cause, own: dict[str, str], body: list[str]) -> list[tuple[str, bool]]:
-    """Its body alone is planted."""
+def _wrapper(cause: Cause, module_names: dict[str, str], body: list[str]) -> list[tuple[str, bool]]:
+    """Return the lines of a wrapper. Only the body counts as planted."""
     above = [
         *("", "", f"class {_class(cause.helper)}(gym.Wrapper):"),
         *(INDENT + "def __init__(self, env):", INDENT * 2 + "super().__init__(env)"),
-        *_indented(["self.num_steps = 0", *_state(cause, _attributes(cause, own))], INDENT * 2),
+        *_indented(
+            ["self.num_steps = 0", *_state(cause, _attributes(cause, module_names))], INDENT * 2
+        ),
         *("", INDENT + "def step(self, action):"),
         INDENT * 2 + "obs, reward, terminated, truncated, info = self.env.step(action)",
         INDENT * 2 + "self.num_steps += 1",
@@ -328,7 +341,7 @@ def _wrapper(cause: Cause, own: dict[str, str], body: list[str]) -> list[tuple[s
 
 
 def _assemble(program: Program, inserted: dict[str | int, list[tuple[str, bool]]]) -> Script:
-    """Markers are replaced by what is inserted there, by kind or by line; others go."""
+    """Replace markers by the inserted lines, by kind or by line, and remove other markers."""
     out: list[tuple[str, bool]] = []
     for number, line in enumerate(program.lines):
         match = MARKER.match(line)
@@ -336,16 +349,20 @@ def _assemble(program: Program, inserted: dict[str | int, list[tuple[str, bool]]
             out.append((line, False))
         else:
             out += inserted.get(number) or inserted.get(match[2], [])
-    # An empty line is nobody's cause.
-    planted = tuple(at for at, (line, is_) in enumerate(out, 1) if is_ and line.strip())
+    # Empty lines do not count as planted.
+    planted = tuple(
+        line_number
+        for line_number, (line, is_planted) in enumerate(out, 1)
+        if is_planted and line.strip()
+    )
     return Script("\n".join(line for line, _ in out).rstrip() + "\n", planted)
 
 
 def write(case: Case, folder: Path) -> dict[str, Any]:
-    """Write `slow/train.py`, `fixed/train.py` and `truth.json`; gives the truth."""
-    for script, where in zip(scripts(case), ("slow", "fixed"), strict=True):
-        (folder / where).mkdir(parents=True, exist_ok=True)
-        (folder / where / SCRIPT).write_text(script.text)
+    """Write `slow/train.py`, `fixed/train.py` and `truth.json`; return the truth."""
+    for script, way in zip(scripts(case), ("slow", "fixed"), strict=True):
+        (folder / way).mkdir(parents=True, exist_ok=True)
+        (folder / way / SCRIPT).write_text(script.text)
     cause, program = causes()[case.cause], programs()[case.program]
     truth = {
         **asdict(case),

@@ -1,4 +1,4 @@
-"""Measure whether a diagnosis names the cause in programs that it has never seen.
+"""Measure whether diagnoses name the cause in programs that no rule was tuned on.
 
     python -m bench corpus --half tune --cases 30 --quick
     python -m bench corpus --half unseen --cases 30 --jobs 2
@@ -7,19 +7,19 @@
     python -m bench corpus --calibrate
 
 Each case is one of programs/ with a cause of the same half planted in one of its slots, in a random
-form and size. It runs slow and fixed by itself, which is its gain, and slow with
-the profiler, whose findings are scored. A finding names the cause if one of its first three places
-is a planted line. A case whose gain is below 1.25 is counted apart. Then the half's programs run
-with nothing planted: whatever is found there is a false alarm.
+form and size. The slow and the fixed script run without the profiler to measure the gain. The slow
+script runs with the profiler, and the findings are scored. A finding names the cause if one of its
+first three places is a planted line. Cases with a gain below 1.25 are counted separately. Then the
+half's programs run without planted causes, and every finding there is a false alarm.
 
-`--quick` leaves out the bare runs, healthy programs and storing; the gain is the expected one.
-`--keep` keeps scripts, profiles and truths, of which `--again` makes and scores new diagnoses; of a
-whole measurement these are stored in place of the first ones.
-Of the unseen half only numbers are printed unless `--show` is given.
+`--quick` skips runs without profiler, healthy programs and storing, and uses the expected gain.
+`--keep` keeps scripts, profiles and truths. `--again` makes and scores new diagnoses of them, which
+replace the stored ones if the measurement was complete.
+For the unseen half only numbers are printed unless `--show` is given.
 
-`corpus.json`: `halves`, by name: `seed`, `rounds`, `cases`, a list (what was planted, `measured`
-and `measured_loop`, the slow script's time over the fixed one's, `found` and its score),
-`healthy`, a list (`program`, `found`, `alarms`), and `summary`.
+`corpus.json`: `halves`, by name: `seed`, `rounds`, `cases`, a list (the planted cause, `measured`
+and `measured_loop`, time of the slow over the fixed script, `found` and its score), `healthy`, a
+list (`program`, `found`, `alarms`), and `summary`.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ from typing import Any
 
 from bench import storage
 from bench.profiler.corpus import plant
-from bench.profiler.corpus.score import alarms, is_there, score, summary, told
+from bench.profiler.corpus.score import alarms, finding_record, is_counted, score, summary
 from bench.profiler.corpus.template import Program, programs
 
-# What runs a script recorded.
+# Module that records a script.
 RECORDER = "hotloop.profiler.collect.script"
 INTERVAL_S = 0.01
-# What was measured, beside what is kept of it.
-ABOUT = "measurement.json"
+# File with the options of a kept measurement.
+MEASUREMENT_FILE = "measurement.json"
 TIMEOUT_S = 150
 LOOP = re.compile(r"loop ([\d.]+) s\b")
 
 
 def run(command: Sequence[str], folder: Path) -> tuple[float, float]:
-    """Seconds of a whole run and of its loop, as it says itself."""
-    began = time.perf_counter()
-    done = subprocess.run(
+    """Run a script; return the seconds of the whole run and of its loop as it prints them."""
+    start_s = time.perf_counter()
+    completed = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, cwd=folder, timeout=TIMEOUT_S
     )
-    whole_s = time.perf_counter() - began
-    if done.returncode:
+    whole_s = time.perf_counter() - start_s
+    if completed.returncode:
         raise RuntimeError(
-            f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-800:]}"
+            f"{' '.join(command)} ended with {completed.returncode}: {completed.stderr[-800:]}"
         )
-    said = LOOP.findall(done.stdout)
-    return whole_s, float(said[-1]) if said else whole_s
+    printed = LOOP.findall(completed.stdout)
+    return whole_s, float(printed[-1]) if printed else whole_s
 
 
 def record(arguments: Sequence[str], folder: Path, out: Path) -> tuple[float, float]:
@@ -74,29 +74,30 @@ def record(arguments: Sequence[str], folder: Path, out: Path) -> tuple[float, fl
 
 
 def findings(out: Path) -> list[dict[str, Any]]:
-    """What the diagnosis of a recording says, what saves most first."""
+    """Return the findings of a recording's diagnosis, the largest gain first."""
     from hotloop.profiler import read
     from hotloop.profiler.diagnose import diagnose
 
-    return [told(one) for one in diagnose(read(out))]
+    return [finding_record(finding) for finding in diagnose(read(out))]
 
 
 # --- a case, a healthy program --------------------------------------------------------------------
 
 
 def measure(case: plant.Case, folder: Path, rounds: int) -> dict[str, Any]:
-    """Run a case; no rounds: under the profiler alone."""
+    """Run a case. With 0 rounds it runs only with the profiler."""
     truth = plant.write(case, folder)
     arguments = truth["arguments"]
     try:
         if rounds:
-            # One after the other: what else the machine does meets both alike.
+            # In turn, so that other load on the machine affects both alike.
             pairs = [
                 [run([plant.SCRIPT, *arguments], folder / way) for way in ("slow", "fixed")]
                 for _ in range(rounds)
             ]
             slow, fixed = (
-                [_median(one) for one in zip(*way, strict=True)] for way in zip(*pairs, strict=True)
+                [_median(values) for values in zip(*way, strict=True)]
+                for way in zip(*pairs, strict=True)
             )
             truth["slow_s"], truth["fixed_s"] = (round(way[0], 2) for way in (slow, fixed))
             truth["measured"] = round(slow[0] / fixed[0], 3)
@@ -110,18 +111,18 @@ def measure(case: plant.Case, folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def scored(truth: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, Any]:
-    """A case's truth with what was found and its score."""
+    """Return a case's truth with findings and score."""
     return {**truth, "found": found, **score(found, truth)}
 
 
 def failed(truth: dict[str, Any], error: Exception) -> dict[str, Any]:
-    """A case that could not be measured."""
-    said = "".join(traceback.format_exception_only(error)).strip()
-    return {**truth, "failed": said}
+    """Return a case that could not be measured."""
+    message = "".join(traceback.format_exception_only(error)).strip()
+    return {**truth, "failed": message}
 
 
 def measure_healthy(program: Program, folder: Path) -> dict[str, Any]:
-    """Run a program with nothing planted under the profiler."""
+    """Run a program without planted causes with the profiler."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / plant.SCRIPT).write_text(plant.healthy(program))
     arguments = [program.option, str(program.length)]
@@ -140,55 +141,57 @@ def _median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def again(kept: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Diagnose what was kept once more: cases and healthy programs."""
-    cases, well = [], []
-    for path in sorted(kept.glob("*/truth.json")):
+def rediagnose(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Diagnose kept cases and healthy programs again."""
+    cases, healthy = [], []
+    for path in sorted(folder.glob("*/truth.json")):
         truth = json.loads(path.read_text())
         try:
             cases.append(scored(truth, findings(path.parent / "profile")))
         except Exception as error:
             cases.append(failed(truth, error))
-    for path in sorted(kept.glob("*/healthy.json")):
+    for path in sorted(folder.glob("*/healthy.json")):
         found = findings(path.parent / "profile")
-        well.append({**json.loads(path.read_text()), "found": found, "alarms": alarms(found)})
-    return cases, well
+        healthy.append({**json.loads(path.read_text()), "found": found, "alarms": alarms(found)})
+    return cases, healthy
 
 
-# --- what is printed ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
-def _said(finding: dict[str, Any]) -> str:
+def _finding_text(finding: dict[str, Any]) -> str:
     gain = "" if finding["gain"] is None else f" {finding['gain']:.2f}"
     places = " ".join(f"{file}:{line}" for file, line, _ in finding["places"][:3])
     return f"[{finding['rule'] or 'no rule'}{gain} {finding['wait']}] {finding['title']} ({places})"
 
 
-def tell(number: int, case: dict[str, Any], show: bool) -> None:
-    """A case's lines."""
+def print_case(number: int, case: dict[str, Any], show: bool) -> None:
+    """Print the lines of a case."""
     if not show:
         print(f"{number:3} {'failed' if 'failed' in case else case['outcome']}", flush=True)
         return
     gain = case.get("measured") or case["expected"]
-    about = f"{case['program']}/{case['cause']} {case['form']} size {case['size']:g}"
-    about += f" every {case['every']}, gain {gain}"
+    description = f"{case['program']}/{case['cause']} {case['form']} size {case['size']:g}"
+    description += f" every {case['every']}, gain {gain}"
     if "failed" in case:
-        print(f"{number:3} FAILED  {about}\n      {case['failed']}", flush=True)
+        print(f"{number:3} FAILED  {description}\n      {case['failed']}", flush=True)
         return
-    weak = "" if is_there(case) else " (weaker)"
-    print(f"{number:3} {case['outcome']:7} {about}{weak}", flush=True)
+    weak = "" if is_counted(case) else " (weaker)"
+    print(f"{number:3} {case['outcome']:7} {description}{weak}", flush=True)
     if case["outcome"] != "first" or not case["wait_right"]:
         lines = case["planted"]
         print(f"      truth: lines {lines[0]}-{lines[-1]}, {'/'.join(case['waits'])}")
         for finding in case["found"][:3]:
-            print(f"      said: {_said(finding)}", flush=True)
+            print(f"      found: {_finding_text(finding)}", flush=True)
 
 
-def tell_healthy(one: dict[str, Any], show: bool) -> None:
-    """A healthy program's line."""
-    name = one["program"] if show else "program"
-    said = "; ".join(_said(finding) if show else "alarm" for finding in one["alarms"])
-    print(f"  healthy {name}: {one.get('failed') or said or 'silent'}", flush=True)
+def print_healthy(program: dict[str, Any], show: bool) -> None:
+    """Print the line of a healthy program."""
+    name = program["program"] if show else "program"
+    alarm_text = "; ".join(
+        _finding_text(finding) if show else "alarm" for finding in program["alarms"]
+    )
+    print(f"  healthy {name}: {program.get('failed') or alarm_text or 'no finding'}", flush=True)
 
 
 def main() -> int:
@@ -202,15 +205,23 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=30)
     parser.add_argument("--seed", type=int, help="default: 0 for tune, the clock for unseen")
     parser.add_argument("--case", default="", metavar="PROGRAM/CAUSE", help="either may be *")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="scripts, profiles and truths")
-    parser.add_argument("--again", type=Path, metavar="DIR", help="diagnose what was kept")
-    parser.add_argument("--quick", action="store_true", help="under the profiler alone")
-    parser.add_argument("--rounds", type=int, default=2, help="bare runs of each script")
-    parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
-    parser.add_argument("--healthy", choices=("yes", "no", "only"), help="default: not if quick")
-    parser.add_argument("--show", action="store_true", help="cases of the unseen half too")
-    parser.add_argument("--calibrate", nargs="*", metavar="NAME", help="programs and causes; all")
-    parser.add_argument("--list", action="store_true", help="what the half can combine")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep scripts, profiles and truths here"
+    )
+    parser.add_argument(
+        "--again", type=Path, metavar="DIR", help="diagnose a kept measurement again"
+    )
+    parser.add_argument("--quick", action="store_true", help="run only with the profiler")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="runs of each script without the profiler"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="concurrent cases")
+    parser.add_argument("--healthy", choices=("yes", "no", "only"), help="default: no with --quick")
+    parser.add_argument("--show", action="store_true", help="also print cases of the unseen half")
+    parser.add_argument(
+        "--calibrate", nargs="*", metavar="NAME", help="programs and causes (default: all)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the half's combinations")
     options = parser.parse_args()
     if options.calibrate is not None:
         from bench.profiler.corpus.calibrate import calibrate
@@ -224,16 +235,16 @@ def main() -> int:
         print(f"{len(pairs)} combinations")
         return 0
     if options.again:
-        cases, well = again(options.again)
+        cases, healthy = rediagnose(options.again)
         for number, case in enumerate(cases):
-            tell(number, case, show)
-        for one in well:
-            tell_healthy(one, show)
-        about = options.again / ABOUT
-        if about.is_file():
-            _finish(json.loads(about.read_text(encoding="utf-8")), cases, well)
+            print_case(number, case, show)
+        for program in healthy:
+            print_healthy(program, show)
+        measurement = options.again / MEASUREMENT_FILE
+        if measurement.is_file():
+            _finish(json.loads(measurement.read_text(encoding="utf-8")), cases, healthy)
         else:
-            _print_summary(summary([case for case in cases if "failed" not in case], well))
+            _print_summary(summary([case for case in cases if "failed" not in case], healthy))
         return 0
     seed = options.seed
     if seed is None:
@@ -242,55 +253,64 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace, seed: int, show: bool) -> int:
-    drawn = plant.draw(options.half, options.cases, seed, options.case)
+    planted = plant.draw(options.half, options.cases, seed, options.case)
     if options.healthy == "only":
-        drawn = []
+        planted = []
     well: list[Program] = []
     wants_healthy = options.healthy or ("no" if options.quick or options.case else "yes")
     if wants_healthy != "no":
-        well = [one for one in programs().values() if one.half == plant.HALVES[options.half]]
-    print(f"half {options.half}, seed {seed}: {len(drawn)} cases, {len(well)} healthy", flush=True)
+        well = [
+            program for program in programs().values() if program.half == plant.HALVES[options.half]
+        ]
+    print(
+        f"half {options.half}, seed {seed}: {len(planted)} cases, {len(well)} healthy", flush=True
+    )
     root = options.keep or Path(tempfile.mkdtemp(prefix="corpus-"))
     rounds = 0 if options.quick else options.rounds
     try:
         with ThreadPoolExecutor(options.jobs) as pool:
             ran = pool.map(
-                lambda at: measure(drawn[at], root / f"case{at:03}", rounds), range(len(drawn))
+                lambda index: measure(planted[index], root / f"case{index:03}", rounds),
+                range(len(planted)),
             )
             cases = []
             for number, case in enumerate(ran):
-                tell(number, case, show)
+                print_case(number, case, show)
                 cases.append(case)
-            ran = pool.map(lambda one: measure_healthy(one, root / f"healthy_{one.name}"), well)
-            told_well = []
-            for one in ran:
-                tell_healthy(one, show)
-                told_well.append(one)
+            ran = pool.map(
+                lambda program: measure_healthy(program, root / f"healthy_{program.name}"), well
+            )
+            healthy = []
+            for program in ran:
+                print_healthy(program, show)
+                healthy.append(program)
     finally:
         if not options.keep:
             shutil.rmtree(root, ignore_errors=True)
     is_whole = not options.quick and not options.case and options.healthy != "only"
-    about = {"half": options.half, "seed": seed, "rounds": rounds, "is_stored": is_whole}
+    measurement = {"half": options.half, "seed": seed, "rounds": rounds, "is_stored": is_whole}
     if options.keep:
-        (root / ABOUT).write_text(json.dumps(about), encoding="utf-8")
-    _finish(about, cases, told_well)
+        (root / MEASUREMENT_FILE).write_text(json.dumps(measurement), encoding="utf-8")
+    _finish(measurement, cases, healthy)
     return 0
 
 
-def _finish(about: dict[str, Any], cases: list[dict[str, Any]], well: list[dict[str, Any]]) -> None:
-    """Print and, of a whole measurement, store."""
+def _finish(
+    measurement: dict[str, Any], cases: list[dict[str, Any]], healthy: list[dict[str, Any]]
+) -> None:
+    """Print the summary, and store the result of a complete measurement."""
     counted = [case for case in cases if "failed" not in case]
     result = {
-        "seed": about["seed"],
-        "rounds": about["rounds"],
+        "seed": measurement["seed"],
+        "rounds": measurement["rounds"],
         "cases": counted,
         "failed": [case for case in cases if "failed" in case],
-        "healthy": well,
-        "summary": summary(counted, well),
+        "healthy": healthy,
+        "summary": summary(counted, healthy),
     }
     _print_summary(result["summary"])
-    if about["is_stored"]:
-        _store(about["half"], result)
+    if measurement["is_stored"]:
+        _store(measurement["half"], result)
 
 
 def _print_summary(figures: dict[str, Any]) -> None:
@@ -298,7 +318,7 @@ def _print_summary(figures: dict[str, Any]) -> None:
 
 
 def _store(half: str, result: dict[str, Any]) -> None:
-    """The other half's result stays."""
+    """Store a half's result beside that of the other half."""
     try:
         halves = storage.load("corpus")["halves"]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Scores: what a diagnosis said of a case, against the truth about it."""
+"""Scores of a diagnosis, given the truth about a case."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# A gain from which a cause counts as there, and from which a healthy program's finding is an alarm.
-THERE, ALARM = 1.25, 1.15
-# What a finding is called that names no cause, but a place alone.
+# Minimum gain of a counted case, and of a finding that counts as an alarm in a healthy program.
+MIN_GAIN, ALARM = 1.25, 1.15
+# Rules of findings that name only a place and no cause.
 PLAIN = ("", "line")
-# Places of a finding that are looked at, the dearest line first.
+# Number of a finding's places that are compared, the most expensive line first.
 NUM_PLACES = 3
 CLOSE = 0.25
 
 
-def told(finding: Any) -> dict[str, Any]:
-    """What is kept of a finding."""
+def finding_record(finding: Any) -> dict[str, Any]:
+    """Return the stored record of a finding."""
     return {
         "rule": getattr(finding, "rule", ""),
         "title": getattr(finding, "title", ""),
@@ -32,8 +32,8 @@ def told(finding: Any) -> dict[str, Any]:
     }
 
 
-def names_it(finding: dict[str, Any], truth: dict[str, Any]) -> bool:
-    """Whether a finding names the cause: by its place, or by its words where there is none."""
+def names_cause(finding: dict[str, Any], truth: dict[str, Any]) -> bool:
+    """Return whether a finding names the cause by its place or by its words."""
     planted = set(truth["planted"])
     places = finding["places"][:NUM_PLACES]
     if any(file == truth["file"] and line in planted for file, line, _ in places):
@@ -43,24 +43,25 @@ def names_it(finding: dict[str, Any], truth: dict[str, Any]) -> bool:
 
 
 def score(found: Sequence[dict[str, Any]], truth: dict[str, Any]) -> dict[str, Any]:
-    """Of a case: `outcome` is first, second, later, wrong or silent.
+    """Score the findings of a case: `outcome` is first, second, later, wrong or silent.
 
-    `wrong` is a cause that no finding names while others speak; `later` one that is named third or
-    after. `wait_right`, `pace_right` and `error` are of the finding that names it, None without.
+    `wrong` means that there are findings but none names the cause, `later` that the third or a
+    later finding names it. `wait_right`, `pace_right` and `error` describe the finding that names
+    the cause, or are None.
     """
-    ranks = [rank for rank, finding in enumerate(found) if names_it(finding, truth)]
+    ranks = [rank for rank, finding in enumerate(found) if names_cause(finding, truth)]
     if ranks:
         outcome = ("first", "second")[ranks[0]] if ranks[0] < 2 else "later"
-        right = found[ranks[0]]
+        naming = found[ranks[0]]
     else:
-        outcome, right = "wrong" if found else "silent", None
+        outcome, naming = "wrong" if found else "silent", None
     measured, measured_loop = truth.get("measured"), truth.get("measured_loop")
     return {
         "outcome": outcome,
-        "wait_right": None if right is None else right["wait"] in truth["waits"],
-        "pace_right": None if right is None else (right["pace"] == "growing") == truth["grows"],
-        "error": _error(right["gain"] if right else None, measured),
-        "loop_error": _error(right["loop_gain"] if right else None, measured_loop),
+        "wait_right": None if naming is None else naming["wait"] in truth["waits"],
+        "pace_right": None if naming is None else (naming["pace"] == "growing") == truth["grows"],
+        "error": _error(naming["gain"] if naming else None, measured),
+        "loop_error": _error(naming["loop_gain"] if naming else None, measured_loop),
     }
 
 
@@ -68,28 +69,32 @@ def _error(estimate: float | None, measured: float | None) -> float | None:
     return None if not estimate or not measured else round(estimate / measured - 1, 3)
 
 
-def is_there(case: dict[str, Any]) -> bool:
-    """Whether a case counts: by the measured gain, or by the expected one in a quick run."""
+def is_counted(case: dict[str, Any]) -> bool:
+    """Return whether a case counts by its measured gain, or by the expected gain in a quick run."""
     gain = case["measured"] if case.get("measured") else case["expected"]
-    return gain is None or gain >= THERE
+    return gain is None or gain >= MIN_GAIN
 
 
 def alarms(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of a healthy program: findings with a rule's name, or that promise much."""
-    return [one for one in found if one["rule"] not in PLAIN or (one["gain"] or 0) >= ALARM]
+    """Return the false alarms of a healthy program: findings with a rule or a large gain."""
+    return [
+        finding
+        for finding in found
+        if finding["rule"] not in PLAIN or (finding["gain"] or 0) >= ALARM
+    ]
 
 
 def summary(
     cases: Sequence[dict[str, Any]], healthy: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Of a half: counts, of the cases that are there."""
-    there = [case for case in cases if is_there(case)]
-    outcomes = [case["outcome"] for case in there]
-    errors = [case["error"] for case in there if case["error"] is not None]
-    named = [case for case in there if case["wait_right"] is not None]
+    """Return counts over the counted cases of a half."""
+    counted = [case for case in cases if is_counted(case)]
+    outcomes = [case["outcome"] for case in counted]
+    errors = [case["error"] for case in counted if case["error"] is not None]
+    named = [case for case in counted if case["wait_right"] is not None]
     return {
-        "cases": len(there),
-        "weaker": len(cases) - len(there),
+        "cases": len(counted),
+        "weaker": len(cases) - len(counted),
         "first": outcomes.count("first"),
         "second": outcomes.count("second"),
         "later": outcomes.count("later"),
@@ -101,5 +106,5 @@ def summary(
         "estimates": len(errors),
         "close": sum(abs(error) <= CLOSE for error in errors),
         "healthy": len(healthy),
-        "alarms": sum(bool(one["alarms"]) for one in healthy),
+        "alarms": sum(bool(program["alarms"]) for program in healthy),
     }

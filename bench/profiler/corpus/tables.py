@@ -1,4 +1,4 @@
-"""Tables of what `python -m bench corpus` has stored."""
+"""Tables of `python -m bench corpus`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 from bench import storage
 from bench.markdown import table
-from bench.profiler.corpus.score import is_there
+from bench.profiler.corpus.score import is_counted
 
-TITLES = {"tune": "rules may be tuned on it", "unseen": "no rule has seen it"}
+TITLES = {"tune": "rules may be tuned on it", "unseen": "no rule was tuned on it"}
 
 
-def _of(count: int, whole: int) -> str:
-    return f"{count} of {whole}" if whole else "none"
+def _of(count: int, total: int) -> str:
+    return f"{count} of {total}" if total else "none"
 
 
 def corpus_table() -> str:
-    """A row for each half: how often the cause is named, and what is said of it right."""
+    """Return a table with a row per half: how often the cause is named, and correct details."""
     halves = storage.load("corpus")["halves"]
     rows = [
         [
-            *("half", "cases", "named first", "among the first two", "wrong lead", "silent"),
-            *("kind of wait right", "estimate within 25 %", "false alarms"),
+            *("half", "cases", "named first", "among the first two", "wrong lead", "no finding"),
+            *("correct kind of wait", "estimate within 25 %", "false alarms"),
         ]
     ]
     for name in ("tune", "unseen"):
@@ -46,23 +46,23 @@ def corpus_table() -> str:
 
 
 def misses_table() -> str:
-    """Cases whose cause was not named first, and what was said instead."""
-    rows = [["half", "cause", "program", "gain", "said instead"]]
+    """Return a table of cases with a first finding that does not name the cause."""
+    rows = [["half", "cause", "program", "gain", "first finding"]]
     for name, half in sorted(storage.load("corpus")["halves"].items()):
         for case in half["cases"]:
-            if is_there(case) and case["outcome"] != "first":
+            if is_counted(case) and case["outcome"] != "first":
                 program = f"{case['program']}.py"
                 rows.append([name, case["cause"], program, _gain(case), _instead(case["found"])])
     return table(*rows)
 
 
 def alarms_table() -> str:
-    """What was said of programs with nothing planted."""
-    rows = [["half", "program", "said"]]
+    """Return a table of findings in programs without planted causes."""
+    rows = [["half", "program", "finding"]]
     for name, half in sorted(storage.load("corpus")["halves"].items()):
-        for one in half["healthy"]:
-            if one["alarms"]:
-                rows.append([name, f"{one['program']}.py", _instead(one["alarms"])])
+        for program in half["healthy"]:
+            if program["alarms"]:
+                rows.append([name, f"{program['program']}.py", _instead(program["alarms"])])
     return table(*rows)
 
 
@@ -73,7 +73,7 @@ def _gain(case: dict[str, Any]) -> str:
 
 def _instead(found: list[dict[str, Any]]) -> str:
     if not found:
-        return "nothing"
+        return "none"
     first = found[0]
     rule = f"`{first['rule']}`: " if first["rule"] else ""
     return f"{rule}{first['title']}".replace("|", "\\|")

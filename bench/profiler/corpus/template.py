@@ -1,19 +1,19 @@
 """Programs with marked slots.
 
-A marker is a comment line of its own, indented as what may stand there:
+A marker is a separate comment line, indented like the code that may replace it:
 
-    #: length --steps 20000        the option that sets how long it runs, and its default
-    #: imports                     where imports may be added
-    #: globals                     where the module's variables and functions may be added
-    #: setup                       once, before the loop
-    #: wrap env=env                where an environment may be wrapped
-    #: step obs=state count=t      a slot that is passed many times: its kind, and names by role
+    #: length --steps 20000        option for the length of the run, and its default
+    #: imports                     place for imports
+    #: globals                     place for variables and functions of the module
+    #: setup                       slot that runs once before the loop
+    #: wrap env=env                place to wrap an environment
+    #: step obs=state count=t      slot that runs many times: its kind, and names by role
 
-`count` is any whole number that changes; with `steady=yes` it goes up by one with each pass.
-Two roles are numbers: `copies`, environments that the wrapping meets, and `parallel`, processes
-that pass the slot at the same time.
+`count` is a changing integer, which increases by one per pass with `steady=yes`. Two roles are
+numbers: `copies`, the number of wrapped environments, and `parallel`, the number of processes that
+pass the slot at the same time.
 
-A program's folder is its half, the first part of its name its style.
+A program's folder is its half. The first part of its name is its style.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typing import Any
 HERE = Path(__file__).parent
 CALIBRATION = HERE / "calibration.json"
 MARKER = re.compile(r"^( *)#: (\w+)(.*)$")
-# The type checker's own line: no reader's business.
+# A line for the type checker, which is removed.
 UNCHECKED = "# type: ignore"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where something can be planted.
+    """A place for a cause.
 
     Attributes:
-        line: of its marker, from 0.
-        indent: of what stands there.
-        kind: see the top of the file.
-        roles: names that are in scope, by what they are.
+        line: line of the marker, from 0.
+        indent: indentation of the code there.
+        kind: kind of the slot, see the module's docstring.
+        roles: names in scope, by role.
     """
 
     line: int
@@ -54,11 +54,11 @@ class Program:
     """A template.
 
     Attributes:
-        name, style, half: from its path.
-        lines: with markers.
-        option: that sets its length.
-        length: the option's default.
-        slots: in the order of the file.
+        name, style, half: parts of its path.
+        lines: lines with markers.
+        option: option for the length of the run.
+        length: default of the option.
+        slots: slots in the order of the file.
     """
 
     name: str
@@ -71,23 +71,23 @@ class Program:
 
     @cached_property
     def words(self) -> set[str]:
-        """All names that occur in it."""
+        """All names in the program."""
         return set(re.findall(r"[A-Za-z_]\w*", "\n".join(self.lines)))
 
 
 def parse(path: Path) -> Program:
     """Read a template."""
-    lines = [one for one in path.read_text().splitlines() if one != UNCHECKED]
+    lines = [text for text in path.read_text().splitlines() if text != UNCHECKED]
     option, length, slots = "", 0, []
     for number, line in enumerate(lines):
         match = MARKER.match(line)
         if match is None:
             continue
-        indent, kind, rest = match.groups()
+        indent, kind, arguments = match.groups()
         if kind == "length":
-            option, length = rest.split()[0], int(rest.split()[1])
+            option, length = arguments.split()[0], int(arguments.split()[1])
         elif kind not in ("imports", "globals"):
-            roles = dict(pair.split("=", 1) for pair in rest.split())
+            roles = dict(pair.split("=", 1) for pair in arguments.split())
             slots.append(Slot(number, indent, kind, roles))
     style = path.stem.split("_")[0]
     return Program(path.stem, style, path.parent.name, tuple(lines), option, length, tuple(slots))
@@ -95,12 +95,12 @@ def parse(path: Path) -> Program:
 
 @cache
 def programs() -> dict[str, Program]:
-    """All, by name."""
+    """Return all templates by name."""
     return {path.stem: parse(path) for path in sorted(HERE.glob("programs/*/*.py"))}
 
 
 def calibration() -> dict[str, dict[str, Any]]:
-    """What programs and causes cost on the machine that it was measured on."""
+    """Return the measured costs of programs and causes."""
     if not CALIBRATION.exists():
         return {"programs": {}, "causes": {}}
     return json.loads(CALIBRATION.read_text())

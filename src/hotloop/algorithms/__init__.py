@@ -11,10 +11,10 @@ from hotloop.importing import import_object
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
 
-# Name → what `hotloop train --help` says; listed here so that help costs no import of torch.
+# Name → description in `hotloop train --help`, listed here so that help does not import torch.
 ALGORITHMS = {
     "ppo": "Proximal policy optimization: on-policy, discrete and continuous actions.",
-    "appo": "Asynchronous PPO: learns while environments step, from what older policies did.",
+    "appo": "Asynchronous PPO: learns while environments step, from data of older policies.",
     "sac": "Soft actor-critic: off-policy, continuous actions.",
     "td3": "Twin delayed deep deterministic policy gradient: off-policy, continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",
@@ -25,24 +25,24 @@ def find(name: str) -> Algorithm:
     """Return an algorithm by its name.
 
     Args:
-        name: a key of `ALGORITHMS`, or `module:attribute` for one of your own.
+        name: a key of `ALGORITHMS`, or `module:attribute` for a custom algorithm.
 
     Raises:
         UnknownNameError: there is no such algorithm, module or attribute.
-        ConfigError: importing the module raised, or it is no algorithm.
+        ConfigError: importing the module fails, or the attribute is not an algorithm.
     """
     if name in ALGORITHMS:
         return importlib.import_module(f"hotloop.algorithms.{name}").algorithm
     if ":" not in name:
         raise UnknownNameError(
             f"expected an algorithm ({', '.join(ALGORITHMS)}), got '{name}'"
-            + (nearest(name, ALGORITHMS) or "; one of your own is named `my_module:algorithm`")
+            + (nearest(name, ALGORITHMS) or "; name a custom algorithm as `my_module:algorithm`")
         )
-    found = import_object(name, kind="algorithm", example="my_reinforce:algorithm")
-    missing = [f"`{x}`" for x in ("name", "config", "presets", "train") if not hasattr(found, x)]
+    value = import_object(name, kind="algorithm", example="my_reinforce:algorithm")
+    missing = [f"`{x}`" for x in ("name", "config", "presets", "train") if not hasattr(value, x)]
     if missing:
         raise ConfigError(
-            f"'{name}' must be an algorithm, got a {type(found).__name__} without "
-            f"{', '.join(missing)}: name what `OnPolicy(…)` or `OffPolicy(…)` gave"
+            f"'{name}' must be an algorithm, got a {type(value).__name__} without "
+            f"{', '.join(missing)}: name the result of `OnPolicy(…)` or `OffPolicy(…)`"
         )
-    return found
+    return value

@@ -1,10 +1,10 @@
 """Asynchronous proximal policy optimization (APPO).
 
-PPO that learns from what older policies did, so that nobody waits: environments are stepped while
-the networks learn. Beyond `ppo`: V-trace returns (Espeholt et al. 2018, arXiv:1802.01561); the
-decoupled objective, whose clipping is not around the policy that acted (Hilton et al. 2021,
-arXiv:2110.00641) but around one between it and the newest; a hard bound on the age of what is
-learned from. With experience of the newest policy itself it is PPO's update.
+PPO that learns from data of older policies, so that environments can step while the networks learn.
+Beyond `ppo`, it has V-trace returns (Espeholt et al. 2018, arXiv:1802.01561), a hard bound on
+policy lag, and the decoupled objective (Hilton et al. 2021, arXiv:2110.00641). This objective clips
+around a proximal policy between the acting and the newest policy, instead of the acting policy.
+For data of the newest policy, the update equals PPO's.
 
     from hotloop.algorithms import appo
     result = appo.train(appo.Config(env_id="CartPole-v1", workers=2, schedule="async"))
@@ -28,22 +28,22 @@ from hotloop.learner import clip_grad_norm
 from hotloop.learner.gradients import computed_once
 from hotloop.ops import vtrace
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.system.memory import need_memory
+from hotloop.system.memory import require_memory
 from hotloop.training import OnPolicy
-from hotloop.training.newest import Newest
 from hotloop.training.options import Hint, Natural, NotNegative, Positive
+from hotloop.training.policy_reevaluation import PolicyReevaluation
 from hotloop.types import Fragment
 
-_TRANSITION_BYTES = 29  # at least, of an observation of one byte
+_TRANSITION_BYTES = 29  # minimum, with an observation of one byte
 
-# Of the running mean of gradients' norms a minibatch is a hundredth; and what it may be at most.
-_NEW = 0.01
-_OUTLIER = 4.0
-# Of a minibatch: one of rows that are no transitions has none.
-_LEAST_WEIGHT = 1e-6
+# A minibatch's share of the running mean of gradient norms, and the maximum multiple of that mean.
+_NEW_SHARE = 0.01
+_OUTLIER_FACTOR = 4.0
+# Minimum mean weight of a minibatch, which is 0 if none of its rows is a transition.
+_MIN_WEIGHT = 1e-6
 
-# Who acted computed its log-probabilities elsewhere: so far apart they may be of one policy.
-_ROUNDING = 1e-4
+# Maximum difference of one policy's log-probabilities from different processes or devices.
+_ROUNDING_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,35 +52,35 @@ class Config(ppo.Config):
 
     schedule: Annotated[  # pyright: ignore[reportIncompatibleVariableOverride]
         Literal["barrier", "variable", "lag:1", "async"],
-        Hint("'lag:1' collects the next fragments while learning, 'async' waits for nobody"),
+        Hint("'lag:1' collects the next fragments while learning, 'async' never waits for workers"),
     ] = "barrier"
-    """barrier: T steps of each environment, then an update. variable, with workers: an update as
-    soon as there are as many steps in all. lag:1, with workers: the next fragments are collected
-    while these are learned from, reproducibly. async, with workers: fragments as they come in,
-    first ready first."""
+    """barrier: update after T steps of each environment. variable, with workers: update after N × T
+    steps in all. lag:1, with workers: collect the next fragments during an update, reproducibly.
+    async, with workers: learn from fragments as they arrive."""
     max_policy_age: Natural = 4
-    """async: iterations between the policy that acted and the newest. At least 2."""
+    """async: maximum policy lag, in iterations, at least 2. Raise it if learning waits for old
+    fragments, lower it if learning is unstable."""
     too_old: Literal["wait", "drop"] = "wait"
-    """async: learning waits rather than let a transition become older; or whole fragments that did
-    are dropped, which is a bias against environments that are slow."""
+    """async: wait: learning waits, so that no transition exceeds `max_policy_age`. drop: discard
+    fragments that exceed it, which is a bias against slow environments."""
     vtrace: bool = True
-    """Correct returns and advantages for the age of the policy that acted (V-trace); else they are
-    PPO's, by the values of that time."""
+    """Correct returns and advantages for policy lag (V-trace). Off: compute them as PPO does."""
     max_rho: Positive = 1.0
-    """vtrace: bound ρ̄ on the importance of a step."""
+    """vtrace: bound ρ̄ on importance ratios. Raise it for less bias, lower it for less variance."""
     max_c: Positive = 1.0
-    """vtrace: bound c̄ on how far back it counts; at most `max_rho`."""
+    """vtrace: bound c̄ on the ratios that carry corrections back to earlier steps, at most
+    `max_rho`. Lower it for less variance."""
     proximal_power: NotNegative = 1.0
-    """How the policy that clipping is around follows the newest one as experience grows old; 0: it
-    does not, clipping is around the policy that acted."""
+    """How fast the proximal policy, the center of clipping, moves from the acting to the newest
+    policy with age. 0: always the acting policy."""
     max_importance: Positive = 1.0
-    """Bound on the weight of a step, what the proximal policy is to the one that acted."""
+    """Bound on a step's weight in the policy loss, the ratio of the proximal to the acting policy.
+    Lower it for less variance."""
     hold_back: Natural = 0
-    """Batches that are kept back before they are learned from: makes experience older on purpose,
-    to see what age does."""
+    """Number of batches by which learning is delayed, to study the effect of policy lag."""
 
     def check(self) -> None:
-        """Refuse bounds that contradict each other, or that can't be kept."""
+        """Check bounds that depend on each other, and memory."""
         if self.max_c > self.max_rho:
             raise ConfigError(
                 f"`max_c` must be at most `max_rho` = {self.max_rho}, got {self.max_c}: 1 and 1 "
@@ -89,38 +89,38 @@ class Config(ppo.Config):
         num_batches = -(-self.total_timesteps // self.batch_size)
         if self.hold_back >= num_batches:
             raise ConfigError(
-                f"`hold_back` must be less than the batches of the run, {num_batches:,}, or "
+                f"`hold_back` must be less than the run's number of batches, {num_batches:,}, or "
                 f"nothing is learned, got {self.hold_back:,}: lower it, or raise `total_timesteps`"
             )
-        need_memory(
+        require_memory(
             _TRANSITION_BYTES * self.batch_size * self.hold_back,
-            f"{self.hold_back:,} batches that are kept back",
+            f"{self.hold_back:,} delayed batches",
             "lower `hold_back`",
         )
 
         if self.overlap and self.schedule in ("lag:1", "async"):
             raise ConfigError(
-                f"`overlap` is what `schedule` '{self.schedule}' does anyway: leave it out"
+                f"`schedule` '{self.schedule}' includes `overlap`: leave `overlap` out"
             )
         if self.too_old == "drop" and self.schedule != "async":
             raise ConfigError(
-                f"`too_old` 'drop' is for `schedule` 'async', got '{self.schedule}', in which "
-                "nothing becomes too old: leave it out"
+                f"`too_old` 'drop' is for `schedule` 'async', got '{self.schedule}', which has no "
+                "old fragments: leave it out"
             )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(
-                f"`max_policy_age` must be at least 2 where `schedule` is 'async', as workers are "
+                f"`max_policy_age` must be at least 2 for `schedule` 'async', since workers are "
                 f"up to two fragments ahead, got {self.max_policy_age}: raise it, or choose "
                 "'lag:1' (1) or 'barrier' (0)"
             )
 
 
 class Batch(NamedTuple):
-    """Transitions that are learned from, beside those of PPO's `Batch`.
+    """Transitions to learn from: the fields of PPO's `Batch`, and two more.
 
     Attributes:
-        newest_log_prob: float32, (B,), under the policy as it was before this iteration's updates.
-        proximal_log_prob: float32, (B,), under the one that clipping is around.
+        newest_log_prob: float32, (B,), under the policy before this iteration's updates.
+        proximal_log_prob: float32, (B,), under the proximal policy, the center of clipping.
     """
 
     obs: Any
@@ -138,41 +138,43 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class State(ppo.State):
-    """PPO's state, and what a stream needs.
+    """PPO's state, and a running mean for gradient clipping.
 
     Attributes:
-        usual_norm: float32, 0-d: the running mean of its gradients' norms.
+        usual_norm: running mean of the gradients' norms, float32, 0-d.
     """
 
     usual_norm: Tensor
 
 
 def init(nets: LearnedNetwork, config: Config) -> State:
-    """Return the first state."""
-    first = ppo.init(nets, config)
-    return State(first.params, first.adam, first.active, usual_norm=torch.zeros(()))
+    """Return the initial state."""
+    base = ppo.init(nets, config)
+    return State(base.params, base.adam, base.active, usual_norm=torch.zeros(()))
 
 
-def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) -> Batch:
+def prepare(
+    fragment: Fragment, hyper: Hyper, config: Config, reevaluation: PolicyReevaluation
+) -> Batch:
     """Return a fragment's transitions, (T, N, …), with advantages and returns.
 
     log π_prox = (1 − p) log π_new + p log μ,   p = age^−k,   1 at an age of 0
 
-    Interpolated as in Li et al. 2025, arXiv:2512.06547, whose k is 1: where a policy moves on by as
-    much in each update, the proximal one is an update behind the newest, as PPO's is.
+    The interpolation follows Li et al. 2025, arXiv:2512.06547, with k = 1. If each update changes
+    the policy equally, the proximal policy is one update older than the newest, as in PPO.
     """
-    log_importance = newest.log_prob - fragment.log_prob
-    share = np.maximum(newest.age, 1).astype(np.float32) ** np.float32(-config.proximal_power)
+    log_importance = reevaluation.log_prob - fragment.log_prob
+    p = np.maximum(reevaluation.age, 1).astype(np.float32) ** np.float32(-config.proximal_power)
     policies = {
-        "newest_log_prob": newest.log_prob,
-        "proximal_log_prob": fragment.log_prob + (1.0 - share) * log_importance,
+        "newest_log_prob": reevaluation.log_prob,
+        "proximal_log_prob": fragment.log_prob + (1.0 - p) * log_importance,
     }
     if not config.vtrace:
         return Batch(**ppo.prepare(fragment, hyper, config)._asdict(), **policies)
     returns, advantages = vtrace(
         fragment.reward,
-        newest.value,
-        newest.next_value,
+        reevaluation.value,
+        reevaluation.next_value,
         fragment.terminated,
         fragment.truncated,
         log_importance,
@@ -185,7 +187,7 @@ def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) ->
         obs=fragment.obs,
         action=fragment.action,
         log_prob=fragment.log_prob,
-        value=newest.value,
+        value=reevaluation.value,
         advantages=advantages,
         returns=returns,
         **policies,
@@ -195,31 +197,31 @@ def prepare(fragment: Fragment, hyper: Hyper, config: Config, newest: Newest) ->
 def loss(
     params: Tensor, batch: Batch, hyper: Hyper, nets: LearnedNetwork, config: Config
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's objective for what an older policy μ did, as a loss.
+    """Return PPO's objective for data of an older policy μ, as a loss.
 
     L_policy = −E[min(w̄, π_prox/μ) min(r A, clip(r, 1 − ε, 1 + ε) A)],   r = π/π_prox
 
-    Hilton et al. 2021, arXiv:2110.00641, the decoupled objective, with a truncated weight; the rest
-    is `ppo.loss`.
+    It is the decoupled objective of Hilton et al. 2021, arXiv:2110.00641, with a truncated weight.
+    The other terms are those of `ppo.loss`.
     """
     log_importance = batch.newest_log_prob - batch.log_prob
     weight = (batch.proximal_log_prob - batch.log_prob).exp().clamp(max=config.max_importance)
     if batch.weight is not None:
         weight = weight * batch.weight
     batch = batch._replace(log_prob=batch.proximal_log_prob)
-    is_async = config.schedule == "async"  # a batch does not hold everybody: normalised before
+    is_async = config.schedule == "async"  # then advantages are normalized over several batches
     total, parts = ppo.loss(params, batch, hyper, nets, config, weight, is_async)
     if is_async:
-        # Means of the rows at hand: weights are 1 on average over many batches, not over this one.
-        share = batch.weight.mean().clamp(min=_LEAST_WEIGHT)
-        parts = {name: part / share for name, part in parts.items()}
+        # Report means over this batch. The weights' mean is 1 only over many batches.
+        mean_weight = batch.weight.mean().clamp(min=_MIN_WEIGHT)
+        parts = {name: part / mean_weight for name, part in parts.items()}
     with torch.no_grad():
-        # The largest is 1: the share is the same, and no square is infinite.
+        # Scale the largest ratio to 1, so that no square overflows. The share does not change.
         ratio = (log_importance - log_importance.max()).exp()
-        is_truncated = log_importance > math.log(config.max_rho) + _ROUNDING
+        is_truncated = log_importance > math.log(config.max_rho) + _ROUNDING_TOLERANCE
         return total, {
             **parts,
-            # Kish 1965: (Σ w)² / (n Σ w²), the share of the rows that count.
+            # Kish 1965: (Σ w)² / (n Σ w²), the effective share of rows.
             "effective_share": ratio.mean().square() / ratio.square().mean(),
             "truncated_share": is_truncated.to(torch.float32).mean(),
         }
@@ -228,40 +230,41 @@ def loss(
 def update(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
 ) -> dict[str, Tensor]:
-    """Make one gradient step on one minibatch; `state` changes in place."""
+    """Make one gradient step on one minibatch. `state` changes in place."""
     clip = clip_grad_norm
     if config.schedule == "async":
-        clip = partial(clip_stream, usual_norm=state.usual_norm, weight=batch.weight)
+        clip = partial(clip_by_mean_norm, usual_norm=state.usual_norm, weight=batch.weight)
     return ppo.step(loss, state, batch, hyper, nets, config, clip)
 
 
-def clip_stream(
+def clip_by_mean_norm(
     grad: Tensor, max_norm: Tensor, *, usual_norm: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Scale the gradients of a stream all alike, so that their usual norm is at most `max_norm`.
+    """Scale all gradients by a common factor, so that their mean norm is at most `max_norm`.
 
-    A bound on each gradient would pull those apart that few batches hold: they have a great weight,
-    and another norm. Those alone are cut whose norm, for their weight, is several times the usual.
+    A bound on each gradient would distort transitions that are in few batches, since such batches
+    have large weights and other norms. Only outliers are clipped individually: gradients whose
+    norm, relative to their weight, is several times the mean.
 
     Args:
-        grad: (P,), of a minibatch.
+        grad: gradient of a minibatch, (P,).
         max_norm: the bound, 0-d.
-        usual_norm: n̄, 0-d, changed in place: the running mean of ‖g‖ / w; 0 before the first.
-        weight: of the minibatch's rows, (B,); w is their mean.
+        usual_norm: n̄, 0-d, changed in place: the running mean of ‖g‖ / w, initially 0.
+        weight: weights of the minibatch's rows, (B,), with mean w.
 
     Returns:
         min(1, max_norm / n̄) min(1, 4 n̄ w / ‖g‖) g, and ‖g‖, 0-d.
     """
     norm = torch.linalg.vector_norm(grad)
-    own = norm / weight.mean().clamp(min=_LEAST_WEIGHT)
+    relative_norm = norm / weight.mean().clamp(min=_MIN_WEIGHT)
     is_first = usual_norm == 0.0
-    most = torch.where(is_first, own, _OUTLIER * usual_norm)
-    counted = torch.minimum(own, most)
-    usual = torch.where(is_first, own, usual_norm + _NEW * (counted - usual_norm))
-    # A gradient that is NaN may be one that is not used.
-    usual_norm.copy_(torch.where(usual.isfinite(), usual, usual_norm))
+    limit = torch.where(is_first, relative_norm, _OUTLIER_FACTOR * usual_norm)
+    clipped = torch.minimum(relative_norm, limit)
+    mean = torch.where(is_first, relative_norm, usual_norm + _NEW_SHARE * (clipped - usual_norm))
+    # A NaN gradient may belong to an update that is inactive.
+    usual_norm.copy_(torch.where(mean.isfinite(), mean, usual_norm))
     scale = torch.clamp(max_norm / (usual_norm + 1e-6), max=1.0)
-    return grad * computed_once(scale * torch.clamp(most / (own + 1e-6), max=1.0)), norm
+    return grad * computed_once(scale * torch.clamp(limit / (relative_norm + 1e-6), max=1.0)), norm
 
 
 algorithm = OnPolicy(
@@ -273,8 +276,8 @@ algorithm = OnPolicy(
     prepare=prepare,
     update=update,
     active="active",
-    may_end=lambda config: config.target_kl is not None,
+    can_stop_early=lambda config: config.target_kl is not None,
     is_weighted=True,
-    corrects=True,
+    corrects_policy_lag=True,
 )
 train, preset = algorithm.train, algorithm.preset

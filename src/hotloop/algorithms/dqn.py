@@ -1,12 +1,11 @@
 """Deep Q-learning (DQN).
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518, with
-CleanRL's hyper-parameters for perceptrons, double Q-learning (van Hasselt et al. 2016,
-arXiv:1509.06461), and, where they are asked for, dueling networks (Wang et al. 2016,
-arXiv:1511.06581), Huber's loss, soft target updates, rewards of n steps, and batches drawn by
-priorities or returns. With memory it learns from sequences, as "Recurrent Experience Replay in
-Distributed Reinforcement Learning" does (Kapturowski et al. 2019, section 3: R2D2's stored state
-and burn-in, whose gradient is followed here).
+CleanRL's hyper-parameters for perceptrons and double Q-learning (van Hasselt et al. 2016,
+arXiv:1509.06461). Options add dueling networks (Wang et al. 2016, arXiv:1511.06581), the Huber
+loss, soft target updates, n-step returns, and sampling by priorities or returns. Recurrent networks
+learn from sequences, as in "Recurrent Experience Replay in Distributed Reinforcement Learning"
+(Kapturowski et al. 2019, section 3: R2D2's stored state and burn-in; here it also has gradients).
 
     from hotloop.algorithms import dqn
     result = dqn.train(dqn.preset("CartPole-v1"))
@@ -35,7 +34,7 @@ from hotloop.learner import (
 from hotloop.ops import losses
 from hotloop.policies import Exploration, actor
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.training import Batch, OffPolicy, Update
+from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
     FRACTION,
     Count,
@@ -56,44 +55,45 @@ class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
     """Options of a DQN run."""
 
     total_timesteps: Count = 500_000
-    """Transitions to collect, over all environments; rounded up to whole rounds."""
+    """Transitions to collect, over all environments, rounded up to whole rounds."""
     batch_size: Count = 128
-    """B, transitions in one update; with memory, sequences."""
+    """B, transitions, or sequences for a recurrent network, in one update."""
     buffer_size: Count = 10_000
-    """Transitions that are kept; then each new one replaces the oldest."""
+    """Transitions in the full buffer, where each new one replaces the oldest."""
     learning_starts: Natural = 10_000
-    """Transitions to collect before the first update."""
+    """Transitions to collect before the first update, at least one batch."""
     train_frequency: Count = 10
     """Steps of each environment between two rounds of updates."""
     update_to_data: Positive = 0.1
-    """Updates for each transition collected since learning began."""
+    """Updates for each transition collected since learning began. Raise it if environment steps are
+    expensive, lower it if updates are."""
     hidden_sizes: Sizes = (120, 84)
     """Widths of the hidden layers."""
     activation: Literal["tanh", "relu"] = "relu"
-    """After each hidden layer."""
+    """Activation after each hidden layer."""
     learning_rate: ScheduledPositive = 2.5e-4
-    """Adam's α."""
+    """Adam's learning rate. Lower it if returns or losses are unstable."""
     double: bool = True
-    """Let the network choose the action whose value the target network tells."""
+    """Double Q-learning: the network selects the next action, the target network evaluates it."""
     dueling: bool = False
-    """Learn V(s) and A(s, a) by a last hidden layer each: Q = V + A − mean A."""
+    """Dueling network: V(s) and A(s, a) from separate last hidden layers, Q = V + A − mean A."""
     huber: Positive | None = None
-    """δ: errors beyond it count linearly; None: squared, all of them."""
+    """δ of the Huber loss. Set it to limit the effect of large errors. None: squared loss."""
     max_grad_norm: ScheduledPositive | None = None
-    """Bound on the gradient's Euclidean norm; None: none."""
+    """Bound on the gradient's Euclidean norm. None: no bound."""
     tau: ScheduledFraction = 1.0
-    """τ: how far the target network moves towards the network; 1 copies it."""
+    """τ, step size of the target network's soft update. 1: copy it. Lower it if values diverge."""
     target_interval: Count = 500
-    """Transitions between two moves of the target network, which come after a round's updates."""
+    """Transitions between target updates, at the end of a round. Raise it if values diverge."""
     epsilon_start: Fraction = 1.0
-    """ε, the probability of a uniform action, at first."""
+    """Initial ε, the probability of a random action."""
     epsilon_end: Fraction = 0.05
-    """ε in the end."""
+    """Final ε. Raise it for more exploration late in the run."""
     exploration_fraction: Annotated[Positive, FRACTION] = 0.5
-    """Share of the run over which ε falls, linearly."""
+    """Share of the run in which ε decreases linearly. Raise it for more exploration."""
     action_masks: bool = False
-    """Take, and learn from, allowed actions alone: `info["action_mask"]` of each reset and step has
-    1 for those, 0 for the others."""
+    """Act and learn with allowed actions only: `info["action_mask"]` of each reset and step has 1
+    for them, 0 for others."""
     report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 
@@ -106,7 +106,7 @@ class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
 
 
 class Hyper(NamedTuple):
-    """Numbers that may change while it trains; where there is no bound its norm is not read."""
+    """Hyper-parameters that may have a schedule. `max_grad_norm` is unused if it is None."""
 
     learning_rate: Scalar
     gamma: Scalar
@@ -116,12 +116,12 @@ class Hyper(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """What learning changes, in place.
+    """The tensors that learning changes in place.
 
     Attributes:
-        params: float32, (P,), the network's parameters.
-        adam: its optimizer's memory.
-        target: float32, (P,), the target network's.
+        params: parameters of the network, float32, (P,).
+        adam: state of its optimizer.
+        target: parameters of the target network, float32, (P,).
     """
 
     params: Tensor
@@ -144,41 +144,47 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
 
 
 def init(nets: LearnedNetwork, config: Config) -> State:
-    """Return the first state."""
+    """Return the initial state."""
     params = nets.initial(config.seed)
     return State(params, AdamState.zeros(params), params.clone())
 
 
 def loss(
-    params: Tensor, batch: Batch, target: Tensor, nets: LearnedNetwork, config: Config
+    params: Tensor, batch: ReplayBatch, target: Tensor, nets: LearnedNetwork, config: Config
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """L = E[w l(Q(s, a) − y)], l the square or Huber's; Mnih et al. 2015, eq. 2.
+    """Return L = E[w l(Q(s, a) − y)], l the squared or Huber loss, Mnih et al. 2015, eq. 2.
 
     Args:
         params: float32, (P,).
-        batch: B transitions; w is their `importance`.
+        batch: B transitions with weights w, their `importance`.
         target: y, (B,).
         nets: the network.
-        config: which l.
+        config: selects l.
 
     Returns:
-        The loss, 0-d; Q of the actions taken, (B,), and the differences, (B,).
+        The loss, 0-d; Q of the chosen actions, (B,), and the differences, (B,).
     """
     values = nets.values(params, batch.obs, batch.memory, batch.begins)
-    value = of_action(values, batch.action)
+    value = action_values(values, batch.action)
     if config.huber is None:
-        each = (value - target).square()
+        losses_by_row = (value - target).square()
     else:
-        each = huber_loss(value, target, reduction="none", delta=config.huber)
-    return (batch.importance * each).mean(), (value, value - target)
+        losses_by_row = huber_loss(value, target, reduction="none", delta=config.huber)
+    return (batch.importance * losses_by_row).mean(), (value, value - target)
 
 
 def update(
-    state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
+    state: State,
+    batch: ReplayBatch,
+    noise: None,
+    hyper: Hyper,
+    *,
+    nets: LearnedNetwork,
+    config: Config,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Make one step of the network; `state` changes in place, the target network aside.
+    """Make one gradient step of the network. `state`, except its target network, changes in place.
 
-    y = r + γ Q'(s', argmax_a Q(s', a)); without double Q-learning, γ max_a Q'(s', a)
+    y = r + γ Q'(s', argmax_a Q(s', a)), or r + γ max_a Q'(s', a) without double Q-learning
 
     van Hasselt et al. 2016, arXiv:1509.06461, eq. 4; Mnih et al. 2015, eq. 2.
 
@@ -186,10 +192,10 @@ def update(
         Metrics, and |TD error|, (B,).
     """
     with torch.no_grad():
-        next_values = values_of_next(state.target, batch, nets)
+        next_values = compute_next_values(state.target, batch, nets)
         if config.double:
-            best = values_of_next(state.params, batch, nets).argmax(1)
-            next_value = of_action(next_values, best)
+            best_action = compute_next_values(state.params, batch, nets).argmax(1)
+            next_value = action_values(next_values, best_action)
         else:
             next_value = next_values.amax(1)
         target = batch.reward + hyper.gamma * batch.discount * next_value
@@ -202,38 +208,38 @@ def update(
         grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
     adam_step(state.params, grad, state.adam, learning_rate=hyper.learning_rate)
     td_error = difference.detach().abs()
-    counted = None if batch.memory is None else batch.importance  # what is learned from
+    weight = None if batch.memory is None else batch.importance  # 0 for steps of the burn-in
     metrics = {
         "loss": total,
-        "q_value": losses.mean(value, counted),
-        "td_error": losses.mean(td_error, counted),
+        "q_value": losses.mean(value, weight),
+        "td_error": losses.mean(td_error, weight),
         "grad_norm": norm,
     }
     return metrics, td_error
 
 
-def move_target(state: State, count: int, hyper: Hyper) -> None:
-    """Let the target network follow, as far as `count` moves would take it."""
-    tau: Any = hyper.tau if count == 1 else 1.0 - (1.0 - hyper.tau) ** count
+def move_target(state: State, num_moves: int, hyper: Hyper) -> None:
+    """Update the target network as `num_moves` soft updates would, in one step."""
+    tau: Any = hyper.tau if num_moves == 1 else 1.0 - (1.0 - hyper.tau) ** num_moves
     move_towards(state.target, state.params, tau)
 
 
-def values_of_next(params: Tensor, batch: Batch, nets: LearnedNetwork) -> Tensor:
-    """Return the values of all actions after each transition, (B, A).
+def compute_next_values(params: Tensor, batch: ReplayBatch, nets: LearnedNetwork) -> Tensor:
+    """Return the values of all actions in the next state of each transition, (B, A).
 
-    Within an episode the next observation of a step is the observation of the next one: those of a
-    sequence, its first observation before them, are a sequence that is one step longer.
+    Within an episode, a step's next observation is the following step's observation. The first
+    observation and all next observations therefore form a sequence that is one step longer.
     """
     if batch.memory is None or batch.begins is None:
         return nets.values(params, batch.next_obs)
-    count = len(batch.memory)
-    obs = torch.cat([batch.obs[:count], batch.next_obs])
-    begins = torch.cat([batch.begins[:count], batch.begins])
-    return nets.values(params, obs, batch.memory, begins)[count:]
+    num_sequences = len(batch.memory)
+    obs = torch.cat([batch.obs[:num_sequences], batch.next_obs])
+    begins = torch.cat([batch.begins[:num_sequences], batch.begins])
+    return nets.values(params, obs, batch.memory, begins)[num_sequences:]
 
 
-def of_action(values: Tensor, action: Tensor) -> Tensor:
-    """Return the values of these actions: (B,), from (B, A) and (B,)."""
+def action_values(values: Tensor, action: Tensor) -> Tensor:
+    """Return the values of actions, (B,), from all values, (B, A), and actions, (B,)."""
     return values.gather(1, action.unsqueeze(1)).squeeze(1)
 
 

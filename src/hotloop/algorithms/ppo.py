@@ -1,12 +1,12 @@
 """Proximal policy optimization (PPO).
 
-Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, with those of
-"The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) that concern
-perceptrons: side-by-side environments, orthogonal initialisation, Adam's ε of 1e-5, annealed
-learning rate, generalized advantages, minibatches, normalised advantages, clipped surrogate,
-optional clipped value loss, entropy bonus, global gradient clipping, separate networks, a Gaussian
-whose standard deviation does not depend on the state. One habit of most implementations is not
-followed: truncation is not taken for termination (`hotloop.ops.gae`).
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv:1707.06347, with the details
+for perceptrons from "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al.
+2022): vectorized environments, orthogonal initialization, Adam's ε of 1e-5, annealed learning rate,
+generalized advantages, minibatches, normalized advantages, clipped surrogate, optional clipped
+value loss, entropy bonus, global gradient clipping, separate networks, and a Gaussian with a
+state-independent standard deviation. Unlike most implementations, it does not treat truncation as
+termination (`hotloop.ops.gae`).
 
     from hotloop.algorithms import ppo
     result = ppo.train(ppo.Config(env_id="CartPole-v1", total_timesteps=100_000))
@@ -49,32 +49,33 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
     """Options of a PPO run."""
 
     update_epochs: Count = 10
-    """Passes over each fragment."""
+    """Passes over each fragment. Raise it to reuse data, lower it if `approx_kl` gets large."""
     num_minibatches: Count = 4
-    """Minibatches a pass; must divide N × num_steps."""
+    """Minibatches of each pass, a divisor of N × num_steps. Raise it if one does not fit into
+    memory, lower it if gradients are noisy."""
     learning_rate: ScheduledPositive = linear(1e-3, 0.0)
-    """Adam's α."""
+    """Adam's learning rate. Lower it if returns collapse or `approx_kl` gets large."""
     gae_lambda: ScheduledFraction = 0.95
-    """λ of the generalized advantages."""
+    """λ of generalized advantages. Raise it for less bias, lower it for less variance."""
     clip_range: ScheduledPositive = 0.2
-    """ε of the clipped surrogate."""
+    """ε of the clipped surrogate. Raise it for larger policy changes, lower it for stability."""
     clip_value_loss: bool = False
-    """Clip the value's change by ε too."""
+    """Clip the change of the value by ε too."""
     normalize_advantages: bool = True
-    """Give each minibatch's advantages mean 0 and standard deviation 1."""
+    """Normalize the advantages of each minibatch to mean 0 and standard deviation 1."""
     entropy_coef: ScheduledNotNegative = 0.0
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus. Raise it if the policy becomes deterministic too early."""
     value_coef: ScheduledNotNegative = 0.5
-    """Weight of the value loss."""
+    """Weight of the value loss. It matters most if policy and value share layers."""
     max_grad_norm: ScheduledPositive = 0.5
-    """Bound on the gradient's Euclidean norm."""
+    """Bound on the gradient's Euclidean norm. Lower it if single updates destroy the policy."""
     target_kl: Positive | None = None
-    """Stop an iteration's updates once the approximate KL exceeds 1.5 × this; None: never."""
+    """Stop an iteration's updates if the approximate KL exceeds 1.5 × this value. None: never."""
     shared_trunk: bool = False
-    """Let policy and value share the hidden layers."""
+    """Share the hidden layers between policy and value."""
     action_masks: bool = False
-    """Take, and learn from, allowed actions alone: `info["action_mask"]` of each reset and step has
-    1 for those, 0 for the others."""
+    """Act and learn with allowed actions only: `info["action_mask"]` of each reset and step has 1
+    for them, 0 for others."""
 
     layer_options: ClassVar[tuple[str, ...]] = (
         "hidden_sizes",
@@ -84,7 +85,7 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
     )
 
     def check(self) -> None:
-        """Refuse minibatches that can't be normalised."""
+        """Check that minibatches can be normalized."""
         if self.minibatch_size < 2 and self.normalize_advantages:
             raise ConfigError(
                 f"minibatches of {self.minibatch_size} have no standard deviation: lower "
@@ -93,7 +94,7 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
 
 
 class Hyper(NamedTuple):
-    """Options that may change while it trains."""
+    """Hyper-parameters that may have a schedule."""
 
     learning_rate: Scalar
     clip_range: Scalar
@@ -105,19 +106,19 @@ class Hyper(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Transitions that are learned from: T × N of a fragment, B of a minibatch.
+    """Transitions to learn from: T × N of a fragment, or B of a minibatch.
 
     Attributes:
         obs: (B, *obs_shape).
         action: (B, *action_shape).
-        log_prob: float32, (B,), under the policy that acted.
-        value: float32, (B,), likewise.
+        log_prob: float32, (B,), under the acting policy.
+        value: float32, (B,), under the acting policy.
         advantages: float32, (B,).
-        returns: float32, (B,), the value's targets.
-        weight: float32, (B,), how much each counts, 1 on average; None: all the same.
-        memory: of a network with memory, float32, (S, M), what it remembered before the first step
-            of S sequences, whose rows come step by step; else None.
-        begins: bool, (B,), where an episode begins; else None.
+        returns: float32, (B,), the targets of the value.
+        weight: float32, (B,), weights of the transitions, 1 on average. None: equal weights.
+        memory: hidden state of a recurrent network before the first step of S sequences, float32,
+            (S, M), or None. The rows are then ordered step by step.
+        begins: episode starts, bool, (B,), or None without recurrence.
     """
 
     obs: Any
@@ -133,12 +134,12 @@ class Batch(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """What learning changes, in place.
+    """The tensors that learning changes in place.
 
     Attributes:
-        params: float32, (P,), all parameters of policy and value.
-        adam: the optimizer's memory.
-        active: bool, 0-d; False once the target KL was exceeded, until the next iteration.
+        params: parameters of policy and value, float32, (P,).
+        adam: state of the optimizer.
+        active: bool, 0-d. False from the first excess of the target KL until the next iteration.
     """
 
     params: Tensor
@@ -161,7 +162,7 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
 
 
 def init(nets: LearnedNetwork, config: Config) -> State:
-    """Return the first state."""
+    """Return the initial state."""
     params = nets.initial(config.seed)
     return State(params, AdamState.zeros(params), torch.ones((), dtype=torch.bool))
 
@@ -196,7 +197,7 @@ def loss(
     policy_weight: Tensor | None = None,
     is_normalized: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """PPO's objective, as a loss: L = L_policy + c_v L_value − c_e H.
+    """Return PPO's objective as a loss: L = L_policy + c_v L_value − c_e H.
 
     Schulman et al. 2017, arXiv:1707.06347, eq. 9.
 
@@ -205,13 +206,14 @@ def loss(
         batch: B transitions.
         hyper: 0-d tensors.
         nets: policy and value.
-        config: which terms there are.
-        policy_weight: how much each transition counts for the policy, (B,); None: the batch's.
-        is_normalized: whether advantages have been, over more than this minibatch.
+        config: selects the terms.
+        policy_weight: weights of the transitions in the policy loss, (B,). None: `batch.weight`.
+        is_normalized: whether advantages are normalized already, over more than this minibatch.
 
     Returns:
         The loss and its parts, 0-d each.
     """
+    # Evaluate the actions under the current policy.
     log_prob, entropy, value = nets.evaluate(
         params, batch.obs, batch.action, batch.memory, batch.begins
     )
@@ -223,8 +225,9 @@ def loss(
         mean, std = losses.moments(advantages, weight)
         advantages = (advantages - mean) / (std + 1e-8)
 
-    of_policy = weight if policy_weight is None else policy_weight
-    policy_loss = losses.clipped_policy_loss(ratio, advantages, hyper.clip_range, of_policy)
+    # Compute the terms of the loss.
+    policy_weight = weight if policy_weight is None else policy_weight
+    policy_loss = losses.clipped_policy_loss(ratio, advantages, hyper.clip_range, policy_weight)
     if config.clip_value_loss:
         value_loss = losses.clipped_value_loss(
             value, batch.value, batch.returns, hyper.clip_range, weight
@@ -247,11 +250,7 @@ def loss(
 def update(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
 ) -> dict[str, Tensor]:
-    """Make one gradient step on one minibatch; `state` changes in place.
-
-    Returns:
-        The loss's parts and the gradient's norm before clipping.
-    """
+    """Make one gradient step on one minibatch, and return metrics. `state` changes in place."""
     return step(loss, state, batch, hyper, nets, config)
 
 
@@ -264,16 +263,16 @@ def step(
     config: Config,
     clip: Callable[..., tuple[Tensor, Tensor]] = clip_grad_norm,
 ) -> dict[str, Tensor]:
-    """Make the step that a loss asks for: its gradient, clipped, through Adam.
+    """Make one step of Adam with the clipped gradient of a loss. `state` changes in place.
 
     Args:
-        loss: as the one here.
-        state: changes in place.
+        loss: a function like `loss` in this module.
+        state: the state.
         batch: a minibatch.
         hyper: 0-d tensors.
         nets: policy and value.
-        config: which terms there are.
-        clip: of a gradient and a bound gives the gradient clipped and its norm before.
+        config: selects the terms.
+        clip: `clip(gradient, bound)` returns the clipped gradient and its original norm.
 
     Returns:
         The loss's parts and the gradient's norm before clipping.
@@ -282,8 +281,8 @@ def step(
     grad, norm = clip(grad, hyper.max_grad_norm)
     active = None
     if config.target_kl is not None:
-        # Decided where the tensors are: a minibatch too far off changes nothing, nor do later ones.
-        # One that is NaN counts, and is found.
+        # Decide on the device: a minibatch with too large a KL changes nothing, nor do later ones.
+        # A NaN counts as active, so that the check for NaN finds it.
         state.active.logical_and_(~(parts["approx_kl"] > 1.5 * config.target_kl))
         active = state.active
     rate = hyper.learning_rate
@@ -300,7 +299,7 @@ algorithm = OnPolicy(
     prepare=prepare,
     update=update,
     active="active",
-    may_end=lambda config: config.target_kl is not None,
+    can_stop_early=lambda config: config.target_kl is not None,
     is_weighted=True,
     presets=presets.PPO,
 )

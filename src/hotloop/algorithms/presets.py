@@ -1,9 +1,9 @@
-"""Presets: what environments need to be learned well, where an algorithm's defaults don't do.
+"""Presets: options for environments that an algorithm's defaults do not solve well.
 
-By environment, or by what its id begins with up to a slash or a colon, options that stand in for
-those that are not given. `python -m bench presets` trains each over five seeds; docs/presets.md has
-what came of it. Where a comment names nobody, they were found here; those of rl-baselines3-zoo are
-its tuned ones, but for state-dependent exploration, which hotloop does not have.
+A preset replaces the defaults of an environment id, or of ids with a prefix up to a slash or a
+colon. `python -m bench presets` trains each preset with five seeds, and docs/presets.md has the
+results. Comments give the sources. Presets from rl-baselines3-zoo ("zoo") are its tuned ones,
+without state-dependent exploration, which hotloop lacks. Those without a source were tuned here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hotloop.ops.schedules import linear
 
 Presets = Mapping[str, Mapping[str, Any]]
 
-_LUNAR_LANDER = {  # the zoo's
+_LUNAR_LANDER = {  # zoo
     "total_timesteps": 1_000_000,
     "num_envs": 16,
     "num_steps": 1024,
@@ -27,7 +27,7 @@ _LUNAR_LANDER = {  # the zoo's
     "gae_lambda": 0.98,
     "entropy_coef": 0.01,
 }
-# Schulman et al. 2017, table 3, with observations and rewards scaled and a rate that falls.
+# Schulman et al. 2017, table 3, with normalization and an annealed learning rate.
 _MUJOCO = {
     "total_timesteps": 1_000_000,
     "num_envs": 1,
@@ -38,9 +38,9 @@ _MUJOCO = {
     "normalize_reward": True,
 }
 
-# CartPole-v1 is what PPO's defaults are made for.
+# PPO's defaults suit CartPole-v1.
 PPO: Presets = {
-    "Acrobot-v1": {  # the zoo's, and half its steps
+    "Acrobot-v1": {  # zoo, with half its steps
         "total_timesteps": 500_000,
         "num_envs": 16,
         "num_steps": 256,
@@ -51,7 +51,7 @@ PPO: Presets = {
         "normalize_obs": True,
         "normalize_reward": True,
     },
-    "MountainCar-v0": {  # the zoo's
+    "MountainCar-v0": {  # zoo
         "total_timesteps": 1_000_000,
         "num_envs": 16,
         "num_steps": 16,
@@ -71,7 +71,7 @@ PPO: Presets = {
     },
     "LunarLander-v3": _LUNAR_LANDER,
     "LunarLanderContinuous-v3": _LUNAR_LANDER,
-    "BipedalWalker-v3": {  # the zoo's, with half its environments, two fifths of its steps
+    "BipedalWalker-v3": {  # zoo, with half its environments and two fifths of its steps
         "total_timesteps": 2_000_000,
         "num_envs": 16,
         "num_steps": 1024,
@@ -89,7 +89,7 @@ PPO: Presets = {
     "Pusher-v5": _MUJOCO,
     "InvertedPendulum-v5": {**_MUJOCO, "total_timesteps": 300_000},
     "InvertedDoublePendulum-v5": {**_MUJOCO, "gamma": 0.98, "gae_lambda": 0.8},
-    "Swimmer-v5": {  # the zoo's environments, rate, discount and λ
+    "Swimmer-v5": {  # number of environments, learning rate, discount and λ from the zoo
         **_MUJOCO,
         "num_envs": 4,
         "num_steps": 1024,
@@ -98,7 +98,7 @@ PPO: Presets = {
         "gamma": 0.9999,
         "gae_lambda": 0.98,
     },
-    # With memory too: `--memory lstm:128`.
+    # Also suitable for recurrent networks: `--memory lstm:128`.
     "vizdoom:": {
         "total_timesteps": 1_000_000,
         "num_envs": 16,
@@ -112,7 +112,7 @@ PPO: Presets = {
         "activation": "relu",
         "torch_threads": available_threads(),
     },
-    # Schulman et al. 2017, table 5, for as many frames.
+    # Schulman et al. 2017, table 5, with the same number of frames.
     "ALE/": {
         "total_timesteps": 10_000_000,
         "update_epochs": 4,
@@ -144,8 +144,8 @@ TD3: Presets = {
 }
 
 DQN: Presets = {
-    # A fifth of the steps that CleanRL takes, and twice its updates. The rate falls: with one that
-    # stays, what was learned comes and goes.
+    # A fifth of CleanRL's steps, and twice its updates. The learning rate decreases, since
+    # performance oscillates with a constant one.
     "CartPole-v1": {
         "total_timesteps": 100_000,
         "learning_starts": 1_000,
@@ -153,7 +153,7 @@ DQN: Presets = {
         "learning_rate": linear(5e-4, 0.0),
         "target_interval": 200,
     },
-    "MountainCar-v0": {  # the zoo's
+    "MountainCar-v0": {  # zoo
         "total_timesteps": 120_000,
         "learning_starts": 1_000,
         "buffer_size": 10_000,
@@ -166,7 +166,7 @@ DQN: Presets = {
         "epsilon_end": 0.07,
         "hidden_sizes": (256, 256),
     },
-    "LunarLander-v3": {  # the zoo's
+    "LunarLander-v3": {  # zoo
         "total_timesteps": 100_000,
         "learning_starts": 1_000,
         "buffer_size": 50_000,
@@ -178,7 +178,7 @@ DQN: Presets = {
         "epsilon_end": 0.1,
         "hidden_sizes": (256, 256),
     },
-    # CleanRL's, with the memory of a tenth as many frames.
+    # CleanRL, with a replay buffer for a tenth of the frames.
     "ALE/": {
         "total_timesteps": 10_000_000,
         "buffer_size": 100_000,

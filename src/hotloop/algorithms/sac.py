@@ -1,10 +1,10 @@
 """Soft actor-critic (SAC).
 
 Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv:1812.05905, with
-CleanRL's hyper-parameters: two critics, a temperature that is learned too, policy updates delayed
-and then made up for. Beyond the paper: critics' hidden layers can be normalised, batches drawn by
-priorities or returns, rewards taken over n steps. Actions are learned in [−1, 1], whatever their
-bounds are, and so is their entropy.
+CleanRL's hyper-parameters: two critics, a learned temperature, and delayed policy updates, repeated
+to make up for the delay. Options beyond the paper are layer normalization of the critics, sampling
+by priorities or returns, and n-step returns. Policies act in [−1, 1], and hotloop scales actions to
+the environment's bounds. The entropy refers to actions in [−1, 1].
 
     from hotloop.algorithms import sac
     result = sac.train(sac.preset("Pendulum-v1"))
@@ -32,7 +32,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration
-from hotloop.training import Batch, OffPolicy, Update, hyper_of
+from hotloop.training import OffPolicy, ReplayBatch, Update, hyper_of
 from hotloop.training.options import (
     Count,
     NetworkOptions,
@@ -51,31 +51,31 @@ class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Options of a SAC run."""
 
     policy_learning_rate: ScheduledPositive = 3e-4
-    """Adam's α, of the policy."""
+    """Adam's learning rate for the policy. Lower it if returns are unstable."""
     critic_learning_rate: ScheduledPositive = 1e-3
-    """Adam's α, of the critics and of the temperature."""
+    """Adam's learning rate for the critics and the temperature. Lower it if Q-values diverge."""
     tau: ScheduledFraction = 0.005
-    """τ: how far the target critics move towards the critics at each update."""
+    """τ, step size of the target critics' soft update. Lower it if Q-values diverge."""
     policy_frequency: Count = 2
-    """Updates of the critics between those of the policy, which then are as many."""
+    """Update the policy every N critic updates, N times in a row."""
     alpha: ScheduledNotNegative | None = None
-    """The temperature, fixed; None: learned."""
+    """A fixed temperature, the weight of the entropy. None: learned."""
     initial_alpha: Positive = 1.0
-    """Where a learned temperature starts."""
+    """Initial value of a learned temperature. Raise it for more exploration in the beginning."""
     target_entropy: ScheduledFinite | None = None
-    """What a learned temperature holds the policy's entropy at; None: −A."""
+    """Target entropy of a learned temperature. None: −A. Raise it for more exploration."""
 
     def check(self) -> None:
-        """Refuse a temperature that is both fixed and learned."""
+        """Check that a fixed temperature has no options of a learned one."""
         if self.alpha is not None and (self.initial_alpha, self.target_entropy) != (1.0, None):
             raise ConfigError(
-                f"`alpha` ({self.alpha}) is fixed, and `initial_alpha` and `target_entropy` are of "
-                "one that is learned: leave these out, or leave `alpha` out"
+                f"`alpha` ({self.alpha}) is a fixed temperature, but `initial_alpha` and "
+                "`target_entropy` are for a learned one: leave these out, or leave `alpha` out"
             )
 
 
 class Hyper(NamedTuple):
-    """Numbers that may change while it trains; of a learned temperature `alpha` is not read."""
+    """Hyper-parameters that may have a schedule. A learned temperature ignores `alpha`."""
 
     policy_learning_rate: Scalar
     critic_learning_rate: Scalar
@@ -87,16 +87,16 @@ class Hyper(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """What learning changes, in place.
+    """The tensors that learning changes in place.
 
     Attributes:
-        policy: float32, (P,), the actor's parameters.
-        policy_adam: its optimizer's memory.
-        critics: float32, (C,), both critics' parameters.
-        critics_adam: their optimizer's memory.
-        targets: float32, (C,), the target critics'.
-        log_alpha: float32, (1,), logarithm of the temperature.
-        alpha_adam: its optimizer's memory.
+        policy: parameters of the actor, float32, (P,).
+        policy_adam: state of its optimizer.
+        critics: parameters of both critics, float32, (C,).
+        critics_adam: state of their optimizer.
+        targets: parameters of the target critics, float32, (C,).
+        log_alpha: logarithm of the temperature, float32, (1,).
+        alpha_adam: state of its optimizer.
     """
 
     policy: Tensor
@@ -114,7 +114,7 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
 
 
 def init(nets: Networks, config: Config) -> State:
-    """Return the first state."""
+    """Return the initial state."""
     policy, critics = nets.policy.initial(config.seed), nets.critics.initial(config.seed)
     log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
     return State(
@@ -129,7 +129,7 @@ def init(nets: Networks, config: Config) -> State:
 
 
 def hyper(config: Config, nets: Networks) -> Hyper:
-    """Return the numbers and schedules of a run."""
+    """Return the hyper-parameters of a run, as numbers and schedules."""
     hyper = hyper_of(Hyper, config)
     if config.target_entropy is None:
         hyper = hyper._replace(target_entropy=-math.prod(nets.policy.network.action_spec.shape))
@@ -137,21 +137,21 @@ def hyper(config: Config, nets: Networks) -> Hyper:
 
 
 def temperature(state: State, hyper: Hyper, config: Config) -> Tensor:
-    """Return α as it is before this update, (1,)."""
+    """Return α before this update, (1,)."""
     return state.log_alpha.exp() if config.alpha is None else hyper.alpha.expand(1)
 
 
 def update_critics(
-    state: State, batch: Batch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
+    state: State, batch: ReplayBatch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Make one step of the critics and their targets; `state` changes in place.
+    """Make one step of the critics and a soft update of their targets. `state` changes in place.
 
-    y = r + γ (min_k Q'_k(s', ã') − α log π(ã'|s')),   ã' drawn with `noise`
+    y = r + γ (min_k Q'_k(s', ã') − α log π(ã'|s')),   ã' sampled with `noise`
 
     Haarnoja et al. 2018, arXiv:1812.05905, eq. 5–6.
 
     Returns:
-        Metrics, and |TD error|, the mean of both critics', (B,).
+        Metrics, and |TD error|, the mean over both critics, (B,).
     """
     with torch.no_grad():
         alpha = temperature(state, hyper, config)
@@ -172,15 +172,20 @@ def update_critics(
 
 
 def policy_loss(
-    params: Tensor, critics: Tensor, alpha: Tensor, batch: Batch, noise: Tensor, nets: Networks
+    params: Tensor,
+    critics: Tensor,
+    alpha: Tensor,
+    batch: ReplayBatch,
+    noise: Tensor,
+    nets: Networks,
 ) -> tuple[Tensor, Tensor]:
-    """L = E[α log π(ã|s) − min_k Q_k(s, ã)], ã drawn with `noise`.
+    """Return L = E[α log π(ã|s) − min_k Q_k(s, ã)], with ã sampled by `noise`.
 
     Haarnoja et al. 2018, arXiv:1812.05905, eq. 9.
 
     Args:
         params: float32, (P,).
-        critics: float32, (C,), not differentiated.
+        critics: float32, (C,), without gradient.
         alpha: the temperature, (1,).
         batch: B transitions.
         noise: standard normal, (B, A).
@@ -195,9 +200,9 @@ def policy_loss(
 
 
 def update_policy(
-    state: State, batch: Batch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
+    state: State, batch: ReplayBatch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> dict[str, Tensor]:
-    """Make one step of the policy and, where it is learned, of the temperature, in place.
+    """Make one step of the policy and of the temperature, if it is learned, in place.
 
     L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
     """
@@ -207,7 +212,7 @@ def update_policy(
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
     entropy = -log_prob.detach().mean()
-    alpha_loss = alpha * (entropy - hyper.target_entropy)  # its gradient by log α is itself
+    alpha_loss = alpha * (entropy - hyper.target_entropy)  # equals its gradient by log α
     if config.alpha is None:
         rate = hyper.critic_learning_rate
         adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=rate)

@@ -2,9 +2,9 @@
 
 Fujimoto et al. 2018, "Addressing Function Approximation Error in Actor-Critic Methods",
 arXiv:1802.09477, algorithm 1, with CleanRL's hyper-parameters: two critics, smoothed target
-actions, a delayed policy. Beyond the paper: batches drawn by priorities or returns, rewards taken
-over n steps. Actions, and the noise that is added to them, are learned in [−1, 1], whatever their
-bounds are.
+actions, delayed policy updates. Options beyond the paper are sampling by priorities or returns, and
+n-step returns. Policies act in [−1, 1], noise included, and hotloop scales actions to the
+environment's bounds.
 
     from hotloop.algorithms import td3
     result = td3.train(td3.preset("Pendulum-v1"))
@@ -30,7 +30,7 @@ from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration
-from hotloop.training import Batch, OffPolicy, Update
+from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
     Count,
     Natural,
@@ -49,23 +49,24 @@ class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Options of a TD3 run."""
 
     learning_starts: Natural = 25_000
-    """Transitions to collect before the first update."""
+    """Transitions to collect before the first update, at least one batch."""
     learning_rate: ScheduledPositive = 3e-4
-    """Adam's α, of policy and critics."""
+    """Adam's learning rate for policy and critics. Lower it if returns are unstable."""
     tau: ScheduledFraction = 0.005
-    """τ: how far the targets move towards policy and critics, whenever the policy is updated."""
+    """τ, step size of the targets' soft update at policy updates. Lower it if Q-values diverge."""
     policy_frequency: Count = 2
-    """Updates of the critics for one of the policy."""
+    """Number of critic updates for each policy update. Raise it if the policy is unstable."""
     exploration_noise: NotNegative = 0.1
-    """Standard deviation of the noise on actions while collecting, in halves of their range."""
+    """Standard deviation of the noise on collected actions, as a share of half their range. Raise
+    it for more exploration."""
     policy_noise: ScheduledNotNegative = 0.2
-    """Standard deviation of the noise on the target's actions."""
+    """Standard deviation of the noise on target actions, as a share of half their range."""
     noise_clip: ScheduledNotNegative = 0.5
-    """Bound on that noise."""
+    """Bound on the magnitude of `policy_noise`, as a share of half the range."""
 
 
 class Hyper(NamedTuple):
-    """Numbers that may change while it trains."""
+    """Hyper-parameters that may have a schedule."""
 
     learning_rate: Scalar
     gamma: Scalar
@@ -76,15 +77,15 @@ class Hyper(NamedTuple):
 
 @dataclass(slots=True)
 class State:
-    """What learning changes, in place.
+    """The tensors that learning changes in place.
 
     Attributes:
-        policy: float32, (P,), the actor's parameters.
-        policy_adam: its optimizer's memory.
-        policy_target: float32, (P,), the target actor's.
-        critics: float32, (C,), both critics' parameters.
-        critics_adam: their optimizer's memory.
-        targets: float32, (C,), the target critics'.
+        policy: parameters of the actor, float32, (P,).
+        policy_adam: state of its optimizer.
+        policy_target: parameters of the target actor, float32, (P,).
+        critics: parameters of both critics, float32, (C,).
+        critics_adam: state of their optimizer.
+        targets: parameters of the target critics, float32, (C,).
     """
 
     policy: Tensor
@@ -101,7 +102,7 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
 
 
 def init(nets: Networks, config: Config) -> State:
-    """Return the first state."""
+    """Return the initial state."""
     policy, critics = nets.policy.initial(config.seed), nets.critics.initial(config.seed)
     return State(
         policy=policy,
@@ -114,16 +115,16 @@ def init(nets: Networks, config: Config) -> State:
 
 
 def update_critics(
-    state: State, batch: Batch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
+    state: State, batch: ReplayBatch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Make one step of the critics; `state` changes in place.
+    """Make one step of the critics. `state` changes in place.
 
     y = r + γ min_k Q'_k(s', clip(π'(s') + clip(σ ε, −c, c), −1, 1)),   ε the `noise`
 
     Fujimoto et al. 2018, arXiv:1802.09477, eq. 14 and algorithm 1.
 
     Returns:
-        Metrics, and |TD error|, the mean of both critics', (B,).
+        Metrics, and |TD error|, the mean over both critics, (B,).
     """
     with torch.no_grad():
         smoothing = (hyper.policy_noise * noise).clamp(-hyper.noise_clip, hyper.noise_clip)
@@ -142,25 +143,25 @@ def update_critics(
 
 
 def policy_loss(
-    params: Tensor, critics: Tensor, batch: Batch, nets: Networks
+    params: Tensor, critics: Tensor, batch: ReplayBatch, nets: Networks
 ) -> tuple[Tensor, tuple[()]]:
-    """L = −E[Q_1(s, π(s))], Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1.
+    """Return L = −E[Q_1(s, π(s))], Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1.
 
     Args:
         params: float32, (P,).
-        critics: float32, (C,), not differentiated; only the first one counts.
+        critics: float32, (C,), without gradient. Only the first critic is used.
         batch: B transitions.
         nets: policy and critics.
 
     Returns:
-        The loss, 0-d, and nothing.
+        The loss, 0-d, and an empty tuple.
     """
-    values = nets.critics.first(critics, batch.obs, nets.policy.act(params, batch.obs))
+    values = nets.critics.first_values(critics, batch.obs, nets.policy.act(params, batch.obs))
     return -losses.mean(values, batch.weight), ()
 
 
 def update_policy(
-    state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: Networks, config: Config
+    state: State, batch: ReplayBatch, noise: None, hyper: Hyper, *, nets: Networks, config: Config
 ) -> dict[str, Tensor]:
     """Make one step of the policy and of all targets, in place."""
     value, _, grad = value_and_grad(policy_loss, state.policy, state.critics, batch, nets)

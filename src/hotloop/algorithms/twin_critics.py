@@ -1,4 +1,4 @@
-"""Two critics beside an actor, and the step that learns them: what SAC and TD3 share."""
+"""The common parts of SAC and TD3: an actor with two critics, and the update of the critics."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hotloop.importing import name_of
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
 from hotloop.policies import actor, critics
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork
-from hotloop.training import Batch
+from hotloop.training import ReplayBatch
 from hotloop.training.options import Count, Importable, Options, Sizes
 
 
 class Networks(NamedTuple):
-    """The networks that are learned.
+    """The learned networks.
 
     Attributes:
-        policy: acts.
-        critics: tell what its actions are worth.
+        policy: the actor.
+        critics: the action values.
     """
 
     policy: LearnedNetwork
@@ -35,36 +35,36 @@ class TwinCriticOptions(Options):
     """Networks of an actor and two critics."""
 
     env_id: str = "Pendulum-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; of continuous actions."""
+    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`, with continuous actions."""
     total_timesteps: Count = 1_000_000
-    """Transitions to collect, over all environments; rounded up to whole rounds."""
+    """Transitions to collect, over all environments, rounded up to whole rounds."""
     hidden_sizes: Sizes = (256, 256)
     """Widths of the hidden layers of all networks."""
     activation: Literal["tanh", "relu"] = "relu"
-    """After each hidden layer of the policy; critics have relu."""
+    """Activation after each hidden layer of the policy. Critics use relu."""
     critic_network: Importable | None = None
-    """A critic of your own instead, `module:Class`."""
+    """A custom critic, `module:Class`."""
     layer_norm: bool = False
-    """Normalise the critics' hidden layers."""
+    """Normalize the critics' hidden layers. Set it if Q-values diverge."""
     torch_threads: Count | Literal["auto"] = "auto"
-    """Threads of the update. auto: four at most, as long as cores are free; perceptrons learn the
-    same with any number."""
+    """Threads of the update. auto: at most four, while cores are free. The number does not change
+    the results of perceptrons."""
 
     layer_options: ClassVar[tuple[str, ...]] = ("activation",)  # critics share hidden layers
 
     def check(self) -> None:
-        """Refuse options of critics that a critic of one's own takes no notice of."""
+        """Check the hidden layers, and that a custom critic has no options of built-in ones."""
         if not self.hidden_sizes:
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
         if self.critic_network is not None and self.layer_norm:
             raise ConfigError(
-                f"`critic_network` ({name_of(self.critic_network)}) has layers of its own: leave "
-                "`layer_norm` out, or normalise them there"
+                f"`critic_network` ({name_of(self.critic_network)}) is a custom critic: leave "
+                "`layer_norm` out, or normalize its layers there"
             )
 
 
 def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) -> Networks:
-    """Return an actor with a head of this kind, and two critics with hidden layers as wide."""
+    """Return an actor with this kind of head, and two critics with the same hidden sizes."""
     policy = actor(
         spaces,
         head,
@@ -85,16 +85,16 @@ def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) 
 
 
 def critic_loss(
-    params: Tensor, batch: Batch, action: Tensor, target: Tensor, nets: Networks
+    params: Tensor, batch: ReplayBatch, action: Tensor, target: Tensor, nets: Networks
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """L = Σ_k E[w (Q_k(s, a) − y)²].
+    """Return L = Σ_k E[w (Q_k(s, a) − y)²].
 
     Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1; twice eq. 5 of Haarnoja et al. 2018,
     arXiv:1812.05905.
 
     Args:
         params: float32, (C,).
-        batch: B transitions; w is their `importance`.
+        batch: B transitions with weights w, their `importance`.
         action: a in [−1, 1], (B, A).
         target: y, (B,).
         nets: the networks.
@@ -110,24 +110,24 @@ def critic_loss(
 def step_critics(
     params: Tensor,
     adam: AdamState,
-    batch: Batch,
+    batch: ReplayBatch,
     target: Tensor,
     *,
     learning_rate: Scalar,
     nets: Networks,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Make one step of Adam towards the targets; `params` and `adam` change in place.
+    """Make one step of Adam towards the targets. `params` and `adam` change in place.
 
     Args:
         params: float32, (C,).
-        adam: their optimizer's memory.
+        adam: state of their optimizer.
         batch: B transitions.
         target: y, (B,).
         learning_rate: α.
         nets: the networks.
 
     Returns:
-        Metrics, and |TD error|, the mean of both critics', (B,).
+        Metrics, and |TD error|, the mean over both critics, (B,).
     """
     action = nets.policy.unit_action(batch.action)
     value, (values, difference), grad = value_and_grad(

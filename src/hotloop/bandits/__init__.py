@@ -1,6 +1,6 @@
-"""Multi-armed bandits: agents and environments by the million runs, and the book's figures.
+"""Multi-armed bandits: agents, environments, millions of runs, and the figures of Sutton & Barto.
 
-Needs NumPy and Numba, and matplotlib for pictures: `pip install 'hotloop[bandit]'`.
+The package needs NumPy and Numba, and matplotlib for plots: `pip install 'hotloop[bandit]'`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from hotloop.bandits.environments import (
     AbruptChange,
     Adversarial,
     Bernoulli,
-    Gaussian,
+    GaussianRewards,
     LinearContextual,
     RandomWalk,
 )
-from hotloop.bandits.results import Comparison, Estimate, Result, Sums
+from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate, RunSums
 
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure, book_figure
     from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
-    from hotloop.bandits.plain import BanditSpeedWarning
+    from hotloop.bandits.python_adapters import BanditSpeedWarning
     from hotloop.bandits.running import chunk_sums, compare, run
 
 __all__ = [
@@ -50,14 +50,14 @@ __all__ = [
     "UCB1",
     "AbruptChange",
     "Adversarial",
+    "BanditComparison",
+    "BanditResult",
     "BanditSpeedWarning",
     "Bernoulli",
     "BetaThompson",
     "BookFigure",
-    "Comparison",
     "EpsilonGreedy",
-    "Estimate",
-    "Gaussian",
+    "GaussianRewards",
     "GaussianThompson",
     "Gradient",
     "JittedAgent",
@@ -65,21 +65,21 @@ __all__ = [
     "LinTS",
     "LinUCB",
     "LinearContextual",
+    "MeanEstimate",
     "Optimistic",
     "RandomWalk",
-    "Result",
-    "Sums",
+    "RunSums",
     "book_figure",
     "chunk_sums",
     "compare",
     "run",
 ]
 
-# What needs Numba is loaded when it is first used: `hotloop bandit --help` must not import it.
+# Loaded on first use, because `hotloop bandit --help` must not import Numba.
 _COMPILED = {
     "BookFigure": "figures",
     "book_figure": "figures",
-    "BanditSpeedWarning": "plain",
+    "BanditSpeedWarning": "python_adapters",
     "JittedAgent": "jitted",
     "JittedEnvironment": "jitted",
     "chunk_sums": "running",

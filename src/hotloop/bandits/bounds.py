@@ -1,4 +1,4 @@
-"""The lower bound of regret."""
+"""Lower bounds of regret."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from hotloop.bandits.environments import Environment
 
 
 def lai_robbins(environment: Environment) -> float | None:
-    """C of the asymptotic lower bound C ln t on regret: Σ Δ_a / KL(a, best) over inferior arms.
+    """Return C = Σ Δ_a / KL(a, best) of the asymptotic lower bound C ln t on regret.
 
-    Lai and Robbins 1985, "Asymptotically efficient adaptive allocation rules", theorem 1.
+    The sum is over inferior arms. Lai and Robbins 1985, "Asymptotically efficient adaptive
+    allocation rules", theorem 1.
 
     Returns:
-        None for environments whose arms don't have given values, or where the bound is 0.
+        C, or None if the environment has no given `means` or the bound is 0.
     """
     means = getattr(environment, "means", None)
     if means is None:
@@ -31,7 +32,7 @@ def lai_robbins(environment: Environment) -> float | None:
 
 def _bernoulli_divergence(p: float, q: float) -> float:
     total = 0.0
-    for one, other in ((p, q), (1 - p, 1 - q)):
-        if one > 0:
-            total += one * math.log(one / other) if other > 0 else math.inf
+    for p_x, q_x in ((p, q), (1 - p, 1 - q)):
+        if p_x > 0:
+            total += p_x * math.log(p_x / q_x) if q_x > 0 else math.inf
     return total

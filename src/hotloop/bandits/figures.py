@@ -1,7 +1,7 @@
-"""The figures of Sutton & Barto's chapter 2, computed and drawn.
+"""Computation and plots of the figures of Sutton & Barto's chapter 2.
 
-A figure's settings are played in one comparison, on the same random numbers: what is drawn once for
-all of them is most of the work, and differences between them are differences between agents.
+All agents of a figure play in one comparison on the same random numbers. These are most of the work
+and are computed once, and differences between curves are differences between agents.
 """
 
 from __future__ import annotations
@@ -14,119 +14,119 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.bandits import pictures
+from hotloop.bandits import plots
 from hotloop.bandits.agents import UCB
-from hotloop.bandits.book import Plan, Setting, plan_of
-from hotloop.bandits.environments import Gaussian
-from hotloop.bandits.results import Comparison, Estimate, Result
+from hotloop.bandits.environments import GaussianRewards
+from hotloop.bandits.figure_plans import FigurePlan, FigureSetting, get_figure_plan
+from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate
 
 if TYPE_CHECKING:
     from hotloop.bandits.games import Progress
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A line of a figure's table.
+class FigureRow:
+    """A row of a figure's table.
 
     Attributes:
-        label: the agent, or the arm of figure 2.1.
+        label: label of the agent, or of the arm in figure 2.1.
         reward: mean reward over the figure's window, or the arm's true value.
-        optimal: share (0 … 1) of the window's steps that took the best arm; None in figure 2.1.
-        regret: regret per step over the window; None in figure 2.1.
-        reference: the setting, with the known values; None where there are none: in figure 2.1, and
-            with another number of steps than the figure's own.
+        optimal: share (0 … 1) of the window's steps with the best arm. None in figure 2.1.
+        regret: regret per step over the window. None in figure 2.1.
+        reference: the setting with its reference values. None in figure 2.1, or if the number of
+            steps is not the figure's default.
     """
 
     label: str
-    reward: Estimate
-    optimal: Estimate | None = None
+    reward: MeanEstimate
+    optimal: MeanEstimate | None = None
     regret: float | None = None
-    reference: Setting | None = None
+    reference: FigureSetting | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold."""
-        about: dict[str, Any] = {"label": self.label, "reward": self.reward.to_dict()}
+        """Return the row as JSON values."""
+        row: dict[str, Any] = {"label": self.label, "reward": self.reward.to_dict()}
         if self.optimal is not None:
-            about |= {"optimal": self.optimal.to_dict(), "regret_per_step": self.regret}
+            row |= {"optimal": self.optimal.to_dict(), "regret_per_step": self.regret}
         if self.reference is not None:
-            known = {name: getattr(self.reference, name) for name in ("reward", "optimal")}
-            known["regret_per_step"] = self.reference.regret
-            about["reference"] = {name: value for name, value in known.items() if value is not None}
-        return about
+            values = {name: getattr(self.reference, name) for name in ("reward", "optimal")}
+            values["regret_per_step"] = self.reference.regret
+            row["reference"] = {name: value for name, value in values.items() if value is not None}
+        return row
 
 
 @dataclass(frozen=True, kw_only=True)
 class BookFigure:
-    """A figure that was computed.
+    """A computed figure.
 
     Attributes:
-        plan: its settings.
-        num_runs, num_steps, seed: how it was computed.
-        late_steps: the steps at the end that the rows are means over.
-        rows: its table, in the order of the legend.
-        comparison: the results; None for figure 2.1, in which nobody plays.
+        plan: settings of the figure.
+        num_runs, num_steps, seed: sizes and seed of the computation.
+        late_steps: number of last steps that the rows average over.
+        rows: rows of the table, in the order of the legend.
+        comparison: the results. None for figure 2.1, which has no agents.
     """
 
-    plan: Plan
+    plan: FigurePlan
     num_runs: int
     num_steps: int
     late_steps: int
     seed: int
-    rows: tuple[Row, ...]
-    comparison: Comparison | None = field(default=None, repr=False)
+    rows: tuple[FigureRow, ...]
+    comparison: BanditComparison | None = field(default=None, repr=False)
 
     @property
-    def results(self) -> tuple[Result, ...]:
-        """One for each setting."""
+    def results(self) -> tuple[BanditResult, ...]:
+        """One result per setting."""
         return self.comparison.results if self.comparison else ()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that the runs took."""
+        """Duration of the runs in seconds."""
         return self.comparison.elapsed_s if self.comparison else 0.0
 
     @property
-    def oracle(self) -> float:
-        """What the best arm of every step gives, on average over the window: reward per step.
+    def best_arm_reward(self) -> float:
+        """Mean reward per step of the best arm of every step, over the window.
 
-        From the first setting, whose reward and regret add up to it; the settings met the same true
-        values, so it is the same for all of them but for the noise of rewards.
+        It is the sum of reward and regret of the first setting. All settings have the same true
+        values, so for the others this sum differs only by the noise of rewards.
         """
         first = self.rows[0]
         return first.reward.mean + (first.regret or 0.0)
 
     def draw(self, path: str | Path) -> None:
-        """Draw it as .png, .svg or .pdf.
+        """Draw the figure as .png, .svg or .pdf.
 
         Raises:
-            ConfigError: the path has another suffix.
+            ConfigError: The path has another suffix.
             MissingExtraError: matplotlib is not installed.
-            OutputError: the path can't be written.
+            OutputError: The path can't be written.
         """
         plan, title = self.plan, self.heading
         if not plan.settings:
             means = [row.reward.mean for row in self.rows]
-            pictures.reward_distributions(means, plan.environment.noise, path, title=title)
+            plots.reward_distributions(means, plan.environment.noise, path, title=title)
             return
         if not plan.is_study:
-            pictures.learning_curves(self.results, path, title=title)
+            plots.learning_curves(self.results, path, title=title)
             return
         pairs = zip(plan.settings, self.rows, strict=True)
-        pictures.parameter_study(
+        plots.parameter_study(
             {
                 family: [(setting.parameter, row.reward) for setting, row in members]
                 for family, members in groupby(pairs, key=lambda pair: pair[0].family)
             },
             path,
             title=title,
-            x_label=plan.parameters,
-            y_label=f"average reward per step, {self.window}",
-            level=(f"the best arm of every step: {self.oracle:.2f}", self.oracle),
+            x_label=plan.parameter_label,
+            y_label=f"average reward per step, {self.window_text}",
+            level=(f"the best arm of every step: {self.best_arm_reward:.2f}", self.best_arm_reward),
         )
 
     @property
     def heading(self) -> str:
-        """What it shows, and in a second line how it was computed."""
+        """The title, with sizes and seed in a second line."""
         plan = self.plan
         runs = f"{self.num_runs:,} runs of {self.num_steps:,} steps, seed {self.seed}"
         if not plan.settings:
@@ -134,14 +134,14 @@ class BookFigure:
         return f"{plan.kind} {plan.number}: {plan.title}\n{runs}"
 
     @property
-    def window(self) -> str:
-        """Which steps the rows are means over, in words."""
+    def window_text(self) -> str:
+        """The steps that the rows average over, as text."""
         if self.late_steps == self.num_steps:
             return f"all {self.num_steps:,} steps"
         return f"the last {self.late_steps:,} steps"
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold: the table, and each result's summary."""
+        """Return the table and a summary of each result as JSON values."""
         return {
             "figure": self.plan.number,
             "title": self.plan.title,
@@ -168,19 +168,19 @@ def book_figure(
     """Compute a figure of the book.
 
     Args:
-        number: "2.1" to "2.6"; "2.11" for the parameter study of exercise 2.11.
-        num_runs: runs of each setting; the book's 2000 by default. Figure 2.1 shows one task, for
-            which neither this nor `num_steps` matters.
-        num_steps: steps of each run; the book's by default.
-        seed: of all random numbers.
-        threads: how many work; as many as the process has cores by default.
-        on_progress: called now and then with the runs' steps that are behind and that there are.
+        number: "2.1" to "2.6", or "2.11" for the parameter study of exercise 2.11.
+        num_runs: runs of each setting. Default: the book's 2000. This and `num_steps` have no
+            effect on figure 2.1, which shows one task.
+        num_steps: steps of each run. Default: the book's.
+        seed: seed of all random numbers.
+        threads: number of threads. Default: the process's number of cores.
+        on_progress: function called with the finished and the total number of runs × steps.
 
     Raises:
-        UnknownNameError: there is no such figure.
-        ConfigError: a number makes no sense.
+        UnknownNameError: There is no such figure.
+        ConfigError: A number is invalid.
     """
-    plan = plan_of(number)
+    plan = get_figure_plan(number)
     if not plan.settings:
         return _testbed_task(plan, seed)
     from hotloop.bandits.running import compare
@@ -197,47 +197,49 @@ def book_figure(
         late_steps=late_steps,
         on_progress=on_progress,
     )
-    about = partial(_row, plan, has_reference=num_steps == plan.num_steps)
+    make_row = partial(_make_row, plan, has_reference=num_steps == plan.num_steps)
     return BookFigure(
         plan=plan,
         num_runs=comparison.results[0].num_runs,
         num_steps=num_steps,
         late_steps=late_steps,
         seed=seed,
-        rows=tuple(map(about, plan.settings, comparison.results)),
+        rows=tuple(map(make_row, plan.settings, comparison.results)),
         comparison=comparison,
     )
 
 
-def _row(plan: Plan, setting: Setting, result: Result, *, has_reference: bool) -> Row:
-    is_known = (setting.reward, setting.optimal, setting.regret) != (None, None, None)
-    return Row(
+def _make_row(
+    plan: FigurePlan, setting: FigureSetting, result: BanditResult, *, has_reference: bool
+) -> FigureRow:
+    has_values = (setting.reward, setting.optimal, setting.regret) != (None, None, None)
+    return FigureRow(
         label=plan.label(setting),
         reward=result.late_reward,
         optimal=result.late_optimal,
         regret=_late_regret(result),
-        reference=setting if has_reference and is_known else None,
+        reference=setting if has_reference and has_values else None,
     )
 
 
-def _late_regret(result: Result) -> float:
-    """Regret per step over the last `late_steps`; linear between a curve's points."""
+def _late_regret(result: BanditResult) -> float:
+    """Return the regret per step over the last `late_steps`, interpolated between points."""
     start = result.num_steps - result.late_steps
     steps, regret = np.append(0, result.step), np.append(0.0, result.regret)
     return float(regret[-1] - np.interp(start, steps, regret)) / result.late_steps
 
 
-def _testbed_task(plan: Plan, seed: int) -> BookFigure:
-    """The true values of run 0: what trying every arm once gives where there is no noise."""
+def _testbed_task(plan: FigurePlan, seed: int) -> BookFigure:
+    """Return figure 2.1: run 0 without noise plays every arm once, which gives its true values."""
     from hotloop.bandits.running import run
 
     environment = plan.environment
     num_arms = environment.num_arms
-    silent = Gaussian(
+    noiseless = GaussianRewards(
         num_arms=num_arms, mean=environment.mean, spread=environment.spread, noise=0.0
     )
     result = run(
-        UCB(), silent, num_runs=1, num_steps=num_arms, seed=seed, threads=1, arm_shares=True
+        UCB(), noiseless, num_runs=1, num_steps=num_arms, seed=seed, threads=1, arm_shares=True
     )
     assert result.arm_share is not None
     means = result.arm_share.T @ result.reward
@@ -248,7 +250,7 @@ def _testbed_task(plan: Plan, seed: int) -> BookFigure:
         late_steps=num_arms,
         seed=seed,
         rows=tuple(
-            Row(label=f"arm {arm}", reward=Estimate(float(mean), 0.0))
+            FigureRow(label=f"arm {arm}", reward=MeanEstimate(float(mean), 0.0))
             for arm, mean in enumerate(means)
         ),
     )

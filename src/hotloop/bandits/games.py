@@ -1,4 +1,4 @@
-"""A game: agents and an environment that play together, a block of runs at a time."""
+"""Games of agents in one environment, a block of runs at a time."""
 
 from __future__ import annotations
 
@@ -9,90 +9,90 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hotloop.bandits.agents import Agent
-from hotloop.bandits.block import Block
+from hotloop.bandits.block_sums import BlockSums
 from hotloop.bandits.environments import Adversarial, Environment
-from hotloop.bandits.folding import Folded
 from hotloop.bandits.jitted import JittedEnvironment
+from hotloop.bandits.kernel_plans import KernelPlan
 from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import WINDOW
-from hotloop.bandits.mistakes import arm_error, raised_error, range_error, reward_error
-from hotloop.bandits.plain import PlainAgent, PlainEnvironment
-from hotloop.bandits.plan import Plan
-from hotloop.bandits.settings import Settings
+from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment
+from hotloop.bandits.run_block import RunBlock
+from hotloop.bandits.settings import RunSettings
+from hotloop.bandits.user_errors import arm_error, exception_error, range_error, reward_error
 
-_PIECE_S = 0.05  # between two looks at whether to stop
-_NOTHING = Plan(parts=(start_nothing, start_nothing, start_nothing))
+_TARGET_CALL_S = 0.05  # of a call of the kernels: a game can stop only between calls
+_EMPTY_PLAN = KernelPlan(parts=(start_nothing, start_nothing, start_nothing))
 
 Progress = Callable[[int, int], None]
 
 
-class Stopped(Exception):
-    """Nobody waits for what is being played any more."""
+class GameStopped(Exception):
+    """An exception that stops a game whose result is no longer needed."""
 
 
-class Watch:
-    """Counts what was played, tells the caller, and passes on that it is time to stop.
+class PlayMonitor:
+    """A thread-safe counter of progress that can stop games.
 
     Attributes:
-        is_over: set it to stop the game.
-        kernel_s: seconds spent in the kernels' loop, of all threads together.
+        should_stop: set it to True to stop the games.
+        kernel_s: sum of the seconds that threads spent in kernels.
     """
 
     def __init__(self, total: int = 0, on_progress: Progress | None = None) -> None:
-        self.is_over = False
+        self.should_stop = False
         self.kernel_s = 0.0
         self._total, self._on_progress = total, on_progress
-        self._played, self._told = 0, -1
+        self._num_played, self._reported = 0, -1
         self._lock = threading.Lock()
 
-    def note(self, run_steps: int, took_s: float = 0.0) -> None:
-        """So much more was played, and the kernels took so long for it.
+    def add_steps(self, run_steps: int, elapsed_s: float = 0.0) -> None:
+        """Add runs × steps that were played, and the time that kernels took for them.
 
         Raises:
-            Stopped: it is time to.
+            GameStopped: `should_stop` is set.
         """
         with self._lock:
-            self._played += run_steps
-            self.kernel_s += took_s
-        if self.is_over:
-            raise Stopped
+            self._num_played += run_steps
+            self.kernel_s += elapsed_s
+        if self.should_stop:
+            raise GameStopped
 
-    def tell(self) -> None:
-        """Call `on_progress`, on this thread, if there is something new."""
-        if self._on_progress is not None and self._played != self._told:
-            self._told = self._played
-            self._on_progress(self._told, self._total)
+    def report(self) -> None:
+        """Call `on_progress` on the calling thread if there is progress."""
+        if self._on_progress is not None and self._num_played != self._reported:
+            self._reported = self._num_played
+            self._on_progress(self._reported, self._total)
 
 
 class Game:
-    """What is played: agents, environment, settings, and how the kernels see them.
+    """Agents, an environment and settings, with their plans for the kernels.
 
-    Compiles what is needed, or loads it from the cache.
+    The constructor compiles the kernels or loads them from the cache.
     """
 
     def __init__(
-        self, agents: Sequence[Agent], environment: Environment, settings: Settings
+        self, agents: Sequence[Agent], environment: Environment, settings: RunSettings
     ) -> None:
         self.agents, self.environment, self.settings = agents, environment, settings
-        self.is_plain = isinstance(environment, PlainEnvironment) or any(
-            isinstance(agent, PlainAgent) for agent in agents
+        self.has_python_objects = isinstance(environment, PythonEnvironment) or any(
+            isinstance(agent, PythonAgent) for agent in agents
         )
-        steps = settings.num_steps
-        is_made_here = isinstance(environment, PlainEnvironment)
-        self._environment = _NOTHING if is_made_here else environment.plan(steps)
+        num_steps = settings.num_steps
+        is_python = isinstance(environment, PythonEnvironment)
+        self._environment = _EMPTY_PLAN if is_python else environment.plan(num_steps)
         self._agents = [
-            _NOTHING if isinstance(agent, PlainAgent) else agent.plan(environment, steps)
+            _EMPTY_PLAN if isinstance(agent, PythonAgent) else agent.plan(environment, num_steps)
             for agent in agents
         ]
-        self._spare = [self.block()]
-        if not self.is_plain:
-            self._spare[0].play(WINDOW, WINDOW)  # no step: the loop itself is compiled, too
-        self._piece = WINDOW  # steps that the kernels play at once
+        self._free_blocks = [self.new_block()]
+        if not self.has_python_objects:
+            self._free_blocks[0].play(WINDOW, WINDOW)  # compiles the loop, plays no step
+        self._steps_per_call = WINDOW  # adapted to `_TARGET_CALL_S`
 
-    def block(self) -> Block:
-        """Memory for one block of runs."""
-        return Block(
+    def new_block(self) -> RunBlock:
+        """Return memory for one block of runs."""
+        return RunBlock(
             self._agents,
             self._environment,
             num_arms=self.environment.num_arms,
@@ -101,72 +101,74 @@ class Game:
             in_hindsight=isinstance(self.environment, Adversarial),
         )
 
-    def play(self, first_run: int, num_runs: int, watch: Watch) -> Folded:
-        """One block from its first step to its last; several threads may call it.
+    def play(self, first_run: int, num_runs: int, monitor: PlayMonitor) -> BlockSums:
+        """Play all steps of one block. Several threads may call this method.
 
         Raises:
-            BanditError: a user's own agent or environment gave what is impossible.
-            Stopped: `watch` said so.
+            BanditError: A user's agent or environment returned something invalid.
+            GameStopped: `monitor` stopped the game.
         """
         try:
-            block = self._spare.pop()
+            block = self._free_blocks.pop()
         except IndexError:
-            block = self.block()
-        block.begin(first_run, num_runs)
+            block = self.new_block()
+        block.reset(first_run, num_runs)
         first, num_steps = 0, self.settings.num_steps
         while first < num_steps:
-            last = min(first + self._piece, num_steps)
-            began = time.perf_counter()
-            which = block.play(first, last)
-            took_s = time.perf_counter() - began
-            if which >= 0:
-                self.fail(which, block)
-            watch.note((last - first) * num_runs * len(self.agents), took_s)
-            if took_s < _PIECE_S and last - first == self._piece:
-                self._piece *= 2
-            elif took_s > 4 * _PIECE_S and self._piece > WINDOW:
-                self._piece //= 2
+            last = min(first + self._steps_per_call, num_steps)
+            started_at = time.perf_counter()
+            faulty_agent = block.play(first, last)
+            elapsed_s = time.perf_counter() - started_at
+            if faulty_agent >= 0:
+                self.raise_fault(faulty_agent, block)
+            monitor.add_steps((last - first) * num_runs * len(self.agents), elapsed_s)
+            if elapsed_s < _TARGET_CALL_S and last - first == self._steps_per_call:
+                self._steps_per_call *= 2
+            elif elapsed_s > 4 * _TARGET_CALL_S and self._steps_per_call > WINDOW:
+                self._steps_per_call //= 2
             first = last
-        folded = self.harvest(block)
-        self._spare.append(block)
-        return folded
+        sums = self.collect_sums(block)
+        self._free_blocks.append(block)
+        return sums
 
-    def fail(self, which: int, block: Block) -> None:
-        """Raise what a block met while agent number `which` played."""
+    def raise_fault(self, index: int, block: RunBlock) -> None:
+        """Raise the error of the fault that stopped a block while agent `index` played."""
         kind, run, step, value = block.fault
         if kind == layout.FAULT_ARM:
-            raise arm_error(self.agents[which].name, self.environment.num_arms, value, run, step)
+            raise arm_error(self.agents[index].name, self.environment.num_arms, value, run, step)
         if kind == layout.FAULT_AGENT_RAISED:
-            raise raised_error("agent", self.agents[which].name, run, step)
+            raise exception_error("agent", self.agents[index].name, run, step)
         if kind == layout.FAULT_ENVIRONMENT_RAISED:
-            raise raised_error("environment", self.environment.name, run, step)
+            raise exception_error("environment", self.environment.name, run, step)
         if kind == layout.FAULT_RANGE:
             raise range_error(self.environment.name, value, run, step)
         raise reward_error(self.environment.name, value, run, step)
 
-    def harvest(self, block: Block) -> Folded:
-        """What a block that was played came to, but for products."""
-        ends = block.ends()
-        if np.isnan(ends[:, 2]).all():  # true values are unknown, so is what is optimal
-            ends[:, [1, 4]] = np.nan
+    def collect_sums(self, block: RunBlock) -> BlockSums:
+        """Return the sums of a finished block, without products."""
+        values = block.run_values()
+        if np.isnan(values[:, 2]).all():  # without true values, optimal arms are unknown
+            values[:, [1, 4]] = np.nan
             block.curves[:, 2:4] = np.nan
-        return Folded(
-            num_runs=ends.shape[2],
+        return BlockSums(
+            num_runs=values.shape[2],
             curves=block.curves.copy(),
-            totals=np.stack([ends.sum(axis=2), (ends * ends).sum(axis=2)], axis=1),
+            totals=np.stack([values.sum(axis=2), (values * values).sum(axis=2)], axis=1),
             products=np.empty(0),
             pulls=block.pulls.copy(),
-            final_regrets=ends[:, 2].copy(),
-            ends=ends,
+            final_regrets=values[:, 2].copy(),
+            run_values=values,
         )
 
 
-def games_of(agents: Sequence[Agent], environment: Environment, settings: Settings) -> list[Game]:
-    """Agents that can share an environment play together.
+def make_games(
+    agents: Sequence[Agent], environment: Environment, settings: RunSettings
+) -> list[Game]:
+    """Return one game for all agents if they can share the environment, else one game per agent.
 
-    A user's own environment may remember what was done to it: there each agent has one for itself.
+    A user's environment may have a state that depends on the agent, so agents don't share it.
     """
-    is_own = isinstance(environment, (JittedEnvironment, PlainEnvironment))
-    if is_own or any(isinstance(agent, PlainAgent) for agent in agents):
+    is_user_defined = isinstance(environment, (JittedEnvironment, PythonEnvironment))
+    if is_user_defined or any(isinstance(agent, PythonAgent) for agent in agents):
         return [Game([agent], environment, settings) for agent in agents]
     return [Game(agents, environment, settings)]

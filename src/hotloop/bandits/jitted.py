@@ -1,4 +1,4 @@
-"""Agents and environments of a user's own as functions for one run, which Numba compiles."""
+"""Users' agents and environments made of functions for one run, which Numba compiles."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from hotloop.bandits.described import whole
+from hotloop.bandits.checked_settings import check_int
 from hotloop.bandits.environments import MAX_ARMS
+from hotloop.bandits.kernel_plans import KernelPlan
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import (
     ARM,
     BEST_AT,
+    CURRENT_LANE,
     FAULT,
     FAULT_AGENT_RAISED,
     FAULT_ARM,
@@ -29,7 +31,6 @@ from hotloop.bandits.kernels.layout import (
     FRAME,
     LANES,
     NEEDS_UNIT,
-    NOW_LANE,
     NUM_ARMS,
     NUM_RUNS,
     PARAMETERS,
@@ -38,20 +39,19 @@ from hotloop.bandits.kernels.layout import (
     VALUE,
 )
 from hotloop.bandits.kernels.randomness import (
-    OWN_AGENT_STREAM,
-    OWN_ENVIRONMENT_STREAM,
+    USER_AGENT_STREAM,
+    USER_ENVIRONMENT_STREAM,
     f32,
     f64,
     i32,
     i64,
     lane_words,
 )
-from hotloop.bandits.plan import Plan
 from hotloop.bandits.user_code import CodeCache, fingerprint, part_key
 from hotloop.errors import BanditError, ConfigError
 from hotloop.numba_tools import (
+    CompiledFunction,
     NumbaError,
-    Part,
     carray,
     jit,
     load_f32,
@@ -66,13 +66,13 @@ from hotloop.numba_tools import (
 )
 
 SIZE, PARAMS, NUM_PARAMS = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
-_AT_START = 0xFFFFFFFF
-_Parts: TypeAlias = "tuple[Part, Part, Part]"
-MAX_STATE = 2**18  # numbers of one run; 0.5 GB for a block's
+_START_STEP = 0xFFFFFFFF
+_Parts: TypeAlias = "tuple[CompiledFunction, CompiledFunction, CompiledFunction]"
+MAX_STATE = 2**18  # numbers per run: 0.5 GB per block
 
 
 @jit
-def _put_uniform(frame: int, lane: int, step: int, stream: int, target: Any) -> None:
+def _store_uniform(frame: int, lane: int, step: int, stream: int, target: Any) -> None:
     a, b, c, d = lane_words(frame, lane, step, stream, 0)
     target[0] = (f64(a) + 0.5) * 2.0**-32
     target[1] = (f64(b) + 0.5) * 2.0**-32
@@ -81,7 +81,7 @@ def _put_uniform(frame: int, lane: int, step: int, stream: int, target: Any) -> 
 
 
 @jit
-def _note(frame: int, kind: int, lane: int, step: int, value: float) -> None:
+def _store_fault(frame: int, kind: int, lane: int, step: int, value: float) -> None:
     if load_i64(frame, FAULT) == 0:
         store_i64(frame, FAULT, kind)
         store_i64(frame, FAULT_LANE, lane)
@@ -90,26 +90,22 @@ def _note(frame: int, kind: int, lane: int, step: int, value: float) -> None:
 
 
 @jit
-def _state_of(owner: int, lane: int) -> Any:
+def _run_state(owner: int, lane: int) -> Any:
     size = load_i64(owner, SIZE)
     address = load_i64(owner, STATE) + 8 * size * lane
     return carray(pointer(address), (size,), f64)
 
 
 @jit
-def _params_of(owner: int) -> Any:
+def _params(owner: int) -> Any:
     return carray(pointer(load_i64(owner, PARAMS)), (load_i64(owner, NUM_PARAMS),), f64)
 
 
-def _guarded(loop: Any, fault: int, key: str | None) -> Part:
-    """Return a part that plays one step in all runs and notes where a user's function raised.
-
-    What is raised can't leave compiled code. The loop is a function of its own, as Numba takes
-    seconds to compile one that has calls within a `try`.
-
-    Args:
-        key: of the user's functions; None: they can't be kept.
-    """
+def _guard(loop: Any, fault: int, key: str | None) -> CompiledFunction:
+    """Return a part that plays one step in all runs and stores where a user's function raised."""
+    # Exceptions can't leave compiled code. `loop` is a separate function, because Numba takes
+    # seconds to compile a function that has calls within a `try`. `key` is None if nothing can be
+    # cached.
     compiled = njit(loop, error_model="numpy")
 
     def play(owner, step):  # type: ignore[no-untyped-def]
@@ -117,101 +113,103 @@ def _guarded(loop: Any, fault: int, key: str | None) -> Part:
             compiled(owner, step)
         except Exception:
             frame = load_i64(owner, FRAME)
-            _note(frame, fault, load_i64(frame, NOW_LANE), step, 0.0)
+            _store_fault(frame, fault, load_i64(frame, CURRENT_LANE), step, 0.0)
 
-    return Part(play, cache=None if key is None else CodeCache(part_key(key, loop.__name__)))
+    return CompiledFunction(
+        play, cache=None if key is None else CodeCache(part_key(key, loop.__name__))
+    )
 
 
-def _shared(make: Callable[..., _Parts]) -> Callable[..., _Parts]:
-    """Let agents, or environments, of the same functions share their compiled parts."""
-    made: dict[str, _Parts] = {}
+def _share_parts(make: Callable[..., _Parts]) -> Callable[..., _Parts]:
+    """Make agents or environments with the same functions share their compiled parts."""
+    parts: dict[str, _Parts] = {}
 
     @functools.wraps(make)
-    def find_or_make(*functions: Any) -> _Parts:
+    def find_or_compile(*functions: Any) -> _Parts:
         key = fingerprint(*functions)
         if key is None:
             return make(*functions, key=None)
         key = part_key(key, make.__name__)
-        if key not in made:
-            made[key] = make(*functions, key=key)
-        return made[key]
+        if key not in parts:
+            parts[key] = make(*functions, key=key)
+        return parts[key]
 
-    return find_or_make
+    return find_or_compile
 
 
-@_shared
+@_share_parts
 def _agent_parts(start: Any, choose: Any, update: Any, *, key: str | None) -> _Parts:
-    def start_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params_of(agent)
+    def start_agents(agent, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(agent, FRAME), _params(agent)
         for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, NOW_LANE, i)
-            state = _state_of(agent, i)
+            store_i64(frame, CURRENT_LANE, i)
+            state = _run_state(agent, i)
             state[:] = 0.0
             start(state, params)
 
-    def choose_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params_of(agent)
+    def choose_arms(agent, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(agent, FRAME), _params(agent)
         num_arms, uniform = load_i64(frame, NUM_ARMS), np.empty(4)
         for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, NOW_LANE, i)
-            _put_uniform(frame, i, step, OWN_AGENT_STREAM, uniform)
-            arm = choose(_state_of(agent, i), params, step + 1, uniform)
+            store_i64(frame, CURRENT_LANE, i)
+            _store_uniform(frame, i, step, USER_AGENT_STREAM, uniform)
+            arm = choose(_run_state(agent, i), params, step + 1, uniform)
             if 0 <= arm < num_arms and f64(i64(arm)) == f64(arm):
                 store_i32(frame + ARM, i, i32(arm))
             else:
-                _note(frame, FAULT_ARM, i, step, f64(arm))
+                _store_fault(frame, FAULT_ARM, i, step, f64(arm))
                 store_i32(frame + ARM, i, i32(0))
 
-    def update_own(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params_of(agent)
+    def update_agents(agent, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(agent, FRAME), _params(agent)
         for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, NOW_LANE, i)
+            store_i64(frame, CURRENT_LANE, i)
             arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
-            update(_state_of(agent, i), params, step + 1, arm, reward)
+            update(_run_state(agent, i), params, step + 1, arm, reward)
 
     return (
-        _guarded(start_own, FAULT_AGENT_RAISED, key),
-        _guarded(choose_own, FAULT_AGENT_RAISED, key),
-        _guarded(update_own, FAULT_AGENT_RAISED, key),
+        _guard(start_agents, FAULT_AGENT_RAISED, key),
+        _guard(choose_arms, FAULT_AGENT_RAISED, key),
+        _guard(update_agents, FAULT_AGENT_RAISED, key),
     )
 
 
-@_shared
+@_share_parts
 def _environment_parts(start: Any, reward: Any, mean: Any, *, key: str | None) -> _Parts:
-    def start_own(environment, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(environment, FRAME), _params_of(environment)
+    def start_environments(environment, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(environment, FRAME), _params(environment)
         uniform = np.empty(4)
         for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, NOW_LANE, i)
-            state = _state_of(environment, i)
+            store_i64(frame, CURRENT_LANE, i)
+            state = _run_state(environment, i)
             state[:] = 0.0
-            _put_uniform(frame, i, _AT_START, OWN_ENVIRONMENT_STREAM, uniform)
+            _store_uniform(frame, i, _START_STEP, USER_ENVIRONMENT_STREAM, uniform)
             start(state, params, uniform)
 
-    def give_own(environment, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(environment, FRAME), _params_of(environment)
+    def give_rewards(environment, step):  # type: ignore[no-untyped-def]
+        frame, params = load_i64(environment, FRAME), _params(environment)
         best, num_arms = load_i64(environment, BEST_AT), load_i64(frame, NUM_ARMS)
         must_be_unit, uniform = load_i64(frame, NEEDS_UNIT) != 0, np.empty(4)
         for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, NOW_LANE, i)
-            state, arm = _state_of(environment, i), i64(load_i32(frame + ARM, i))
-            top = -math.inf
-            for other in range(num_arms):
-                top = max(top, mean(state, params, step + 1, other))
-            store_f32(best, i, f32(top))
+            store_i64(frame, CURRENT_LANE, i)
+            state, arm = _run_state(environment, i), i64(load_i32(frame + ARM, i))
+            best_value = -math.inf
+            for candidate in range(num_arms):
+                best_value = max(best_value, mean(state, params, step + 1, candidate))
+            store_f32(best, i, f32(best_value))
             store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
-            _put_uniform(frame, i, step, OWN_ENVIRONMENT_STREAM, uniform)
-            got = f32(reward(state, params, step + 1, arm, uniform))
-            store_f32(frame + REWARD, i, got)
-            if not math.isfinite(got):
-                _note(frame, FAULT_REWARD, i, step, f64(got))
-            elif must_be_unit and not 0.0 <= got <= 1.0:
-                _note(frame, FAULT_RANGE, i, step, f64(got))
+            _store_uniform(frame, i, step, USER_ENVIRONMENT_STREAM, uniform)
+            reward_f32 = f32(reward(state, params, step + 1, arm, uniform))
+            store_f32(frame + REWARD, i, reward_f32)
+            if not math.isfinite(reward_f32):
+                _store_fault(frame, FAULT_REWARD, i, step, f64(reward_f32))
+            elif must_be_unit and not 0.0 <= reward_f32 <= 1.0:
+                _store_fault(frame, FAULT_RANGE, i, step, f64(reward_f32))
 
     return (
-        _guarded(start_own, FAULT_ENVIRONMENT_RAISED, key),
+        _guard(start_environments, FAULT_ENVIRONMENT_RAISED, key),
         start_nothing,
-        _guarded(give_own, FAULT_ENVIRONMENT_RAISED, key),
+        _guard(give_rewards, FAULT_ENVIRONMENT_RAISED, key),
     )
 
 
@@ -231,26 +229,24 @@ def _start_environment(state, params, uniform):  # type: ignore[no-untyped-def]
     pass
 
 
-def _unknown(state, params, step, arm):  # type: ignore[no-untyped-def]
+def _unknown_mean(state, params, step, arm):  # type: ignore[no-untyped-def]
     return math.nan
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Jitted:
-    """Settings and names that agents and environments of functions share."""
+class _JittedFunctions:
+    """Settings that `JittedAgent` and `JittedEnvironment` share."""
 
     params: Sequence[float] = ()
-    """Settings that the functions are handed."""
+    """Numbers that the functions receive."""
     name: str = "own"
-    """What tables and pictures call it."""
+    """Name in tables and plots."""
 
     @property
     def label(self) -> str:
-        """A short text for a legend."""
         return self.name
 
     def describe(self) -> dict[str, Any]:
-        """Its name and its settings, as JSON holds them."""
         return {"name": self.name, "own": "jitted", "params": list(self.params)}
 
     def __post_init__(self) -> None:
@@ -269,18 +265,18 @@ class _Jitted:
     def _functions(self) -> tuple[Any, Any, Any]:
         raise NotImplementedError
 
-    def _own_plan(self, what: str, parts: _Parts, size: int) -> Plan:
+    def _make_plan(self, role: str, parts: _Parts, size: int) -> KernelPlan:
         for part in parts:
             try:
                 _ = part.address
             except NumbaError as error:
                 raise BanditError(
-                    f"{what} '{self.name}' can't be compiled by Numba: {error}\nUse numbers, "
-                    "arrays and `math` alone in it; or write it as a plain object, vectorised over "
+                    f"{role} '{self.name}' can't be compiled by Numba: {error}\nUse numbers, "
+                    "arrays and `math` alone in it, or write it as a plain object, vectorized over "
                     "runs"
                 ) from error
         params = np.array(self.params, np.float64)
-        return Plan(
+        return KernelPlan(
             parts=parts,
             parameters=(size, params.ctypes.data, len(params)),
             state_bytes=8 * LANES * max(size, 1),
@@ -289,14 +285,14 @@ class _Jitted:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class JittedAgent(_Jitted):
+class JittedAgent(_JittedFunctions):
     """An agent made of functions for one run, which Numba compiles.
 
-    `state` is float64, (state_size,), zero at the start of a run; `params` float64; `step` counts
-    from 1; `uniform` is float64, (4,), in (0, 1), new in every step.
+    `state` is float64, (state_size,), and zero at the start of a run. `params` is float64. `step`
+    counts from 1. `uniform` is float64, (4,), in (0, 1), with new numbers at every step.
 
     Raises:
-        ConfigError: what should be a function is none, or a size is no whole number.
+        ConfigError: A function is not callable, or a size is no whole number.
     """
 
     choose: Callable[..., int]
@@ -304,23 +300,23 @@ class JittedAgent(_Jitted):
     update: Callable[..., None]
     """update(state, params, step, arm, reward)."""
     state_size: int | Callable[[int], int]
-    """Numbers in `state`, or a function of the number of arms that gives them."""
+    """Length of `state`, or a function of the number of arms that returns it."""
     start: Callable[..., None] | None = None
-    """start(state, params), before a run's first step."""
+    """start(state, params), called before a run's first step."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.state_size):
-            whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
+            check_int("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
 
-    def num_state(self, num_arms: int) -> int:
-        """How many numbers its state has."""
+    def state_length(self, num_arms: int) -> int:
+        """Return the length of `state`."""
         size = self.state_size(num_arms) if callable(self.state_size) else self.state_size
-        return whole("state_size", size, 0, MAX_STATE, owner=self.name)
+        return check_int("state_size", size, 0, MAX_STATE, owner=self.name)
 
-    def plan(self, environment: Any, num_steps: int) -> Plan:
-        """How it plays."""
-        return self._own_plan("agent", self._parts, self.num_state(environment.num_arms))
+    def plan(self, environment: Any, num_steps: int) -> KernelPlan:
+        """Return the plan for the kernels."""
+        return self._make_plan("agent", self._parts, self.state_length(environment.num_arms))
 
     @cached_property
     def _parts(self) -> _Parts:
@@ -336,37 +332,37 @@ class JittedAgent(_Jitted):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class JittedEnvironment(_Jitted):
+class JittedEnvironment(_JittedFunctions):
     """An environment made of functions for one run, which Numba compiles.
 
-    Arguments are as those of a `JittedAgent`'s functions.
+    Its functions have the same arguments as those of `JittedAgent`.
 
     Raises:
-        ConfigError: what should be a function is none, or a size is no whole number.
+        ConfigError: A function is not callable, or a size is no whole number.
     """
 
-    is_unit: ClassVar[bool] = True  # its author answers for it
+    has_unit_rewards: ClassVar[bool] = True  # its author must ensure it
     has_contexts: ClassVar[bool] = False
     num_arms: int
-    """k, from 2."""
+    """Number k of arms, at least 2."""
     reward: Callable[..., float]
     """reward(state, params, step, arm, uniform) → a finite number."""
     mean: Callable[..., float] | None = None
-    """mean(state, params, step, arm) → the arm's true value at this step; without it the share of
-    optimal steps and the regret are unknown (NaN)."""
+    """mean(state, params, step, arm) → the arm's true value at this step. Without it, the share of
+    optimal steps and the regret are NaN."""
     start: Callable[..., None] | None = None
-    """start(state, params, uniform), before a run's first step."""
+    """start(state, params, uniform), called before a run's first step."""
     state_size: int = 0
-    """Numbers in `state`."""
+    """Length of `state`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole("num_arms", self.num_arms, 2, MAX_ARMS, owner=self.name)
-        whole("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
+        check_int("num_arms", self.num_arms, 2, MAX_ARMS, owner=self.name)
+        check_int("state_size", self.state_size, 0, MAX_STATE, owner=self.name)
 
-    def plan(self, num_steps: int) -> Plan:
-        """What it does."""
-        return self._own_plan("environment", self._parts, self.state_size)
+    def plan(self, num_steps: int) -> KernelPlan:
+        """Return the plan for the kernels."""
+        return self._make_plan("environment", self._parts, self.state_size)
 
     @cached_property
     def _parts(self) -> _Parts:
@@ -377,5 +373,5 @@ class JittedEnvironment(_Jitted):
         return (
             _compiled(start, self.name, "start"),
             _compiled(self.reward, self.name, "reward"),
-            _compiled(_unknown if self.mean is None else self.mean, self.name, "mean"),
+            _compiled(_unknown_mean if self.mean is None else self.mean, self.name, "mean"),
         )

@@ -1,7 +1,7 @@
-"""Playing: blocks of runs over threads, added up in order.
+"""The functions that play agents: blocks of runs on several threads, added in order.
 
-Run number r meets random numbers that are a function of (seed, r, step): neither the number of
-threads nor what else is played changes a bit, and runs can be added later.
+The random numbers of run r are a function of (seed, r, step). So no bit depends on the number of
+threads or on other agents, and runs can be added later.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from hotloop.bandits.agents import AGENTS, Agent
-from hotloop.bandits.described import whole
-from hotloop.bandits.environments import ENVIRONMENTS, Environment, Gaussian
-from hotloop.bandits.folding import BLOCK, CHUNK, Fold, Folded, side_by_side
-from hotloop.bandits.games import Game, Progress, Watch, games_of
+from hotloop.bandits.block_sums import BLOCK, CHUNK, BlockSums, OrderedSum, join_agents
+from hotloop.bandits.checked_settings import check_int
+from hotloop.bandits.environments import ENVIRONMENTS, Environment, GaussianRewards
+from hotloop.bandits.games import Game, PlayMonitor, Progress, make_games
 from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
-from hotloop.bandits.plain import PlainAgent, PlainEnvironment, adopted
-from hotloop.bandits.plain_games import play_plain
-from hotloop.bandits.results import Comparison, Result, Sums
-from hotloop.bandits.settings import MAX_RUNS, settings_from, threads_from
+from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment, adapt
+from hotloop.bandits.python_games import play_python_game
+from hotloop.bandits.results import BanditComparison, BanditResult, RunSums
+from hotloop.bandits.settings import MAX_RUNS, make_settings, resolve_threads
 from hotloop.errors import ConfigError
 
-KERNEL_VERSION = 1  # raised whenever any number that comes out could change
+KERNEL_VERSION = 1  # raised with every change that could change any result
 
 
 def run(
@@ -37,29 +37,29 @@ def run(
     steps_per_point: int | None = None,
     arm_shares: bool = False,
     on_progress: Progress | None = None,
-) -> Result:
+) -> BanditResult:
     """Play one agent in one environment, over many independent runs.
 
     Args:
-        agent: one of `hotloop.bandits`', a `JittedAgent`, or a plain object (see `plain.py`).
-        environment: likewise; the 10-armed testbed by default.
-        num_runs: independent runs.
-        num_steps: steps of each.
-        seed: of all random numbers, 0 … 2⁶⁴ − 1.
-        threads: how many; all cores that the process may use by default. No bit depends on it.
-        late_steps: `late_reward` and `late_optimal` are over so many steps at the end; a tenth of
-            the steps by default.
-        steps_per_point: a point of a curve is the mean of so many steps; by default 1 up to 2000
-            steps, beyond that so many that there are at most 1000 points.
-        arm_shares: also count which arms are taken; costs about a nanosecond a step.
-        on_progress: is told, now and then, how many run·steps were played, and of how many.
+        agent: an agent of `hotloop.bandits`, a `JittedAgent`, or an object in plain Python.
+        environment: the environment, in the same forms. Default: the 10-armed testbed.
+        num_runs: number of independent runs. Raise it for smaller standard errors.
+        num_steps: steps of each run.
+        seed: seed of all random numbers, 0 … 2⁶⁴ − 1.
+        threads: number of threads. Default: the process's number of cores. No bit depends on it.
+        late_steps: number of last steps that `late_reward` and `late_optimal` average over.
+            Default: a tenth.
+        steps_per_point: steps that each point of a curve averages over. Default: 1 for up to 2000
+            steps, otherwise the least number that gives at most 1000 points.
+        arm_shares: whether to count the pulls of each arm, for about a nanosecond per step.
+        on_progress: function called with the finished and the total number of runs × steps.
 
     Returns:
         Curves over steps, and estimates over runs.
 
     Raises:
-        ConfigError: a setting makes no sense, or the agent can't play in that environment.
-        BanditError: a user's own agent or environment gives what is impossible.
+        ConfigError: A setting is invalid, or the agent can't play in this environment.
+        BanditError: A user's agent or environment returns something invalid.
     """
     return compare(
         [agent],
@@ -87,49 +87,49 @@ def compare(
     steps_per_point: int | None = None,
     arm_shares: bool = False,
     on_progress: Progress | None = None,
-) -> Comparison:
-    """Play several agents on the same random numbers, which are made once for all of them.
+) -> BanditComparison:
+    """Play several agents on the same random numbers, which are computed once for all of them.
 
-    Arguments are as those of `run`. A result is bit for bit what `run` gives for its agent.
+    For the other arguments see `run`. Each result equals that of `run` for its agent, bit for bit.
 
     Raises:
-        ConfigError: a setting makes no sense, or an agent can't play in that environment.
-        BanditError: a user's own agent or environment gives what is impossible.
+        ConfigError: A setting is invalid, or an agent can't play in this environment.
+        BanditError: A user's agent or environment returns something invalid.
     """
-    began = time.perf_counter()
-    agents, environment = _adopt(agents, environment)
-    settings = settings_from(seed, num_steps, late_steps, steps_per_point, arm_shares)
-    num_runs = whole("num_runs", num_runs, 1, MAX_RUNS)
-    threads = threads_from(threads)
-    games = games_of(agents, environment, settings)
-    started = time.perf_counter()
-    watch = Watch(num_runs * settings.num_steps * len(agents), on_progress)
-    if any(game.is_plain for game in games):
-        played = _play_here(games, 0, num_runs, watch, has_products=True)
+    began_at = time.perf_counter()
+    agents, environment = _adapt_all(agents, environment)
+    settings = make_settings(seed, num_steps, late_steps, steps_per_point, arm_shares)
+    num_runs = check_int("num_runs", num_runs, 1, MAX_RUNS)
+    threads = resolve_threads(threads)
+    games = make_games(agents, environment, settings)
+    started_at = time.perf_counter()
+    monitor = PlayMonitor(num_runs * settings.num_steps * len(agents), on_progress)
+    if any(game.has_python_objects for game in games):
+        totals = _play_on_this_thread(games, 0, num_runs, monitor, has_products=True)
     else:
-        played = _play_over_threads(games, num_runs, threads, watch)
-    watch.tell()
-    elapsed_s = time.perf_counter() - started
+        totals = _play_over_threads(games, num_runs, threads, monitor)
+    monitor.report()
+    elapsed_s = time.perf_counter() - started_at
     results = tuple(
-        Result.from_sums(
-            played.sums(which),
+        BanditResult.from_sums(
+            totals.sums(index),
             agent=agent,
             environment=environment,
             seed=settings.seed,
             num_steps=settings.num_steps,
             steps_per_point=settings.steps_per_point,
             late_steps=settings.late_steps,
-            final_regrets=played.final_regrets[which],
+            final_regrets=totals.final_regrets[index],
             elapsed_s=elapsed_s / len(agents),
-            prepare_s=(started - began) / len(agents),
+            prepare_s=(started_at - began_at) / len(agents),
         )
-        for which, agent in enumerate(agents)
+        for index, agent in enumerate(agents)
     )
-    return Comparison(
+    return BanditComparison(
         results=results,
-        products=played.products,
+        products=totals.products,
         elapsed_s=elapsed_s,
-        prepare_s=started - began,
+        prepare_s=started_at - began_at,
     )
 
 
@@ -143,104 +143,112 @@ def chunk_sums(
     num_runs: int,
     late_steps: int | None = None,
     steps_per_point: int | None = None,
-    watch: Watch | None = None,
-) -> list[Sums]:
-    """One chunk of runs, on the calling thread: what a grid is made of.
+    monitor: PlayMonitor | None = None,
+) -> list[RunSums]:
+    """Play one chunk of runs on the calling thread. Grids consist of chunks.
 
-    The interpreter's lock is free nearly all the time.
+    The GIL is released nearly all the time.
 
     Args:
-        agents: play on the same random numbers.
-        environment: where.
-        seed: of all random numbers.
+        agents: agents that play on the same random numbers.
+        environment: their environment.
+        seed: seed of all random numbers.
         num_steps: steps of each run.
-        first_run: a multiple of CHUNK.
-        num_runs: at most CHUNK.
-        late_steps: see `run`.
-        steps_per_point: see `run`.
-        watch: counts what is played, and the seconds in kernels; can stop it.
+        first_run: number of the first run, a multiple of CHUNK.
+        num_runs: number of runs, at most CHUNK.
+        late_steps, steps_per_point: see `run`.
+        monitor: counter of steps and seconds in kernels that can stop the games.
 
     Returns:
-        Sums for each agent: added in the order of chunks they are, bit for bit, those of `run`.
+        The sums of each agent. Added in the order of chunks, they equal those of `run` bit for bit.
 
     Raises:
-        ConfigError: a setting makes no sense.
+        ConfigError: A setting is invalid.
     """
-    agents, environment = _adopt(agents, environment)
-    settings = settings_from(seed, num_steps, late_steps, steps_per_point)
-    whole("num_runs", num_runs, 1, CHUNK)
-    if whole("first_run", first_run, 0, MAX_RUNS) % CHUNK:
+    agents, environment = _adapt_all(agents, environment)
+    settings = make_settings(seed, num_steps, late_steps, steps_per_point)
+    check_int("num_runs", num_runs, 1, CHUNK)
+    if check_int("first_run", first_run, 0, MAX_RUNS) % CHUNK:
         raise ConfigError(f"`first_run` must be a multiple of {CHUNK}, got {first_run}")
-    games = games_of(agents, environment, settings)
-    watch = Watch() if watch is None else watch
-    played = _play_here(games, first_run, num_runs, watch, has_products=False)
-    return [played.sums(which) for which in range(len(agents))]
+    games = make_games(agents, environment, settings)
+    monitor = PlayMonitor() if monitor is None else monitor
+    totals = _play_on_this_thread(games, first_run, num_runs, monitor, has_products=False)
+    return [totals.sums(index) for index in range(len(agents))]
 
 
-def _adopt(
+def _adapt_all(
     agents: Sequence[Agent], environment: Environment | None
 ) -> tuple[list[Agent], Environment]:
-    known = (*ENVIRONMENTS.values(), JittedEnvironment)
-    environment = Gaussian() if environment is None else environment
-    environment = adopted(environment, known, PlainEnvironment)
+    known_environments = (*ENVIRONMENTS.values(), JittedEnvironment)
+    environment = GaussianRewards() if environment is None else environment
+    environment = adapt(environment, known_environments, PythonEnvironment)
     if isinstance(agents, str) or not isinstance(agents, Iterable):
         raise ConfigError(
             f"`agents` must be a list of agents, got {agents!r:.80}: put it in brackets, or use "
             "`run`"
         )
     if not agents:
-        raise ConfigError("there must be an agent at least, got none")
-    ours = (*AGENTS.values(), JittedAgent)
-    return [adopted(agent, ours, PlainAgent) for agent in agents], environment
+        raise ConfigError("`agents` must have at least one agent, got none")
+    known_agents = (*AGENTS.values(), JittedAgent)
+    return [adapt(agent, known_agents, PythonAgent) for agent in agents], environment
 
 
-def _blocks_of(num_runs: int) -> Iterator[tuple[int, int, int]]:
-    """Number, first run and runs of each block."""
+def _split_blocks(num_runs: int) -> Iterator[tuple[int, int, int]]:
+    """Yield index, first run and number of runs of each block."""
     for index, first in enumerate(range(0, num_runs, BLOCK)):
         yield index, first, min(BLOCK, num_runs - first)
 
 
-def _play_block(games: Sequence[Game], first_run: int, num_runs: int, watch: Watch) -> Folded:
-    played = [game.play(first_run, num_runs, watch) for game in games]
-    return side_by_side(played, has_products=True)
+def _play_block(
+    games: Sequence[Game], first_run: int, num_runs: int, monitor: PlayMonitor
+) -> BlockSums:
+    parts = [game.play(first_run, num_runs, monitor) for game in games]
+    return join_agents(parts, has_products=True)
 
 
-def _play_over_threads(games: Sequence[Game], num_runs: int, threads: int, watch: Watch) -> Folded:
-    """All blocks; at most a few per thread are on their way, so memory does not grow with runs."""
-    fold, jobs = Fold(), _blocks_of(num_runs)
-    running: dict[Future[Folded], int] = {}
+def _play_over_threads(
+    games: Sequence[Game], num_runs: int, threads: int, monitor: PlayMonitor
+) -> BlockSums:
+    """Play all blocks. Few are pending at a time, so memory use does not depend on `num_runs`."""
+    total, jobs = OrderedSum(), _split_blocks(num_runs)
+    running: dict[Future[BlockSums], int] = {}
     with ThreadPoolExecutor(threads) as pool:
         try:
             while True:
                 while len(running) < 2 * threads and (job := next(jobs, None)) is not None:
                     index, first, num = job
-                    running[pool.submit(_play_block, games, first, num, watch)] = index
+                    running[pool.submit(_play_block, games, first, num, monitor)] = index
                 if not running:
-                    return fold.result()
-                ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                watch.tell()
-                for future in ended:
-                    fold.add(running.pop(future), future.result())
+                    return total.result()
+                done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                monitor.report()
+                for future in done:
+                    total.add(running.pop(future), future.result())
         except BaseException:
-            watch.is_over = True
+            monitor.should_stop = True
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def _play_here(
-    games: Sequence[Game], first_run: int, num_runs: int, watch: Watch, *, has_products: bool
-) -> Folded:
-    """Chunks one after another on the calling thread."""
-    fold = Fold()
+def _play_on_this_thread(
+    games: Sequence[Game],
+    first_run: int,
+    num_runs: int,
+    monitor: PlayMonitor,
+    *,
+    has_products: bool,
+) -> BlockSums:
+    """Play one chunk after another on the calling thread."""
+    total = OrderedSum()
     for start in range(0, num_runs, CHUNK):
         first, num = first_run + start, min(CHUNK, num_runs - start)
-        played = [
-            play_plain(game, first, num, watch)
-            if game.is_plain
-            else [game.play(first + skip, runs, watch) for _, skip, runs in _blocks_of(num)]
+        block_sums = [
+            play_python_game(game, first, num, monitor)
+            if game.has_python_objects
+            else [game.play(first + skip, runs, monitor) for _, skip, runs in _split_blocks(num)]
             for game in games
         ]
-        for index, blocks in enumerate(zip(*played, strict=True), start // BLOCK):
-            fold.add(index, side_by_side(blocks, has_products=has_products))
-        watch.tell()
-    return fold.result()
+        for index, parts in enumerate(zip(*block_sums, strict=True), start // BLOCK):
+            total.add(index, join_agents(parts, has_products=has_products))
+        monitor.report()
+    return total.result()

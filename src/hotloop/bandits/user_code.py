@@ -1,9 +1,9 @@
-"""Keep the machine code of users' functions, under a key of all that it depends on.
+"""A disk cache of the machine code of users' functions, with keys of all that it depends on.
 
 Numba treats everything that a function refers to as a constant: other functions, numbers, arrays.
-So the key holds the bytecode of a function and, recursively, the value of each global, closure
-variable and default that it reads. A function that refers to anything else (an object, a module of
-the user's own) has no key, and is compiled in each process.
+So a key depends on the function's module and bytecode and, recursively, on the value of each
+global, closure variable and default that it reads. A function that refers to anything else, such as
+an object or a module of the user, has no key. It is compiled in each process.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ _FIXED_MODULES = ("builtins", "cmath", "math", "numpy")
 
 
 class _UnknownValueError(Exception):
-    """A function refers to a value whose identity cannot be told from another's."""
+    """A function refers to a value that has no digest."""
 
 
 def fingerprint(*functions: Callable[..., Any]) -> str | None:
     """Return a digest of functions and of all that they refer to.
 
     Args:
-        functions: plain ones, or compiled by `numba.njit`.
+        functions: Python functions, or functions compiled by `numba.njit`.
 
     Returns:
-        The same for functions that compile to the same code, in each process; None: unknown.
+        A digest that is equal in all processes for functions that compile to the same code. None if
+        they refer to an unknown value.
     """
     digest = hashlib.sha256()
-    for part in (_own_sources(), *compiler_version(), sys.version):
+    for part in (_package_sources(), *compiler_version(), sys.version):
         digest.update(f"{part}\n".encode())
     try:
         for part in _describe(functions, {}):
@@ -53,19 +54,15 @@ def fingerprint(*functions: Callable[..., Any]) -> str | None:
 
 
 @functools.cache
-def _own_sources() -> str:
-    """Return a digest of hotloop's own code that is compiled together with the user's."""
+def _package_sources() -> str:
+    """Return a digest of hotloop's code, which is compiled together with users' functions."""
     folder = Path(__file__).parent
     paths = [folder.parent / "numba_tools.py", *sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 
-def _describe(value: Any, seen: dict[int, int]) -> Iterator[bytes]:
-    """Yield the parts of a value that tell it from every other one.
-
-    Args:
-        seen: numbers of the functions that have been described, by `id`: they may be recursive.
-    """
+def _describe(value: Any, visited: dict[int, int]) -> Iterator[bytes]:
+    """Yield bytes that identify a value. `visited` numbers functions, which may be recursive."""
     kind: Any = type(value)
     yield kind.__qualname__.encode()
     if value is None or value is Ellipsis or kind in (bool, int, float, complex, str, bytes):
@@ -74,87 +71,91 @@ def _describe(value: Any, seen: dict[int, int]) -> Iterator[bytes]:
         items = value if kind is tuple else sorted(value, key=repr)
         yield str(len(items)).encode()
         for item in items:
-            yield from _describe(item, seen)
+            yield from _describe(item, visited)
     elif isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
         layout = value.flags.c_contiguous, value.flags.f_contiguous
         yield f"{value.dtype.str} {value.shape} {layout}".encode()
         yield np.ascontiguousarray(value).tobytes()
     elif isinstance(value, CodeType):
-        yield from _describe_code(value, seen)
+        yield from _describe_code(value, visited)
     elif is_compiled(value):
         function: Any = value
         for name, option in sorted(function.targetoptions.items()):
             yield name.encode()
-            yield from _describe(option, seen)
-        yield from _describe(function.py_func, seen)
+            yield from _describe(option, visited)
+        yield from _describe(function.py_func, visited)
     elif isinstance(value, FunctionType):
-        yield from _describe_function(value, seen)
+        yield from _describe_function(value, visited)
     elif isinstance(value, ModuleType):
-        yield _known_module(value.__name__)
+        yield _encode_module(value.__name__)
     elif isinstance(value, type | BuiltinFunctionType | np.ufunc):
         module = getattr(value, "__module__", None) or "numpy"  # a ufunc has none
-        yield _known_module(module) + b"." + getattr(value, "__name__", "").encode()
+        yield _encode_module(module) + b"." + getattr(value, "__name__", "").encode()
     else:
         raise _UnknownValueError
 
 
-def _describe_function(function: FunctionType, seen: dict[int, int]) -> Iterator[bytes]:
-    if id(function) in seen:
-        yield str(seen[id(function)]).encode()
+def _describe_function(function: FunctionType, visited: dict[int, int]) -> Iterator[bytes]:
+    if id(function) in visited:
+        yield str(visited[id(function)]).encode()
         return
-    seen[id(function)] = len(seen)
+    visited[id(function)] = len(visited)
+    # Numba imports this module when it loads the code.
+    module = function.__globals__.get("__name__")
+    if module not in sys.modules:
+        raise _UnknownValueError
+    yield module.encode()
     code = function.__code__
-    yield from _describe_code(code, seen)
-    yield from _describe(function.__defaults__, seen)
+    yield from _describe_code(code, visited)
+    yield from _describe(function.__defaults__, visited)
     for cell in function.__closure__ or ():
         try:
-            yield from _describe(cell.cell_contents, seen)
-        except ValueError as error:  # it is still empty
+            yield from _describe(cell.cell_contents, visited)
+        except ValueError as error:  # the cell is still empty
             raise _UnknownValueError from error
     builtins = function.__globals__.get("__builtins__", {})
-    known = vars(builtins) if isinstance(builtins, ModuleType) else builtins
+    builtin_values = vars(builtins) if isinstance(builtins, ModuleType) else builtins
     for name in sorted(_global_names(code)):
-        value = function.__globals__.get(name, known.get(name, Ellipsis))
+        value = function.__globals__.get(name, builtin_values.get(name, Ellipsis))
         yield name.encode()
-        yield from _describe(value, seen)
+        yield from _describe(value, visited)
 
 
-def _describe_code(code: CodeType, seen: dict[int, int]) -> Iterator[bytes]:
-    """Yield what code does; its file, lines and name change nothing."""
+def _describe_code(code: CodeType, visited: dict[int, int]) -> Iterator[bytes]:
+    """Yield bytes that identify what code does, independent of its file, lines and name."""
     yield code.co_code
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
     names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
     yield repr((counts, names)).encode()
     yield getattr(code, "co_exceptiontable", b"")
-    yield from _describe(code.co_consts, seen)
+    yield from _describe(code.co_consts, visited)
 
 
 def _global_names(code: CodeType) -> set[str]:
-    names = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+    names = {item.argval for item in dis.get_instructions(code) if item.opname == "LOAD_GLOBAL"}
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names |= _global_names(constant)
     return names
 
 
-def _known_module(name: str) -> bytes:
+def _encode_module(name: str) -> bytes:
     if name.partition(".")[0] not in _FIXED_MODULES:
         raise _UnknownValueError
     return name.encode()
 
 
 class CodeCache:
-    """The machine code of one function on disk, as `Part` asks for it.
+    """The machine code of one function on disk, with the cache methods of `CompiledFunction`.
 
-    A file that is missing or cannot be read means compiling; one that cannot be written changes
-    nothing.
+    A missing or unreadable file causes a compilation. A failed write has no effect.
     """
 
     def __init__(self, key: str) -> None:
         self._key = key
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return what was compiled before; None: nothing was."""
+        """Return the cached code, or None if there is none."""
         target_context.refresh()
         with contextlib.suppress(OSError):
             path = cache.find(self._key, _SUFFIX)
@@ -162,15 +163,15 @@ class CodeCache:
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep what was compiled, if it does not depend on this process."""
+        """Store compiled code, if it does not depend on this process."""
         content = save_code(compiled)
         if content is None:
             return
-        with contextlib.suppress(OSError), cache.to_be_made(self._key, _SUFFIX) as making:
-            if making.found is None:
-                making.keep(content)
+        with contextlib.suppress(OSError), cache.creating(self._key, _SUFFIX) as file:
+            if file.existing is None:
+                file.save(content)
 
 
 def part_key(key: str, name: str) -> str:
-    """Return the key of one of several parts that are made of the same functions."""
+    """Return the key of one of several parts made of the same functions."""
     return hashlib.sha256(f"{key} {name}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The command `hotloop`: one thin file a subcommand, imported only when it is called."""
+"""The command `hotloop`. Each subcommand is one module, imported only when it is called."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hotloop.streams import steady_output
 if TYPE_CHECKING:
     import argparse
 
-# Subcommand → module of this package, and what it does.
+# Subcommand, which is also the name of its module → description.
 COMMANDS = {
     "train": "Train an agent with PPO, SAC, TD3, DQN or your own algorithm.",
     "resume": "Continue a training that was stopped or killed.",
@@ -44,15 +44,15 @@ COMMANDS = {
     "bandit": "Run k-armed bandits and draw the figures of Sutton & Barto's chapter 2.",
 }
 
-# These read what somebody else may have written.
-_OF_RUNS = ("resume", "eval", "runs", "plot", "export", "report", "compare")
+# These commands read files that may come from somewhere else.
+_RUN_COMMANDS = ("resume", "eval", "runs", "plot", "export", "report", "compare")
 
 HELP = """usage: hotloop COMMAND ...
 
-Fast PPO, SAC, TD3 and DQN for Gymnasium environments, and a profiler that says why any
-reinforcement-learning script is slow.
+Fast PPO, SAC, TD3 and DQN for Gymnasium environments, and a profiler that finds out
+why a reinforcement-learning script is slow.
 
-begin with:
+start with:
   hotloop train ppo --env-id CartPole-v1      train an agent
   hotloop profile my_script.py                find out why a script is slow
 
@@ -60,9 +60,9 @@ commands:
 {commands}
 
 options:
-  -h, --help     show this
+  -h, --help     show this help
   --version      show the version
-  --debug        with any command: show the traceback of an error
+  --debug        with any command: show the full traceback of an error
 
 `hotloop COMMAND --help` lists the options of a command.
 """
@@ -72,27 +72,27 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command line.
 
     Args:
-        argv: the arguments; the process's own by default.
+        argv: The arguments, `sys.argv[1:]` by default.
 
     Returns:
-        The exit code: 0, 1 for a failure, 2 for a mistake in the arguments, 130 after Ctrl-C.
+        The exit code: 0, 1 for a failure, 2 for invalid arguments, 130 after Ctrl-C.
     """
-    debug, args = _take_debug(list(sys.argv[1:] if argv is None else argv))
+    debug, args = _split_debug(list(sys.argv[1:] if argv is None else argv))
     with steady_output() as output:
-        code = _answered(args, debug=debug)
+        code = _run_guarded(args, debug=debug)
         output.flush()
         if output.error is None:
             return code
-        if not isinstance(output.error, BrokenPipeError):  # `hotloop … | head` is no accident
-            why = getattr(output.error, "strerror", None) or output.error
-            tell(f"standard output can't be written ({why}): what was left to print is lost")
-        if args[:1] in (["train"], ["resume"]):  # what came of it is in its directory
+        if not isinstance(output.error, BrokenPipeError):  # `hotloop … | head` closes it early
+            reason = getattr(output.error, "strerror", None) or output.error
+            notify(f"standard output can't be written ({reason}): the rest of it is lost")
+        if args[:1] in (["train"], ["resume"]):  # the run directory has the results
             return code
         return code or 1
 
 
-def _answered(args: list[str], *, debug: bool) -> int:
-    """Run a command, tell of what it raises, and return the exit code."""
+def _run_guarded(args: list[str], *, debug: bool) -> int:
+    """Run a command, print what it raises as one line, and return the exit code."""
     try:
         with _short_warnings():
             return _run(args)
@@ -100,38 +100,38 @@ def _answered(args: list[str], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         else:
-            tell(str(error))
+            notify(str(error))
         return 2 if isinstance(error, (ConfigError, SpaceError, UnknownNameError)) else 1
     except KeyboardInterrupt:
-        tell("interrupted")
+        notify("interrupted")
         return 130
     except Exception as error:
         if debug:
             raise
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        tell(
-            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno}); "
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        notify(
+            f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno}); "
             "--debug shows the traceback"
         )
         return 1
 
 
-def _take_debug(args: list[str]) -> tuple[bool, list[str]]:
-    """Whether `--debug` is given, and the rest. What follows `profile`'s script is the script's."""
-    ours, theirs = args, []
+def _split_debug(args: list[str]) -> tuple[bool, list[str]]:
+    """Remove `--debug`, except from the arguments of a script, and return whether it was set."""
+    own_args, script_args = args, []
     if "profile" in args[:2]:
-        from hotloop.cli.profile import split
+        from hotloop.cli.profile import split_arguments
 
-        begin = args.index("profile") + 1
-        options, theirs = split(args[begin:])
-        ours = args[:begin] + options
-    return "--debug" in ours, [arg for arg in ours if arg != "--debug"] + theirs
+        start = args.index("profile") + 1
+        options, script_args = split_arguments(args[start:])
+        own_args = args[:start] + options
+    return "--debug" in own_args, [arg for arg in own_args if arg != "--debug"] + script_args
 
 
 def _run(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         width = max(map(len, COMMANDS))
-        lines = (f"  {name:{width}}     {about}" for name, about in COMMANDS.items())
+        lines = (f"  {name:{width}}     {summary}" for name, summary in COMMANDS.items())
         print(HELP.format(commands="\n".join(lines)), end="")
         return 0 if args else 2
     if args[0] == "--version":
@@ -146,49 +146,49 @@ def _run(args: list[str]) -> int:
         )
     try:
         os.getcwd()
-    except OSError as error:  # torch's libraries would end the process at their import
+    except OSError as error:  # importing torch would end the process
         raise HotloopError(
             f"the current directory must exist, but it can't be found ({error.strerror}): change "
             "to another one"
         ) from error
-    if args[0] not in _OF_RUNS:
-        import_from_here()
+    if args[0] not in _RUN_COMMANDS:
+        enable_local_imports()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
 
 
-def import_from_here() -> None:
-    """Find modules in the current directory, as `python -m` does: environments of the user's own.
+def enable_local_imports() -> None:
+    """Put the current directory on `sys.path`, as `python -m` does, for environments of the user.
 
-    Not for runs of somebody else, who may have put modules of any name beside them.
+    Commands that read runs skip this. A run from elsewhere may have modules of any name beside it.
     """
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
 
-def need(module: str, *, extra: str, purpose: str) -> None:
-    """Make sure that an optional library is there.
+def require_module(module: str, *, extra: str, purpose: str) -> None:
+    """Check that an optional library is installed.
 
     Raises:
-        MissingExtraError: it is not; says which extra brings it.
+        MissingExtraError: The library is missing. The message names the extra that installs it.
     """
     if importlib.util.find_spec(module) is None:
         raise MissingExtraError(f"{purpose} needs {module}: pip install 'hotloop[{extra}]'")
 
 
-def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Give a command that imports what a run names the option `--trust`."""
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`, for commands that import code named in a run directory."""
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="import and run what the run names (environment and its arguments, network, "
-        "algorithm, schedules), even if you have not trained it on this machine",
+        help="import and run the code that the run names (environment and its arguments, network, "
+        "algorithm, schedules), even if it was not trained on this machine",
     )
 
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Tell warnings as errors are told: one line, and the place where it is not one of ours."""
-    own = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    """Print each warning as one line, with its source line if it comes from another package."""
+    package_dir = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
     def show(
         message: Warning | str,
@@ -199,24 +199,24 @@ def _short_warnings() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         text = " ".join(str(message).split())
-        if not filename.startswith(own):
+        if not filename.startswith(package_dir):
             text += f" ({os.path.basename(filename)}:{lineno})"
         print(f"hotloop: warning: {text}", file=file or sys.stderr)
 
-    before = warnings.showwarning
+    original = warnings.showwarning
     warnings.showwarning = show
     try:
         yield
     finally:
-        warnings.showwarning = before
+        warnings.showwarning = original
 
 
-def tell(message: str) -> None:
-    """Print a line on standard error; what a terminal would act on is replaced.
+def notify(message: str) -> None:
+    """Print a line on standard error, with control characters replaced.
 
-    Messages repeat names and values from files that somebody else may have written.
+    Messages repeat names and values from files that may come from somewhere else.
     """
-    shown = "".join(
+    text = "".join(
         x if x.isprintable() or x == "\n" else "\N{REPLACEMENT CHARACTER}" for x in message
     )
-    print(f"hotloop: {shown}", file=sys.stderr)
+    print(f"hotloop: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`hotloop cache`: what was compiled before and is kept, and how to be rid of it."""
+"""`hotloop cache`: show or delete the cached compiled code."""
 
 from __future__ import annotations
 
@@ -11,40 +11,42 @@ from hotloop.errors import OutputError
 
 
 def run(args: list[str]) -> int:
-    """Show or clear; see `hotloop cache --help`."""
+    """Run the command. See `hotloop cache --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop cache",
-        description="Show the compiled code that is kept: updates of trainings, and functions of "
-        "your own bandits. What needs it next loads it in milliseconds. It lies in "
-        "$HOTLOOP_CACHE, else in $XDG_CACHE_HOME/hotloop, else in ~/.cache/hotloop.",
+        description="Show the cached compiled code: updates of trainings, and functions of custom "
+        "bandits. The next process that needs it loads it in milliseconds. The cache is "
+        "$HOTLOOP_CACHE, else $XDG_CACHE_HOME/hotloop, else ~/.cache/hotloop.",
     )
-    parser.add_argument("--clear", action="store_true", help="remove all of them")
+    parser.add_argument("--clear", action="store_true", help="delete all cached files")
     options = parser.parse_args(args)
     if options.clear:
         try:
-            gone = cache.clear()
+            removed = cache.clear()
         except OSError as error:
             raise OutputError(
-                f"{cache.directory()} can't be cleared ({error.strerror}): remove it by hand"
+                f"{cache.directory()} can't be cleared ({error.strerror}): delete it by hand"
             ) from error
-        print(f"removed {_told(gone)} from {cache.directory()}")
+        print(f"removed {_format_total(removed)} from {cache.directory()}")
         return 0
-    kept = cache.kept()
-    print(f"{cache.directory()}: {_told(kept)}")
-    if kept:
+    files = cache.entries()
+    print(f"{cache.directory()}: {_format_total(files)}")
+    if files:
         table = plain_table()
         for column in ("key", "size", "used"):
             table.add_column(column)
-        for one in kept:
-            table.add_row(one.path.name[:12], f"{one.size / 1e6:.1f} MB", _when(one))
+        for file in files:
+            table.add_row(
+                file.path.name[:12], f"{file.size_bytes / 1e6:.1f} MB", _format_last_use(file)
+            )
         print_table(table, wide_console())
     return 0
 
 
-def _told(some: list[cache.Kept]) -> str:
-    whole = sum(one.size for one in some)
-    return f"{len(some)} compiled file{'' if len(some) == 1 else 's'}, {whole / 1e6:.1f} MB"
+def _format_total(files: list[cache.CacheEntry]) -> str:
+    total_bytes = sum(file.size_bytes for file in files)
+    return f"{len(files)} compiled file{'' if len(files) == 1 else 's'}, {total_bytes / 1e6:.1f} MB"
 
 
-def _when(one: cache.Kept) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(one.used_s))
+def _format_last_use(file: cache.CacheEntry) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(file.used_s))

@@ -1,6 +1,6 @@
-"""Configurations in files: `--config FILE` reads one, `--save-config FILE` writes one.
+"""Configuration files: `--config FILE` reads one, `--save-config FILE` writes one.
 
-A file is a table of options in TOML. TOML has no null: "none" stands for it.
+A file is a TOML table of options. TOML has no null, so the string "none" replaces it.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-from hotloop.system.files import read_regular, written_whole
+from hotloop.system.files import atomic_write, read_regular
 
 _NONE = "none"
 
 
 def toml_loads(text: str) -> dict[str, Any]:
-    """Return what a text in TOML holds.
+    """Return the content of a TOML text.
 
     Raises:
-        ValueError: it is none.
+        ValueError: The text is not valid TOML.
     """
     if sys.version_info >= (3, 11):
         import tomllib as toml
@@ -31,16 +31,11 @@ def toml_loads(text: str) -> dict[str, Any]:
 
 
 def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
-    """Return the options that a file has.
-
-    Args:
-        path: a TOML file.
-        config_class: whose options they must be.
-        algorithm: that they are for, by its name on the command line.
+    """Return the options stored in a TOML file.
 
     Raises:
-        ConfigError: there is no such file, it is damaged, it is of another algorithm, or has
-            options that this one lacks, or values that they can't have.
+        ConfigError: The file is missing or damaged, is for another algorithm, or has an unknown
+            option or an invalid value.
     """
     from hotloop.training.options.constraints import check_value, type_hints
 
@@ -53,27 +48,29 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f"{path} is no TOML ({error}): expected lines such as `learning_rate = 0.001`"
+            f"{path} is not valid TOML ({error}): expected lines such as `learning_rate = 0.001`"
         ) from error
+    # Check the algorithm and the names.
     stored = options.pop("algorithm", algorithm)
     if not isinstance(stored, str):
         raise ConfigError(
-            f'`algorithm` of {path} must be a name such as "{algorithm}", got {stored!r}'
+            f'`algorithm` in {path} must be a name such as "{algorithm}", got {stored!r}'
         )
     if stored != algorithm:
         raise ConfigError(
-            f"{path} is a configuration of {stored}, got {algorithm}: write `hotloop train "
+            f"{path} is a configuration of {stored}, got {algorithm}: run `hotloop train "
             f"{stored} --config {path}`"
         )
     known = [field.name for field in fields(config_class)]
     for name in options:
         if name not in known and isinstance(options[name], dict):
             raise ConfigError(
-                f"{path} has a table [{name}]: options stand in none, leave its heading out"
+                f"{path} has a table [{name}]: options must be at the top level, remove the heading"
             )
         if name not in known:
             hint = nearest(name, known) or f": `hotloop train {algorithm} --help` lists them"
-            raise ConfigError(f"{path} has `{name}`, which is no option of {algorithm}{hint}")
+            raise ConfigError(f"{path} has `{name}`, which is not an option of {algorithm}{hint}")
+    # Convert and check the values.
     hints = type_hints(config_class)
     for name, value in options.items():
         value = None if value == _NONE else value
@@ -86,34 +83,34 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
 
 
 def save(path: str, config: Any, algorithm: str) -> None:
-    """Write a configuration, as `read` reads it.
+    """Write a configuration in the format of `read`.
 
     Args:
-        path: where to; what is there is replaced.
-        config: the configuration.
-        algorithm: that it is for, by its name on the command line.
+        path: The file to write. An existing file is replaced.
+        config: The configuration.
+        algorithm: The algorithm's name on the command line.
 
     Raises:
-        ConfigError: the name does not end with .toml, or an option has no form in TOML.
-        OutputError: it can't be written.
+        ConfigError: The name does not end with .toml, or TOML can't express an option.
+        OutputError: The file can't be written.
     """
     import tomli_w
 
     from hotloop.training.options import to_json
 
     if Path(path).suffix != ".toml":
-        raise ConfigError(f"`--save-config` must be a name that ends with .toml, got {path}")
+        raise ConfigError(f"`--save-config` must end with .toml, got {path}")
     options = {
         name: _NONE if value is None else value
         for name, value in to_json(config).items()
-        if name != "run_dir"  # of one run alone
+        if name != "run_dir"  # specific to one run
     }
     try:
         text = tomli_w.dumps({"algorithm": algorithm, **options})
     except TypeError as error:
         raise ConfigError(
-            f"{path} can't hold this configuration: TOML has no null, and `env_kwargs` has one; "
-            "leave it out of there"
+            f"TOML can't express this configuration: `env_kwargs` has a null, which TOML lacks. "
+            f"Remove it to write {path}"
         ) from error
-    with written_whole(Path(path)) as made:
-        made.write_text(text, encoding="utf-8")
+    with atomic_write(Path(path)) as temporary:
+        temporary.write_text(text, encoding="utf-8")

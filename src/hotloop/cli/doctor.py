@@ -1,4 +1,4 @@
-"""`hotloop doctor`: what this machine has for training, and what would be faster."""
+"""`hotloop doctor`: what this machine offers for training, and what would make it faster."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from typing import NamedTuple
 from hotloop import cache
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.system.cores import available_cores, free_cores
-from hotloop.system.memory import available_memory, in_units
+from hotloop.system.memory import available_memory, format_bytes
 
-# Extra → modules that it brings.
+# Extra → modules that it installs.
 EXTRAS = {
     "train": ("torch", "gymnasium", "tyro", "numba", "matplotlib", "safetensors", "tomli_w"),
     "replay": ("numba",),
@@ -39,19 +39,19 @@ EXTRAS = {
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "profile": ("py_spy",),
 }
-# Compiled parts, each with a slower twin in Python.
+# Compiled parts. Each has a slower version in Python.
 _COMPILED = {
     "hotloop.timing._recorder": "spans",
     "hotloop.system._files": "reading of /proc",
     "hotloop.profiler.collect._ticker": "the profiler's clock",
 }
-# Instructions by the names that Linux and macOS give them.
+# Instruction sets, by their names on Linux and macOS.
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16", "sve")
-_LITTLE_SHARED = 2**28
+_MIN_SHARED_BYTES = 2**28
 
 
 class Finding(NamedTuple):
-    """What was looked at, what there is, and what would be better; nothing where it is well."""
+    """One property of the machine, its value, and advice if something can be improved."""
 
     name: str
     value: str
@@ -59,17 +59,17 @@ class Finding(NamedTuple):
 
 
 def run(args: list[str]) -> int:
-    """Look; see `hotloop doctor --help`."""
+    """Run the command. See `hotloop doctor --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop doctor",
-        description="Say what this machine has for training (cores and quotas, memory, libraries, "
-        "compiler, instructions, GPU, extras, caches), and what would be faster.",
+        description="Show what this machine has for training (cores and quotas, memory, libraries, "
+        "compiler, instructions, GPU, extras, caches), and what would make it faster.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON array instead")
     options = parser.parse_args(args)
-    findings = look()
+    findings = collect_findings()
     if options.json:
-        json.dump([one._asdict() for one in findings], sys.stdout)
+        json.dump([finding._asdict() for finding in findings], sys.stdout)
         print()
         return 0
     from rich.text import Text
@@ -78,20 +78,20 @@ def run(args: list[str]) -> int:
     table.show_header = False
     table.add_column()
     table.add_column(overflow="fold")
-    for one in findings:
-        table.add_row(one.name, Text(one.value))
+    for finding in findings:
+        table.add_row(finding.name, Text(finding.value))
     print_table(table, wide_console())
-    advice = [one for one in findings if one.advice]
-    print("\nwhat would be faster:" if advice else "\nnothing that would make it faster was found")
-    for one in advice:
-        print(f"- {one.name}: {one.advice}")
+    advice = [finding for finding in findings if finding.advice]
+    print("\nto make training faster:" if advice else "\nnothing to improve was found")
+    for finding in advice:
+        print(f"- {finding.name}: {finding.advice}")
     return 0
 
 
-def look() -> list[Finding]:
-    """Return what there is, and what would be better."""
+def collect_findings() -> list[Finding]:
+    """Return the properties of this machine, with advice."""
     return [
-        Finding("hotloop", _version("hotloop") or "from its source"),
+        Finding("hotloop", _version("hotloop") or "run from source"),
         Finding("Python", f"{platform.python_version()}, {platform.platform()}"),
         *_cores(),
         *_memory(),
@@ -99,44 +99,44 @@ def look() -> list[Finding]:
         _compiler(),
         *_torch(),
         *_extras(),
-        _parts(),
-        _kept(),
+        _compiled_parts(),
+        _compiled_updates(),
     ]
 
 
 def _cores() -> list[Finding]:
-    own, whole, free = available_cores(), os.cpu_count() or 1, free_cores()
-    value = f"{own} of {whole}" if own < whole else f"{own}"
+    usable, total, free = available_cores(), os.cpu_count() or 1, free_cores()
+    value = f"{usable} of {total}" if usable < total else f"{usable}"
     advice = ""
-    if own < whole:
+    if usable < total:
         value += ", by affinity or a quota"
-        advice = "a quota or an affinity holds the others back: raise it where it is yours"
-    found = [Finding("cores", value, advice)]
+        advice = "a quota or CPU affinity blocks the other cores: raise it if you can"
+    findings = [Finding("cores", value, advice)]
     if free is not None:
-        busy = "other work runs on them: trainings side by side take turns" if free < own else ""
-        found.append(Finding("cores that nobody else wants now", str(free), busy))
-    return found
+        busy = "other programs use the rest: parallel trainings take turns" if free < usable else ""
+        findings.append(Finding("idle cores", str(free), busy))
+    return findings
 
 
 def _memory() -> list[Finding]:
-    found: list[Finding] = []
+    findings: list[Finding] = []
     free = available_memory()
     if free is not None:
-        found.append(Finding("free memory", in_units(free)))
+        findings.append(Finding("free memory", format_bytes(free)))
     with contextlib.suppress(OSError):
         shared = shutil.disk_usage("/dev/shm")
-        little = shared.total < _LITTLE_SHARED
-        found.append(
+        is_small = shared.total < _MIN_SHARED_BYTES
+        findings.append(
             Finding(
                 "/dev/shm",
-                f"{in_units(shared.free)} free of {in_units(shared.total)}",
-                "libraries that share memory there fail (hotloop's workers don't use it): a "
-                "container takes --shm-size"
-                if little
+                f"{format_bytes(shared.free)} free of {format_bytes(shared.total)}",
+                "libraries that share memory there fail (hotloop's workers don't use it): start "
+                "the container with a larger --shm-size"
+                if is_small
                 else "",
             )
         )
-    return found
+    return findings
 
 
 def _instructions() -> Finding:
@@ -146,13 +146,13 @@ def _instructions() -> Finding:
             if line.startswith(("flags", "Features")):
                 flags = set(line.partition(":")[2].split())
                 break
-    has = [name for name in _INSTRUCTIONS if name in flags]
-    value = ", ".join(has) or "not known"
+    available = [name for name in _INSTRUCTIONS if name in flags]
+    value = ", ".join(available) or "unknown"
     if {"avx512_bf16", "amx_bf16", "bf16"} & flags:
         return Finding(
             "instructions",
             value,
-            "with `--precision bfloat16`, which rounds, sac and td3 update faster",
+            "`--precision bfloat16` makes sac and td3 update faster, at lower precision",
         )
     return Finding("instructions", f"{value}; no bfloat16")
 
@@ -163,7 +163,7 @@ def _compiler() -> Finding:
         return Finding(
             "C++ compiler",
             "none",
-            "updates run eager, 1.3 to 4 times slower than compiled: install g++, or set CXX",
+            "updates run uncompiled, 1.3 to 4 times slower: install g++, or set CXX",
         )
     return Finding("C++ compiler", path)
 
@@ -171,73 +171,73 @@ def _compiler() -> Finding:
 def _torch() -> list[Finding]:
     version = _version("torch")
     if version is None:
-        return [Finding("torch", "none", "for training: pip install 'hotloop[train]'")]
+        return [Finding("torch", "none", "training needs it: pip install 'hotloop[train]'")]
     import torch
 
-    about = torch.__config__.parallel_info()
-    mkl = next((x.strip() for x in about.splitlines() if "Math Kernel Library" in x), "")
-    found = [Finding("torch", f"{version}; {'MKL' if mkl else 'no MKL'}")]
+    libraries = torch.__config__.parallel_info()
+    mkl = next((x.strip() for x in libraries.splitlines() if "Math Kernel Library" in x), "")
+    findings = [Finding("torch", f"{version}; {'MKL' if mkl else 'no MKL'}")]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(x) for x in range(torch.cuda.device_count())]
-        found.append(Finding("GPU", ", ".join(names)))
+        findings.append(Finding("GPU", ", ".join(names)))
     else:
-        built = torch.version.cuda
-        hidden = Path("/proc/driver/nvidia/version").exists() and built is None
-        found.append(
+        cuda_version = torch.version.cuda
+        hidden = Path("/proc/driver/nvidia/version").exists() and cuda_version is None
+        findings.append(
             Finding(
                 "GPU",
-                "none that torch sees",
+                "none visible to torch",
                 "there is an NVIDIA driver, but this torch is built without CUDA" if hidden else "",
             )
         )
-    return found
+    return findings
 
 
 def _extras() -> list[Finding]:
-    there, missing = [], []
+    installed, missing = [], []
     for extra, modules in EXTRAS.items():
-        lacks = [name for name in modules if not _has(name)]
-        (missing if lacks else there).append(extra)
+        absent = [name for name in modules if not _is_installed(name)]
+        (missing if absent else installed).append(extra)
     return [
-        Finding("extras", ", ".join(there) or "none"),
+        Finding("extras", ", ".join(installed) or "none"),
         Finding(
-            "extras that are missing",
+            "missing extras",
             ", ".join(f"{extra} (pip install 'hotloop[{extra}]')" for extra in missing) or "none",
         ),
     ]
 
 
-def _has(module: str) -> bool:
-    if module == "py_spy":  # a program and no module
+def _is_installed(module: str) -> bool:
+    if module == "py_spy":  # a program, not a module
         return _version("py-spy") is not None
     return importlib.util.find_spec(module) is not None
 
 
-def _parts() -> Finding:
-    lacking: list[str] = []
+def _compiled_parts() -> Finding:
+    missing: list[str] = []
     advice = ""
-    for name, about in _COMPILED.items():
+    for name, part in _COMPILED.items():
         try:
             importlib.import_module(name)
         except ModuleNotFoundError:
-            lacking.append(about)
-            advice = "install a C compiler, then reinstall hotloop: they run in Python, and slower"
-        except ImportError as error:  # built for a version of Python that it does not know
-            lacking.append(f"{about} ({str(error).partition(':')[0]})")
-    return Finding("compiled parts", f"missing: {', '.join(lacking)}" if lacking else "all", advice)
+            missing.append(part)
+            advice = "install a C compiler, then reinstall hotloop: the Python versions are slower"
+        except ImportError as error:  # built for another version of Python
+            missing.append(f"{part} ({str(error).partition(':')[0]})")
+    return Finding("compiled parts", f"missing: {', '.join(missing)}" if missing else "all", advice)
 
 
-def _kept() -> Finding:
-    kept = cache.kept()
-    size = in_units(sum(one.size for one in kept))
-    where = cache.directory()
-    value = f"{where}: {len(kept)}, {size}"
-    above = next((x for x in (where, *where.parents) if x.exists()), where)
-    if not os.access(above, os.W_OK):
+def _compiled_updates() -> Finding:
+    files = cache.entries()
+    size = format_bytes(sum(file.size_bytes for file in files))
+    path = cache.directory()
+    value = f"{path}: {len(files)}, {size}"
+    existing = next((x for x in (path, *path.parents) if x.exists()), path)
+    if not os.access(existing, os.W_OK):
         return Finding(
             "compiled updates",
             value,
-            "nothing can be kept there, so each training compiles anew: set HOTLOOP_CACHE",
+            "the directory is not writable, so each training compiles again: set HOTLOOP_CACHE",
         )
     return Finding("compiled updates", value)
 

@@ -1,35 +1,35 @@
-"""`hotloop export RUN`: a trained policy for use without hotloop."""
+"""`hotloop export RUN`: save a trained policy for use without hotloop."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from hotloop.cli import add_trust, import_from_here, need
+from hotloop.cli import add_trust_option, enable_local_imports, require_module
 from hotloop.errors import ConfigError
 
 
 def run(args: list[str]) -> int:
-    """Export; see `hotloop export --help`."""
+    """Run the command. See `hotloop export --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop export",
-        description="Write a trained policy as one ONNX graph, or as weights and a Python file "
-        "that needs NumPy alone. Both take raw observations and give the most probable action as "
-        "the environment takes it: scaling, clipping and offsets are inside.",
+        description="Save a trained policy as one ONNX graph, or as weights and a Python file that "
+        "needs only NumPy. Both map raw observations to the most probable action, in the format "
+        "of the environment: scaling, clipping and offsets are included.",
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("--format", choices=("onnx", "numpy"), required=True)
     parser.add_argument(
-        "--checkpoint", default="last", help="last, best, or another one (default: %(default)s)"
+        "--checkpoint", default="last", help="last, best, or another name (default: %(default)s)"
     )
     parser.add_argument(
         "--output",
         metavar="PATH",
         type=Path,
-        help="a file that ends in .onnx, or a folder for policy.npz and policy.py "
+        help="a file that ends in .onnx, or a directory for policy.npz and policy.py "
         "(default: RUN/export/policy.onnx, RUN/export)",
     )
-    add_trust(parser)
+    add_trust_option(parser)
     options = parser.parse_args(args)
     output, is_onnx = options.output, options.format == "onnx"
     if output is None:
@@ -37,39 +37,41 @@ def run(args: list[str]) -> int:
     elif is_onnx and output.suffix != ".onnx":
         raise ConfigError(f"`--output` must end in .onnx, got '{output}'")
     elif not is_onnx and output.is_file():
-        raise ConfigError(f"`--output` must be a folder for --format numpy, got a file: '{output}'")
-    need("safetensors", extra="train", purpose="reading a checkpoint")
+        raise ConfigError(f"`--output` must be a directory for --format numpy, got file '{output}'")
+    require_module("safetensors", extra="train", purpose="reading a checkpoint")
 
     from hotloop import __version__
     from hotloop.policies.export import OPSET, export_numpy, export_onnx
     from hotloop.runs import RunDirectory
-    from hotloop.runs.trust import refuse_ways_out
+    from hotloop.runs.trust import check_links
 
+    # Load the policy.
     directory = RunDirectory.open(options.run)
     if directory.may_import(is_trusted=options.trust):
-        import_from_here()
+        enable_local_imports()
     if options.output is None:
-        refuse_ways_out(directory.path, is_own=directory.is_own)
+        check_links(directory.path, is_own_run=directory.is_signed)
     network, snapshot, state = directory.load_policy(options.checkpoint, is_trusted=options.trust)
-    about = {
+    metadata = {
         "env_id": directory.config["env_id"],
         "algorithm": directory.config["algorithm"],
         "timesteps": state["timesteps"],
         "version": __version__,
     }
+    # Write the files, and describe their inputs and outputs.
     export = export_onnx if is_onnx else export_numpy
-    written = export(network, snapshot, output, about=about)
+    written = export(network, snapshot, output, metadata=metadata)
     obs, action = network.obs_spec, network.action_spec
-    print(f"{about['algorithm']} on {about['env_id']} after {about['timesteps']:,} steps")
+    print(f"{metadata['algorithm']} on {metadata['env_id']} after {metadata['timesteps']:,} steps")
     is_plain = len(obs.layout) == 1 and obs.layout[0].encoding == "box"
-    how = "as the environment gives it"
+    layout = "as the environment returns it"
     if not is_plain:
-        how = "a vector; the file has its layout" if is_onnx else f"or {how}"
-    print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {how}")
+        layout = "a vector; the file describes its layout" if is_onnx else f"or {layout}"
+    print(f"obs     {obs.dtype} {_shape(*obs.shape)}, {layout}")
     if network.memory_size:
-        told = "0 where an episode begins"
-        told += ", then the last `next_memory`" if is_onnx else ", changed in place"
-        print(f"memory  float32 {_shape(network.memory_size)}, {told}")
+        hidden_state = "0 at the start of an episode"
+        hidden_state += ", then the last `next_memory`" if is_onnx else ", updated in place"
+        print(f"memory  float32 {_shape(network.memory_size)}, {hidden_state}")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
     print(f"head    float32 {_shape(network.head_size)}, {network.make_head().description}")
     if network.has_value:
@@ -82,5 +84,5 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _shape(*rest: int) -> str:
-    return f"(batch, {', '.join(map(str, rest))})" if rest else "(batch,)"
+def _shape(*dims: int) -> str:
+    return f"(batch, {', '.join(map(str, dims))})" if dims else "(batch,)"

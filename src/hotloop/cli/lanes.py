@@ -1,4 +1,4 @@
-"""Trainings in one process, whose updates are made as one: `--seeds 1-8 --lanes on`."""
+"""Trainings in one process that share one batched update: `--seeds 1-8 --lanes on`."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli import tell
-from hotloop.cli.planned import Planned
-from hotloop.cli.seeds import conclude, counted, paths_of
+from hotloop.cli import notify
+from hotloop.cli.seeds import count_text, print_summary, run_paths
+from hotloop.cli.training_plan import PlannedTraining
 from hotloop.errors import HotloopError
-from hotloop.system.signals import Ended, end_once
+from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
-    from hotloop.runs import Report, Result
+    from hotloop.runs import Report, RunResult
     from hotloop.training.algorithm import Algorithm
 
 
 def choose_jobs(jobs: int, configs: Sequence[Any]) -> int:
-    """Return in how many processes lanes are trained best: one where updates run on a GPU.
-
-    Args:
-        jobs: processes that the cores have room for.
-        configs: of the lanes.
-    """
+    """Return the number of processes for lanes, which is one if updates run on a GPU."""
     from hotloop.learner import choose_device
 
     on_cpu = choose_device(configs[0].device).type == "cpu"
@@ -34,38 +29,36 @@ def choose_jobs(jobs: int, configs: Sequence[Any]) -> int:
 
 
 def train(
-    algorithm: Algorithm, configs: Sequence[Any], planned: Sequence[Planned], directory: Path
+    algorithm: Algorithm,
+    configs: Sequence[Any],
+    planned: Sequence[PlannedTraining],
+    directory: Path,
 ) -> int:
-    """Train all of them in this process.
-
-    Args:
-        algorithm: what is trained.
-        configs: one for each lane.
-        planned: what each is called.
-        directory: where their run directories are made.
+    """Train all lanes in this process.
 
     Returns:
-        The exit code: 1 where a lane failed.
+        The exit code, 1 if a lane failed.
 
     Raises:
-        RunDirectoryError: a lane has a directory there already.
-        ConfigError: the update can't be made of lanes.
+        RunDirectoryError: A run directory exists already.
+        ConfigError: The algorithm's update can't train lanes.
     """
     from hotloop.runs import RunDirectory
-    from hotloop.runs.live import LiveLine
+    from hotloop.runs.live_line import LiveLine
     from hotloop.runs.plots import learning_curve
     from hotloop.training.lanes import train_lanes
 
-    paths = [*paths_of(planned, directory).values()]
-    print(f"{counted(planned)}, {len(configs)} lanes in one process, in {directory}", flush=True)
-    live, standing = LiveLine(), _Standing(len(configs))
-    results: list[Result | Exception] = []
-    with end_once() as ending:
+    paths = [*run_paths(planned, directory).values()]
+    print(f"{count_text(planned)}, {len(configs)} lanes in one process, in {directory}", flush=True)
+    live, progress = LiveLine(), _CombinedProgress(len(configs))
+    results: list[RunResult | Exception] = []
+    with interrupt_once() as guard:
 
         def on_report(lane: int, report: Report) -> None:
-            live.show(standing.after(lane, report))
-            ending.check()
+            live.show(progress.update(lane, report))
+            guard.check()
 
+        # Train all lanes.
         try:
             results = train_lanes(
                 algorithm,
@@ -75,41 +68,42 @@ def train(
                 ],
                 on_report=on_report,
             )
-        except Ended as ended:
+        except Interrupted as interrupt:
             live.close()
-            conclude(paths, directory)
-            tell("interrupted: `hotloop resume` goes on with a run, alone")
-            return ended.exit_code
+            print_summary(paths, directory)
+            notify("interrupted: `hotloop resume RUN` continues one run by itself")
+            return interrupt.exit_code
         live.close()
-        ending.ignore()
-        for one, path, result in zip(planned, paths, results, strict=True):
+        guard.ignore()
+        # Report failures, and draw the learning curves of the others.
+        for training, path, result in zip(planned, paths, results, strict=True):
             if isinstance(result, Exception):
-                named = "" if isinstance(result, HotloopError) else f"{type(result).__name__}: "
-                tell(f"{one.label} ended, and the others went on: {named}{result}")
+                kind = "" if isinstance(result, HotloopError) else f"{type(result).__name__}: "
+                notify(f"{training.label} failed, the others continued: {kind}{result}")
                 continue
-            with contextlib.suppress(Exception):  # the run is whole without its picture
+            with contextlib.suppress(Exception):  # the run is complete without its plot
                 learning_curve(RunDirectory.open(path))
-        done = [result for result in results if not isinstance(result, Exception)]
-        if done:
-            print(done[0].execution)
-        conclude(paths, directory)
-    return 0 if len(done) == len(results) else 1
+        finished = [result for result in results if not isinstance(result, Exception)]
+        if finished:
+            print(finished[0].execution)
+        print_summary(paths, directory)
+    return 0 if len(finished) == len(results) else 1
 
 
-class _Standing:
-    """Where the lanes stand together."""
+class _CombinedProgress:
+    """The progress of all lanes, as one report."""
 
     def __init__(self, num_lanes: int) -> None:
         self._reports: dict[int, Report] = {}
         self._num_lanes = num_lanes
 
-    def after(self, lane: int, report: Report) -> Report:
-        """Return a report of all lanes: steps in all, the interquartile mean of the returns."""
+    def update(self, lane: int, report: Report) -> Report:
+        """Return a report with the total of steps and the interquartile mean of the returns."""
         import numpy as np
 
         from hotloop.statistics import interquartile_mean
 
-        if report.doing:
+        if report.activity:
             return report
         self._reports[lane] = report
         reports = self._reports.values()

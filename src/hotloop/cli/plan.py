@@ -1,4 +1,4 @@
-"""`hotloop plan`: what a cluster comes to, and what of it saturates first."""
+"""`hotloop plan`: forecast the speed of a cluster, and what limits it first."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli import need
+from hotloop.cli import require_module
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.rollouts.forecast import Measured
-    from hotloop.rollouts.planning import Cluster, Planned
+    from hotloop.rollouts.cluster_forecast import Cluster, ClusterForecast
+    from hotloop.rollouts.forecast import EnvTiming
 
 _SCHEDULES = ("barrier", "variable", "lag:1", "async")
 _FORMATS = (".png", ".svg", ".pdf")
-# Of a transition in a fragment, beside what is observed before and after it: an action of eight
-# bytes, the reward, three bits, two values and a log-probability.
+# Size of a transition in a fragment, without its two observations: an action of eight bytes, the
+# reward, three bits, two values and a log-probability.
 _OTHER_BYTES = 27
 
 
 def run(args: list[str]) -> int:
-    """Reckon; see `hotloop plan --help`."""
+    """Run the command. See `hotloop plan --help`."""
     options = _parser().parse_args(args)
     _check(options)
-    from hotloop.rollouts.planning import counts_up_to, curve, need_room
+    from hotloop.rollouts.cluster_forecast import check_store_size, forecast_scaling, worker_counts
 
-    measured, obs_bytes = _measured(options)
+    measured, obs_bytes = _measure(options)
     cluster = _cluster(options, obs_bytes)
-    need_room(cluster)
-    planned = curve(measured, cluster, counts_up_to(cluster.workers))
+    check_store_size(cluster)
+    points = forecast_scaling(measured, cluster, worker_counts(cluster.workers))
     if options.json:
-        json.dump(_to_json(planned, cluster), sys.stdout)
+        json.dump(_to_json(points, cluster), sys.stdout)
         print()
     else:
-        _print(planned, cluster, measured)
+        _print_plan(points, cluster, measured)
     if options.plot is not None:
-        _plot(planned, options.plot)
+        _plot(points, options.plot)
         if not options.json:
             print(f"\n{options.plot}")
     return 0
@@ -50,52 +50,48 @@ def run(args: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hotloop plan",
-        description="Reckon how fast a training on several machines is, what of it saturates "
-        "first, and how that goes with the number of workers. It is a forecast: docs/cluster.md "
-        "has what was measured beside it.",
+        description="Forecast the speed of a training on several machines for a growing number of "
+        "workers, and the resource that saturates first. docs/cluster.md compares such forecasts "
+        "with measurements.",
     )
     add = parser.add_argument
     add("--workers", type=int, required=True, metavar="W", help="workers, over all machines")
     add("--env-id", metavar="ID", help="measure this environment here, instead of --step-ms")
-    add("--step-ms", type=float, metavar="MS", help="a step of an environment, resets included")
-    add("--slow-ms", type=float, metavar="MS", help="a slow step, where some are slower")
+    add("--step-ms", type=float, metavar="MS", help="time of an environment step, resets included")
+    add("--slow-ms", type=float, metavar="MS", help="time of a slow step, if steps differ")
     add("--slow-share", type=float, default=0.0, metavar="P", help="share of slow steps, 0 to 1")
     add(
         "--busy-share",
         type=float,
         metavar="P",
-        help="share of a step in which it computes, 0 to 1; the rest it waits (default: 1 with "
+        help="share of a step that needs a core, 0 to 1; the rest is waiting (default: 1 with "
         "--cores-per-node, else 0)",
     )
     add("--envs-per-worker", type=int, default=1, metavar="N", help="default: %(default)s")
-    add("--num-steps", type=int, default=128, metavar="T", help="of a fragment; default: 128")
+    add("--num-steps", type=int, default=128, metavar="T", help="steps of a fragment; default: 128")
     add("--schedule", choices=_SCHEDULES, default="async", help="default: %(default)s")
-    add("--overlap", action="store_true", help="barrier, variable: collect while learning")
-    add("--obs-bytes", type=int, metavar="B", help="of an observation (default: 32)")
+    add("--overlap", action="store_true", help="collect while learning, with barrier or variable")
+    add("--obs-bytes", type=int, metavar="B", help="size of an observation (default: 32)")
     add("--weights-bytes", type=int, default=100_000, metavar="B", help="default: %(default)s")
     add(
         "--learner-steps-per-s",
         type=float,
         default=math.inf,
         metavar="R",
-        help="transitions that the learner can learn from (default: it is no limit); a run's "
-        "`learn` span says it",
+        help="transitions that the learner can process (default: no limit); a run's `update` span "
+        "has the time",
     )
     add("--nodes", type=int, default=1, metavar="M", help="machines; default: 1")
-    add("--cores-per-node", type=int, metavar="C", help="default: as many as it takes")
-    add("--network-gbit", type=float, default=10.0, metavar="G", help="of a machine; default: 10")
-    add("--object-store-gb", type=float, metavar="G", help="Ray's, on the learner's machine")
+    add("--cores-per-node", type=int, metavar="C", help="default: no limit")
+    add("--network-gbit", type=float, default=10.0, metavar="G", help="per machine; default: 10")
+    add("--object-store-gb", type=float, metavar="G", help="Ray's store on the learner's machine")
     add("--plot", type=Path, metavar="FILE", help="draw the curve: .png, .svg or .pdf")
     add("--json", action="store_true", help="print one JSON object instead of the table")
     return parser
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse numbers that make no sense.
-
-    Raises:
-        ConfigError: one of them.
-    """
+    """Raise ConfigError if a number is out of range, or if options contradict each other."""
     for name in (
         *("workers", "step_ms", "slow_ms", "envs_per_worker", "num_steps", "obs_bytes", "nodes"),
         *("weights_bytes", "learner_steps_per_s", "cores_per_node", "network_gbit"),
@@ -109,27 +105,27 @@ def _check(options: argparse.Namespace) -> None:
         if number is not None and not 0 <= number <= 1:
             raise ConfigError(f"`--{name.replace('_', '-')}` must be 0 to 1, got {number:g}")
     if (options.step_ms is None) == (options.env_id is None):
-        raise ConfigError("pass either `--step-ms`, or `--env-id` to have its steps measured here")
+        raise ConfigError("pass either `--step-ms`, or `--env-id` to measure an environment here")
     if (options.slow_ms is None) != (options.slow_share == 0):
-        raise ConfigError("`--slow-ms` and `--slow-share` go together: how slow, and how often")
+        raise ConfigError("`--slow-ms` and `--slow-share` go together: pass both or neither")
     if options.env_id is not None and options.slow_ms is not None:
-        raise ConfigError("`--slow-ms` is for `--step-ms`: with `--env-id` steps are measured")
+        raise ConfigError("`--slow-ms` needs `--step-ms`: with `--env-id` the steps are measured")
     if options.overlap and options.schedule in ("lag:1", "async"):
-        raise ConfigError(f"`--schedule {options.schedule}` overlaps by itself: leave `--overlap`")
+        raise ConfigError(f"`--schedule {options.schedule}` overlaps by itself: remove `--overlap`")
     if options.plot is not None and options.plot.suffix not in _FORMATS:
         raise ConfigError(f"`--plot` must end in {', '.join(_FORMATS)}, got '{options.plot}'")
 
 
-def _measured(options: argparse.Namespace) -> tuple[Measured, int]:
-    """Return what is known of an environment, and bytes of an observation."""
-    from hotloop.rollouts.planning import two_speeds
+def _measure(options: argparse.Namespace) -> tuple[EnvTiming, int]:
+    """Return the timing of an environment, and the size of an observation in bytes."""
+    from hotloop.rollouts.cluster_forecast import two_speed_timing
 
     busy_share, obs_bytes = options.busy_share, options.obs_bytes or 32
     if options.env_id is None:
         if busy_share is None:
             busy_share = 0.0 if options.cores_per_node is None else 1.0
         slow_s = None if options.slow_ms is None else options.slow_ms / 1e3
-        measured = two_speeds(options.step_ms / 1e3, slow_s, options.slow_share)
+        measured = two_speed_timing(options.step_ms / 1e3, slow_s, options.slow_share)
         return dataclasses.replace(measured, busy_share=busy_share), obs_bytes
     import numpy as np
 
@@ -148,7 +144,7 @@ def _measured(options: argparse.Namespace) -> tuple[Measured, int]:
 
 
 def _cluster(options: argparse.Namespace, obs_bytes: int) -> Cluster:
-    from hotloop.rollouts.planning import Cluster
+    from hotloop.rollouts.cluster_forecast import Cluster
 
     store_gb = options.object_store_gb
     return Cluster(
@@ -167,17 +163,17 @@ def _cluster(options: argparse.Namespace, obs_bytes: int) -> Cluster:
     )
 
 
-def _print(planned: list[Planned], cluster: Cluster, measured: Measured) -> None:
+def _print_plan(points: list[ClusterForecast], cluster: Cluster, measured: EnvTiming) -> None:
     table = plain_table()
     for heading in ("workers", "steps/s", "of ideal"):
         table.add_column(heading, justify="right")
     table.add_column("limit")
-    for one in planned:
-        table.add_row(f"{one.workers:,}", f"{one.steps_per_s:,.0f}", f"{one.share:.1%}", one.limit)
+    for row in points:
+        table.add_row(f"{row.workers:,}", f"{row.steps_per_s:,.0f}", f"{row.share:.1%}", row.limit)
     print_table(table, wide_console())
-    last = planned[-1]
+    last = points[-1]
     used = sorted(last.used.items(), key=lambda item: -item[1])
-    print(f"\nin use with {last.workers:,} workers:")
+    print(f"\nutilization with {last.workers:,} workers:")
     for name, share in used:
         print(f"  {name:14} {share:6.1%}")
     print(
@@ -189,42 +185,42 @@ def _print(planned: list[Planned], cluster: Cluster, measured: Measured) -> None
         print(f"measured here: {measured}")
 
 
-def _advice(last: Planned, cluster: Cluster, measured: Measured) -> str:
-    """Say what is full, and what would help."""
-    waits = cluster.schedule in ("barrier", "lag:1") and measured.sd_s > 0.1 * measured.mean_s
+def _advice(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> str:
+    """Return what saturates first, and what would help."""
+    has_barrier = cluster.schedule in ("barrier", "lag:1") and measured.sd_s > 0.1 * measured.mean_s
     if last.limit == "environments" and last.share < 0.9:
-        turns = cluster.schedule in ("barrier", "variable") and not cluster.overlap
+        takes_turns = cluster.schedule in ("barrier", "variable") and not cluster.overlap
         return "environments, which " + (
-            "wait for the slowest of each iteration: `--schedule variable` or async would not"
-            if waits
-            else "stand still while the learner learns: `--overlap` or async would not"
-            if turns
+            "wait for the slowest one in each iteration: `--schedule variable` or async avoids it"
+            if has_barrier
+            else "are idle while the learner learns: `--overlap` or async avoids it"
+            if takes_turns
             else "wait for others"
         )
     fullest = max(share for name, share in last.used.items() if name != "environments")
-    most = max(last.workers, math.floor(last.workers / fullest))
+    max_workers = max(last.workers, math.floor(last.workers / fullest))
     return {
-        "environments": f"environments: more workers make it faster, up to some {most:,}",
-        "cores": "cores: more of them, or machines, make it faster; workers alone do not",
-        "learner": "the learner: more workers are of no use; larger minibatches, or a GPU",
-        "network in": "the learner's network, by what comes in: smaller observations",
-        "network out": "the learner's network, by weights going out: longer fragments",
+        "environments": f"environments: more workers make it faster, up to about {max_workers:,}",
+        "cores": "cores: more cores or machines make it faster, more workers alone do not",
+        "learner": "the learner: more workers do not help, larger minibatches or a GPU do",
+        "network in": "the learner's incoming network traffic: smaller observations help",
+        "network out": "the learner's outgoing network traffic (weights): longer fragments help",
         "object store": "the object store",
     }[last.limit]
 
 
-def _plot(planned: list[Planned], path: Path) -> None:
+def _plot(points: list[ClusterForecast], path: Path) -> None:
     """Draw throughput against workers."""
-    need("matplotlib", extra="train", purpose="drawing a curve")
+    require_module("matplotlib", extra="train", purpose="drawing a curve")
     from hotloop.errors import OutputError
     from hotloop.runs.plots import new_figure
 
     figure = new_figure(6, 4)
     axes = figure.subplots()
-    workers = [one.workers for one in planned]
-    axes.plot(workers, [one.ideal_per_s for one in planned], "--", color="0.6", label="ideal")
-    axes.plot(workers, [one.steps_per_s for one in planned], "o-", label="forecast")
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="transitions a second")
+    workers = [point.workers for point in points]
+    axes.plot(workers, [point.ideal_per_s for point in points], "--", color="0.6", label="ideal")
+    axes.plot(workers, [point.steps_per_s for point in points], "o-", label="forecast")
+    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="transitions/s")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
     try:
@@ -233,9 +229,9 @@ def _plot(planned: list[Planned], path: Path) -> None:
         raise OutputError(f"{path} can't be written: {error}") from error
 
 
-def _to_json(planned: list[Planned], cluster: Cluster) -> dict[str, Any]:
+def _to_json(points: list[ClusterForecast], cluster: Cluster) -> dict[str, Any]:
     return {
-        "curve": [{**vars(one), "share": one.share} for one in planned],
+        "curve": [{**vars(point), "share": point.share} for point in points],
         "fragment_bytes": cluster.fragment_bytes,
         "stored_bytes": cluster.stored_bytes,
     }

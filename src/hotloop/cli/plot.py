@@ -1,4 +1,4 @@
-"""`hotloop plot RUN…`: learning curves over runs and seeds."""
+"""`hotloop plot RUN…`: plot learning curves over runs and seeds."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli import need, tell
+from hotloop.cli import notify, require_module
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
-    from hotloop.runs.comparison import Comparison, Group, Over
+    from hotloop.runs.run_groups import GroupedRuns, RunGroup, XAxis
 
 _FORMATS = (".png", ".svg", ".pdf")
 
 
 def run(args: list[str]) -> int:
-    """Plot; see `hotloop plot --help`."""
+    """Run the command. See `hotloop plot --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop plot",
-        description="Draw learning curves, a panel for each environment. Runs that differ by their "
-        "seed alone are one curve: the interquartile mean over seeds and its 95 % bootstrap "
+        description="Plot learning curves, one panel per environment. Runs that differ only in "
+        "their seed are one curve: the interquartile mean over seeds and its 95 % bootstrap "
         "interval. Curves are smoothed over a twentieth of the steps.",
     )
     parser.add_argument(
@@ -35,47 +35,54 @@ def run(args: list[str]) -> int:
         metavar="FILE",
         type=Path,
         default=Path("learning_curves.png"),
-        help="where to: .png, .svg or .pdf (default: %(default)s)",
+        help="the file to write: .png, .svg or .pdf (default: %(default)s)",
     )
     parser.add_argument(
         "--metric",
         metavar="NAME",
         default="return",
-        help="return or length of training episodes, evaluation, or any number that a run logs, "
-        "such as entropy, or that its environment tells of episodes, such as is_success (default: "
+        help="return or length of training episodes, evaluation, any logged number, such as "
+        "entropy, or a number in the environment's episode info, such as is_success (default: "
         "%(default)s)",
     )
     parser.add_argument(
         "--x",
         choices=("steps", "time", "updates"),
         default="steps",
-        help="draw it over transitions, seconds of training, or updates (default: %(default)s)",
+        help="x-axis: transitions, seconds of training, or updates (default: %(default)s)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of the table"
     )
+    # Read and check the options.
     options = parser.parse_args(args)
     if options.output.suffix not in _FORMATS:
         raise ConfigError(
             f"`--output` must end in {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}, "
             f"got '{options.output}'"
         )
-    need("matplotlib", extra="train", purpose="drawing a curve")
+    require_module("matplotlib", extra="train", purpose="drawing a curve")
 
-    from hotloop.runs.comparison import EPISODES, compare
     from hotloop.runs.plots import comparison_plot
+    from hotloop.runs.run_groups import EPISODE_LISTS, group_runs
     from hotloop.runs.summary import find_runs
 
-    found = [path for given in options.runs for path in find_runs(Path(given))]
-    comparison = compare(dict.fromkeys(found), metric=options.metric, over=options.x)
-    for _, why in comparison.left_out:
-        tell(f"left out: {why}")
+    # Compare the runs, and draw the curves.
+    paths = [path for directory in options.runs for path in find_runs(Path(directory))]
+    comparison = group_runs(dict.fromkeys(paths), metric=options.metric, x_axis=options.x)
+    for _, reason in comparison.skipped:
+        notify(f"left out: {reason}")
     if not comparison.groups:
         raise RunDirectoryError(
-            f"there is nothing to draw in {', '.join(options.runs)}: name runs "
-            + ("in which an episode has ended" if options.metric in EPISODES else "that have it")
+            f"there is nothing to plot in {', '.join(options.runs)}: pass runs "
+            + (
+                "with a finished episode"
+                if options.metric in EPISODE_LISTS
+                else "that have this metric"
+            )
         )
-    comparison_plot(comparison.groups, options.output, metric=options.metric, over=options.x)
+    comparison_plot(comparison.groups, options.output, metric=options.metric, x_axis=options.x)
+    # Report the comparison.
     if options.json:
         json.dump(_to_json(comparison, options), sys.stdout)
         print()
@@ -85,35 +92,35 @@ def run(args: list[str]) -> int:
     return 0
 
 
-def _print_table(groups: list[Group], metric: str, over: Over) -> None:
+def _print_table(groups: list[RunGroup], metric: str, over: XAxis) -> None:
     from rich.text import Text
 
-    from hotloop.runs.comparison import OVER
+    from hotloop.runs.run_groups import X_AXIS_LABELS
 
     table = plain_table()
     table.add_column("group", overflow="fold")
-    for heading in ("seeds", OVER[over], f"{metric}, last tenth"):
+    for heading in ("seeds", X_AXIS_LABELS[over], f"{metric}, last tenth"):
         table.add_column(heading, justify="right", no_wrap=True)
     has_several_envs = len({group.env_id for group in groups}) > 1
     for group in groups:
         label = f"{group.env_id}: {group.label}" if has_several_envs else group.label
         end = f"{group.end:,.0f}"
-        table.add_row(Text(label), str(len(group.seeds)), end, _interval(*group.final()))
+        table.add_row(Text(label), str(len(group.seeds)), end, _interval(*group.final_score()))
     print_table(table, wide_console())
 
 
 def _interval(middle: float, band: tuple[float, float] | None) -> str:
     if math.isnan(middle):
         return "–"
-    form = ",.1f" if abs(middle) >= 10 else ".4g"
-    told = format(middle, form)
-    return told if band is None else f"{told} ({band[0]:{form}} to {band[1]:{form}})"
+    spec = ",.1f" if abs(middle) >= 10 else ".4g"
+    text = format(middle, spec)
+    return text if band is None else f"{text} ({band[0]:{spec}} to {band[1]:{spec}})"
 
 
-def _to_json(comparison: Comparison, options: argparse.Namespace) -> dict[str, Any]:
+def _to_json(comparison: GroupedRuns, options: argparse.Namespace) -> dict[str, Any]:
     groups: list[dict[str, Any]] = []
     for group in comparison.groups:
-        middle, band = group.final()
+        middle, band = group.final_score()
         is_known = not math.isnan(middle)
         groups.append(
             {
@@ -127,7 +134,7 @@ def _to_json(comparison: Comparison, options: argparse.Namespace) -> dict[str, A
                 "interval": list(band) if is_known and band is not None else None,
             }
         )
-    left_out = [{"path": str(path), "why": why} for path, why in comparison.left_out]
+    left_out = [{"path": str(path), "why": reason} for path, reason in comparison.skipped]
     return {
         "output": str(options.output),
         "metric": options.metric,

@@ -1,4 +1,4 @@
-"""`hotloop presets`: environments that have options of their own, and which."""
+"""`hotloop presets`: list environments with tuned options."""
 
 from __future__ import annotations
 
@@ -6,50 +6,52 @@ import argparse
 import json
 import sys
 
-from hotloop.cli import need
+from hotloop.cli import require_module
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import UnknownNameError, nearest
 
 
 def run(args: list[str]) -> int:
-    """List; see `hotloop presets --help`."""
+    """Run the command. See `hotloop presets --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop presets",
-        description="List the environments that `hotloop train` has options for, which stand in "
-        "for those that are not given.",
+        description="List the environments with a preset: options that `hotloop train` uses "
+        "instead of the defaults.",
     )
     parser.add_argument(
         "environment",
         nargs="?",
         metavar="ENV",
-        help="an environment, such as Pendulum-v1: show its options one a line",
+        help="an environment, such as Pendulum-v1: show its options, one per line",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON array instead")
     options = parser.parse_args(args)
-    need("torch", extra="train", purpose="training")
+    require_module("torch", extra="train", purpose="training")
 
     from hotloop.algorithms import ALGORITHMS, find
     from hotloop.training.algorithm import preset_of
 
-    each = {name: find(name).presets for name in ALGORITHMS}
-    found = [
+    # Collect all presets, or those of one environment.
+    groups = {name: find(name).presets for name in ALGORITHMS}
+    rows = [
         {"algorithm": name, "env_id": env_id, "options": dict(values)}
-        for name, presets in each.items()
+        for name, presets in groups.items()
         for env_id, values in presets.items()
     ]
     if options.environment is not None:
-        wanted = options.environment
-        known = sorted({one["env_id"] for one in found})
-        found = [
-            {"algorithm": name, "env_id": wanted, "options": dict(preset_of(presets, wanted))}
-            for name, presets in each.items()
-            if preset_of(presets, wanted)
+        env_id = options.environment
+        known = sorted({row["env_id"] for row in rows})
+        rows = [
+            {"algorithm": name, "env_id": env_id, "options": dict(preset_of(presets, env_id))}
+            for name, presets in groups.items()
+            if preset_of(presets, env_id)
         ]
-        if not found:
-            hint = nearest(wanted, known) or ": the defaults of the algorithm are taken"
-            raise UnknownNameError(f"'{wanted}' has no preset ({', '.join(known)} have one){hint}")
+        if not rows:
+            hint = nearest(env_id, known) or ": `hotloop train` uses the defaults of the algorithm"
+            raise UnknownNameError(f"'{env_id}' has no preset ({', '.join(known)} have one){hint}")
+    # Print the presets, and a command that uses the first one.
     if options.json:
-        json.dump(found, sys.stdout, default=str)
+        json.dump(rows, sys.stdout, default=str)
         print()
         return 0
     from rich.text import Text
@@ -57,13 +59,13 @@ def run(args: list[str]) -> int:
     table = plain_table()
     for column in ("algorithm", "environment", "options"):
         table.add_column(column, overflow="fold")
-    for one in found:
-        values = [f"{name}={value}" for name, value in one["options"].items()]
-        told = ("\n" if options.environment else ", ").join(values)
-        table.add_row(one["algorithm"], one["env_id"], Text(told))
+    for row in rows:
+        values = [f"{name}={value}" for name, value in row["options"].items()]
+        text = ("\n" if options.environment else ", ").join(values)
+        table.add_row(row["algorithm"], row["env_id"], Text(text))
     print_table(table, wide_console())
-    for one in found:
-        if not one["env_id"].endswith(("/", ":")):  # what ids begin with
-            print(f"\nnext: hotloop train {one['algorithm']} --env-id {one['env_id']}")
+    for row in rows:
+        if not row["env_id"].endswith(("/", ":")):  # a prefix of ids
+            print(f"\nnext: hotloop train {row['algorithm']} --env-id {row['env_id']}")
             break
     return 0

@@ -1,4 +1,4 @@
-"""`hotloop profile`: run a script or one of hotloop's own commands; say where its time goes."""
+"""`hotloop profile`: run a script or a command of hotloop, and report where its time goes."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ USAGE = """usage: hotloop profile [--out DIR] [--interval MS] [--gpu-window MS] 
        hotloop profile [...] -m MODULE [ARGUMENT ...]
        hotloop profile [...] train ppo ...
 
-Run a Python script as it is and report where its time and that of all its processes goes. The
-script's output and exit code are its own.
+Run an unchanged Python script and report where the time of all its processes goes. The output and
+exit code of the script stay the same.
 
 options:
-  --out DIR       where the profile goes (default: profiles/<script>__<time>)
-  --interval MS   between samples (default: 10; 0: no samples)
+  --out DIR       directory of the profile (default: profiles/<script>__<time>)
+  --interval MS   time between samples (default: 10; 0: no samples)
   --gpu-window MS
-                  how long torch's profiler looks at a GPU each time, 3, 10, 30, 100, … s after
-                  torch begins to use one (default: auto, which is 250; 0: never)
-  --no-hooks      leave other libraries' functions alone
-  --py-spy        have py-spy sample it too, into py-spy.txt of the profile
-  -h, --help      show this
+                  length of each recording with torch's profiler, 3, 10, 30, 100, … s after
+                  torch starts to use a GPU (default: auto, which is 250; 0: never)
+  --no-hooks      do not wrap functions of other libraries
+  --py-spy        sample with py-spy too, into py-spy.txt in the profile directory
+  -h, --help      show this help
 """
-_WITH_VALUE = {"--out": "DIR", "--interval": "MS", "--gpu-window": "MS"}
-_OWN = ("train", "resume", "eval", "bandit")
+_VALUE_OPTIONS = {"--out": "DIR", "--interval": "MS", "--gpu-window": "MS"}
+_OWN_COMMANDS = ("train", "resume", "eval", "bandit")
 
 
 def run(args: list[str]) -> int:
-    """Profile; see `hotloop profile --help`."""
-    own, rest = split(args)
-    options = _parse(own)
-    if options is None or not rest:
+    """Run the command. See `hotloop profile --help`."""
+    own_args, target_args = split_arguments(args)
+    options = _parse_options(own_args)
+    if options is None or not target_args:
         print(USAGE, end="")
         return 0 if options is None else 2
-    target = _target(rest)
-    directory = _make_directory(options["out"], rest)
+    target = _check_target(target_args)
+    directory = _make_directory(options["out"], target_args)
     settings = {
         "directory": str(directory),
         "interval_s": options["interval_s"],
-        # What hotloop does itself has spans of its own.
+        # hotloop's own commands record spans without hooks.
         "hooks": options["hooks"] and target[:2] != ["-m", "hotloop"],
         "gpu_window_s": options["gpu_window_s"],
     }
@@ -66,83 +66,87 @@ def run(args: list[str]) -> int:
         json.dumps(settings),
         *target,
     ]
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "command": ["python", *target],
-        "options": options["again"],
+        "options": options["repeat"],
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "start_ns": time.monotonic_ns(),
     }
-    _write_about(directory, about)
+    # Run the command, and store how it ended.
+    _write_metadata(directory, metadata)
     code, problem = _run_command(command, directory / "py-spy.txt" if options["py_spy"] else None)
-    about |= {"exit_code": code, "end_ns": time.monotonic_ns()}
+    metadata |= {"exit_code": code, "end_ns": time.monotonic_ns()}
     problems = [problem] if problem is not None else []
     if MISSING_EXTENSION and options["interval_s"]:
         problems.append(
             f"the profiler's C extension is not available ({MISSING_EXTENSION}): a Python thread "
-            "takes the samples, which costs more and sees code that keeps the GIL less often"
+            "takes the samples, which costs more and samples code that holds the GIL less often"
         )
     if problems:
-        about["problems"] = problems
-    _write_about(directory, about)
+        metadata["problems"] = problems
+    _write_metadata(directory, metadata)
+    # Print the report, whose errors never change the exit code.
     from hotloop.profiler.session.reading import read
 
     try:
         from hotloop.profiler.render.findings import Findings
 
-        found = Findings(read(directory))
-        print_findings(found, file=sys.stderr)
+        findings = Findings(read(directory))
+        print_findings(findings, file=sys.stderr)
     except ProfileError as error:
         print(f"hotloop profile: {error}", file=sys.stderr)
-    except Exception as error:  # the script's exit code is what counts
+    except Exception as error:  # keep the script's exit code
         print(
             f"hotloop profile: no report: {type(error).__name__}: {error}; the profile is in "
             f"{directory}",
             file=sys.stderr,
         )
     else:
-        _write_page(found, directory / "report.html")
+        _write_page(findings, directory / "report.html")
     return 128 - code if code < 0 else code
 
 
-def _write_page(found: Findings, path: Path) -> None:
-    """The report as a page beside what it is made of; what fails is told and changes nothing."""
+def _write_page(findings: Findings, path: Path) -> None:
+    """Write the report as an HTML page in the profile. A failure is only printed."""
     try:
         from hotloop.profiler.render import html
 
-        html.write(found, path)
+        html.write(findings, path)
     except Exception as error:
-        told = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
-        print(f"hotloop profile: no page was written: {told}", file=sys.stderr)
+        reason = (
+            str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
+        )
+        print(f"hotloop profile: no page was written: {reason}", file=sys.stderr)
     else:
         print(f"report: {path}", file=sys.stderr)
 
 
-def split(args: list[str]) -> tuple[list[str], list[str]]:
-    """Our own options, and the script with what follows it; a `--` may stand between them."""
-    i = 0
-    while i < len(args) and args[i].startswith("-") and args[i] not in ("-m", "--"):
-        i += 2 if args[i] in _WITH_VALUE else 1
-    return args[:i], args[i + (args[i : i + 1] == ["--"]) :]
+def split_arguments(args: list[str]) -> tuple[list[str], list[str]]:
+    """Split into options of this command and the script with its arguments, without a `--`."""
+    index = 0
+    while index < len(args) and args[index].startswith("-") and args[index] not in ("-m", "--"):
+        index += 2 if args[index] in _VALUE_OPTIONS else 1
+    return args[:index], args[index + (args[index : index + 1] == ["--"]) :]
 
 
-def _parse(own: list[str]) -> dict[str, Any] | None:
-    """Our own options; None where help is asked for."""
+def _parse_options(args: list[str]) -> dict[str, Any] | None:
+    """Return the options of this command, or None if help is requested."""
     options: dict[str, Any] = {"out": None, "interval_s": 0.01, "hooks": True, "py_spy": False}
     options["gpu_window_s"] = LENGTH_S
-    options["again"] = []  # those that another profile needs to be comparable
-    left = list(own)
-    while left:
-        option, is_joined, value = left.pop(0).partition("=")
+    options["repeat"] = []  # options that a comparable profile needs
+    remaining = list(args)
+    while remaining:
+        option, is_joined, value = remaining.pop(0).partition("=")
         if option in ("-h", "--help") and not is_joined:
             return None
         if option == "--no-hooks" and not is_joined:
             options["hooks"] = False
-            options["again"].append(option)
+            options["repeat"].append(option)
         elif option == "--py-spy" and not is_joined:
             options["py_spy"] = True
-            options["again"].append(option)
-        elif option in _WITH_VALUE and (is_joined or left):
-            value = value if is_joined else left.pop(0)
+            options["repeat"].append(option)
+        elif option in _VALUE_OPTIONS and (is_joined or remaining):
+            value = value if is_joined else remaining.pop(0)
             if option == "--out":
                 options["out"] = value
                 continue
@@ -150,13 +154,13 @@ def _parse(own: list[str]) -> dict[str, Any] | None:
                 options["interval_s"] = _seconds(option, value, least_ms=1)
             elif value != "auto":
                 options["gpu_window_s"] = _seconds(option, value, least_ms=20)
-            options["again"] += [option, value]
-        elif option in _WITH_VALUE:
-            raise ConfigError(f"expected `{option} {_WITH_VALUE[option]}`, got nothing after it")
+            options["repeat"] += [option, value]
+        elif option in _VALUE_OPTIONS:
+            raise ConfigError(f"expected `{option} {_VALUE_OPTIONS[option]}`, got nothing after it")
         else:
             raise ConfigError(
                 "expected --out DIR, --interval MS, --no-hooks or --py-spy before the script, got "
-                f"'{option}': options of the script's own stand after it"
+                f"'{option}': options of the script must follow the script"
             )
     return options
 
@@ -173,25 +177,25 @@ def _seconds(option: str, text: str, *, least_ms: int) -> float:
     return value
 
 
-def _target(rest: list[str]) -> list[str]:
-    """What the recorded process is to run."""
-    if rest[0] == "-m":
-        if len(rest) < 2:
+def _check_target(args: list[str]) -> list[str]:
+    """Return the Python arguments of the profiled process."""
+    if args[0] == "-m":
+        if len(args) < 2:
             raise ConfigError("expected `-m MODULE`, got nothing after -m")
-        return rest
-    if Path(rest[0]).is_file():
-        return rest
-    if rest[0] in _OWN:
-        return ["-m", "hotloop", *rest]
-    what = "it is a directory" if Path(rest[0]).is_dir() else "there is no such file"
+        return args
+    if Path(args[0]).is_file():
+        return args
+    if args[0] in _OWN_COMMANDS:
+        return ["-m", "hotloop", *args]
+    problem = "it is a directory" if Path(args[0]).is_dir() else "the file does not exist"
     raise ConfigError(
-        f"expected a Python script, `-m MODULE` or one of {', '.join(_OWN)}, got '{rest[0]}': "
-        f"{what}"
+        f"expected a Python script, `-m MODULE` or one of {', '.join(_OWN_COMMANDS)}, got "
+        f"'{args[0]}': {problem}"
     )
 
 
-def _make_directory(out: str | None, rest: list[str]) -> Path:
-    stem = Path(rest[1] if rest[0] == "-m" else rest[0]).stem
+def _make_directory(out: str | None, args: list[str]) -> Path:
+    stem = Path(args[1] if args[0] == "-m" else args[0]).stem
     directory = Path(out or f"profiles/{stem}__{time.strftime('%Y%m%d-%H%M%S')}")
     if (
         out is not None
@@ -199,32 +203,30 @@ def _make_directory(out: str | None, rest: list[str]) -> Path:
         and (not directory.is_dir() or any(directory.iterdir()))
     ):
         raise ConfigError(f"`--out` must be a new or an empty directory, got {directory}")
-    attempt, made = 1, directory
+    attempt, candidate = 1, directory
     while True:
         try:
-            made.mkdir(parents=True, exist_ok=out is not None)
-            return made
+            candidate.mkdir(parents=True, exist_ok=out is not None)
+            return candidate
         except FileExistsError:
             attempt += 1
-            made = directory.with_name(f"{directory.name}-{attempt}")
+            candidate = directory.with_name(f"{directory.name}-{attempt}")
         except OSError as error:
             raise ConfigError(
-                f"expected to make the directory {made}, got '{error.strerror}': pass another "
-                "`--out`"
+                f"expected to create the directory {candidate}, got '{error.strerror}': pass "
+                "another `--out`"
             ) from error
 
 
-def _write_about(directory: Path, about: dict[str, Any]) -> None:
-    with suppress(OSError):  # a full disk: the report says what is missing
-        (directory / "profile.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+def _write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
+    with suppress(OSError):  # a full disk: the report names what is missing
+        (directory / "profile.json").write_text(json.dumps(metadata, indent=1), encoding="utf-8")
 
 
 def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | None]:
-    """Its exit code, −N after signal N, and why py-spy, where it was asked for, has no stacks.
-
-    Ctrl-C reaches it by the terminal; we wait for its end.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Run the command. Return its exit code, −N after signal N, and the error of py-spy, if any."""
+    # The terminal sends Ctrl-C to the command directly, so this process ignores it and waits.
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     process = subprocess.Popen(command, env={**os.environ})
     spy = attach(process.pid, py_spy) if py_spy is not None else None
 
@@ -238,5 +240,5 @@ def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | No
         code = process.wait()
         return code, spy.stop() if spy is not None else None
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""`hotloop report`: what a run has learned, and where the time of a run or a profile went."""
+"""`hotloop report`: results of a run, and where the time of a run or a profile went."""
 
 from __future__ import annotations
 
@@ -8,96 +8,98 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from hotloop.cli import pictures, starving
+from hotloop.cli import bottleneck, viewer_files
 from hotloop.cli.workers import print_nodes
 from hotloop.errors import ProfileError, RunDirectoryError
 
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings
-    from hotloop.profiler.render.html import Before
-    from hotloop.runs.learning import Learning
+    from hotloop.profiler.render.html import Preface
+    from hotloop.runs.learning_curves import LearningCurves
 
 
 def run(args: list[str]) -> int:
-    """Report; see `hotloop report --help`."""
+    """Run the command. See `hotloop report --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop report",
-        description="What a run has learned, and where the time of a run or a profile went, over "
-        "all of its processes.",
+        description="Print the results of a run, and where the time of a run or a profile went, "
+        "over all processes.",
     )
     parser.add_argument("directory", metavar="DIR", help="a profile's or a run's directory")
     parser.add_argument(
         "--html",
         metavar="FILE",
-        help="also as one page for a browser, of a run with curves of its returns, evaluations and "
-        "metrics, its options and its videos; .html",
+        help="also write one HTML page; for a run it includes curves of returns, evaluations and "
+        "metrics, the options and the videos; .html",
     )
-    pictures.add_options(parser)
+    viewer_files.add_options(parser)
     options = parser.parse_args(args)
-    pictures.check(options)
+    viewer_files.check_options(options)
     from hotloop.profiler.render.findings import Findings
     from hotloop.profiler.session.reading import read
-    from hotloop.runs import learning
+    from hotloop.runs import learning_curves
 
+    # Read the run and the profile.
     directory = Path(options.directory)
-    learned, damage, unrecorded = None, "", ""
-    if learning.is_run(directory):
+    results, run_error, profile_error = None, "", ""
+    if learning_curves.is_run(directory):
         try:
-            learned = learning.read(directory)
+            results = learning_curves.read(directory)
         except RunDirectoryError as error:
-            damage = str(error)
-    found = None
+            run_error = str(error)
+    findings = None
     try:
-        found = Findings(read(directory))
+        findings = Findings(read(directory))
     except ProfileError as error:
-        if damage:
-            raise RunDirectoryError(damage) from error
-        if learned is None or pictures.are_asked_for(options):
+        if run_error:
+            raise RunDirectoryError(run_error) from error
+        if results is None or viewer_files.has_outputs(options):
             raise
-        unrecorded = f"where the time went is not known: {error}"
-    if learned is not None:
-        print(learning.summary_text(learned), end="\n\n", flush=True)
-    for problem in filter(None, (damage, unrecorded)):
+        profile_error = f"timing is unknown: {error}"
+    # Print the results and the findings, and write the requested files.
+    if results is not None:
+        print(learning_curves.summary_text(results), end="\n\n", flush=True)
+    for problem in filter(None, (run_error, profile_error)):
         print(problem, end="\n\n", flush=True)
-    if found is not None:
-        print_findings(found, file=sys.stdout)
-        if learned is not None:
-            starving.print_of_run(directory)
+    if findings is not None:
+        print_findings(findings, file=sys.stdout)
+        if results is not None:
+            bottleneck.print_bottleneck(directory)
             print_nodes(directory)
     if options.html:
         from hotloop.profiler.render import html
 
         page = Path(options.html)
-        before = _before(learned, directory, page, [damage, unrecorded])
-        html.write(found, page, before)
+        run_content = _page_before(results, directory, page, [run_error, profile_error])
+        html.write(findings, page, run_content)
         print(f"wrote {options.html}", file=sys.stderr)
-    if found is not None:
-        pictures.write(found.session, options)
+    if findings is not None:
+        viewer_files.write_files(findings.session, options)
     return 0
 
 
-def _before(
-    learned: Learning | None, directory: Path, page: Path, problems: list[str]
-) -> Before | None:
-    """What the page says of a run before the profile; None: it is no run."""
-    from hotloop.profiler.render.html import Before, Section
+def _page_before(
+    results: LearningCurves | None, directory: Path, page: Path, problems: list[str]
+) -> Preface | None:
+    """Return the page's content before the profile, or None if the directory is no run."""
+    from hotloop.profiler.render.html import Preface, Section
     from hotloop.profiler.render.html.tables import escaped
     from hotloop.runs import learning_page
 
-    told = "".join(f'<p class="card">{escaped(one)}</p>' for one in problems if one)
-    missing = Section("problems", "What is not known", told)
-    if learned is None:
-        return Before("a run that is damaged", (), [missing]) if told else None
-    sections = learning_page.sections(learned, directory, page)
-    return Before(
-        learning_page.overview(learned),
-        learning_page.figures(learned),
+    text = "".join(f'<p class="card">{escaped(problem)}</p>' for problem in problems if problem)
+    missing = Section("problems", "Missing data", text)
+    if results is None:
+        return Preface("a damaged run", (), [missing]) if text else None
+    sections = learning_page.sections(results, directory, page)
+    return Preface(
+        learning_page.overview(results),
+        learning_page.key_figures(results),
         [missing, *(Section(*section) for section in sections)],
     )
 
 
 def print_findings(found: Findings, *, file: TextIO) -> None:
-    """Print the report: for people in a terminal, plain elsewhere."""
+    """Print the report, with colors in a terminal and plain elsewhere."""
     from hotloop.profiler.render import text
 
     if file.isatty() and not os.environ.get("NO_COLOR"):

@@ -1,4 +1,4 @@
-"""`hotloop resume RUN`: go on with a run that was stopped or killed."""
+"""`hotloop resume RUN`: continue a run that was stopped or killed."""
 
 from __future__ import annotations
 
@@ -6,56 +6,57 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from hotloop.cli import add_trust, import_from_here, need
+from hotloop.cli import add_trust_option, enable_local_imports, require_module
 from hotloop.errors import ConfigError
 
 
 def run(args: list[str]) -> int:
-    """Resume; see `hotloop resume --help`."""
+    """Run the command. See `hotloop resume --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop resume",
-        description="Go on with a run that was stopped or killed, where its last checkpoint was "
-        "saved: it ends with the weights that it would have had without the interruption. A run of "
-        "sac, td3 or dqn does so if it was started with --save-replay; else its replay buffer "
-        "begins empty. Of a run that was killed after its last step, what is missing is written.",
+        description="Continue a stopped or killed run from its last checkpoint. It ends with the "
+        "same weights as without the interruption. A run of sac, td3 or dqn needs --save-replay "
+        "from its start for this; otherwise its replay buffer starts empty. If the run was killed "
+        "after its last step, the missing files are written.",
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument(
         "--checkpoint",
         default="last",
         metavar="NAME",
-        help="go on from this one instead, such as one that is whole where the last is damaged; "
-        "later ones are removed (default: %(default)s)",
+        help="continue from this checkpoint, for example if the last one is damaged; later "
+        "checkpoints are deleted (default: %(default)s)",
     )
     parser.add_argument(
         "--total-timesteps",
         type=int,
         metavar="N",
-        help="go on to so many steps (default: as the run was started)",
+        help="continue up to this number of steps (default: as set at the start)",
     )
     parser.add_argument(
         "--save-replay",
         action="store_true",
-        help="keep the replay buffer with the last checkpoint from now on (sac, td3, dqn)",
+        help="from now on save the replay buffer with the last checkpoint (sac, td3, dqn)",
     )
-    add_trust(parser)
+    add_trust_option(parser)
     options = parser.parse_args(args)
     for module in ("torch", "gymnasium", "safetensors", "matplotlib"):
-        need(module, extra="train", purpose="training")
+        require_module(module, extra="train", purpose="training")
 
     from hotloop.algorithms import ALGORITHMS, find
     from hotloop.cli.train import train
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import learning_curve
     from hotloop.training.options import from_stored
-    from hotloop.training.resume import finish, finished
+    from hotloop.training.resume import finished_checkpoint, write_missing_accounting
 
     directory = RunDirectory.open(options.run)
     directory.check_trusted(is_trusted=options.trust)
     if directory.may_import(is_trusted=options.trust):
-        import_from_here()
+        enable_local_imports()
     directory.checkpoints.check_version(options.checkpoint)
     stored = directory.config
+    # Read the stored configuration, and apply the options.
     name = stored["algorithm"]
     if ":" not in name and name not in ALGORITHMS:
         raise ConfigError(
@@ -70,19 +71,21 @@ def run(args: list[str]) -> int:
         if not hasattr(config, "save_replay"):
             raise ConfigError(f"`--save-replay`: {name} has no replay buffer")
         config = dataclasses.replace(config, save_replay=True)
-    last = finished(directory, config) if options.checkpoint == "last" else None
-    if last is not None:
+    # Complete the files of a finished run.
+    checkpoint = finished_checkpoint(directory, config) if options.checkpoint == "last" else None
+    if checkpoint is not None:
         directory.lock()
         try:
-            finish(directory, config, last)
+            write_missing_accounting(directory, config, checkpoint)
             curve = learning_curve(directory)
         finally:
             directory.close()
         print(
             f"{options.run} is finished, with {config.total_timesteps:,} steps; learning curve: "
-            f"{curve}; --total-timesteps N goes on to more"
+            f"{curve}; pass --total-timesteps N to continue"
         )
         return 0
+    # Train from the checkpoint.
     resume_from = Path(options.run)
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint

@@ -1,4 +1,4 @@
-"""`hotloop runs`: the runs beneath a directory, and where each stands."""
+"""`hotloop runs`: list the runs below a directory, with the status of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotloop.cli import tell
+from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import RunDirectoryError
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hotloop.runs.summary import RunSummary
 
-_COLOURS = {
+_COLORS = {
     "finished": "green",
     "running": "cyan",
     "stopped": "yellow",
@@ -27,7 +27,7 @@ _COLOURS = {
     "damaged": "red",
 }
 
-# Column → how it is aligned. The run stands last: its path is the longest and may be folded.
+# Column → alignment. The run is last, since its path is the longest and may wrap.
 _COLUMNS = {
     "started": "left",
     "environment": "left",
@@ -40,26 +40,26 @@ _COLUMNS = {
     "steps/s": "right",
     "run": "left",
 }
-# What a narrow terminal does without, in this order; the first three stand in most runs' names.
+# Columns that a narrow terminal omits, in this order. Most run names have the first three.
 _DISPENSABLE = ("algorithm", "seed", "started", "steps/s", "best eval", "environment", "return")
 _GAP = 2
-_LEAST_RUN_WIDTH = 24
+_MIN_RUN_WIDTH = 24
 
 
 def run(args: list[str]) -> int:
-    """List; see `hotloop runs --help`."""
+    """Run the command. See `hotloop runs --help`."""
     parser = argparse.ArgumentParser(
         prog="hotloop runs",
-        description="List the runs beneath a directory, oldest first: steps of those asked for, "
-        "mean return of the last 100 training episodes, the best evaluation. A run that can't be "
-        "read is listed as damaged.",
+        description="List the runs below a directory, oldest first: finished and requested steps, "
+        "mean return of the last 100 training episodes, best evaluation. A run that can't be read "
+        "is listed as damaged.",
     )
     parser.add_argument(
         "directory",
         metavar="DIR",
         nargs="?",
         default="runs",
-        help="where to look, four levels deep (default: %(default)s)",
+        help="the directory to search, four levels deep (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON array instead")
     options = parser.parse_args(args)
@@ -67,56 +67,58 @@ def run(args: list[str]) -> int:
     from hotloop.runs.summary import find_runs
 
     directory = Path(options.directory)
-    found = find_runs(directory)
+    paths = find_runs(directory)
     if options.json:
-        summaries, damaged = _read(found)
-        broken = [{"path": str(p), "status": "damaged", "error": str(e)} for p, e in damaged]
+        summaries, damaged = _read_summaries(paths)
+        broken = [
+            {"path": str(path), "status": "damaged", "error": str(error)} for path, error in damaged
+        ]
         json.dump([*(summary.to_json() for summary in summaries), *broken], sys.stdout)
         print()
-    elif found:
-        show(found, directory)
+    elif paths:
+        print_runs(paths, directory)
     else:
-        print(f"no runs beneath {directory}")
+        print(f"no runs below {directory}")
     return 0
 
 
-def show(paths: Sequence[Path], directory: Path) -> None:
+def print_runs(paths: Sequence[Path], directory: Path) -> None:
     """Print a table of runs.
 
     Args:
-        paths: their directories.
-        directory: that they are named from.
+        paths: The run directories.
+        directory: The directory that the printed paths are relative to.
     """
-    summaries, damaged = _read(paths)
+    summaries, damaged = _read_summaries(paths)
     rows = [_row(summary, directory) for summary in summaries]
     rows += [{"status": "damaged", "run": _name(path, directory)} for path, _ in damaged]
     console = wide_console()
     print_table(_table(rows, console.width), console)
     for _, error in damaged:
-        tell(str(error))
+        notify(str(error))
 
 
-def _read(
+def _read_summaries(
     paths: Sequence[Path],
 ) -> tuple[list[RunSummary], list[tuple[Path, RunDirectoryError]]]:
-    """Return where runs stand, oldest first, and those that can't be read."""
-    from hotloop.runs.summary import summarise
+    """Return summaries, oldest first, and the unreadable runs with their errors."""
+    from hotloop.runs.summary import summarize
 
     summaries: list[RunSummary] = []
     damaged: list[tuple[Path, RunDirectoryError]] = []
     for path in paths:
         try:
-            summaries.append(summarise(path))
+            summaries.append(summarize(path))
         except RunDirectoryError as error:
             damaged.append((path, error))
-    summaries.sort(key=lambda s: (s.started.timestamp() if s.started else 0.0, s.path))
+    summaries.sort(key=lambda s: (s.start_time.timestamp() if s.start_time else 0.0, s.path))
     return summaries, damaged
 
 
 def _row(summary: RunSummary, directory: Path) -> dict[str, str]:
-    """The cells of a run by column; what is not known is left out."""
+    """Return the cells of a run by column, without unknown ones."""
     cells = {
-        "started": f"{summary.started:%Y-%m-%d %H:%M}" if summary.started else None,
+        "started": f"{summary.start_time:%Y-%m-%d %H:%M}" if summary.start_time else None,
         "environment": summary.env_id,
         "algorithm": summary.algorithm,
         "seed": str(summary.seed),
@@ -131,7 +133,7 @@ def _row(summary: RunSummary, directory: Path) -> dict[str, str]:
 
 
 def _name(path: Path, directory: Path) -> str:
-    """What leads from `directory` to a run, or the run's own path where that is `directory`."""
+    """Return the path of a run relative to `directory`, or its full path if the two are equal."""
     return str(path) if path == directory else os.path.relpath(path, directory)
 
 
@@ -142,7 +144,7 @@ def _number(value: float | None) -> str | None:
 
 
 def _table(rows: list[dict[str, str]], console_width: int) -> Table:
-    """As many columns as there is room for; a column that no run has a value for is left out."""
+    """Return a table that fits the console, without columns that are empty for all runs."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -150,17 +152,17 @@ def _table(rows: list[dict[str, str]], console_width: int) -> Table:
         return max(cell_len(column), *(cell_len(row.get(column, "–")) for row in rows))
 
     columns = [column for column in _COLUMNS if any(column in row for row in rows)]
-    left_out = []
+    omitted = []
     for column in _DISPENSABLE:
-        others = sum(width(c) + _GAP for c in columns[:-1])
-        if others + min(width("run"), _LEAST_RUN_WIDTH) <= console_width:
+        width_without_run = sum(width(name) + _GAP for name in columns[:-1])
+        if width_without_run + min(width("run"), _MIN_RUN_WIDTH) <= console_width:
             break
         if column in columns:
             columns.remove(column)
-            left_out.append(column)
+            omitted.append(column)
     table = plain_table()
-    if left_out:
-        table.caption = f"too narrow for: {', '.join(left_out)}; --json has everything"
+    if omitted:
+        table.caption = f"too narrow for: {', '.join(omitted)}; --json prints all columns"
         table.caption_justify = "left"
     for column in columns:
         is_run = column == "run"
@@ -172,6 +174,6 @@ def _table(rows: list[dict[str, str]], console_width: int) -> Table:
         )
     for row in rows:
         cells = [Text(row.get(column, "–")) for column in columns]
-        cells[columns.index("status")].stylize(_COLOURS.get(row["status"], ""))
+        cells[columns.index("status")].stylize(_COLORS.get(row["status"], ""))
         table.add_row(*cells)
     return table

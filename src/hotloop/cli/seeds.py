@@ -1,7 +1,7 @@
-"""Trainings in processes of their own, some at a time: `--seeds 1-5 --jobs 2`.
+"""Trainings in separate processes, a limited number at a time: `--seeds 1-5 --jobs 2`.
 
-Each is a `hotloop train` whose lines are printed behind a label. The run directories lie in one, so
-that `hotloop plot DIRECTORY` draws the seeds of a setting as one curve.
+Each process is a `hotloop train` whose lines are printed after a label. All run directories are in
+one directory, so that `hotloop plot DIRECTORY` draws the seeds of a setting as one curve.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.cli import tell
-from hotloop.cli.planned import Plan, Planned
-from hotloop.cli.runs import show
+from hotloop.cli import notify
+from hotloop.cli.runs import print_runs
+from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import default_name
 from hotloop.system.crowding import CROWDED, JOBS
-from hotloop.system.signals import Ended, end_once
+from hotloop.system.signals import Interrupted, interrupt_once
 
-_LOOK_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 def train(
-    algorithm: str, args: list[str], directory: Path, *, plan: Plan, jobs: int, lanes: bool
+    algorithm: str, args: list[str], directory: Path, *, plan: TrainingPlan, jobs: int, lanes: bool
 ) -> int:
-    """Train all that is planned, in processes of their own.
+    """Run all trainings of a plan, in separate processes.
 
     Args:
-        algorithm: as the command line names it.
-        args: options of each.
-        directory: where the run directories are made.
-        plan: which trainings.
-        jobs: processes that run at once.
-        lanes: whether those of a process are trained together; else each has one of its own.
+        algorithm: The algorithm's name on the command line.
+        args: Options of all trainings.
+        directory: The parent of the run directories.
+        plan: The trainings.
+        jobs: The number of processes that run at once.
+        lanes: Whether one process trains several runs in one update. Else each run has a process.
 
     Returns:
-        The exit code: the first that is not 0.
+        The first exit code that is not 0, else 0.
 
     Raises:
-        RunDirectoryError: a training has a directory there already.
+        RunDirectoryError: A run directory exists already.
     """
-    planned = plan.each()
-    paths = paths_of(planned, directory)
+    trainings = plan.trainings()
+    paths = run_paths(trainings, directory)
     command = [sys.executable, "-m", "hotloop", "train", algorithm, *args]
     if lanes:
         parts = plan.split(jobs)
-        own = {
-            f"lanes {_numbers(part, planned)}": [
+        commands = {
+            f"lanes {_training_numbers(part, trainings)}": [
                 *part.arguments(),
                 "--lanes=on",
                 "--jobs=1",
@@ -61,115 +61,115 @@ def train(
             ]
             for part in parts
         }
-        told = f"lanes in {len(parts)} processes"
+        description = f"lanes in {len(parts)} processes"
     else:
-        own = {one.label: [*one.options, f"--run-dir={paths[one]}"] for one in planned}
-        told = f"{min(jobs, len(planned))} at a time"
-    print(f"{counted(planned)}, {told}, in {directory}", flush=True)
-    codes, number = _run({label: [*command, *args] for label, args in own.items()}, jobs)
-    conclude(list(paths.values()), directory)
+        commands = {run.label: [*run.options, f"--run-dir={paths[run]}"] for run in trainings}
+        description = f"{min(jobs, len(trainings))} at a time"
+    print(f"{count_text(trainings)}, {description}, in {directory}", flush=True)
+    codes, number = _run({label: [*command, *args] for label, args in commands.items()}, jobs)
+    print_summary(list(paths.values()), directory)
     if number is not None:
-        stopped = [label for label in own if codes.get(label) != 0]
-        tell(f"interrupted: {_listed(stopped)} not finished; `hotloop resume` goes on with a run")
+        stopped = [label for label in commands if codes.get(label) != 0]
+        notify(f"interrupted: {_join_labels(stopped)} not finished; continue by `hotloop resume`")
         return 128 + number
     failed = {label: code for label, code in codes.items() if code}
     for label, code in failed.items():
-        tell(f"{label} ended with {code}: see its lines above")
+        notify(f"{label} failed with exit code {code}: see its lines above")
     return next(iter(failed.values()), 0)
 
 
-def _numbers(part: Plan, planned: Sequence[Planned]) -> str:
-    """Return which of all trainings these are: `1-4`."""
-    numbers = [planned.index(one) + 1 for one in part.each()]
+def _training_numbers(part: TrainingPlan, trainings: Sequence[PlannedTraining]) -> str:
+    """Return the positions of a part's trainings in the whole plan, such as `1-4`."""
+    numbers = [trainings.index(training) + 1 for training in part.trainings()]
     if numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0])
     return ",".join(map(str, numbers))
 
 
-def _listed(labels: Sequence[str]) -> str:
-    """Return them with a verb: `seeds 1, 2 are`, where they are seeds alone."""
+def _join_labels(labels: Sequence[str]) -> str:
+    """Return the labels with a verb, shortened to `seeds 1, 2 are` if all are seeds."""
     if all(label.startswith("seed ") for label in labels) and len(labels) > 1:
         return f"seeds {', '.join(label.removeprefix('seed ') for label in labels)} are"
     return f"{', '.join(labels)} {'are' if len(labels) > 1 else 'is'}"
 
 
-def counted(planned: Sequence[Planned]) -> str:
-    """Return how many trainings there are, in words."""
-    seeds = {one.options[-1] for one in planned}
-    settings = len(planned) // len(seeds)
-    told = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
-    return told if settings == 1 else f"{settings} settings × {told}"
+def count_text(trainings: Sequence[PlannedTraining]) -> str:
+    """Return the number of settings and seeds as text."""
+    seeds = {training.options[-1] for training in trainings}
+    settings = len(trainings) // len(seeds)
+    text = f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    return text if settings == 1 else f"{settings} settings × {text}"
 
 
-def paths_of(planned: Sequence[Planned], directory: Path) -> dict[Planned, Path]:
-    """Return where each training is written.
+def run_paths(trainings: Sequence[PlannedTraining], directory: Path) -> dict[PlannedTraining, Path]:
+    """Return the run directory of each training.
 
     Raises:
-        RunDirectoryError: one has a directory there already.
+        RunDirectoryError: A run directory exists already.
     """
-    paths = {one: directory / one.name for one in planned}
-    for one, path in paths.items():
+    paths = {training: directory / training.name for training in trainings}
+    for training, path in paths.items():
         if path.exists():
             raise RunDirectoryError(
-                f"{path} is there already, and no run is written over: leave {one.label} out, or "
-                "name another --run-dir"
+                f"{path} exists already, and runs are never overwritten: remove {training.label}, "
+                "or pass another --run-dir"
             )
     return paths
 
 
-def conclude(paths: Sequence[Path], directory: Path) -> None:
-    """List the runs that there are, and tell what to do next."""
-    made = [path for path in paths if (path / "config.json").exists()]
-    if made:
+def print_summary(paths: Sequence[Path], directory: Path) -> None:
+    """List the runs, and print the next command."""
+    existing = [path for path in paths if (path / "config.json").exists()]
+    if existing:
         print()
-        show(made, directory)
+        print_runs(existing, directory)
         print(f"next: hotloop plot {shlex.quote(str(directory))}")
 
 
 def _run(commands: Mapping[str, list[str]], jobs: int) -> tuple[dict[str, int], int | None]:
-    """Run commands, some at a time; return exit codes by label, and the signal that has come."""
+    """Run commands in up to `jobs` processes. Return exit codes by label, and a received signal."""
     codes: dict[str, int] = {}
     at_once = min(jobs, len(commands))
-    with end_once() as ending:
+    with interrupt_once() as guard:
         running: dict[str, _Child] = {}
-        left = list(commands)
+        waiting = list(commands)
         try:
-            while left or running:
-                while left and len(running) < jobs:
-                    label = left.pop(0)
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    label = waiting.pop(0)
                     running[label] = _Child(commands[label], label, at_once)
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_INTERVAL_S)
                 _collect(running, codes)
-                ending.check()
-        except Ended as ended:
+                guard.check()
+        except Interrupted as interrupt:
             for child in running.values():
-                child.end(ended.exit_code - 128)
+                child.send_signal(interrupt.exit_code - 128)
             while running:
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_INTERVAL_S)
                 _collect(running, codes)
         finally:
-            for child in running.values():  # after an error here
+            for child in running.values():  # after an exception in this process
                 child.kill()
-    return codes, ending.number
+    return codes, guard.number
 
 
-def directory_of(config: Any, name: str) -> Path:
-    """Return where the runs lie."""
+def output_directory(config: Any, name: str) -> Path:
+    """Return the parent of the run directories, by default a new name."""
     if config.run_dir is not None:
         return Path(config.run_dir)
-    first = Path(config.runs_dir) / default_name(config.env_id, name, "seeds")
-    path, count = first, 1
+    base = Path(config.runs_dir) / default_name(config.env_id, name, "seeds")
+    path, count = base, 1
     while path.exists():
         count += 1
-        path = first.with_name(f"{first.name}-{count}")
+        path = base.with_name(f"{base.name}-{count}")
     return path
 
 
 class _Child:
-    """A training in a process of its own, whose lines are printed behind a label."""
+    """A training in a separate process, whose lines are printed after a label."""
 
     def __init__(self, command: list[str], label: str, at_once: int) -> None:
-        # A terminal's Ctrl-C reaches this process alone, which hands it on.
+        # In a new session, so that Ctrl-C only reaches this process, which forwards it.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -193,10 +193,8 @@ class _Child:
             printer.start()
 
     def _print_progress(self, label: str) -> None:
-        """Print the lines up to the first empty one: the timing that follows is in the run.
-
-        Of what follows, that the cores are too few is said.
-        """
+        """Print the lines up to the first empty one, since the run stores the timing after it."""
+        # The warning about too few cores is the only later line that is printed.
         assert self._process.stdout is not None
         is_concluding = False
         for line in self._process.stdout:
@@ -210,7 +208,7 @@ class _Child:
             print(f"{label} | {line}", end="", file=sys.stderr, flush=True)
 
     def exit_code(self) -> int | None:
-        """Return it once all was printed; None before that."""
+        """Return the exit code once all output is printed, else None."""
         code = self._process.poll()
         if code is None:
             return None
@@ -218,19 +216,17 @@ class _Child:
             printer.join(timeout=5.0)
         return code if code >= 0 else 128 - code
 
-    def end(self, number: int) -> None:
-        """Hand a signal on."""
+    def send_signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once."""
         self._process.kill()
         self._process.wait()
 
 
 def _collect(running: dict[str, _Child], codes: dict[str, int]) -> None:
-    """Take those that have ended from `running`, and keep their exit codes."""
+    """Move finished processes from `running` to `codes`, with their exit codes."""
     for label, child in list(running.items()):
         code = child.exit_code()
         if code is not None:

@@ -1,4 +1,4 @@
-"""`hotloop sweep ALGORITHM NAME=SPACE…`: the best options, over trials and seeds."""
+"""`hotloop sweep ALGORITHM NAME=SPACE…`: search for the best options, over trials and seeds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import hotloop
 from hotloop.algorithms import find
-from hotloop.cli import need, tell
+from hotloop.cli import notify, require_module
 from hotloop.errors import ConfigError
-from hotloop.system.signals import Ended, end_once
+from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Results, Space
-    from hotloop.sweeps.runner import Plan, Runner
+    from hotloop.sweeps.runner import Runner, SweepPlan
     from hotloop.training.algorithm import Algorithm
 
 HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of hotloop train]
@@ -27,18 +27,18 @@ HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of ho
        hotloop sweep resume FILE [options]
        hotloop sweep report FILE [options]
 
-Train with many options, and say which are best: trials side by side, several seeds each, all in one
-file that a sweep goes on from when it was killed, or gets more trials, seeds or steps.
+Train with many combinations of options and print the best ones. Trials run in parallel, each with
+several seeds. Results are in one file, to continue after a kill, or to add trials, seeds or steps.
 
 spaces:
-  learning_rate=log:1e-5,1e-2   a range, by its logarithm; lin:0,1 evenly, int:16,256 whole numbers
-  gae_lambda=0.9,0.95           values; with commas in them: linear:3e-4,0;1e-3
-  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid; also 0.1:0.5:0.1 by steps and
-                                1e-5:1e-2:x10 by factors
+  learning_rate=log:1e-5,1e-2   a log-uniform range; lin:0,1 is uniform, int:16,256 has integers
+  gae_lambda=0.9,0.95           values; write ; between values with commas: linear:3e-4,0;1e-3
+  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid; also 0.1:0.5:0.1 with a step
+                                and 1e-5:1e-2:x10 with a factor
 
 options:
 {options}
-`hotloop sweep report --help` says what the report has.
+`hotloop sweep report --help` describes the report.
 
 examples:
   hotloop sweep ppo --env-id CartPole-v1 learning_rate=log:1e-5,1e-2 gae_lambda=0.9,0.95 \\
@@ -47,20 +47,20 @@ examples:
   hotloop sweep resume sweep.sqlite --trials 100
   hotloop sweep report sweep.sqlite --test-seeds 101-110
 """
-# Options that a sweep may be gone on with; they change nothing of what there is.
-_MORE = (
+# Options that `hotloop sweep resume` may change, since they leave existing results valid.
+_RESUME_OPTIONS = (
     *("trials", "seeds", "hours", "jobs", "lanes", "pruner", "join"),
     *("backend", "ray_address", "ray_runtime_env", "trial_resources"),
 )
 _BACKENDS = ("processes", "ray")
-_AMOUNTS, _RUNTIME_ENV = '{"num_cpus": 2, "num_gpus": 0.5}', '{"pip": ["hotloop[train]"]}'
-_OF_RAY = {"ray_address", "ray_runtime_env", "trial_resources"}
-# Of a population: how often the worst go on from the best, and one.
+_RESOURCES, _RUNTIME_ENV = '{"num_cpus": 2, "num_gpus": 0.5}', '{"pip": ["hotloop[train]"]}'
+_RAY_OPTIONS = {"ray_address", "ray_runtime_env", "trial_resources"}
+# Default number of rounds of population-based training.
 GENERATIONS = 8
 
 
 def run(args: list[str]) -> int:
-    """Sweep; see `hotloop sweep --help`."""
+    """Run the command. See `hotloop sweep --help`."""
     if not args or args[0] in ("-h", "--help"):
         return _help(0 if args else 2)
     if args[0] == "report":
@@ -74,15 +74,14 @@ def run(args: list[str]) -> int:
     if "--help" in args or "-h" in args:
         return _help(0)
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
-        need(module, extra="train", purpose="training")
+        require_module(module, extra="train", purpose="training")
     if args[0] == "resume":
         return _resume(args[1:])
-    own, rest = _parser().parse_known_args(args[1:])
-    return _sweep(args[0], own, rest)
+    options, train_args = _parser().parse_known_args(args[1:])
+    return _start(args[0], options, train_args)
 
 
 def _help(code: int) -> int:
-    """Print the help; return the exit code."""
     print(HELP.format(options=_parser().format_help().partition("options:\n")[2]), end="")
     return code
 
@@ -97,91 +96,90 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     default = "sweeps/<env>__<algorithm>.sqlite"
-    add("--file", type=Path, metavar="FILE", help=f"of results; default: {default}")
-    add("--space", type=Path, metavar="FILE", help="spaces in a TOML file, beside those given")
-    add("--sampler", metavar="NAME", default="random", help=_listed(SAMPLERS))
-    add("--sampler-seed", type=int, metavar="N", default=0, help="of its draws; default: 0")
-    add("--trials", type=int, metavar="N", help="how many; a grid: all of it")
-    add("--seeds", metavar="SEEDS", default="1", help="of each trial, such as 1-3; default: 1")
-    add("--hours", type=float, metavar="H", help="after which nothing new is begun")
-    add("--jobs", metavar="N", help="processes; by default as many as the cores have room for")
+    add("--file", type=Path, metavar="FILE", help=f"file of the results; default: {default}")
+    add("--space", type=Path, metavar="FILE", help="a TOML file with more spaces")
+    add("--sampler", metavar="NAME", default="random", help=_join_names(SAMPLERS))
+    add("--sampler-seed", type=int, metavar="N", default=0, help="seed of the sampler; default: 0")
+    add("--trials", type=int, metavar="N", help="number of trials; default for a grid: all points")
+    add("--seeds", metavar="SEEDS", default="1", help="seeds per trial, such as 1-3; default: 1")
+    add("--hours", type=float, metavar="H", help="start no new run after this time")
+    add("--jobs", metavar="N", help="number of processes; default: as the cores allow")
     add(
-        "--lanes", metavar="N", default="1", help="trainings of a process in one update; default: 1"
+        "--lanes", metavar="N", default="1", help="runs per process and update, or auto; default: 1"
     )
-    add("--pruner", metavar="NAME", default="none", help=_listed(PRUNERS))
-    add("--metric", metavar="NAME", default="return", help=_listed(METRICS))
-    add("--join", action="store_true", help="work on a file that another sweep works on")
-    add("--backend", metavar="NAME", default="processes", help="processes, or ray: Ray Tune")
-    add("--ray-address", metavar="ADDR", help="of a cluster; default: a Ray of this machine alone")
-    add("--ray-runtime-env", metavar="JSON", help="of trials there: see Ray's `runtime_env`")
-    add(
-        "--trial-resources", metavar="JSON", help="""of a trial on Ray, such as '{"num_gpus": 1}'"""
-    )
-    add("--generations", type=int, metavar="N", help="of `--sampler pbt`; default: 8")
+    add("--pruner", metavar="NAME", default="none", help=_join_names(PRUNERS))
+    add("--metric", metavar="NAME", default="return", help=_join_names(METRICS))
+    add("--join", action="store_true", help="work on a file together with another running sweep")
+    add("--backend", metavar="NAME", default="processes", help="processes, or ray for Ray Tune")
+    add("--ray-address", metavar="ADDR", help="address of a Ray cluster; default: a local one")
+    add("--ray-runtime-env", metavar="JSON", help="environment of trials: see Ray's `runtime_env`")
+    add("--trial-resources", metavar="JSON", help="""Ray resources per trial: '{"num_gpus": 1}'""")
+    add("--generations", type=int, metavar="N", help="rounds of `--sampler pbt`; default: 8")
     return parser
 
 
-def _listed(names: dict[str, str]) -> str:
-    return "; ".join(f"{name}: {about}" for name, about in names.items()).replace("%", "%%")
+def _join_names(names: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {summary}" for name, summary in names.items()).replace("%", "%%")
 
 
-def _sweep(name: str, own: argparse.Namespace, rest: list[str]) -> int:
-    """Begin a sweep, or go on with it."""
-    from hotloop.cli.train_options import configured
+def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int:
+    from hotloop.cli.train_options import build_config
     from hotloop.sweeps import Results
-    from hotloop.sweeps.samplers import key_of
-    from hotloop.sweeps.spaces import parse, texts_of
+    from hotloop.sweeps.samplers import params_key
+    from hotloop.sweeps.spaces import parse, parse_assignments
     from hotloop.training.options import to_json
 
+    # Separate the spaces from fixed options, and check both.
     algorithm = find(name)
-    spaces = [x for x in rest if "=" in x and x.partition("=")[0].isidentifier()]
-    args = [x for x in rest if x not in spaces]
-    texts: dict[str, Any] = {**_of_file(own.space), **texts_of(spaces)}
+    space_args = [arg for arg in train_args if "=" in arg and arg.partition("=")[0].isidentifier()]
+    args = [arg for arg in train_args if arg not in space_args]
+    texts: dict[str, Any] = {**_read_spaces(options.space), **parse_assignments(space_args)}
     space = parse(texts, algorithm.config)
-    given = {x.partition("=")[0].removeprefix("--").replace("-", "_") for x in args}
+    option_names = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args}
     for option in space:
-        if option in given:
-            raise ConfigError(f"`{option}` is swept over, and given too: leave one of them out")
+        if option in option_names:
+            raise ConfigError(f"`{option}` has a space and a fixed value: remove one of them")
     for option in ("seed", "seeds", "vary", "run_dir"):
-        if option in given:
-            raise ConfigError(f"a sweep has no `--{option.replace('_', '-')}`: write `--seeds`")
-    config = configured(algorithm, args, name)
-    path = own.file or Path("sweeps") / f"{_plain(config.env_id)}__{_plain(name)}.sqlite"
-    told = {
+        if option in option_names:
+            raise ConfigError(f"a sweep has no `--{option.replace('_', '-')}`: use `--seeds`")
+    config = build_config(algorithm, args, name)
+    path = options.file or Path("sweeps") / f"{_slug(config.env_id)}__{_slug(name)}.sqlite"
+    # Compute a key of everything that must not change when the sweep is resumed.
+    settings = {
         "algorithm": name,
         "args": args,
         "space": texts,
-        "sampler": own.sampler,
-        "sampler_seed": own.sampler_seed,
-        "metric": own.metric,
+        "sampler": options.sampler,
+        "sampler_seed": options.sampler_seed,
+        "metric": options.metric,
     }
-    if own.sampler == "pbt":  # trained together: another number of them is another population
-        told |= {"trials": own.trials, "seeds": own.seeds}
-        told["generations"] = own.generations or GENERATIONS
-    elif own.generations is not None:
-        raise ConfigError("`--generations` are those of a population: pass `--sampler pbt`")
+    if options.sampler == "pbt":  # the members of a population depend on each other
+        settings |= {"trials": options.trials, "seeds": options.seeds}
+        settings["generations"] = options.generations or GENERATIONS
+    elif options.generations is not None:
+        raise ConfigError("`--generations` needs a population: pass `--sampler pbt`")
     fixed = {
         option: value
         for option, value in to_json(config).items()
         if option not in (*space, "seed", "total_timesteps", "run_dir", "runs_dir")
     }
-    key = key_of({**{n: x for n, x in told.items() if n != "args"}, "config": fixed})
+    key = params_key({**{n: x for n, x in settings.items() if n != "args"}, "config": fixed})
     results = Results(path)
     try:
-        before = results.get("key")
-        if before is not None and before != key:
+        stored_key = results.get("key")
+        if stored_key is not None and stored_key != key:
             raise ConfigError(
                 f"{path} has another sweep, of {results.get('algorithm')} over "
-                f"{', '.join(results.get('space'))}: name another `--file`, or go on with it, "
-                f"`hotloop sweep resume {shlex.quote(str(path))}`"
+                f"{', '.join(results.get('space'))}: pass another `--file`, or continue that sweep "
+                f"with `hotloop sweep resume {shlex.quote(str(path))}`"
             )
-        return _go(name, config, space, own, results, {**told, "key": key})
+        return _run_sweep(name, config, space, options, results, {**settings, "key": key})
     finally:
         results.close()
 
 
-def _of_file(path: Path | None) -> dict[str, Any]:
-    """Return spaces of a TOML file: of each option a text, or a list of values."""
+def _read_spaces(path: Path | None) -> dict[str, Any]:
+    """Return the spaces in a TOML file: a text or a list of values per option."""
     if path is None:
         return {}
     from hotloop.cli.configuration import toml_loads
@@ -194,68 +192,68 @@ def _of_file(path: Path | None) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f'{path} is no TOML ({error}): expected lines such as `learning_rate = "log:1e-5,1e-2"`'
+            f"{path} is not valid TOML ({error}): expected lines such as "
+            '`learning_rate = "log:1e-5,1e-2"`'
         ) from error
 
 
-def _plain(text: str) -> str:
-    return "".join(x if x.isalnum() or x in "-." else "-" for x in text)
+def _slug(text: str) -> str:
+    return "".join(char if char.isalnum() or char in "-." else "-" for char in text)
 
 
 def _resume(args: list[str]) -> int:
-    """Go on with a sweep."""
     parser = _parser()
     parser.prog = "hotloop sweep resume"
     parser.add_argument("path", type=Path, metavar="FILE")
     parser.add_argument("--total-timesteps", type=int)
-    own = parser.parse_args(args)
-    _, config, space, stored = opened(own.path)
+    options = parser.parse_args(args)
+    _, config, space, stored = open_sweep(options.path)
     try:
-        given = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
-        asked = {name.replace("-", "_") for name in given}
-        for name in asked - {*_MORE, "total_timesteps"}:
+        flags = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
+        given_names = {name.replace("-", "_") for name in flags}
+        for name in given_names - {*_RESUME_OPTIONS, "total_timesteps"}:
             name = name.replace("_", "-")
-            raise ConfigError(f"a sweep is gone on with as it was begun: leave `--{name}` out")
+            raise ConfigError(f"a sweep continues with its own options: remove `--{name}`")
         for name, value in (stored.get("asked") or {}).items():
-            if name not in asked:
-                setattr(own, name, value)
-        if own.backend != "ray":  # what is stored of Ray is of a sweep that was there
-            for name in _OF_RAY - asked:
-                setattr(own, name, None)
-        own.sampler, own.sampler_seed = stored.get("sampler"), stored.get("sampler_seed")
-        own.metric = stored.get("metric")
-        own.generations = stored.get("generations")
-        if own.sampler == "pbt" and asked & {"trials", "seeds"}:
+            if name not in given_names:
+                setattr(options, name, value)
+        if options.backend != "ray":  # stored Ray options are for the Ray backend only
+            for name in _RAY_OPTIONS - given_names:
+                setattr(options, name, None)
+        options.sampler, options.sampler_seed = stored.get("sampler"), stored.get("sampler_seed")
+        options.metric = stored.get("metric")
+        options.generations = stored.get("generations")
+        if options.sampler == "pbt" and given_names & {"trials", "seeds"}:
             raise ConfigError(
-                "a population is trained together, and has the trials and the seed that it was "
-                "begun with: begin another one in another `--file`"
+                "a population can't change its trials and seed: start another sweep in another "
+                "`--file`"
             )
-        steps = own.total_timesteps or stored.get("steps")
+        steps = options.total_timesteps or stored.get("steps")
         config = dataclasses.replace(config, total_timesteps=steps)
-        return _go(stored.get("algorithm"), config, space, own, stored, {})
+        return _run_sweep(stored.get("algorithm"), config, space, options, stored, {})
     finally:
         stored.close()
 
 
-def opened(path: Path) -> tuple[Algorithm, Any, Any, Results]:
-    """Return the algorithm, the configuration and the space of a sweep, and its open file.
+def open_sweep(path: Path) -> tuple[Algorithm, Any, Any, Results]:
+    """Open a sweep. Return its algorithm, configuration, search space and results.
 
     Raises:
-        ConfigError: there is no such file, or no sweep in it.
+        ConfigError: The file does not exist, or has no sweep.
     """
-    from hotloop.cli.train_options import configured
+    from hotloop.cli.train_options import build_config
     from hotloop.sweeps import Results
     from hotloop.sweeps.spaces import parse
 
     if not path.exists():
-        raise ConfigError(f"there is no {path}: `hotloop sweep ALGORITHM …` makes one")
+        raise ConfigError(f"{path} does not exist: `hotloop sweep ALGORITHM …` creates it")
     results = Results(path)
     try:
         name = results.get("algorithm")
         if name is None:
-            raise ConfigError(f"{path} has no sweep yet: begin one, `hotloop sweep ALGORITHM …`")
+            raise ConfigError(f"{path} has no sweep: `hotloop sweep ALGORITHM …` starts one")
         algorithm = find(name)
-        config = configured(algorithm, results.get("args"), name)
+        config = build_config(algorithm, results.get("args"), name)
         steps = results.get("steps")
         if steps is not None:
             config = dataclasses.replace(config, total_timesteps=steps)
@@ -265,198 +263,187 @@ def opened(path: Path) -> tuple[Algorithm, Any, Any, Results]:
         raise
 
 
-def plan_of(
+def make_plan(
     algorithm_name: str,
     config: Any,
-    own: argparse.Namespace,
+    options: argparse.Namespace,
     seeds: Sequence[int],
-    runs_alike: int = 1,
-) -> Plan:
-    """Return what a sweep does.
-
-    Args:
-        algorithm_name: on the command line.
-        config: that trials change.
-        own: options of the sweep.
-        seeds: of each trial.
-        runs_alike: see `Plan`.
+    runs_per_update: int = 1,
+) -> SweepPlan:
+    """Return the plan of a sweep.
 
     Raises:
-        ConfigError: a number makes no sense.
+        ConfigError: A number is out of range, or the metric is unknown or unavailable.
     """
-    from hotloop.cli.planned import parse_jobs
-    from hotloop.sweeps.runner import Plan
+    from hotloop.cli.training_plan import parse_jobs
+    from hotloop.sweeps.runner import SweepPlan
     from hotloop.sweeps.worker import METRICS
 
-    if own.trials is not None and own.trials < 1:
-        raise ConfigError(f"`--trials` must be positive, got {own.trials}")
-    if own.hours is not None and not own.hours > 0:
-        raise ConfigError(f"`--hours` must be positive, got {own.hours:g}")
-    if own.lanes != "auto" and (not own.lanes.isdecimal() or int(own.lanes) < 1):
+    if options.trials is not None and options.trials < 1:
+        raise ConfigError(f"`--trials` must be positive, got {options.trials}")
+    if options.hours is not None and not options.hours > 0:
+        raise ConfigError(f"`--hours` must be positive, got {options.hours:g}")
+    if options.lanes != "auto" and (not options.lanes.isdecimal() or int(options.lanes) < 1):
         raise ConfigError(
-            f"`--lanes` must be how many trainings share an update, or auto, got {own.lanes}"
+            f"`--lanes` must be a positive number of runs or auto, got {options.lanes}"
         )
-    if own.metric not in METRICS:
-        raise ConfigError(f"`--metric` must be {' or '.join(METRICS)}, got '{own.metric}'")
-    if own.metric == "evaluation" and not getattr(config, "eval_interval", None):
-        raise ConfigError("`--metric evaluation` needs `--eval-interval`: say how often")
-    return Plan(
+    if options.metric not in METRICS:
+        raise ConfigError(f"`--metric` must be {' or '.join(METRICS)}, got '{options.metric}'")
+    if options.metric == "evaluation" and not getattr(config, "eval_interval", None):
+        raise ConfigError("`--metric evaluation` needs `--eval-interval`")
+    return SweepPlan(
         algorithm=algorithm_name,
         config=config,
         seeds=tuple(seeds),
-        trials=own.trials,
-        hours=own.hours,
-        jobs=parse_jobs(own.jobs, config),
-        lanes=None if own.lanes == "auto" else int(own.lanes),
-        metric=own.metric,
+        trials=options.trials,
+        hours=options.hours,
+        jobs=parse_jobs(options.jobs, config),
+        lanes=None if options.lanes == "auto" else int(options.lanes),
+        metric=options.metric,
         version=hotloop.__version__,
-        runs_alike=runs_alike,
+        runs_per_update=runs_per_update,
     )
 
 
-def _go(
+def _run_sweep(
     name: str,
     config: Any,
     space: Any,
-    own: argparse.Namespace,
+    options: argparse.Namespace,
     results: Results,
-    kept: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> int:
-    """Run what is missing, and tell what is best.
-
-    Args:
-        name: of the algorithm.
-        config, space, own, results: of the sweep.
-        kept: what the file is to know of a sweep that begins, once nothing is refused.
-    """
-    from hotloop.cli.planned import parse_seeds
-    from hotloop.cli.sweep_table import Shown, print_best
+    """Run the missing trials, and print the best ones. A new sweep stores `settings` first."""
+    from hotloop.cli.sweep_table import SweepProgress, print_best
+    from hotloop.cli.training_plan import parse_seeds
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
-    from hotloop.sweeps.samplers import Sampler
-    from hotloop.sweeps.spaces import runs_alike
+    from hotloop.sweeps.samplers import SearchSampler
+    from hotloop.sweeps.spaces import runs_per_update
 
-    sampler = Sampler(own.sampler, space, own.sampler_seed)
-    seeds = parse_seeds(own.seeds)
-    # Of a sweep that is there as it was begun: what one compiles, another must not leave eager.
-    counts = [count for count in (own.trials, sampler.most) if count and count > 0]
-    alike = runs_alike(space, config, min(counts, default=1) * len(seeds))
-    alike = results.get("runs_alike") or alike
-    plan = plan_of(name, config, own, seeds, alike)
-    pruner = Pruner(own.pruner, config.total_timesteps)
-    if plan.trials is None and plan.hours is None and sampler.most is None:
+    sampler = SearchSampler(options.sampler, space, options.sampler_seed)
+    seeds = parse_seeds(options.seeds)
+    # A resumed sweep keeps its number of equal runs, which decides whether updates are compiled.
+    counts = [count for count in (options.trials, sampler.max_trials) if count and count > 0]
+    num_alike = runs_per_update(space, config, min(counts, default=1) * len(seeds))
+    num_alike = results.get("runs_alike") or num_alike
+    plan = make_plan(name, config, options, seeds, num_alike)
+    pruner = Pruner(options.pruner, config.total_timesteps)
+    if plan.trials is None and plan.hours is None and sampler.max_trials is None:
         raise ConfigError("a sweep needs an end: pass `--trials` or `--hours`")
-    if (plan.lanes or 1) > 1 and own.pruner in ("median", "asha"):
+    if (plan.lanes or 1) > 1 and options.pruner in ("median", "asha"):
         raise ConfigError(
-            f"`--pruner {own.pruner}` stops single runs, and lanes are trained together: leave "
-            "one of them out"
+            f"`--pruner {options.pruner}` stops single runs, which lanes can't: remove one of "
+            "the two options"
         )
-    ray_runner = _on_ray(own, space, plan)
-    results.enter(may_join=own.join)
-    for what, value in kept.items():
-        results.set(what, value)
-    results.set("runs_alike", alike)
+    ray_runner = _make_ray_runner(options, space, plan)
+    # Store the settings, and run the trials.
+    results.enter(may_join=options.join)
+    for key, value in settings.items():
+        results.set(key, value)
+    results.set("runs_alike", num_alike)
     results.set("steps", config.total_timesteps)
-    results.set("asked", {name: getattr(own, name) for name in _MORE if name != "join"})
-    shown = Shown(plan, sampler.most)
+    results.set("asked", {x: getattr(options, x) for x in _RESUME_OPTIONS if x != "join"})
+    progress = SweepProgress(plan, sampler.max_trials)
     runner: Runner | None = None
     code = 0
-    with end_once() as ending:
+    with interrupt_once() as guard:
         try:
 
             def on_change(runner: Runner) -> None:
-                ending.check()
-                shown.show(runner)
+                guard.check()
+                progress.show(runner)
 
-            parts = plan, results, sampler, pruner, on_change
-            runner = Runner(*parts) if ray_runner is None else ray_runner(*parts)
+            runner_args = plan, results, sampler, pruner, on_change
+            runner = Runner(*runner_args) if ray_runner is None else ray_runner(*runner_args)
             runner.tune()
-        except Ended as ended:
-            code = ended.exit_code
+        except Interrupted as interrupt:
+            code = interrupt.exit_code
         finally:
-            shown.close()
+            progress.close()
     assert runner is not None
     failed = print_best(runner)
     path = shlex.quote(str(results.path))
     if code:
-        tell(f"interrupted: `hotloop sweep resume {path}` goes on")
+        notify(f"interrupted: `hotloop sweep resume {path}` continues it")
         return code
     print(f"next: hotloop sweep report {path} --test-seeds 101-110")
     return 1 if failed else 0
 
 
-def _on_ray(own: argparse.Namespace, space: Space, plan: Plan) -> Callable[..., Runner] | None:
-    """Return what makes the runner of a sweep on Ray; None: it is not on Ray.
-
-    Raises:
-        ConfigError: options don't go together.
-        MissingExtraError: Ray is not installed.
-    """
-    if own.backend not in _BACKENDS:
-        raise ConfigError(f"`--backend` must be {' or '.join(_BACKENDS)}, got '{own.backend}'")
-    if own.backend == "processes":
-        if own.sampler == "pbt":
-            raise ConfigError("`--sampler pbt` is Ray Tune's: pass `--backend ray`")
-        for name in sorted(_OF_RAY):
-            if getattr(own, name):
+def _make_ray_runner(
+    options: argparse.Namespace, space: Space, plan: SweepPlan
+) -> Callable[..., Runner] | None:
+    """Return a factory of the Ray runner, or None for another backend."""
+    # Raises ConfigError if options contradict each other, MissingExtraError without Ray.
+    # Check the options of the backend.
+    if options.backend not in _BACKENDS:
+        raise ConfigError(f"`--backend` must be {' or '.join(_BACKENDS)}, got '{options.backend}'")
+    if options.backend == "processes":
+        if options.sampler == "pbt":
+            raise ConfigError("`--sampler pbt` needs Ray Tune: pass `--backend ray`")
+        for name in sorted(_RAY_OPTIONS):
+            if getattr(options, name):
                 raise ConfigError(f"`--{name.replace('_', '-')}` needs `--backend ray`")
         return None
-    from hotloop.sweeps.on_ray import (
-        OnRay,
+    from hotloop.sweeps.ray_tune import (
         RayRunner,
+        RaySettings,
         check_population,
         import_tune,
-        resources_of,
+        trial_resources,
     )
 
-    if (own.ray_address or "").startswith("ray://"):
+    if (options.ray_address or "").startswith("ray://"):
         raise ConfigError(
-            f"`--ray-address` must be host:port of a cluster that this machine is a node of, got "
-            f"{own.ray_address}: Tune does not run through Ray's client"
+            f"`--ray-address` must be host:port of a cluster that includes this machine, got "
+            f"{options.ray_address}: Ray Tune does not support Ray's client"
         )
     if plan.lanes != 1:
-        raise ConfigError("`--lanes` are of processes here, and a trial on Ray is one training")
-    is_population = own.sampler == "pbt"
-    if own.generations is not None and own.generations < 2:
-        raise ConfigError(f"`--generations` must be 2 or more, got {own.generations}")
+        raise ConfigError("`--lanes` needs `--backend processes`: a trial on Ray is one training")
+    # Check the options of a population.
+    is_population = options.sampler == "pbt"
+    if options.generations is not None and options.generations < 2:
+        raise ConfigError(f"`--generations` must be 2 or more, got {options.generations}")
     if is_population:
-        check_population(space, plan, own.generations or GENERATIONS)
-        if own.pruner != "none":
-            raise ConfigError("`--sampler pbt` replaces the worst itself: leave `--pruner` out")
+        check_population(space, plan, options.generations or GENERATIONS)
+        if options.pruner != "none":
+            raise ConfigError("`--sampler pbt` replaces the worst trials itself: remove `--pruner`")
         for name in ("jobs", "join"):
-            if getattr(own, name):
-                raise ConfigError(f"a population is trained together: leave `--{name}` out")
+            if getattr(options, name):
+                raise ConfigError(f"`--sampler pbt` does not support `--{name}`: remove it")
+    # Make the factory.
     import_tune()
-    where = OnRay(
-        address=own.ray_address,
-        resources=resources_of(plan.config, _resources(own.trial_resources)),
-        runtime_env=_json_object("ray-runtime-env", own.ray_runtime_env, _RUNTIME_ENV),
-        jobs=plan.jobs if own.jobs else None,
-        generations=own.generations or GENERATIONS,
-        seed=own.sampler_seed,
+    ray_options = RaySettings(
+        address=options.ray_address,
+        resources=trial_resources(plan.config, _parse_resources(options.trial_resources)),
+        runtime_env=_parse_json("ray-runtime-env", options.ray_runtime_env, _RUNTIME_ENV),
+        jobs=plan.jobs if options.jobs else None,
+        generations=options.generations or GENERATIONS,
+        seed=options.sampler_seed,
     )
-    return functools.partial(RayRunner, where=where, space=space if is_population else None)
+    return functools.partial(
+        RayRunner, settings=ray_options, space=space if is_population else None
+    )
 
 
-def _resources(text: str | None) -> dict[str, float]:
-    """Return what a trial takes of a node."""
-    found = _json_object("trial-resources", text, _AMOUNTS)
-    for amount in found.values():
+def _parse_resources(text: str | None) -> dict[str, float]:
+    amounts = _parse_json("trial-resources", text, _RESOURCES)
+    for amount in amounts.values():
         if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
             raise ConfigError(
-                f"`--trial-resources` must be amounts by name, got '{text}': write '{_AMOUNTS}'"
+                f"`--trial-resources` must map names to numbers of at least 0, got '{text}': "
+                f"write '{_RESOURCES}'"
             )
-    return found
+    return amounts
 
 
-def _json_object(option: str, text: str | None, example: str) -> dict[str, Any]:
-    """Return what an option of JSON says; None: nothing."""
+def _parse_json(option: str, text: str | None, example: str) -> dict[str, Any]:
+    """Return the value of an option in JSON, or an empty dictionary for None."""
     try:
-        found = json.loads(text or "{}")
+        value = json.loads(text or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"`--{option}` must be an object of JSON, got '{text}': write '{example}'"
-        )
-    return found
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"`--{option}` must be a JSON object, got '{text}': write '{example}'")
+    return value

@@ -1,4 +1,4 @@
-"""Tables of a sweep: where it stands, and which trials are best."""
+"""Tables of a sweep: its progress and its best trials."""
 
 from __future__ import annotations
 
@@ -11,120 +11,117 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from hotloop.cli import tell
+from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.durations import duration
 from hotloop.statistics import bootstrap_interval
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Trial
-    from hotloop.sweeps.runner import Plan, Runner, Standing
+    from hotloop.sweeps.runner import Runner, SweepPlan, SweepStatus
 
-_MOST_ROWS = 10
-_MOST_REASONS = 5
+_MAX_ROWS = 10
+_MAX_REASONS = 5
 
 
-class Shown:
-    """Shows where a sweep stands: redrawn in a terminal, a line for each trial elsewhere.
+class SweepProgress:
+    """The progress display of a sweep: a table in a terminal, else one line per trial.
 
     Args:
-        plan: of the sweep.
-        most: points of a grid; None: it is none.
+        plan: The plan of the sweep.
+        num_grid_points: The size of the grid, or None for other samplers.
     """
 
-    def __init__(self, plan: Plan, most: int | None) -> None:
-        limits = [x for x in (plan.trials, most) if x is not None]
-        self._plan, self._trials = plan, min(limits, default=None)
+    def __init__(self, plan: SweepPlan, num_grid_points: int | None) -> None:
+        limits = [limit for limit in (plan.trials, num_grid_points) if limit is not None]
+        self._plan, self._num_trials = plan, min(limits, default=None)
         self._console = Console()
         self._live: Live | None = None
-        self._told: set[int] = set()
-        self._shown_s = 0.0
+        self._printed_trials: set[int] = set()
+        self._last_draw_s = 0.0
 
     def show(self, runner: Runner) -> None:
-        """Draw it, unless the last drawing is too recent."""
+        """Print the progress, in a terminal at most every half second."""
         if not self._console.is_terminal:
-            self._tell(runner)
+            self._print_finished(runner)
             return
         now = time.monotonic()
-        if now - self._shown_s < 0.5:
+        if now - self._last_draw_s < 0.5:
             return
-        self._shown_s = now
+        self._last_draw_s = now
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(self._drawn(runner), refresh=True)
+        self._live.update(self._table(runner), refresh=True)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Remove the table from the terminal."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _tell(self, runner: Runner) -> None:
-        standing = runner.standing
+    def _print_finished(self, runner: Runner) -> None:
+        status = runner.status
         for trial in runner.trials:
-            if not trial.number or trial.number in self._told:
+            if not trial.number or trial.number in self._printed_trials:
                 continue
-            state = standing.state(trial.number)
+            state = status.state(trial.number)
             if state == "running":
                 continue
-            self._told.add(trial.number)
-            print(
-                f"trial {trial.number}{self._of()} · {told(trial.became(runner.steps))} · {state} "
-                f"{scored(standing, trial.number)}",
-                flush=True,
-            )
+            self._printed_trials.add(trial.number)
+            name = f"trial {trial.number}{self._total_suffix()}"
+            params = format_params(trial.options(runner.steps))
+            print(f"{name} · {params} · {state} {format_score(status, trial.number)}", flush=True)
 
-    def _of(self) -> str:
-        return "" if self._trials is None else f"/{self._trials}"
+    def _total_suffix(self) -> str:
+        return "" if self._num_trials is None else f"/{self._num_trials}"
 
-    def _drawn(self, runner: Runner) -> Table:
-        standing = runner.standing
-        done = sum(standing.state(one.number) != "running" for one in runner.trials if one.number)
-        text = f"{done}{self._of()} trials · {len(self._plan.seeds)} seeds each"
-        left = runner.seconds_left(self._trials)
-        if left is not None:
-            text += f" · {duration(left)} left"
+    def _table(self, runner: Runner) -> Table:
+        status = runner.status
+        num_finished = sum(status.state(x.number) != "running" for x in runner.trials if x.number)
+        text = f"{num_finished}{self._total_suffix()} trials · {len(self._plan.seeds)} seeds each"
+        remaining_s = runner.remaining_s(self._num_trials)
+        if remaining_s is not None:
+            text += f" · {duration(remaining_s)} left"
         table = plain_table()
         table.title, table.title_justify = Text(text), "left"
         for heading in ("trial", "options", "state", "score"):
             table.add_column(heading)
-        for one in ordered(runner)[:_MOST_ROWS]:
-            number = one.number
-            state = standing.state(number)
-            table.add_row(
-                f"{number}", told(one.became(runner.steps)), state, scored(standing, number)
-            )
+        for trial in ranked_trials(runner)[:_MAX_ROWS]:
+            number = trial.number
+            state = status.state(number)
+            params = format_params(trial.options(runner.steps))
+            table.add_row(f"{number}", params, state, format_score(status, number))
         return table
 
 
-def ordered(runner: Runner) -> list[Trial]:
-    """Return all trials, the best first, and those whose score is not known last."""
+def ranked_trials(runner: Runner) -> list[Trial]:
+    """Return all trials by score, best first, and trials without a score last."""
 
-    def place(one: Trial) -> tuple[bool, float]:
-        score = runner.standing.score(one.number)
+    def place(trial: Trial) -> tuple[bool, float]:
+        score = runner.status.score(trial.number)
         return score is None, -(score or 0.0)
 
-    return sorted((one for one in runner.trials if one.number), key=place)
+    return sorted((trial for trial in runner.trials if trial.number), key=place)
 
 
-def told(params: dict[str, Any]) -> str:
-    """Return options in words."""
+def format_params(params: dict[str, Any]) -> str:
+    """Return options as text."""
 
-    def one(x: Any) -> str:
-        if isinstance(x, float):
-            return f"{x:.4g}"
-        return " ".join(map(str, x)) if isinstance(x, list | tuple) else str(x)
+    def format_value(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
-    return ", ".join(f"{name} {one(x)}" for name, x in params.items()) or "the defaults"
+    return ", ".join(f"{name} {format_value(x)}" for name, x in params.items()) or "the defaults"
 
 
-def scored(standing: Standing, trial: int) -> str:
-    """Return a trial's score, with its interval over seeds where there are three or more."""
-    score = standing.score(trial)
+def format_score(status: SweepStatus, trial: int) -> str:
+    """Return a trial's score as text, with an interval if it has three or more seeds."""
+    score = status.score(trial)
     if score is None:
         return "–"
-    scores = np.array(list(standing.scores(trial).values()))
+    scores = np.array(list(status.scores(trial).values()))
     if len(scores) < 3:
         return f"{score:.4g}"
     low, high = bootstrap_interval(scores[:, None])
@@ -132,30 +129,30 @@ def scored(standing: Standing, trial: int) -> str:
 
 
 def print_best(runner: Runner) -> int:
-    """Print the best trials and what failed; return how many trials failed."""
-    standing = runner.standing
-    trials = [one for one in runner.trials if one.number]
-    states = {one.number: standing.state(one.number) for one in trials}
-    done = [one for one in ordered(runner) if states[one.number] == "done"]
+    """Print the best trials and the failures. Return the number of failed trials."""
+    status = runner.status
+    trials = [trial for trial in runner.trials if trial.number]
+    states = {trial.number: status.state(trial.number) for trial in trials}
+    finished_trials = [trial for trial in ranked_trials(runner) if states[trial.number] == "done"]
     counts = [f"{list(states.values()).count(x)} {x}" for x in ("done", "pruned", "failed")]
     print(f"\n{len(trials)} trials: {', '.join(counts)}; {runner.results.path}")
-    if done:
+    if finished_trials:
         table = plain_table()
         table.add_column("trial", justify="right")
-        for name in done[0].params:
+        for name in finished_trials[0].params:
             table.add_column(name)
         table.add_column("score")
-        for one in done[:_MOST_ROWS]:
-            cells = [told({"": x}).strip() for x in one.became(runner.steps).values()]
-            table.add_row(f"{one.number}", *cells, scored(standing, one.number))
+        for trial in finished_trials[:_MAX_ROWS]:
+            cells = [format_params({"": x}).strip() for x in trial.options(runner.steps).values()]
+            table.add_row(f"{trial.number}", *cells, format_score(status, trial.number))
         print_table(table, wide_console())
-    failed = [one for one in trials if states[one.number] == "failed"]
+    failed = [trial for trial in trials if states[trial.number] == "failed"]
     reasons = {
-        one.number: next(run.reason for run in standing.runs(one.number) if run.state == "failed")
-        for one in failed
+        x.number: next(run.reason for run in status.runs(x.number) if run.state == "failed")
+        for x in failed
     }
-    for number, reason in list(reasons.items())[:_MOST_REASONS]:
-        tell(f"trial {number} failed: {reason}")
-    if len(reasons) > _MOST_REASONS:
-        tell(f"{len(reasons) - _MOST_REASONS} more failed: `hotloop sweep report` lists them")
+    for number, reason in list(reasons.items())[:_MAX_REASONS]:
+        notify(f"trial {number} failed: {reason}")
+    if len(reasons) > _MAX_REASONS:
+        notify(f"{len(reasons) - _MAX_REASONS} more failed: `hotloop sweep report` lists them")
     return len(failed)

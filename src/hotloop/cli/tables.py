@@ -1,4 +1,4 @@
-"""Tables that fit a terminal, and that a pipe gets whole."""
+"""Tables that fit a terminal, and are not cut in a pipe."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def plain_table() -> Table:
-    """A table without lines, its columns two spaces apart."""
+    """Return a table without lines, with two spaces between columns."""
     from rich.table import Table
 
     return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
 
 
 def wide_console() -> Console:
-    """The terminal; for a pipe, which has no width, one in which nothing is folded or cut."""
+    """Return a console for the terminal, or a very wide one for a pipe, so that nothing is cut."""
     from rich.console import Console
 
     console = Console()
@@ -25,7 +25,7 @@ def wide_console() -> Console:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """Print to `wide_console`, without the blanks that fill a row's end."""
+    """Print a table on a console, without trailing blanks."""
     with console.capture() as capture:
         console.print(table)
     lines = capture.get().splitlines()

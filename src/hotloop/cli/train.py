@@ -1,4 +1,4 @@
-"""`hotloop train ALGORITHM`: options from the algorithm's Config, a live line, the timing tree."""
+"""`hotloop train ALGORITHM`: train, with a live progress line and a timing tree at the end."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.cli import need, tell
-from hotloop.cli.train_options import configured, own_options
+from hotloop.cli import notify, require_module
+from hotloop.cli.train_options import build_config, split_command_options
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.system.crowding import Crowding
 from hotloop.system.processes import process_age_s
-from hotloop.system.signals import Ended, end_once
+from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
-    from hotloop.runs import Report, Result
-    from hotloop.runs.drawing import Drawing
-    from hotloop.runs.live import LiveLine
+    from hotloop.runs import Report, RunResult
+    from hotloop.runs.background_plot import BackgroundPlot
+    from hotloop.runs.live_line import LiveLine
     from hotloop.training.algorithm import Algorithm
 
 HELP = """usage: hotloop train ALGORITHM [options]
 
-Train an agent and leave a run directory behind: configuration, metrics, checkpoint, learning curve,
+Train an agent. The run directory stores the configuration, metrics, checkpoints, learning curve and
 timing.
 
 algorithms:
 {algorithms}
-  module:attribute  one of your own, such as my_reinforce:algorithm
+  module:attribute  your own algorithm, such as my_reinforce:algorithm
 
 `hotloop train ALGORITHM --help` lists every option with its default and meaning.
 
@@ -51,217 +51,202 @@ examples:
 
 
 def run(args: list[str]) -> int:
-    """Train; see `hotloop train --help`."""
+    """Run the command. See `hotloop train --help`."""
     if not args or args[0] in ("-h", "--help"):
-        lines = (f"  {name:6} {about}" for name, about in ALGORITHMS.items())
+        lines = (f"  {name:6} {summary}" for name, summary in ALGORITHMS.items())
         print(HELP.format(algorithms="\n".join(lines)), end="")
         return 0 if args else 2
     for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
-        need(module, extra="train", purpose="training")
+        require_module(module, extra="train", purpose="training")
     with timing.span("start"):
         with timing.span("import torch"):
             importlib.import_module("torch")
         with timing.span("import hotloop"):
             algorithm = find(args[0])
-            importlib.import_module("hotloop.training.running")
+            importlib.import_module("hotloop.training.training_run")
         with timing.span("read options"):
-            own, rest = own_options(args[1:])
-            config = configured(algorithm, args[1:], args[0])
-    if own["--save-config"] is not None:
+            options, config_args = split_command_options(args[1:])
+            config = build_config(algorithm, args[1:], args[0])
+    if options["--save-config"] is not None:
         from hotloop.cli import configuration
 
-        path = own["--save-config"]
+        path = options["--save-config"]
         configuration.save(path, config, args[0])
         command = f"hotloop train {args[0]} --config {shlex.quote(path)}"
-        for option in ("--seeds", "--jobs", "--lanes"):  # which no configuration holds
-            if own[option] is not None:
-                command += f" {option} {shlex.quote(own[option])}"
-        command += "".join(f" --vary {shlex.quote(text)}" for text in own["--vary"])
+        for option in ("--seeds", "--jobs", "--lanes"):  # not part of a configuration
+            if options[option] is not None:
+                command += f" {option} {shlex.quote(options[option])}"
+        command += "".join(f" --vary {shlex.quote(text)}" for text in options["--vary"])
         print(f"configuration: {path}\nnext: {command}")
         return 0
-    if own["--seeds"] is None and not own["--vary"]:
+    if options["--seeds"] is None and not options["--vary"]:
         for option in ("--jobs", "--lanes"):
-            if own[option] is not None:
+            if options[option] is not None:
                 raise ConfigError(
-                    f"`{option}` is for several trainings: give `--seeds` too, such as 1-5"
+                    f"`{option}` needs several trainings: pass `--seeds` too, such as 1-5"
                 )
         return train(algorithm, config)
-    return _train_several(algorithm, config, args[0], own, rest)
+    return _train_several(algorithm, config, args[0], options, config_args)
 
 
 def _train_several(
-    algorithm: Algorithm, config: Any, name: str, own: Mapping[str, Any], rest: list[str]
+    algorithm: Algorithm, config: Any, name: str, options: Mapping[str, Any], config_args: list[str]
 ) -> int:
-    """Train with several seeds or values; return the exit code.
+    """Train with several seeds or option values, and return the exit code."""
+    from hotloop.cli import lanes, seeds, training_plan
 
-    Args:
-        algorithm: what is trained.
-        config: what the options come to.
-        name: of the algorithm, as it was given.
-        own: the command's own options.
-        rest: the others.
-    """
-    from hotloop.cli import lanes, planned, seeds
-
-    is_seeded = own["--seeds"] is not None
-    if is_seeded and any(arg.partition("=")[0] == "--seed" for arg in rest):
-        raise ConfigError("`--seed` and `--seeds` can't both be given: leave one of them out")
-    if own["--lanes"] not in (None, "on", "off"):
-        raise ConfigError(f"`--lanes` must be 'on' or 'off', got '{own['--lanes']}'")
-    plan = planned.Plan(
-        planned.parse_seeds(own["--seeds"]) if is_seeded else (config.seed,),
-        planned.parse_varied(own["--vary"], algorithm.config, rest),
+    is_seeded = options["--seeds"] is not None
+    if is_seeded and any(arg.partition("=")[0] == "--seed" for arg in config_args):
+        raise ConfigError("`--seed` and `--seeds` can't be combined: remove one of them")
+    if options["--lanes"] not in (None, "on", "off"):
+        raise ConfigError(f"`--lanes` must be 'on' or 'off', got '{options['--lanes']}'")
+    plan = training_plan.TrainingPlan(
+        training_plan.parse_seeds(options["--seeds"]) if is_seeded else (config.seed,),
+        training_plan.parse_varied(options["--vary"], algorithm.config, config_args),
     )
-    if own["--config"] is not None:
-        rest = ["--config", own["--config"], *rest]
-    rest = planned.without_seed(rest)
-    jobs = planned.parse_jobs(own["--jobs"], config)
-    is_together = own["--lanes"] == "on"
-    directory = seeds.directory_of(config, algorithm.name)
-    if plan.varied or is_together:  # a mistake is told before anything starts
-        trainings = plan.each()
-        configs = [configured(algorithm, rest, name, one.options) for one in trainings]
-        if is_together:
+    if options["--config"] is not None:
+        config_args = ["--config", options["--config"], *config_args]
+    config_args = training_plan.without_seed(config_args)
+    jobs = training_plan.parse_jobs(options["--jobs"], config)
+    use_lanes = options["--lanes"] == "on"
+    directory = seeds.output_directory(config, algorithm.name)
+    if plan.varied or use_lanes:  # report errors before any training starts
+        trainings = plan.trainings()
+        configs = [build_config(algorithm, config_args, name, run.options) for run in trainings]
+        if use_lanes:
             from hotloop.training.lanes import check_lanes
 
             check_lanes(algorithm, configs)
-            jobs = jobs if own["--jobs"] else lanes.choose_jobs(jobs, configs)
+            jobs = jobs if options["--jobs"] else lanes.choose_jobs(jobs, configs)
             if jobs == 1:
                 return lanes.train(algorithm, configs, trainings, directory)
-    return seeds.train(name, rest, directory, plan=plan, jobs=jobs, lanes=is_together)
+    return seeds.train(name, config_args, directory, plan=plan, jobs=jobs, lanes=use_lanes)
 
 
 def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
-    """Train with a live line, then tell what came of it.
+    """Train with a live progress line, then print a summary.
 
     Args:
-        algorithm: one of hotloop's or the user's own.
-        config: its configuration.
-        **options: more of its `train`'s arguments.
+        algorithm: A built-in or custom algorithm.
+        config: Its configuration.
+        **options: More arguments of `Algorithm.train`.
 
     Returns:
         The exit code.
     """
-    from hotloop.runs.drawing import Drawing
-    from hotloop.runs.live import LiveLine
+    from hotloop.runs.background_plot import BackgroundPlot
+    from hotloop.runs.live_line import LiveLine
 
-    live, drawing, start = LiveLine(), Drawing(), _start()
-    with end_once() as ending, contextlib.ExitStack() as exits:
-        exits.callback(drawing.end)
+    live, drawing, start = LiveLine(), BackgroundPlot(), _read_startup()
+    with interrupt_once() as guard, contextlib.ExitStack() as exits:
+        exits.callback(drawing.finish)
         drawing.prepare_short(config.total_timesteps)
 
         def on_report(report: Report) -> None:
             live.show(report)
             drawing.prepare(report)
-            ending.check()
+            guard.check()
 
-        def on_end(result: Result | None) -> None:
-            ending.ignore()
+        def on_end(result: RunResult | None) -> None:
+            guard.ignore()
             live.close()
             code = 1
             if result is not None:
                 code = 0
                 _conclude(live, drawing, start)
                 print(result.execution, flush=True)
-            elif ending.number is not None:
-                code = 128 + ending.number
-                _tell_of_interrupt(live, drawing, start)
-            ending.obey()
+            elif guard.number is not None:
+                code = 128 + guard.number
+                _conclude_interrupted(live, drawing, start)
+            guard.restore_defaults()
             if threading.current_thread() is threading.main_thread():
-                exits.callback(_leave_later(code, sys.exc_info()[1]))
+                exits.callback(_exit_if_close_hangs(code, sys.exc_info()[1]))
 
         try:
             algorithm.train(config, on_report=on_report, on_end=on_end, progress=False, **options)
-        except Ended as ended:
-            return ended.exit_code
+        except Interrupted as interrupt:
+            return interrupt.exit_code
         except BaseException:
             if live.run_dir is not None and live.run_dir.exists():
-                print(f"what there was until then is kept: {live.run_dir}", file=sys.stderr)
+                print(f"the run directory is kept: {live.run_dir}", file=sys.stderr)
             raise
     return 0
 
 
-def _tell_of_interrupt(live: LiveLine, drawing: Drawing, start: timing.Node | None) -> None:
-    """Conclude a training that a signal has ended."""
+def _conclude_interrupted(
+    live: LiveLine, drawing: BackgroundPlot, start: timing.Node | None
+) -> None:
+    """Print the summary of a training that a signal has stopped."""
     if live.run_dir is None or not live.run_dir.exists():
-        tell("interrupted before the first iteration ended")
+        notify("interrupted before the first iteration ended")
         return
     _conclude(live, drawing, start)
-    tell(
+    notify(
         "interrupted; metrics, timing and the last checkpoint are kept: "
-        f"hotloop resume {shlex.quote(str(live.run_dir))} goes on"
+        f"continue with hotloop resume {shlex.quote(str(live.run_dir))}"
     )
 
 
-def _leave_later(code: int, error: BaseException | None) -> Callable[[], None]:
-    """End the process when environments never return from closing, not even to be interrupted.
-
-    Args:
-        code: to exit with.
-        error: that has ended the training, and that nobody else would tell of.
-
-    Returns:
-        What to call when they have closed.
-    """
+def _exit_if_close_hangs(code: int, error: BaseException | None) -> Callable[[], None]:
+    """Exit if closing the environments hangs. Return the function to call after it."""
+    # `error`, which stopped the training, is printed before the exit.
     from hotloop.envs.closing import CLOSE_S
 
     def leave() -> None:
         if has_closed.wait(2 * CLOSE_S):
             return
-        tell("warning: the environments never ended closing")
-        if error is not None and not isinstance(error, Ended):
-            tell(str(error))
+        notify("warning: closing the environments did not finish")
+        if error is not None and not isinstance(error, Interrupted):
+            notify(str(error))
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(code)
 
     def end() -> None:
         has_closed.set()
-        watch.join()
+        watcher.join()
 
     has_closed = threading.Event()
-    watch = threading.Thread(target=leave, name="closing", daemon=True)
-    watch.start()
+    watcher = threading.Thread(target=leave, name="closing", daemon=True)
+    watcher.start()
     return end
 
 
-def _conclude(live: LiveLine, drawing: Drawing, start: timing.Node | None) -> None:
-    """Draw the curve; print the timing trees, the largest cost, the curve and what to do next.
-
-    What fails of it is told, and the rest goes on.
-    """
+def _conclude(live: LiveLine, drawing: BackgroundPlot, start: timing.Node | None) -> None:
+    """Draw the learning curve, and print timing, workers, returns and the next command."""
+    # A part that fails prints its error, and the other parts continue.
     assert live.run_dir is not None
     path = live.run_dir
-    curve = _told(lambda: drawing.draw(path), "no learning curve was drawn")
-    _told(lambda: _print_timing(path, start), "no timing")
-    _told(lambda: print_workers(path), "no account of the workers")
-    _told(lambda: _print_crowding(path), "no account of the cores")
-    _told(lambda: _print_returns(path), "no returns")
+    curve = _run_part(lambda: drawing.draw(path), "no learning curve was drawn")
+    _run_part(lambda: _print_timing(path, start), "no timing")
+    _run_part(lambda: print_workers(path), "no table of the workers")
+    _run_part(lambda: _print_crowding(path), "no check of the cores")
+    _run_part(lambda: _print_returns(path), "no returns")
     if curve is not None:
         print(f"learning curve: {curve}")
     print(f"next: hotloop eval {shlex.quote(str(path))}")
 
 
-def _told(part: Callable[[], Any], without: str) -> Any:
-    """What a part of the conclusion returns; None, and a line on standard error, if it fails."""
+def _run_part(part: Callable[[], Any], failure: str) -> Any:
+    """Return the result of a part of the summary. If it fails, print the error and return None."""
     try:
         return part()
     except Exception as error:
-        told = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
-        tell(f"{without}: {told}")
+        text = str(error) if isinstance(error, HotloopError) else f"{type(error).__name__}: {error}"
+        notify(f"{failure}: {text}")
         return None
 
 
-def _start() -> timing.Node | None:
-    """Return where the time since the process began has gone; None where nothing told of it."""
+def _read_startup() -> timing.Node | None:
+    """Return the timing of the process start, or None if it was not recorded."""
     recording = timing.current()
     try:
         start = recording.tree().find("start")
     except KeyError:
         return None
-    if start.count > 1:  # a program that trains again and again
+    if start.count > 1:  # a program that trains several times
         return None
-    # What came before: Python itself, and this command.
+    # The time before: the start of Python and of this command.
     before_ns = round(process_age_s() * 1e9) - start.total_ns
     start.total_ns += before_ns
     start.min_ns = start.max_ns = start.total_ns
@@ -276,7 +261,7 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
     for recording in recordings:
-        if recording.pid != os.getpid():  # of the process that was resumed
+        if recording.pid != os.getpid():  # an earlier process of a resumed run
             continue
         tree = recording.tree()
         if start is not None and tree.children:
@@ -294,16 +279,16 @@ def _print_crowding(run_dir: Path) -> None:
     from hotloop import documents
 
     with contextlib.suppress(FileNotFoundError):
-        found = Crowding.of(documents.read(run_dir / "cores.json"))
-        if found is not None and found.is_crowded:
-            print(f"\n{found.told()}")
+        crowding = Crowding.from_json(documents.read(run_dir / "cores.json"))
+        if crowding is not None and crowding.is_crowded:
+            print(f"\n{crowding.summary()}")
 
 
 def _print_returns(run_dir: Path) -> None:
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import episodes_of, sparkline
+    from hotloop.runs.plots import sparkline, training_episodes
 
-    steps, returns = episodes_of(RunDirectory.open(run_dir))
+    steps, returns = training_episodes(RunDirectory.open(run_dir))
     if not len(returns):
         print("\nno episode ended")
         return

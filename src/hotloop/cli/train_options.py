@@ -1,4 +1,4 @@
-"""Options of `hotloop train`: its own, and one for each field of an algorithm's Config."""
+"""Options of `hotloop train`: those of the command, and one per field of an algorithm's Config."""
 
 from __future__ import annotations
 
@@ -21,77 +21,77 @@ if TYPE_CHECKING:
 
     from hotloop.training.algorithm import Algorithm
 
-_LEAST_COLUMNS = 40
+_MIN_COLUMNS = 40
 
-# Options of the command itself, and what help says of each.
-OWN = {
-    "--seeds": ("SEEDS", "one run for each seed, such as 1-5 or 1,3,7-9, in one directory"),
-    "--jobs": ("N", "processes at a time; by default as many as the cores have room for"),
-    "--vary": ("NAME=V,V…", "one run for each value of an option too; may be given several times"),
-    "--lanes": ("on|off", "on: train the runs of a process together, in one update"),
-    "--config": ("FILE", "take options from a TOML file; those that you give come first"),
-    "--save-config": ("FILE", "write the options to a TOML file, and train nothing"),
+# Options of the command itself → placeholder and help.
+COMMAND_OPTIONS = {
+    "--seeds": ("SEEDS", "one run per seed, such as 1-5 or 1,3,7-9, in one directory"),
+    "--jobs": ("N", "number of parallel processes (default: as the cores allow)"),
+    "--vary": ("NAME=V,V…", "one run per value of an option (repeat it for more options)"),
+    "--lanes": ("on|off", "on: train several runs in one process with one batched update"),
+    "--config": ("FILE", "read options from a TOML file (command-line options override them)"),
+    "--save-config": ("FILE", "write the options to a TOML file and do not train"),
 }
 
 
-def own_options(args: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the command's own options, None for those not given, and the rest.
+def split_command_options(args: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Split into values of the command's own options, and the other arguments.
 
-    Of `--vary` it is a list.
+    A missing option has the value None. The value of `--vary` is a list.
 
     Raises:
-        ConfigError: one is given twice, or without a value.
+        ConfigError: An option is repeated, or has no value.
     """
-    found: dict[str, Any] = {**dict.fromkeys(OWN), "--vary": []}
-    rest: list[str] = []
+    values: dict[str, Any] = {**dict.fromkeys(COMMAND_OPTIONS), "--vary": []}
+    config_args: list[str] = []
     following = iter(args)
     for arg in following:
         name, has_value, value = arg.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
-        if name not in OWN:
-            rest.append(arg)
+        if name not in COMMAND_OPTIONS:
+            config_args.append(arg)
             continue
         if not has_value:
             value = next(following, "")
         if not value or value.startswith("--"):
-            raise ConfigError(f"`{name}` needs a value: {OWN[name][1]}")
+            raise ConfigError(f"`{name}` needs a value: {COMMAND_OPTIONS[name][1]}")
         if name == "--vary":
-            found[name].append(value)
+            values[name].append(value)
             continue
-        if found[name] is not None:
-            raise ConfigError(f"`{name}` is given twice: give it once")
-        found[name] = value
-    return found, rest
+        if values[name] is not None:
+            raise ConfigError(f"`{name}` is set twice: remove one of them")
+        values[name] = value
+    return values, config_args
 
 
-def configured(
-    algorithm: Algorithm, args: Sequence[str], name: str, more: Sequence[str] = ()
+def build_config(
+    algorithm: Algorithm, args: Sequence[str], name: str, extra_args: Sequence[str] = ()
 ) -> Any:
-    """Return the configuration that arguments of `hotloop train` come to.
+    """Return the configuration that arguments of `hotloop train` define.
 
     Args:
-        algorithm: what is trained.
-        args: the arguments behind its name.
-        name: of the algorithm, as it was given.
-        more: options that come first, and of which nothing is told.
+        algorithm: The algorithm.
+        args: The arguments after its name.
+        name: The algorithm's name on the command line.
+        extra_args: Arguments that override others. With them, the preset is not printed.
 
     Raises:
         ConfigError: the configuration is inconsistent.
         SystemExit: an option is unknown or malformed (with a message), or help was asked for.
     """
-    own, rest = own_options([*args, *more])
-    filed = {}
-    if own["--config"] is not None:
+    options, config_args = split_command_options([*args, *extra_args])
+    file_options = {}
+    if options["--config"] is not None:
         from hotloop.cli import configuration
 
-        filed = configuration.read(own["--config"], algorithm.config, name)
-    with contextlib.redirect_stdout(io.StringIO()) if more else contextlib.nullcontext():
+        file_options = configuration.read(options["--config"], algorithm.config, name)
+    with contextlib.redirect_stdout(io.StringIO()) if extra_args else contextlib.nullcontext():
         return parse(
             algorithm.config,
-            rest,
+            config_args,
             prog=f"hotloop train {name}",
             presets=algorithm.presets,
-            filed=filed,
+            file_options=file_options,
         )
 
 
@@ -101,17 +101,16 @@ def parse(
     *,
     prog: str,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
-    filed: Mapping[str, Any] | None = None,
+    file_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A configuration from command-line options, one for each field.
+    """Parse a configuration from command-line options, one per field.
 
     Args:
-        config_class: the algorithm's.
-        args: the options.
-        prog: what help calls the command.
-        presets: by environment, what stands in for options that are not given; what of it was
-            taken is printed.
-        filed: options from a file, which stand in before a preset's.
+        config_class: The algorithm's configuration class.
+        args: The options.
+        prog: The name of the command in help texts.
+        presets: Default options by environment. Options taken from a preset are printed.
+        file_options: Options from a file, which override a preset.
 
     Raises:
         ConfigError: the configuration is inconsistent.
@@ -119,64 +118,57 @@ def parse(
     """
     import tyro
 
-    _refuse_retired(config_class, args)
-    # Parsed without its checks, so that a mistake they find is told as every other one is.
+    _check_removed(config_class, args)
+    # Parse without the checks of the class, so that their errors are printed like all others.
     unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda _: None})
     presets = presets or {}
     description = config_class.__doc__ or ""
     if presets:
-        told = (f"{env_id} has {_values(preset)}" for env_id, preset in presets.items())
-        description += "\n\nOptions that are not given come from the environment's preset, if it "
-        description += f"has one: {'; '.join(told)}."
-    own = (f"{name} {value}: {about}" for name, (value, about) in OWN.items())
-    description += f"\n\nOf the command itself: {'; '.join(own)}."
-    options: dict[str, Any] = {"args": args, "prog": prog, "registry": _rules()}
-    _check_owned(args, config_class)
-    _check_hinted(args, config_class)
-    filed = dict(filed or {})
-    if filed:
-        options["default"] = unchecked(**filed)
-    with _calm_tyro():
-        given: Any = tyro.cli(unchecked, description=description, **options)
+        description += (
+            "\n\nOptions that are not set come from the environment's preset, which exists "
+        )
+        description += f"for {', '.join(presets)}. The command prints what it takes from there."
+    command_help = (f"{name} {value}: {text}" for name, (value, text) in COMMAND_OPTIONS.items())
+    description += f"\n\nOptions of the command itself: {'; '.join(command_help)}."
+    options: dict[str, Any] = {"args": args, "prog": prog, "registry": _type_rules()}
+    _check_names(args, config_class)
+    _check_values(args, config_class)
+    file_options = dict(file_options or {})
+    if file_options:
+        options["default"] = unchecked(**file_options)
+    with _adapt_tyro():
+        config: Any = tyro.cli(unchecked, description=description, **options)
     from hotloop.training.algorithm import preset_of
 
-    preset = preset_of(presets, given.env_id)
+    preset = preset_of(presets, config.env_id)
     if preset:
-        # Once more, with the preset's values as defaults: what is another value now was not given.
-        without = given
-        with _calm_tyro():
-            options["default"] = unchecked(**{**preset, **filed})
-            given = tyro.cli(unchecked, **options)
-        taken = {x: preset[x] for x in preset if getattr(given, x) != getattr(without, x)}
-        if taken:
-            print(f"preset for {given.env_id}: {_values(taken)}; options that you give come first")
-    return config_class(**vars(given))
+        # Parse again with the preset as defaults. Values that change come from the preset.
+        before = config
+        with _adapt_tyro():
+            options["default"] = unchecked(**{**preset, **file_options})
+            config = tyro.cli(unchecked, **options)
+        applied = {x: preset[x] for x in preset if getattr(config, x) != getattr(before, x)}
+        if applied:
+            print(f"preset for {config.env_id}: {_values(applied)}; options you set override it")
+    return config_class(**vars(config))
 
 
-def _check_owned(args: Sequence[str], config_class: type) -> None:
-    """Refuse options that only other algorithms have, and say who.
-
-    Raises:
-        UnknownNameError: there is one.
-    """
-    own = {field.name for field in fields(config_class)}
+def _check_names(args: Sequence[str], config_class: type) -> None:
+    """Raise UnknownNameError for options that only other algorithms have, and name these."""
+    known = {field.name for field in fields(config_class)}
     for arg in args:
         name = arg.removeprefix("--").partition("=")[0].replace("-", "_")
-        if not arg.startswith("--") or name in own or name == "help":
+        if not arg.startswith("--") or name in known or name == "help":
             continue
-        # Other algorithms are imported only once something is wrong.
+        # Import other algorithms only in case of an error.
         if any(name in {x.name for x in fields(find(other).config)} for other in ALGORITHMS):
-            from hotloop.training.options.base import unknown_option
+            from hotloop.training.options.base import unknown_option_message
 
-            raise UnknownNameError(unknown_option(name, config_class))
+            raise UnknownNameError(unknown_option_message(name, config_class))
 
 
-def _check_hinted(args: Sequence[str], config_class: type) -> None:
-    """Refuse words that an option does not know, and give its hint, which tyro does not.
-
-    Raises:
-        ConfigError: there is one.
-    """
+def _check_values(args: Sequence[str], config_class: type) -> None:
+    """Raise ConfigError for invalid values of options with hints, which tyro's errors omit."""
     from hotloop.training.options.constraints import check_value, has_hint, type_hints
 
     hints = {name: hint for name, hint in type_hints(config_class).items() if has_hint(hint)}
@@ -189,22 +181,20 @@ def _check_hinted(args: Sequence[str], config_class: type) -> None:
 
 
 @contextlib.contextmanager
-def _calm_tyro() -> Iterator[None]:
-    """Have tyro lay out help for 40 columns where there are fewer, and keep its warnings back.
-
-    With 5 columns it never ends. It warns of numbers as defaults of options that may be schedules,
-    and takes them.
-    """
-    before = os.environ.get("COLUMNS")
-    if shutil.get_terminal_size().columns < _LEAST_COLUMNS:
-        os.environ["COLUMNS"] = str(_LEAST_COLUMNS)
+def _adapt_tyro() -> Iterator[None]:
+    """Make tyro format help for 40 columns or more, and suppress its warnings."""
+    # With 5 columns tyro never returns. It also warns about a number as the default of an option
+    # that accepts schedules, and then accepts it.
+    columns = os.environ.get("COLUMNS")
+    if shutil.get_terminal_size().columns < _MIN_COLUMNS:
+        os.environ["COLUMNS"] = str(_MIN_COLUMNS)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module="tyro")
             yield
     finally:
-        if before is not None:
-            os.environ["COLUMNS"] = before
+        if columns is not None:
+            os.environ["COLUMNS"] = columns
         else:
             os.environ.pop("COLUMNS", None)
 
@@ -213,27 +203,23 @@ def _values(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
-def _refuse_retired(config_class: type, args: list[str]) -> None:
-    """Answer options of earlier versions.
-
-    Raises:
-        ConfigError: says what to write instead.
-    """
+def _check_removed(config_class: type, args: list[str]) -> None:
+    """Raise ConfigError for options of earlier versions, and name their replacements."""
     flags = {arg.partition("=")[0].replace("_", "-") for arg in args}
     if "--compile" in flags and "compile" not in {field.name for field in fields(config_class)}:
         raise ConfigError(
-            "`--compile` is gone: write `--execution compile` for on, `--execution eager` for off"
+            "`--compile` was removed: use `--execution compile` or `--execution eager` instead"
         )
     retired = flags & {"--anneal-learning-rate", "--no-anneal-learning-rate"}
     if retired and "anneal_learning_rate" not in {field.name for field in fields(config_class)}:
         raise ConfigError(
-            f"`{min(retired)}` is gone: write `--learning-rate linear:1e-3,0` to let the learning "
-            "rate fall, or a number to keep it"
+            f"`{min(retired)}` was removed: write `--learning-rate linear:1e-3,0` for a decreasing "
+            "learning rate, or a number for a constant one"
         )
 
 
-def _rules() -> ConstructorRegistry:
-    """Return how options are read whose types tyro does not know."""
+def _type_rules() -> ConstructorRegistry:
+    """Return parsing rules for option types that tyro lacks."""
     from tyro.constructors import (
         ConstructorRegistry,
         PrimitiveConstructorSpec,
@@ -257,7 +243,7 @@ def _rules() -> ConstructorRegistry:
             return PrimitiveConstructorSpec(
                 nargs=1,
                 metavar=metavar,
-                instance_from_str=lambda given: read(given[0]),
+                instance_from_str=lambda texts: read(texts[0]),
                 is_instance=lambda value: value is not None,
                 str_from_instance=lambda value: [write(value)],
             )
@@ -274,7 +260,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _number_or_text(text: str) -> float | str:
-    """Return a number, or the text of a schedule, which the configuration checks."""
+    """Return a number, or the text of a schedule. The configuration checks it."""
     try:
         return float(text)
     except ValueError:

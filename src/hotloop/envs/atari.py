@@ -1,9 +1,9 @@
-"""Atari games as agents see them: four frames of 84 × 84 grey bytes, several games side by side.
+"""Preprocessed Atari games: stacks of four 84 × 84 gray frames, several games side by side.
 
-ALE's own vector environment steps them in threads, and Gymnasium's wrappers make the same of one
-game, to the last byte, which can also be filmed. Sticky actions and the longest episode are the
-id's: `ALE/Pong-v5` repeats the last action with probability 0.25 (Machado et al. 2018,
-arXiv:1709.06009), and plays 108,000 frames at most.
+ALE's own vector environment steps the games in threads. For a single game, which can also be
+filmed, Gymnasium's wrappers give byte-identical observations. The id determines sticky actions and
+the length of an episode: `ALE/Pong-v5` repeats the last action with probability 0.25 (Machado et
+al. 2018, arXiv:1709.06009), and plays 108,000 frames at most.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 from hotloop.errors import ConfigError, EnvironmentFailure
 
 _PREFIX = "ALE/"
-# What the games' ids say of Gymnasium's own environment, and not of what is made here.
+# The options of an id's spec that also apply to the environments of this module.
 _GAME_OPTIONS = ("repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
-# Of ALE's vector environment, unless told otherwise. Rewards are raw, since what is reported is;
-# `clip_reward` bounds what is learned from.
+# Defaults for ALE's vector environment. Rewards are raw, since reported returns are raw.
+# `clip_reward` bounds the rewards of the updates.
 _DEFAULTS: dict[str, Any] = {"frameskip": 4, "stack_num": 4, "reward_clipping": False}
-_OWN = ("batch_size", "autoreset_mode", "num_envs", "game")
+_FIXED_OPTIONS = ("batch_size", "autoreset_mode", "num_envs", "game")
 
 
 def is_preprocessed(env: object, kwargs: Mapping[str, Any]) -> bool:
-    """Return whether an id and its arguments mean what is made here, and not a bare game.
+    """Return whether an id and its arguments select a preprocessed game instead of a bare one.
 
-    The id with a module before it, `ale_py:ALE/Pong-v5`, and `obs_type` mean Gymnasium's own.
+    An id with a module prefix, `ale_py:ALE/Pong-v5`, or `obs_type` selects Gymnasium's bare game.
     """
     return isinstance(env, str) and env.startswith(_PREFIX) and "obs_type" not in kwargs
 
@@ -36,63 +36,63 @@ def make_games(spec: Any, num_envs: int, num_threads: int, kwargs: Mapping[str, 
     """Return N games side by side.
 
     Args:
-        spec: Gymnasium's, of the id.
+        spec: Gymnasium's spec of the id.
         num_envs: N.
-        num_threads: that step them, where `kwargs` do not say.
-        kwargs: of ALE's `AtariVectorEnv`.
+        num_threads: number of stepping threads, unless `kwargs` contain it.
+        kwargs: arguments of ALE's `AtariVectorEnv`.
 
     Raises:
-        ConfigError: the arguments do not fit.
-        EnvironmentFailure: the game's ROM is not there.
+        ConfigError: the arguments are invalid.
+        EnvironmentFailure: the game's ROM is missing.
     """
-    for name in _OWN:
+    for name in _FIXED_OPTIONS:
         if name in kwargs:
-            raise ConfigError(f"{spec.id}: `{name}` is not one of `env_kwargs`: leave it out")
+            raise ConfigError(f"{spec.id}: `{name}` is not an option of `env_kwargs`: leave it out")
     from ale_py import roms
     from ale_py.vector_env import AtariVectorEnv
     from gymnasium.vector import AutoresetMode
 
     class Games(AtariVectorEnv):
-        """ALE's environments, each reset where we say, from the seed that we say."""
+        """ALE's environments with masked resets and one seed per episode."""
 
         takes_seeds = True
 
         def __init__(self, life_loss_info: bool = False, **options: Any) -> None:
             super().__init__(life_loss_info=life_loss_info, **options)
             if life_loss_info:
-                self.goes_on = lambda info: info["lives"] > 0  # a game, at the loss of a life
+                self.is_playing = lambda info: info["lives"] > 0  # not after the last life
             self.stack_num = options.get("stack_num", _DEFAULTS["stack_num"])
-            # It takes a mask, and then spends no step of its own on a reset.
+            # ALE accepts a reset mask, and then spends no step on a reset.
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}
 
         def reset(self, *, seed: Any = None, options: Any = None) -> Any:
             if isinstance(seed, list):
-                given = [one for one in seed if one is not None]
-                seed = np.array(given, np.int64) % np.iinfo(np.int32).max
+                episode_seeds = [value for value in seed if value is not None]
+                seed = np.array(episode_seeds, np.int64) % np.iinfo(np.int32).max
             return super().reset(seed=seed, options=options)
 
     game = spec.kwargs["game"]
     if roms.get_rom_path(game) is None:
         raise EnvironmentFailure(
-            f"{spec.id}: the ROM of '{game}' is not there: it comes with ale-py, install that again"
+            f"{spec.id}: the ROM of '{game}' is missing: reinstall ale-py, which contains it"
         )
-    options = {name: x for name, x in spec.kwargs.items() if name in _GAME_OPTIONS}
+    options = {name: value for name, value in spec.kwargs.items() if name in _GAME_OPTIONS}
     options |= {**_DEFAULTS, "num_threads": num_threads, **kwargs}
     return Games(game=game, num_envs=num_envs, **options)
 
 
 def make_game(spec: Any, kwargs: Mapping[str, Any]) -> Any:
-    """Return one game, of Gymnasium's wrappers, that observes and acts as `make_games` has it.
+    """Return one game with the observations and actions of `make_games`, from Gymnasium's wrappers.
 
     Args:
-        spec: Gymnasium's, of the id.
-        kwargs: as `make_games` takes them, and `render_mode`.
+        spec: Gymnasium's spec of the id.
+        kwargs: the `kwargs` of `make_games`, and `render_mode`.
     """
     import gymnasium
     from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
     class FireAtReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-        """Begins an episode where the game waits for the button."""
+        """Presses the fire button at a reset, in games that wait for it."""
 
         def reset(self, **arguments: Any) -> Any:
             obs, info = super().reset(**arguments)
@@ -101,17 +101,17 @@ def make_game(spec: Any, kwargs: Mapping[str, Any]) -> Any:
                 obs, _, _, _, info = self.env.step(unwrapped.get_action_meanings().index("FIRE"))
             return obs, info
 
-    given = {**_DEFAULTS, **kwargs}
-    options = {name: given[name] for name in (*_GAME_OPTIONS, "render_mode") if name in given}
+    settings = {**_DEFAULTS, **kwargs}
+    options = {name: settings[name] for name in (*_GAME_OPTIONS, "render_mode") if name in settings}
     game = gymnasium.make(spec.id, frameskip=1, disable_env_checker=True, **options)
-    if given.get("use_fire_reset", True):
+    if settings.get("use_fire_reset", True):
         game = FireAtReset(game)
-    sides = given.get("img_width", 84), given.get("img_height", 84)
+    size = settings.get("img_width", 84), settings.get("img_height", 84)
     game = AtariPreprocessing(
         game,
-        noop_max=given.get("noop_max", 30),
-        frame_skip=given["frameskip"],
-        screen_size=sides,
-        grayscale_obs=given.get("grayscale", True),
+        noop_max=settings.get("noop_max", 30),
+        frame_skip=settings["frameskip"],
+        screen_size=size,
+        grayscale_obs=settings.get("grayscale", True),
     )
-    return FrameStackObservation(game, given["stack_num"], padding_type="zero")
+    return FrameStackObservation(game, settings["stack_num"], padding_type="zero")

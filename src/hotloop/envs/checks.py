@@ -1,4 +1,4 @@
-"""Failures of environments, said with the place where they happened."""
+"""Checks of values from environments, and errors that name environment, episode and step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError
 from hotloop.types import Array, Fragment
 
 
-def failure(
+def environment_failure(
     env_id: str,
     problem: str,
     *,
@@ -19,14 +19,14 @@ def failure(
     episode: int | None = None,
     step: int | None = None,
 ) -> EnvironmentFailure:
-    """An error that says which environment failed and where.
+    """Return an error that names the environment and the step of the failure.
 
     Args:
-        env_id: its id or its factory's name.
-        problem: what was expected, what came, and the next step.
-        env: which environment, counted over all workers.
-        episode: which episode of that environment, from 0.
-        step: which step of that episode, from 0; None where it was being reset.
+        env_id: the environment's id or its factory's name.
+        problem: the expectation, the actual value, and the user's next step.
+        env: index of the environment, counted over all workers.
+        episode: index of the episode of that environment, from 0.
+        step: index of the step in that episode, from 0. None stands for the reset.
     """
     place = [env_id]
     if env is not None:
@@ -38,7 +38,7 @@ def failure(
 
 
 def describe_value(value: object) -> str:
-    """What came, in few words: type, and shape, dtype or length where there is one."""
+    """Return a short description of a value: its type, and its shape and dtype or its length."""
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, (str, bytes)) or not isinstance(value, Sized):
@@ -48,10 +48,10 @@ def describe_value(value: object) -> str:
 
 
 def as_reward(value: Any) -> float:
-    """A reward that is one number, as a Python float: sums of float32 would lose digits.
+    """Return a scalar reward as a Python float, since sums of float32 would lose digits.
 
     Raises:
-        ValueError: it isn't one number.
+        ValueError: the reward is not one number.
     """
     if isinstance(value, (int, float, np.number, np.bool_)) and not isinstance(value, complex):
         return float(value)
@@ -63,11 +63,11 @@ def as_reward(value: Any) -> float:
 
 
 def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun: bool) -> None:
-    """Refuse a `step` with the wrong number of actions, or before the first `reset`.
+    """Check that `step` is called with one action per environment, and after `reset`.
 
     Raises:
         ShapeError: `action` does not have `shape`.
-        EnvironmentFailure: not `has_begun`.
+        EnvironmentFailure: `has_begun` is False.
     """
     if getattr(action, "shape", None) != shape:
         raise ShapeError(
@@ -76,7 +76,7 @@ def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun:
             "environment"
         )
     if not has_begun:
-        raise EnvironmentFailure(f"{env_id}: call `reset` before `step`, and neither after `close`")
+        raise EnvironmentFailure(f"{env_id}: call `reset` before `step`, and nothing after `close`")
 
 
 def check_finite(
@@ -86,46 +86,46 @@ def check_finite(
     first_env: int = 0,
     first_step: int = 0,
 ) -> None:
-    """Make sure that there is no NaN or infinity in the observations and rewards of a fragment.
+    """Check that the observations and rewards of a fragment contain no NaN or infinity.
 
-    One pass over whole arrays: 6 µs for 128 steps of 8 CartPoles, where a look at every step would
+    One pass over whole arrays takes 6 µs for 128 steps of 8 CartPoles. A check in every step would
     cost 1.8 µs each.
 
     Args:
-        fragment: `next_obs` and `reward` are looked at.
-        num_steps: how many of its steps were collected; all by default.
-        first_env: number of its first environment, counted over all workers.
-        first_step: steps of each environment before this fragment, for the message.
+        fragment: the fragment whose `next_obs` and `reward` are checked.
+        num_steps: number of collected steps in the fragment, all by default.
+        first_env: index of its first environment, counted over all workers.
+        first_step: number of steps of each environment before this fragment, for the message.
 
     Raises:
-        NonFiniteStep: names environment, step, field and value.
+        NonFiniteStep: a value is not finite. The message names environment, step, field and value.
     """
     for name, array in (("next_obs", fragment.next_obs), ("reward", fragment.reward)):
-        taken = array[:num_steps]
-        if taken.dtype.kind != "f":
+        values = array[:num_steps]
+        if values.dtype.kind != "f":
             continue
-        finite = np.isfinite(taken)
+        finite = np.isfinite(values)
         if finite.all():
             continue
-        step, env, *position = (int(index) for index in np.argwhere(~finite)[0])
-        value = taken[(step, env, *position)]
-        where = f"[{', '.join(map(str, position))}]" if position else ""
+        step, env, *position = (int(i) for i in np.argwhere(~finite)[0])
+        value = values[(step, env, *position)]
+        index = f"[{', '.join(map(str, position))}]" if position else ""
         raise NonFiniteStep(
-            f"environment {first_env + env}, its step {first_step + step} (counted over all "
-            f"episodes): `{name}{where}` must be finite, got {value}: look for a division by zero "
+            f"environment {first_env + env}, step {first_step + step} (counted over all its "
+            f"episodes): `{name}{index}` must be finite, got {value}: look for a division by zero "
             "or a simulation that diverged, and end the episode before it does"
         )
 
 
-def non_finite(obs: Array) -> str | None:
-    """What is wrong with a first observation that holds NaN or infinity; None where it doesn't."""
+def describe_non_finite(obs: Array) -> str | None:
+    """Return the problem of a first observation with NaN or infinity, or None if it is finite."""
     if obs.dtype.kind != "f":
         return None
     finite = np.isfinite(obs)
     if finite.all():
         return None
-    position = [int(index) for index in np.argwhere(~finite)[0]]
+    position = [int(i) for i in np.argwhere(~finite)[0]]
     return (
         f"`obs[{', '.join(map(str, position))}]` must be finite, got {obs[tuple(position)]}: "
-        "`reset` must give a finite observation"
+        "`reset` must return a finite observation"
     )

@@ -1,4 +1,4 @@
-"""Closing of environments: the user's code, which may raise, and may never end."""
+"""Closing of environments with a time limit, since the user's code may raise or hang."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 from hotloop.envs.serial import close_all
 
 CLOSE_S = 10.0
-"""Seconds that a training's environments may take to close, all together."""
-_AGAIN_S = 1.0
+"""Time limit for closing all environments of a training, in seconds."""
+_REPEAT_S = 1.0
 
 
-class _TooLong(BaseException):
-    """Raised inside of what closes; no environment's `except Exception` catches it."""
+class _CloseTimeout(BaseException):
+    """Raised inside an environment's `close`. No `except Exception` catches it."""
 
 
 @contextmanager
-def closed_in_time() -> Iterator[list[Any]]:
-    """Give the body a list; close what it has put there when it ends, whatever ended it.
+def closing_environments() -> Iterator[list[Any]]:
+    """Yield an empty list, and close the environments in it when the body returns or raises.
 
-    What raises or takes longer than `CLOSE_S` is told as a warning. Outside the main thread, which
-    alone can be interrupted, there is no limit.
+    An error, or more than `CLOSE_S` seconds, causes a warning. Only the main thread can be
+    interrupted. In other threads there is no limit.
     """
     envs: list[Any] = []
     try:
@@ -36,8 +36,8 @@ def closed_in_time() -> Iterator[list[Any]]:
         try:
             with _limit(CLOSE_S):
                 close_all(envs)
-        except _TooLong:
-            problem = f"took longer than {CLOSE_S:g} s: they were left as they are"
+        except _CloseTimeout:
+            problem = f"took longer than {CLOSE_S:g} s: some of them may not be closed"
         except Exception as error:
             problem = f"raised {error!r}"
         if problem is not None:
@@ -46,7 +46,7 @@ def closed_in_time() -> Iterator[list[Any]]:
 
 @contextmanager
 def _limit(limit_s: float) -> Iterator[None]:
-    """Raise `_TooLong` in the body after `limit_s`, again and again where it is swallowed."""
+    """Raise `_CloseTimeout` in the body after `limit_s`, repeatedly in case the body catches it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -54,11 +54,11 @@ def _limit(limit_s: float) -> Iterator[None]:
 
     def interrupt(_number: int, _frame: object) -> None:
         if not is_over:
-            raise _TooLong
+            raise _CloseTimeout
 
-    began_s = time.monotonic()
-    before = signal.signal(signal.SIGALRM, interrupt)
-    left_s, every_s = signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
+    start_s = time.monotonic()
+    old_handler = signal.signal(signal.SIGALRM, interrupt)
+    remaining_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s, _REPEAT_S)
     try:
         try:
             yield
@@ -66,7 +66,7 @@ def _limit(limit_s: float) -> Iterator[None]:
             is_over = True
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)
-        if left_s:  # somebody else's alarm
-            passed_s = time.monotonic() - began_s
-            signal.setitimer(signal.ITIMER_REAL, max(left_s - passed_s, 1e-3), every_s)
+        signal.signal(signal.SIGALRM, old_handler or signal.SIG_DFL)
+        if remaining_s:  # restart the timer of the caller
+            elapsed_s = time.monotonic() - start_s
+            signal.setitimer(signal.ITIMER_REAL, max(remaining_s - elapsed_s, 1e-3), interval_s)

@@ -1,4 +1,4 @@
-"""Conversion of spaces to arrays and back: observations into rows, actions out of them."""
+"""Conversion of observations to array rows, and of policy actions to environment actions."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
 _FLOAT_BYTES = 4
 
 Write = Callable[[Any, Array], None]
-"""Writes what an environment gave into (…, *shape); with one leading axis it gave a batch."""
+"""Writes an observation into an array (*shape), or a batch of them into (B, *shape)."""
 
 
 class MismatchError(ValueError):
-    """An observation that its space rules out; whoever knows the place turns it into a failure."""
+    """An observation outside its space. The caller adds the environment and the step."""
 
 
 class RowWriter:
-    """Writes observations as an environment gives them into rows of an array, in place.
+    """Writes raw observations of an environment into rows of an array, in place.
 
     Args:
-        spec: of the rows.
-        keys: of the parts, where they are no text; the spec's names by default.
+        spec: spec of the rows.
+        keys: keys of the parts if they are not strings, the spec's names by default.
 
     Raises:
-        SpaceError: the spec does not tell how its environment's observations look.
+        SpaceError: the spec lacks the raw shape of an observation.
     """
 
     def __init__(self, spec: ObsSpec, keys: Sequence[Any] | None = None) -> None:
         self._spec = spec
         self._writers: list[tuple[Any, slice, Write]] = []
         if not spec.is_composite:
-            self.write: Write = _writer(spec.layout[0], is_flat=False)
+            self.write: Write = _part_writer(spec.layout[0], is_flat=False)
             return
         names = [part.name for part in spec.layout]
         keys = keys or (range(len(names)) if spec.is_tuple else names)
         for key, part in zip(keys, spec.layout, strict=True):
-            write = _in_bytes(_writer(part, is_flat=True), part.dtype, spec.is_packed)
+            write = _packed_writer(_part_writer(part, is_flat=True), part.dtype, spec.is_packed)
             self._writers.append((key, slice(part.start, part.stop), write))
         self.write = self._write_tuple if spec.is_tuple else self._write_dict
 
     def rows(self, obs: Any) -> tuple[Array, bool]:
-        """Return observations as rows, and whether it was one.
+        """Return observations as rows, and whether `obs` was a single observation.
 
         Args:
-            obs: one, or of each part a batch: (B, ...).
+            obs: one raw observation, or one whose parts are batches (B, ...).
 
         Raises:
-            ShapeError: `obs` is not what the environment gives.
+            ShapeError: `obs` does not match the environment's observation space.
         """
         try:
-            first, part = self._first(obs), self._spec.layout[0]
+            first, part = self._first_part(obs), self._spec.layout[0]
             num_axes = np.ndim(first) - len(part.raw_shape or ())
             num_rows = len(first) if num_axes == 1 else 1
             rows = np.zeros((num_rows, *self._spec.shape), self._spec.dtype)
@@ -71,8 +71,8 @@ class RowWriter:
             raise ShapeError(f"`obs`: {error}") from None
         return rows, num_axes != 1
 
-    def _first(self, obs: Any) -> Any:
-        """Return an observation's first part; the checks come with writing."""
+    def _first_part(self, obs: Any) -> Any:
+        """Return an observation's first part, unchecked: `write` checks it."""
         if not self._writers:
             return obs
         key = self._writers[0][0]
@@ -86,12 +86,12 @@ class RowWriter:
                 f"the observation must be a dict with the keys {self._names()}, "
                 f"got {describe_value(observation)}"
             )
-        for key, place, write in self._writers:
+        for key, columns, write in self._writers:
             if key not in observation:
                 raise MismatchError(
                     f"the observation must have the keys {self._names()}, got {list(observation)}"
                 )
-            self._write_part(key, write, observation[key], out[..., place])
+            self._write_part(key, write, observation[key], out[..., columns])
 
     def _write_tuple(self, observation: Any, out: Array) -> None:
         if not isinstance(observation, (tuple, list)) or len(observation) != len(self._writers):
@@ -99,8 +99,8 @@ class RowWriter:
                 f"the observation must be a tuple of length {len(self._writers)}, "
                 f"got {describe_value(observation)}"
             )
-        for key, place, write in self._writers:
-            self._write_part(key, write, observation[key], out[..., place])
+        for key, columns, write in self._writers:
+            self._write_part(key, write, observation[key], out[..., columns])
 
     def _names(self) -> list[str]:
         return [str(key) for key, _, _ in self._writers]
@@ -116,20 +116,20 @@ class RowWriter:
 class ObsEncoder:
     """Writes the observations of one space into rows of an array, in place.
 
-    Boxes are kept, as float32 or uint8; categories become one-hot vectors; a Dict or Tuple of these
+    Boxes become float32 or uint8 arrays, and categories become one-hot vectors. A Dict or Tuple
     becomes one flat float32 vector, in the space's own order (that of `gymnasium.spaces.flatten`).
-    With images among them it is a vector of bytes: an image takes as many as it has, and not four
-    times as many, and what is float32 stands at multiples of four.
+    If it contains images, the row is a vector of bytes: an image takes one byte per value instead
+    of four, and float32 values are aligned to four bytes.
 
     Args:
-        space: of one environment's observations.
+        space: observation space of one environment.
 
     Attributes:
         spec: shape, dtype and layout of a row.
-        box_shape: shape of the environment's own array where it can be assigned to a row as it is,
-            None where it must be encoded.
-        box_dtype: its dtype, where `box_shape` is not None.
-        write: writes an observation into a row, or a batch of them into rows.
+        box_shape: shape of raw observations that can be assigned to a row unchanged, None for
+            observations that must be encoded.
+        box_dtype: dtype of such observations, None if `box_shape` is None.
+        write: function that writes an observation into a row, or a batch of them into rows.
 
     Raises:
         SpaceError: the space is not supported.
@@ -145,9 +145,9 @@ class ObsEncoder:
             is_tuple = isinstance(space, spaces.Tuple)
             parts = dict(enumerate(space.spaces)) if is_tuple else dict(space.spaces)
             keys = list(parts)
-            self.spec = _spec_of_parts(parts, is_tuple=is_tuple)
+            self.spec = _composite_spec(parts, is_tuple=is_tuple)
         else:
-            part = _field(space, str(space), name="", start=0)
+            part = _make_field(space, str(space), name="", start=0)
             self.spec = ObsSpec(shape=part.shape, dtype=part.dtype, layout=(part,))
             if isinstance(space, spaces.Box) and space.shape == part.shape:
                 self.box_shape, self.box_dtype = part.shape, space.dtype
@@ -157,14 +157,14 @@ class ObsEncoder:
             )
         self.write: Write = RowWriter(self.spec, keys).write
 
-    def spec_of(self, env: Any) -> ObsSpec:
-        """Return the spec, with what is known of an environment that observes so."""
+    def spec_for(self, env: Any) -> ObsSpec:
+        """Return the spec with the number of frames that `env` stacks."""
         shape = self.box_shape or ()
         return dataclasses.replace(self.spec, num_frames=num_stacked_frames(env, shape))
 
 
 def is_image(space: Any) -> bool:
-    """Whether a space is of images: bytes of two axes or three, none of them tiny but channels."""
+    """Return whether a space holds images: uint8 with two or three axes, large except channels."""
     from gymnasium import spaces
 
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
@@ -172,14 +172,14 @@ def is_image(space: Any) -> bool:
     return is_image_shape(space.shape)
 
 
-def _spec_of_parts(parts: Mapping[Any, Any], *, is_tuple: bool) -> ObsSpec:
-    """Return the spec of a row that holds some spaces one after another."""
+def _composite_spec(parts: Mapping[Any, Any], *, is_tuple: bool) -> ObsSpec:
+    """Return the spec of a row that is the concatenation of several spaces."""
     is_packed = any(map(is_image, parts.values()))
     layout, start = [], 0
     for key, space in parts.items():
         if is_packed and not is_image(space):
             start += -start % _FLOAT_BYTES
-        part = _field(
+        part = _make_field(
             space,
             f"its part {key!r}, {space}",
             name=str(key),
@@ -190,12 +190,12 @@ def _spec_of_parts(parts: Mapping[Any, Any], *, is_tuple: bool) -> ObsSpec:
         layout.append(part)
         start = part.stop
     if is_packed:
-        start += -start % _FLOAT_BYTES  # so that rows of a batch are as well aligned
+        start += -start % _FLOAT_BYTES  # aligns all rows of a batch
     dtype = "uint8" if is_packed else "float32"
     return ObsSpec(shape=(start,), dtype=dtype, layout=tuple(layout), is_tuple=is_tuple)
 
 
-def _field(
+def _make_field(
     space: Any,
     description: str,
     *,
@@ -204,13 +204,10 @@ def _field(
     is_packed: bool = False,
     is_part: bool = False,
 ) -> ObsField:
-    """Describe what becomes of a space, from position `start` on.
-
-    Raises:
-        SpaceError: the space is not supported.
-    """
+    """Return the field that begins at position `start`, or raise SpaceError if unsupported."""
     from gymnasium import spaces
 
+    # Choose the encoding by the kind of space.
     bounds: dict[str, float | None] = {}
     counts, starts = np.empty((2, 0), np.int64)
     encoding: Encoding
@@ -225,16 +222,17 @@ def _field(
     elif isinstance(space, spaces.MultiBinary):
         encoding, raw_shape, shape = "binary", space.shape, space.shape
     elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        is_one = isinstance(space, spaces.Discrete)
-        counts = np.atleast_1d(space.n if is_one else space.nvec.reshape(-1))
+        is_discrete = isinstance(space, spaces.Discrete)
+        counts = np.atleast_1d(space.n if is_discrete else space.nvec.reshape(-1))
         starts = np.atleast_1d(np.asarray(space.start).reshape(-1))
-        encoding, raw_shape = "one_hot", () if is_one else space.nvec.shape
+        encoding, raw_shape = "one_hot", () if is_discrete else space.nvec.shape
         shape = (int(counts.sum()),)
     else:
         raise SpaceError(
             "observation spaces may be Box, Discrete, MultiDiscrete, MultiBinary, or one Dict or "
             f"Tuple of these, got {description}: {_obs_hint(space)}"
         )
+    # Compute the type and the size.
     is_bytes = (
         is_image(space) if is_part else isinstance(space, spaces.Box) and (space.dtype == np.uint8)
     )
@@ -261,34 +259,30 @@ def _obs_hint(space: Any) -> str:
     return "turn it into a Box with a `gymnasium.ObservationWrapper`"
 
 
-def _in_bytes(write: Write, dtype: str, is_packed: bool) -> Write:
-    """Return what writes a part into a row, which holds bytes where it `is_packed`."""
+def _packed_writer(write: Write, dtype: str, is_packed: bool) -> Write:
+    """Return a function that writes a part into a row, as bytes if the row `is_packed`."""
     if not is_packed or dtype == "uint8":
         return write
 
     def write_numbers(value: Any, out: Array) -> None:
         numbers = out.view(np.float32)
         write(value, numbers)
-        # Here, since nobody else sees numbers in these bytes.
+        # Checked here, since later checks see only bytes.
         if not np.isfinite(numbers).all():
             raise MismatchError(
-                f"the observation must be finite, got {describe_value(value)}: find out where NaN "
-                "or infinity comes from"
+                f"the observation must be finite, got {describe_value(value)}: find the "
+                "computation that yields NaN or infinity"
             )
 
     return write_numbers
 
 
-def _writer(part: ObsField, *, is_flat: bool) -> Write:
-    """Return what writes a part's observations; `is_flat`: as numbers in a row.
-
-    Raises:
-        SpaceError: it is not known what they look like.
-    """
+def _part_writer(part: ObsField, *, is_flat: bool) -> Write:
+    """Return a function that writes a part, or raise SpaceError if its raw shape is unknown."""
     if part.raw_shape is None or (part.encoding == "one_hot" and not part.counts):
         raise SpaceError(
-            f"the shape of observation {part.name or 'itself'!r} as its environment gives it was "
-            "not kept when this policy was trained: pass rows as `make_vec` makes them"
+            f"the raw shape of observation {part.name or 'itself'!r} was not stored when this "
+            "policy was trained: pass rows as `make_vec` returns them"
         )
     if part.encoding == "one_hot":
         return _one_hot_writer(part.raw_shape, np.array(part.counts), np.array(part.starts))
@@ -306,12 +300,12 @@ def _array_writer(shape: tuple[int, ...], kind: str, *, is_flat: bool) -> Write:
         if array.shape != expected:
             raise MismatchError(
                 f"the observation must have shape {expected}, got {describe_value(value)}: "
-                "return what the observation space says"
+                "return an observation of its space"
             )
         if array.dtype.kind not in allowed or (kind == "uint8" and array.itemsize != 1):
             raise MismatchError(
                 f"the observation must hold {kind}, got {describe_value(value)}: "
-                "return the dtype that the observation space says"
+                "return the dtype of the observation space"
             )
         out[...] = array.reshape(out.shape)
 
@@ -327,13 +321,14 @@ def _one_hot_writer(shape: tuple[int, ...], counts: Array, starts: Array) -> Wri
         if array.shape != expected or array.dtype.kind not in "iu":
             raise MismatchError(
                 f"the observation must be integers of shape {expected}, "
-                f"got {describe_value(value)}: return what the observation space says"
+                f"got {describe_value(value)}: return an observation of its space"
             )
         index = array.reshape(*out.shape[:-1], len(counts)) - starts
         if (index < 0).any() or (index >= counts).any():
             raise MismatchError(
                 f"the observation must lie in {starts.tolist()} … "
-                f"{(starts + counts - 1).tolist()}, got {array.tolist()}: correct the space or it"
+                f"{(starts + counts - 1).tolist()}, got {array.tolist()}: correct the space or the "
+                "observation"
             )
         positions = index + offsets
         out[...] = 0.0
@@ -355,13 +350,13 @@ def _as_array(value: Any) -> Array:
 
 
 class ActionDecoder:
-    """Turns a policy's actions into what the environments take.
+    """Converts a policy's actions to actions of the environments.
 
     Adds the offset of discrete actions, clips box actions to their bounds, and casts to the space's
     own dtype, for all environments at once.
 
     Args:
-        space: of one environment's actions.
+        space: action space of one environment.
 
     Attributes:
         spec: kind, shape and bounds of one action.
@@ -409,7 +404,7 @@ class ActionDecoder:
             )
 
     def batch(self, action: Array) -> Array:
-        """Actions for a vector environment: (N, *shape), a fresh array.
+        """Return the actions for a vector environment, a fresh array (N, *shape).
 
         Raises:
             ShapeError: `action` is not (N, *shape).
@@ -421,9 +416,9 @@ class ActionDecoder:
         return (action + self._offset).astype(self._dtype, copy=False)
 
     def rows(self, action: Array) -> list[Any]:
-        """One action per environment: Python ints, or rows of a fresh array.
+        """Return one action per environment: Python ints, or rows of a fresh array.
 
-        Python ints, because indexing with and testing a NumPy integer takes an environment longer.
+        Python ints are faster than NumPy integers for an environment's indexing and comparisons.
 
         Raises:
             ShapeError: `action` is not (N, *shape).

@@ -1,4 +1,4 @@
-"""Environments by name or factory, and the errors for names that lead nowhere."""
+"""Creation of environments from ids or factories, and the errors for unknown names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
 from hotloop.envs.device.factory import is_on_device, make_host_vec
-from hotloop.envs.halves import Halves
+from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.serial import SerialVectorEnv, close_all
@@ -29,25 +29,25 @@ from hotloop.errors import (
 from hotloop.importing import describe_exception, name_of
 from hotloop.system import processes
 from hotloop.system.cores import available_cores
-from hotloop.system.memory import need_memory
+from hotloop.system.memory import require_memory
 
 if TYPE_CHECKING:
     import gymnasium
 
     EnvFactory = Callable[..., gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]]
 
-# Libraries that register their environments only once they are imported: what their ids begin with,
-# the module that registers, and the extra that brings it.
+# Libraries that register their environments at import: prefix of the ids, module to import, and the
+# extra that installs it.
 _LATE_REGISTRATION = (("ALE/", "ale_py", "atari"), ("Vizdoom", "vizdoom.gymnasium_wrapper", "doom"))
 
-# By so much the process may have grown for other reasons than the environments that it made.
-_SLACK_BYTES = 2**22
+# Growth of the process that may have other causes than the created environments.
+_GROWTH_MARGIN_BYTES = 2**22
 
 
 def make_env(
     env: str | EnvFactory, env_kwargs: Mapping[str, Any] | None = None
 ) -> gymnasium.Env[Any, Any]:
-    """One single environment.
+    """Return one single environment.
 
     Args:
         env: a Gymnasium id, `module:Id`, `module:factory`, or a factory.
@@ -56,26 +56,26 @@ def make_env(
     Raises:
         UnknownNameError: there is no such id, module or factory.
         MissingExtraError: a library that the environment needs is not installed.
-        ConfigError: `env_kwargs` do not fit, or it is no single environment.
+        ConfigError: `env_kwargs` are invalid, or the result is not a single environment.
         EnvironmentFailure: the environment's constructor raised.
     """
     if is_on_device(env, env_kwargs):
         raise ConfigError(
-            f"{environment_name(env)} steps many environments at once, on a device: there is no "
-            "single one that could be stepped or filmed by itself; use `make_vec`"
+            f"{environment_name(env)} steps many environments at once on a device, and has no "
+            "single one to step or film: use `make_vec`"
         )
     env_id, factory = _resolve(env)
     if atari.is_preprocessed(env, env_kwargs or {}):
         spec = import_gymnasium().spec(env_id)
-        factory = functools.partial(_of_game, atari.make_game, spec)
-    made = _construct(env_id, factory, env_kwargs or {})
-    if _is_vector(made):
-        made.close()
+        factory = functools.partial(_call_with_mapping, atari.make_game, spec)
+    instance = _construct(env_id, factory, env_kwargs or {})
+    if _is_vector(instance):
+        instance.close()
         raise ConfigError(
-            f"{env_id}: a single environment is needed here, got {describe_value(made)}: pass a "
-            "factory of single environments"
+            f"{env_id}: a single environment is needed here, got {describe_value(instance)}: pass "
+            "a factory of single environments"
         )
-    return made
+    return instance
 
 
 def make_vec(
@@ -93,40 +93,39 @@ def make_vec(
     action_masks: bool = False,
     log_info: Sequence[str] = (),
 ) -> VectorEnv:
-    """N environments side by side.
+    """Return N environments that step together.
 
-    Single environments are stepped by our own loop, and every episode is reset with a seed made of
+    A loop steps single environments, and resets every episode with a seed derived from
     (`seed`, environment, episode). A factory may also return one of Gymnasium's vector
-    environments, and `envpool:Id` makes one of EnvPool's. Those reset by themselves and take no
-    more than one seed at the start, except for bare `SyncVectorEnv` and `AsyncVectorEnv`, which get
-    one for every episode unless their mode is same-step. Environments that step on a device
-    (`hotloop.envs.device`) are made on the CPU, and copied from.
+    environments, and `envpool:Id` creates one of EnvPool's. Those reset themselves and accept only
+    one seed at the start. Exceptions are bare `SyncVectorEnv` and `AsyncVectorEnv`, which get one
+    per episode unless their mode is same-step. Environments that step on a device
+    (`hotloop.envs.device`) are created on the CPU, and their tensors are copied to arrays.
 
     Args:
         env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, or a factory: a callable
             that takes `env_kwargs` and returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
-        num_envs: N; 1 by default, or what a vector environment says itself.
-        seed: of the run.
+        num_envs: N. By default 1, or the number of a vector environment.
+        seed: seed of the run.
         env_kwargs: for the environment's constructor or the factory.
-        first_env: number of the first environment, counted over all workers.
-        first_episode: EnvPool alone needs it here, since it is seeded when it is made: a resumed
-            run should not see its first episodes again.
-        stream: training and evaluation see other episodes.
-        stagger: environments over all workers, whose first episodes are to end one after another,
-            so that resets don't come in bursts; single environments with a time limit alone.
-        on_failure: a single environment that fails is made anew and goes on with its next episode,
-            and this is told of it and may raise; None: failures are raised.
-        num_threads: that step them, of Atari games; None: one for each core.
-        action_masks: whether observations end in the masks of allowed actions that the environment
-            tells, see `hotloop.envs.masks`.
-        log_info: keys of `info` whose value at an episode's last step, a number, is kept with the
-            episode, beside the numbers in `info["episode"]`.
+        first_env: index of the first environment, counted over all workers.
+        first_episode: index of the first episode. Only EnvPool uses it, since it is seeded at its
+            creation: a resumed run must not repeat its first episodes.
+        stream: purpose of the episodes, which determines their seeds.
+        stagger: number of environments over all workers, to spread the ends of the first episodes,
+            so that resets do not come in bursts. Only for single environments with a time limit.
+        on_failure: callback with the failure of a single environment, which may raise. Otherwise a
+            new environment continues with the next episode. None raises failures.
+        num_threads: number of threads that step Atari games, one per core by default.
+        action_masks: whether observations end in action masks, see `hotloop.envs.masks`.
+        log_info: keys of `info` whose number at an episode's last step is an episode metric,
+            besides the numbers in `info["episode"]`.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
         MissingExtraError: a library that the environment needs is not installed.
-        ConfigError: `env_kwargs` do not fit, `num_envs` isn't what the factory makes, or so many
-            don't fit into memory.
+        ConfigError: `env_kwargs` are invalid, the factory makes another number of environments, or
+            there is not enough memory.
         SpaceError: an observation or action space is not supported.
         EnvironmentFailure: an environment's constructor raised.
     """
@@ -147,36 +146,28 @@ def make_vec(
     return _make_groups(env, num_envs, env_kwargs, 1, **options)[0]
 
 
-def make_halves(
+def make_double_buffered(
     env: str | EnvFactory,
     num_envs: int,
     *,
     env_kwargs: Mapping[str, Any] | None = None,
     first_env: int = 0,
     **options: Any,
-) -> Halves:
-    """N environments as `make_vec` makes them, of which each half can be stepped by itself.
+) -> DoubleBufferedEnvs:
+    """Return N environments whose two halves can be stepped separately.
 
-    There is one half where N is 1, and of the vector environments that a factory makes.
-
-    Args:
-        env: see `make_vec`.
-        num_envs: N.
-        env_kwargs: see `make_vec`.
-        first_env: see `make_vec`.
-        options: all others of `make_vec`.
-
-    Raises:
-        UnknownNameError, MissingExtraError, ConfigError, SpaceError, EnvironmentFailure: see
-            `make_vec`.
+    There is a single half if N is 1, or if a factory returns a vector environment. Arguments and
+    exceptions are those of `make_vec`.
     """
     kwargs = env_kwargs or {}
     is_pool = isinstance(env, str) and env.startswith("envpool:")
     if num_envs < 2 or not (is_pool or atari.is_preprocessed(env, kwargs)):
-        return Halves(_make_groups(env, num_envs, kwargs, 2, first_env=first_env, **options))
+        return DoubleBufferedEnvs(
+            _make_groups(env, num_envs, kwargs, 2, first_env=first_env, **options)
+        )
     halves: list[VectorEnv] = []
     try:
-        for start, stop in _shared_out(num_envs, 2):
+        for start, stop in _split_ranges(num_envs, 2):
             (half,) = _make_groups(
                 env, stop - start, kwargs, 1, first_env=first_env + start, **options
             )
@@ -185,11 +176,11 @@ def make_halves(
         with contextlib.suppress(Exception):
             close_all(halves)
         raise
-    return Halves(halves)
+    return DoubleBufferedEnvs(halves)
 
 
-def _shared_out(count: int, num_groups: int) -> list[tuple[int, int]]:
-    """The first of each group, and the one after its last; no group is without any."""
+def _split_ranges(count: int, num_groups: int) -> list[tuple[int, int]]:
+    """Return the start and stop of each non-empty group."""
     bounds = [-(-count * k // num_groups) for k in range(num_groups + 1)]
     return [(start, stop) for start, stop in itertools.pairwise(bounds) if start < stop]
 
@@ -207,33 +198,35 @@ def _make_groups(
     stagger: int = 0,
     on_failure: Callable[[HotloopError], None] | None = None,
     num_threads: int | None = None,
-    **told: Any,
+    **common_options: Any,
 ) -> list[VectorEnv]:
-    """See `make_vec`: single environments in so many groups at most, all others in one."""
+    """Return single environments in at most `num_groups` groups, all others in one group."""
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
     kwargs = dict(env_kwargs or {})
-    told |= {"seed": seed, "stream": stream}
+    common_options |= {"seed": seed, "stream": stream}
     if isinstance(env, str) and env.startswith("envpool:"):
-        # EnvPool is seeded when it is made: environment i with seed + i.
+        # EnvPool is seeded at its creation: environment i with seed + i.
         pool_seed = episode_seed(seed, first_env, first_episode, stream)
         pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
-        return [_adapt(pool, env, num_envs, first_env=first_env, **told)]
+        return [_adapt(pool, env, num_envs, first_env=first_env, **common_options)]
+    # Create the first environment, which may be a vector environment.
     env_id, factory = _resolve(env)
     if atari.is_preprocessed(env, kwargs):
         spec, num_envs = import_gymnasium().spec(env_id), num_envs or 1
         threads = min(num_envs, num_threads or available_cores())
         make_games = functools.partial(atari.make_games, spec, num_envs, threads)
-        factory = functools.partial(_of_game, make_games)
-    made = _construct(env_id, factory, kwargs)
-    if _is_vector(made):
-        return [_adapt(made, env_id, num_envs, first_env=first_env, **told)]
-    singles, known = [made], {id(made)}
+        factory = functools.partial(_call_with_mapping, make_games)
+    instance = _construct(env_id, factory, kwargs)
+    if _is_vector(instance):
+        return [_adapt(instance, env_id, num_envs, first_env=first_env, **common_options)]
+    # Create the other single environments.
+    singles, known = [instance], {id(instance)}
     try:
         before = processes.resident_bytes()
         for count in range(1, num_envs or 1):
             if count >= 64 and count.bit_count() == 1:
-                _need_more(count, num_envs or 1, processes.resident_bytes() - before)
+                _check_memory(count, num_envs or 1, processes.resident_bytes() - before)
             single = _construct(env_id, factory, kwargs)
             if id(single) in known:
                 raise ConfigError(
@@ -242,7 +235,7 @@ def _make_groups(
                 )
             known.add(id(single))
             singles.append(single)
-        options: dict[str, Any] = {**told, "stagger": stagger}
+        options: dict[str, Any] = {**common_options, "stagger": stagger}
         if on_failure is not None:
             options["on_failure"] = on_failure
             options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
@@ -250,49 +243,44 @@ def _make_groups(
             SerialVectorEnv(
                 singles[start:stop], env_id=env_id, first_env=first_env + start, **options
             )
-            for start, stop in _shared_out(len(singles), num_groups)
+            for start, stop in _split_ranges(len(singles), num_groups)
         ]
     except BaseException:
-        with contextlib.suppress(Exception):  # the first failure is the one to hear of
+        with contextlib.suppress(Exception):  # the first failure is the relevant one
             close_all(singles)
         raise
 
 
-def _need_more(count: int, num_envs: int, grown: int) -> None:
-    """Refuse more environments than fit, going by the memory that the first `count` have taken.
-
-    Raises:
-        ConfigError: they don't.
-    """
-    each = (grown - _SLACK_BYTES) // count
-    need_memory(each * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
+def _check_memory(count: int, num_envs: int, growth_bytes: int) -> None:
+    """Raise ConfigError if memory is short for all environments, judged by the first `count`."""
+    env_bytes = (growth_bytes - _GROWTH_MARGIN_BYTES) // count
+    require_memory(env_bytes * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
 
-def _adapt(envs: Any, env_id: str, num_envs: int | None, **told: Any) -> VectorAdapter:
+def _adapt(envs: Any, env_id: str, num_envs: int | None, **options: Any) -> VectorAdapter:
     try:
         if num_envs is not None and envs.num_envs != num_envs:
             raise ConfigError(
                 f"{env_id}: `num_envs` is {num_envs}, but the factory makes {envs.num_envs} "
-                "environments at once: make the two equal"
+                "environments at once: make both equal"
             )
-        return VectorAdapter(envs, env_id=env_id, **told)
+        return VectorAdapter(envs, env_id=env_id, **options)
     except BaseException:
         envs.close()
         raise
 
 
-def _of_game(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Make an environment whose arguments are one mapping."""
+def _call_with_mapping(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return make(*args, kwargs)
 
 
-def _is_vector(made: Any) -> bool:
+def _is_vector(env: Any) -> bool:
     gymnasium = import_gymnasium()
-    return isinstance(made, gymnasium.vector.VectorEnv)
+    return isinstance(env, gymnasium.vector.VectorEnv)
 
 
 def import_gymnasium() -> Any:
-    """Gymnasium, or the error that says how to get it."""
+    """Return the module `gymnasium`, or raise an error with the install command."""
     try:
         import gymnasium
     except ImportError as error:
@@ -303,16 +291,16 @@ def import_gymnasium() -> Any:
 
 
 def environment_name(env: str | EnvFactory) -> str:
-    """What a run calls its environment: an id as it stands, a factory as `module:name`.
+    """Return an environment's name in a run: an id unchanged, a factory as `module:name`.
 
-    A factory that can be imported by that name can be made again by it; the names of those that
-    can't (lambdas, functions in functions, partials) have a `<` in them.
+    The name of a factory that cannot be imported by it contains a `<`: lambdas, nested functions,
+    partials.
     """
     return env if isinstance(env, str) else name_of(env)
 
 
 def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
-    """What messages call the environment, and what makes it."""
+    """Return the environment's name for messages, and its factory."""
     gymnasium = import_gymnasium()
     if not isinstance(env, str):
         if not callable(env):
@@ -321,24 +309,24 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
                 "that makes the environment"
             )
         return environment_name(env).rpartition(":")[2], env
-    env = doom.plain_id(env)
+    env = doom.normalize_id(env)
     module_name, _, name = env.rpartition(":")
     if "<" in name:
         raise UnknownNameError(
-            f"'{env}' is the name of a factory that can't be imported, so it can't be called by "
-            "its name: from Python, pass the factory itself as `env`"
+            f"'{env}' names a factory that cannot be imported: from Python, pass the factory "
+            "itself as `env`"
         )
     if module_name == "envpool":
-        raise ConfigError(f"{env}: EnvPool makes no single environments: use `make_vec`")
+        raise ConfigError(f"{env}: EnvPool has no single environments: use `make_vec`")
     module = _import_module(env, module_name) if module_name else None
     if module is None:
         _register_late(name)
     registry = gymnasium.registry
-    scenario = doom.scenario_of(name, registry) if module is None else None
+    scenario = doom.find_scenario(name, registry) if module is None else None
     if scenario is not None:
-        return name, functools.partial(_of_game, doom.make_scenario, scenario)
+        return name, functools.partial(_call_with_mapping, doom.make_scenario, scenario)
     if name and (name in registry or any(known.startswith(f"{name}-v") for known in registry)):
-        # Gymnasium's checker looks at the first step only, and we check every one.
+        # Gymnasium's checker inspects only the first step. hotloop checks every step.
         return name, lambda **kwargs: gymnasium.make(
             name, **{"disable_env_checker": True, **kwargs}
         )
@@ -384,9 +372,9 @@ def _register_late(name: str) -> None:
 
 def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     gymnasium = import_gymnasium()
-    given = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
+    kwargs_text = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
     try:
-        made = factory(**kwargs)
+        instance = factory(**kwargs)
     except HotloopError:
         raise
     except gymnasium.error.DependencyNotInstalled as error:
@@ -397,19 +385,19 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
     except TypeError as error:
         kind = ConfigError if kwargs else EnvironmentFailure
         raise kind(
-            f"{env_id}: making it{given} raised {describe_exception(error)}: what makes it is "
-            "called with `env_kwargs` alone"
+            f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}: its factory is "
+            "called with `env_kwargs` only"
         ) from error
     except Exception as error:
         raise EnvironmentFailure(
-            f"{env_id}: making it{given} raised {describe_exception(error)}"
+            f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}"
         ) from error
-    if not isinstance(made, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+    if not isinstance(instance, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         raise ConfigError(
             f"{env_id}: a factory must return a gymnasium.Env or a gymnasium.vector.VectorEnv, "
-            f"got {describe_value(made)}: return the environment (old Gym's do not fit)"
+            f"got {describe_value(instance)}: return the environment (not one of old Gym)"
         )
-    return made
+    return instance
 
 
 def _install_hint(env_id: str) -> str:
@@ -440,5 +428,5 @@ def _make_envpool(env: str, num_envs: int, seed: int, kwargs: Mapping[str, Any])
         )
     except Exception as error:
         kind = ConfigError if kwargs else EnvironmentFailure
-        given = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
-        raise kind(f"{env}: making it{given} raised {describe_exception(error)}") from error
+        kwargs_text = f" with env_kwargs {dict(kwargs)}" if kwargs else ""
+        raise kind(f"{env}: making it{kwargs_text} raised {describe_exception(error)}") from error

@@ -1,4 +1,4 @@
-"""The interface of a set of environments, however it is stepped."""
+"""The common interface of vector environments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
 
 class VectorEnv(Protocol):
-    """N environments, stepped side by side. `make_vec` makes them."""
+    """N environments, stepped together. `make_vec` creates them."""
 
     @property
     def num_envs(self) -> int:
@@ -32,42 +32,42 @@ class VectorEnv(Protocol):
 
     @property
     def can_replay(self) -> bool:
-        """Whether `resume` can bring environments into the middle of an episode."""
+        """Whether `resume` can restore the middle of an episode."""
         ...
 
     def reset(self, first_episode: int | None = None) -> Array:
-        """Start a new episode everywhere.
+        """Start a new episode in every environment.
 
         Args:
-            first_episode: its number, which its seed is made of where environments take seeds;
-                the next one by default.
+            first_episode: index of the new episodes, the next one by default. It determines their
+                seeds in environments that accept seeds.
 
         Returns:
             First observations, (N, *obs_shape), a fresh array.
 
         Raises:
-            EnvironmentFailure: an environment raised, or gave what its spaces rule out.
+            EnvironmentFailure: an environment raised, or returned a value outside its spaces.
         """
         ...
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
-        """One step of every environment; those whose episode ends are reset.
+        """Step every environment, and reset those whose episode ends.
 
         Args:
-            action: (N, *action_shape), as the policy drew it: box actions are clipped here.
-            out: is written into; without it, arrays of our own are, which the next step overwrites.
+            action: (N, *action_shape), as sampled by the policy. Box actions are clipped here.
+            out: arrays for the results, internal arrays that the next step overwrites by default.
 
         Returns:
-            `out`, or our own arrays.
+            `out`, or the internal arrays.
 
         Raises:
-            EnvironmentFailure: an environment raised, or gave what its spaces rule out.
+            EnvironmentFailure: an environment raised, or returned a value outside its spaces.
             ShapeError: `action` has the wrong shape.
         """
         ...
 
-    def running(self) -> list[tuple[int, int]]:
-        """The number and the length so far of each environment's running episode."""
+    def running_episodes(self) -> list[tuple[int, int]]:
+        """Return the index and the current length of each environment's running episode."""
         ...
 
     def resume(
@@ -75,18 +75,17 @@ class VectorEnv(Protocol):
         episodes: Sequence[RunningEpisode],
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
-        """Bring fresh environments to where others stood: in the middle of their episodes.
+        """Restore running episodes in fresh environments.
 
-        Each episode is begun again with its own seed and its actions are replayed. Where that is
-        not possible, or does not lead to the same observation, the environment begins its next
-        episode instead.
+        Each episode restarts from its own seed, and its actions are replayed. If replay is
+        impossible or leads to another observation, the environment begins its next episode instead.
 
         Args:
-            episodes: one for each environment.
-            on_step: is called before each reset and each step that is made again.
+            episodes: one running episode per environment.
+            on_step: callback before each repeated reset and step.
 
         Returns:
-            What to act on next, (N, *obs_shape), and the environments that began a new episode.
+            Next observations, (N, *obs_shape), and the environments that began a new episode.
 
         Raises:
             EnvironmentFailure: an environment's `reset` failed.
@@ -94,16 +93,16 @@ class VectorEnv(Protocol):
         ...
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, in the order in which they ended."""
+        """Return the episodes that ended since the last call, in the order of their ends."""
         ...
 
     def close(self) -> None:
-        """Close the environments; harmless when repeated."""
+        """Close the environments. Further calls do nothing."""
         ...
 
 
 def allocate_step(num_envs: int, obs_spec: ObsSpec) -> StepArrays:
-    """Zeroed arrays for one step of N environments."""
+    """Return zeroed arrays for one step of N environments."""
     obs_shape = (num_envs, *obs_spec.shape)
     return StepArrays(
         next_obs=np.zeros(obs_shape, obs_spec.dtype),
@@ -116,5 +115,5 @@ def allocate_step(num_envs: int, obs_spec: ObsSpec) -> StepArrays:
 
 
 def obs_hash(obs: Array) -> str:
-    """A fingerprint of one observation, exact to the last bit."""
+    """Return a hash of all bytes of one observation."""
     return hashlib.blake2b(obs.tobytes(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Seeds of episodes, made of the run, the environment and the number of the episode."""
+"""Seeds of episodes, derived from the run's seed, the environment and the episode."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import hashlib
 from typing import Literal
 
 Stream = Literal["training", "evaluation"]
-"""What an episode is for; each of the two has seeds of its own."""
+"""The purpose of an episode. Training and evaluation use different seeds."""
 
 
 def episode_seed(seed: int, env: int, episode: int, stream: Stream = "training") -> int:
-    """The seed that an environment is reset with at the start of an episode.
+    """Return the seed for an environment's reset at the start of an episode.
 
-    A hash of its arguments, so that neither the number of environments, nor how they are spread
-    over workers, nor the length of earlier episodes changes it. BLAKE2 takes 1 µs, NumPy's
+    The seed is a hash of the arguments. It does not depend on the number of environments, their
+    distribution over workers, or the length of earlier episodes. BLAKE2 takes 1 µs, NumPy's
     `SeedSequence` 9 µs, and a random CartPole policy resets every 20 steps.
 
     Args:
-        seed: of the run.
-        env: which environment, counted over all workers.
-        episode: which episode of that environment, from 0.
-        stream: evaluations draw other episodes than training does.
+        seed: seed of the run.
+        env: index of the environment, counted over all workers.
+        episode: index of the episode of that environment, from 0.
+        stream: purpose of the episode.
 
     Returns:
-        0 … 2³¹ − 1: simulators written in C often take no more than 31 bits.
+        0 … 2³¹ − 1: simulators written in C often accept at most 31 bits.
     """
     digest = hashlib.blake2b(f"{stream}/{seed}/{env}/{episode}".encode(), digest_size=4).digest()
     return int.from_bytes(digest, "little") >> 1

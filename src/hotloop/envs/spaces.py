@@ -1,6 +1,6 @@
 """Specifications of observations and actions: shapes, dtypes, layout and bounds.
 
-The specs need no Gymnasium: a checkpoint holds them as JSON, and a policy is evaluated from them.
+The specs do not need Gymnasium. A checkpoint stores them as JSON, to rebuild the policy.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from hotloop.types import Array
 
 Encoding = Literal["box", "one_hot", "binary"]
 
-_LEAST_SIDE = 8  # of an image
+_MIN_IMAGE_SIDE = 8  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObsField:
-    """Where one part of a composite observation lies in the flat vector."""
+    """The position and encoding of one part of a composite observation in the flat vector."""
 
     name: str
-    """The key in a Dict space, "0", "1", … in a Tuple, and "" where the space is not composite."""
+    """The key in a Dict space, "0", "1", … in a Tuple, and "" if the space is not composite."""
     start: int
-    """First position in the flat vector; in bytes, where it is a vector of bytes."""
+    """First position in the flat vector, in bytes if the vector is packed."""
     stop: int
     """One past the last position."""
     shape: tuple[int, ...]
-    """Shape of the part once it is encoded: (n,) for n categories."""
+    """Shape of the encoded part: (n,) for n categories."""
     encoding: Encoding
-    """`box`: the numbers themselves; `one_hot`: categories; `binary`: zeros and ones."""
+    """`box` for numbers, `one_hot` for categories, `binary` for zeros and ones."""
     dtype: str = "float32"
-    """`float32`, or `uint8` of images."""
+    """`float32`, or `uint8` for images."""
     low: float | None = field(default=None, compare=False)
-    """`box`: the least of its lower bounds; None: there is none, or it is not known."""
+    """`box`: the least of its lower bounds, None if infinite or unknown."""
     high: float | None = field(default=None, compare=False)
-    """`box`: the largest of its upper bounds."""
+    """`box`: the largest of its upper bounds, None if infinite or unknown."""
     raw_shape: tuple[int, ...] | None = field(default=None, compare=False)
-    """Shape as the environment gives it: () for one number or category; None: not known."""
+    """Shape of the environment's own value: () for one number or category. None if unknown."""
     counts: tuple[int, ...] = field(default=(), compare=False)
-    """`one_hot`: how many categories each integer has."""
+    """`one_hot`: number of categories of each integer."""
     starts: tuple[int, ...] = field(default=(), compare=False)
-    """`one_hot`: the first category of each."""
+    """`one_hot`: the first category of each integer."""
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ObsField:
-        """The field of which a spec's `to_json` has the values."""
+        """Return the field for one entry of a spec's JSON layout."""
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in values.items()
@@ -53,48 +53,48 @@ class ObsField:
         return cls(**fields)
 
     def to_json(self) -> dict[str, Any]:
-        """As values that `json.dumps` takes."""
+        """Return the field as JSON values."""
         values = asdict(self)
         return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObsSpec:
-    """Observations of one environment, as hotloop stores them."""
+    """The shape, dtype and layout of an environment's encoded observations."""
 
     shape: tuple[int, ...]
-    """Of one observation."""
+    """Shape of one observation."""
     dtype: str
-    """`float32`, or `uint8` where the environment gives bytes (images). A Dict or Tuple with images
-    is a vector of bytes, in which numbers take four each."""
+    """`float32`, or `uint8` if the environment returns bytes (images). A Dict or Tuple with images
+    is a vector of bytes, in which each number takes four."""
     layout: tuple[ObsField, ...]
-    """The parts, in the order in which they lie in the observation."""
+    """The parts, in the order of the flat vector."""
     num_frames: int = field(default=0, compare=False)
-    """Frames that the first axis stacks, each new one beside the last ones; 0: it is no stack."""
+    """Number of stacked frames along the first axis, 0 without frame stacking."""
     is_tuple: bool = field(default=False, compare=False)
-    """Whether the parts are those of a Tuple, and not of a Dict."""
+    """Whether the parts come from a Tuple instead of a Dict."""
     mask_size: int = 0
-    """Numbers behind the parts that say which actions are allowed, see `hotloop.envs.masks`."""
+    """Length of the action mask after the parts, see `hotloop.envs.masks`."""
 
     @property
     def unmasked(self) -> ObsSpec:
-        """What the networks see: the same without a mask."""
+        """The spec without the action mask, which is the input of the networks."""
         if not self.mask_size:
             return self
         return replace(self, shape=(self.shape[0] - self.mask_size,), mask_size=0)
 
     @property
     def is_composite(self) -> bool:
-        """Whether the environment gives a dict or a tuple."""
+        """Whether raw observations are dicts or tuples."""
         return any(part.name for part in self.layout)
 
     @property
     def is_packed(self) -> bool:
-        """Whether it is a vector of bytes that holds numbers of several kinds."""
+        """Whether a row is a vector of bytes with numbers of several dtypes."""
         return len(self.layout) > 1 and self.dtype == "uint8"
 
     def unflatten(self, obs: Array) -> dict[str, Array]:
-        """The parts of flat observations, by name.
+        """Return the parts of flat observations, by name.
 
         Args:
             obs: (…, *shape), any leading axes.
@@ -109,7 +109,7 @@ class ObsSpec:
         if num_leading < 0 or obs.shape[num_leading:] != self.shape:
             raise ShapeError(
                 f"`obs` must have shape (…, {', '.join(map(str, self.shape))}), got {obs.shape}: "
-                "pass observations as this environment's `ObsSpec` lays them out"
+                "pass observations in the layout of this environment's `ObsSpec`"
             )
         leading = obs.shape[:num_leading]
         if self.mask_size:
@@ -125,7 +125,7 @@ class ObsSpec:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """As values that `json.dumps` takes."""
+        """Return the spec as JSON values."""
         return {
             "shape": list(self.shape),
             "dtype": self.dtype,
@@ -137,7 +137,7 @@ class ObsSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ObsSpec:
-        """The spec that `to_json` wrote."""
+        """Return the spec from the values of `to_json`."""
         return cls(
             shape=tuple(values["shape"]),
             dtype=values["dtype"],
@@ -152,29 +152,29 @@ class ObsSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ActionSpec:
-    """Actions of one environment, as a policy draws them."""
+    """The kind, shape and bounds of the actions that a policy samples for one environment."""
 
     kind: Literal["discrete", "multi_discrete", "box"]
-    """Which of the fields below say something."""
+    """Kind of action, which determines the fields below that apply."""
     shape: tuple[int, ...]
-    """Of one action: () for `discrete`."""
+    """Shape of one action: () for `discrete`."""
     dtype: str
     """`int64`, or `float32` for `box`."""
     num_actions: int = 0
-    """`discrete`: a policy draws 0 … num_actions − 1."""
+    """`discrete`: number of actions. A policy samples 0 … num_actions − 1."""
     start: int = 0
-    """`discrete`: what the environment calls action 0; `step` adds it."""
+    """`discrete`: the environment's first action, which `step` adds."""
     nvec: tuple[int, ...] = ()
-    """`multi_discrete`: how many actions each component has; a policy draws each from 0."""
+    """`multi_discrete`: number of actions of each component. A policy samples each from 0."""
     starts: tuple[int, ...] = ()
-    """`multi_discrete`: what the environment calls action 0 of each component; `step` adds it."""
+    """`multi_discrete`: the environment's first action of each component, which `step` adds."""
     low: tuple[float, ...] = ()
-    """`box`: lower bounds, flattened; −inf where there is none. `step` clips to them."""
+    """`box`: lower bounds, flattened, −inf if unbounded. `step` clips to them."""
     high: tuple[float, ...] = ()
-    """`box`: upper bounds, flattened."""
+    """`box`: upper bounds, flattened, inf if unbounded."""
 
     def to_json(self) -> dict[str, Any]:
-        """As values that `json.dumps` takes; infinite bounds, which JSON lacks, become text."""
+        """Return the spec as JSON values. Infinite bounds, which JSON lacks, become strings."""
         return {
             "kind": self.kind,
             "shape": list(self.shape),
@@ -189,7 +189,7 @@ class ActionSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ActionSpec:
-        """The spec that `to_json` wrote."""
+        """Return the spec from the values of `to_json`."""
         return cls(
             kind=values["kind"],
             shape=tuple(values["shape"]),
@@ -204,25 +204,25 @@ class ActionSpec:
 
 
 def is_image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether bytes of such a shape are an image: (H, W), (C, H, W) or (H, W, C).
+    """Return whether uint8 arrays of a shape are images: (H, W), (C, H, W) or (H, W, C).
 
-    Not where a side is tiny: such bytes are a table of numbers.
+    Arrays with a side below 8 are tables of numbers.
     """
     sides = sorted(shape)[-2:]
-    return len(shape) in (2, 3) and sides[0] >= _LEAST_SIDE
+    return len(shape) in (2, 3) and sides[0] >= _MIN_IMAGE_SIDE
 
 
 class Spaces(Protocol):
-    """Whatever has spaces: environments, a worker pool, a network."""
+    """An object with spaces: environments, a worker pool, a network."""
 
     @property
     def obs_spec(self) -> ObsSpec:
-        """What is observed."""
+        """Shape, dtype and layout of one observation."""
         ...
 
     @property
     def action_spec(self) -> ActionSpec:
-        """What is done."""
+        """Kind, shape and bounds of one action."""
         ...
 
 

@@ -1,15 +1,15 @@
-"""Adapters that make the three ways in which vector environments reset themselves alike.
+"""An adapter for vector environments with any of the three autoreset modes.
 
-A vector environment steps N environments in one call, and what it does where an episode ends is its
-`metadata["autoreset_mode"]` (Gymnasium ≥ 1.1; older ones and EnvPool are next-step):
+A vector environment steps N environments in one call. Its `metadata["autoreset_mode"]` (Gymnasium
+≥ 1.1, before it and in EnvPool always next-step) determines the result at the end of an episode:
 
-    NEXT_STEP   gives the last observation; the next call ignores the action and gives the first
+    NEXT_STEP   returns the last observation. The next call ignores the action and returns the first
                 observation of the next episode. That call is no transition: `valid` is False.
-    SAME_STEP   gives the first observation of the next episode at once, the last in
+    SAME_STEP   returns the first observation of the next episode, and the last in
                 `info["final_obs"]`.
-    DISABLED    gives the last observation; we reset with `options={"reset_mask": ended}`.
+    DISABLED    returns the last observation. The adapter resets with `options={"reset_mask": ...}`.
 
-Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` take a mask in NEXT_STEP mode too, so that they
+Gymnasium's own `SyncVectorEnv` and `AsyncVectorEnv` accept a mask in NEXT_STEP mode too. So they
 spend no call on a reset, and every episode has its own seed.
 """
 
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hotloop.envs.checks import check_call, describe_value, failure, non_finite
+from hotloop.envs.checks import check_call, describe_non_finite, describe_value, environment_failure
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
-from hotloop.envs.masks import KEY, MaskWriter, warn_of_masks, with_mask
-from hotloop.envs.numbers import EpisodeNumbers
+from hotloop.envs.episode_metrics import EpisodeMetrics
+from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Autoreset = Literal["next_step", "same_step", "masked"]
 
-# Truncated episodes after which final observations that all were wrong are told of.
+# Number of truncated episodes, all with wrong final observations, before a warning.
 _ENOUGH_EPISODES = 10
 
 
@@ -46,16 +46,16 @@ class VectorAdapter:
 
     Args:
         envs: the vector environment.
-        env_id: what messages call it.
-        seed: of the run.
-        first_env: number of its first environment, counted over all workers.
-        stream: training and evaluation see other episodes.
-        action_masks: whether rows end in the masks that it tells, see `hotloop.envs.masks`.
-        log_info: keys of `info` whose numbers episodes keep, see `hotloop.envs.numbers`.
+        env_id: name of the environment in messages.
+        seed: seed of the run.
+        first_env: index of its first environment, counted over all workers.
+        stream: purpose of the episodes, which determines their seeds.
+        action_masks: whether rows end in action masks, see `hotloop.envs.masks`.
+        log_info: keys of `info` that are episode metrics, see `hotloop.envs.episode_metrics`.
 
     Raises:
         SpaceError: a space is not supported.
-        ConfigError: its mode of autoreset is unknown, or it steps fewer environments than it has.
+        ConfigError: its autoreset mode is unknown, or a call steps fewer than all environments.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class VectorAdapter:
         self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or (
             getattr(envs, "takes_seeds", False)
         )
-        # Where what ends is a part of a game, such as a life.
-        self._goes_on: Callable[[Any], Any] | None = getattr(envs, "goes_on", None)
+        # Only set if an episode is a part of a game, such as a life.
+        self._is_playing: Callable[[Any], Any] | None = getattr(envs, "is_playing", None)
         self._is_envpool = _is_envpool(envs)
         if self._is_envpool:
             _check_synchronous(envs, env_id)
-        self.autoreset = _autoreset(envs, env_id)
+        self.autoreset = _autoreset_mode(envs, env_id)
         if self.autoreset == "next_step" and type(envs) in (SyncVectorEnv, AsyncVectorEnv):
             self.autoreset = "masked"
         self._encoder = ObsEncoder(envs.single_observation_space)
         self._decoder = ActionDecoder(envs.single_action_space)
-        self.obs_spec = self._encoder.spec_of(envs)
+        self.obs_spec = self._encoder.spec_for(envs)
         self.action_spec = self._decoder.spec
         self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
         self._masks: MaskWriter | None = None
@@ -99,44 +99,45 @@ class VectorAdapter:
             self.obs_spec = with_mask(self.obs_spec, self.action_spec)
             self._masks = MaskWriter(self.action_spec)
         self._may_warn = not action_masks and self.action_spec.kind != "box" and first_env == 0
-        self._own = allocate_step(self.num_envs, self.obs_spec)
+        self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
         self._action_shape = (self.num_envs, *self.action_spec.shape)
         self._returns = np.zeros(self.num_envs, np.float64)
         self._lengths = np.zeros(self.num_envs, np.int64)
         self._episode = [-1] * self.num_envs
         self._num_steps = 0
-        # Next-step mode: rows whose episode ended, so that the next call resets them.
+        # Next-step mode: rows whose episode ended. The next call resets them.
         self._resetting = np.zeros(self.num_envs, np.bool_)
-        # Same-step mode, until it is known whether final observations are what they should be.
-        self._finals: _FinalObservations | None = None
-        self._knows_finals = self.autoreset != "same_step"
-        self._numbers = EpisodeNumbers(log_info, env_id)
+        # Same-step mode: active until final observations are found right or wrong.
+        self._final_check: _FinalObsCheck | None = None
+        self._is_final_check_done = self.autoreset != "same_step"
+        self._metrics = EpisodeMetrics(log_info, env_id)
         self._finished: list[Episode] = []
 
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
         if first_episode is not None:
             self._episode = [first_episode - 1] * self.num_envs
-        everywhere = np.ones(self.num_envs, np.bool_)
-        self._begin_episodes(everywhere)
+        all_rows = np.ones(self.num_envs, np.bool_)
+        self._begin_episodes(all_rows)
         self._resetting[:] = False
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
         observations, info = self._reset_all()
         self._write(observations, obs, info)
-        if self._may_warn and KEY in info:
+        if self._may_warn and MASK_KEY in info:
             self._may_warn = False
-            warn_of_masks(self._env_id)
-        self._check_first_obs(obs, everywhere)
-        if not self._knows_finals:
-            self._finals = _FinalObservations(obs)
+            warn_unused_masks(self._env_id)
+        self._check_first_obs(obs, all_rows)
+        if not self._is_final_check_done:
+            self._final_check = _FinalObsCheck(obs)
         return obs
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
         """See `VectorEnv.step`."""
         if out is None:
-            out = self._own
+            out = self._step_buffers
         check_call(self._env_id, action, self._action_shape, has_begun=self._episode[0] >= 0)
         next_obs, reward, terminated, truncated, valid, obs = out
+        # Step all environments, and copy the results.
         try:
             result = self._envs.step(self._decoder.batch(action))
         except Exception as error:
@@ -146,15 +147,15 @@ class VectorAdapter:
         except (TypeError, ValueError):
             raise self._failure(
                 "`step` must return (obs, reward, terminated, truncated, info), "
-                f"got {describe_value(result)}: return all five, as Gymnasium's interface says"
+                f"got {describe_value(result)}: return all five, as in Gymnasium's interface"
             ) from None
-        # Same-step mode: of what has ended these are the next episode's.
+        # In same-step mode these observations may be first ones, which need masks.
         is_last = False if self.autoreset == "same_step" else is_terminated
         self._write(observations, next_obs, info, is_last=is_last)
-        rewards = self._checked("rewards", rewards)
+        rewards = self._check_numbers("rewards", rewards)
         reward[...] = rewards
-        terminated[...] = self._checked("terminations", is_terminated)
-        truncated[...] = self._checked("truncations", is_truncated)
+        terminated[...] = self._check_numbers("terminations", is_terminated)
+        truncated[...] = self._check_numbers("truncations", is_truncated)
         valid.fill(True)
         obs[...] = next_obs
         self._num_steps += 1
@@ -162,26 +163,27 @@ class VectorAdapter:
         self._lengths += 1
         if self.autoreset == "next_step" and self._resetting.any():
             self._mark_resets(out)
-        ended = self._ended(terminated, truncated, info)
-        has_ended = ended.any()
+        # End finished episodes, and begin the next ones.
+        is_ended = self._episode_ended(terminated, truncated, info)
+        has_ended = is_ended.any()
         if has_ended:
-            self._end_episodes(ended, info)
+            self._end_episodes(is_ended, info)
             if self.autoreset == "next_step":
-                self._resetting = ended
+                self._resetting = is_ended
             else:
                 with span("env_reset"):
-                    self._begin_episodes(ended)
+                    self._begin_episodes(is_ended)
                     if self.autoreset == "same_step":
-                        self._write_final(info, ended, terminated, next_obs)
+                        self._write_final(info, is_ended, terminated, next_obs)
                     else:
-                        self._reset_masked(ended, obs)
-                    self._check_first_obs(obs, ended)
-        if self._finals is not None and (has_ended or not self._finals.has_change):
-            self._look_at_finals(ended, out)
+                        self._reset_masked(is_ended, obs)
+                    self._check_first_obs(obs, is_ended)
+        if self._final_check is not None and (has_ended or not self._final_check.has_change):
+            self._check_final_obs(is_ended, out)
         return out
 
-    def running(self) -> list[tuple[int, int]]:
-        """See `VectorEnv.running`."""
+    def running_episodes(self) -> list[tuple[int, int]]:
+        """See `VectorEnv.running_episodes`."""
         return list(zip(self._episode, self._lengths.tolist(), strict=True))
 
     def resume(
@@ -191,8 +193,8 @@ class VectorAdapter:
     ) -> tuple[Array, list[int]]:
         """See `VectorEnv.resume`.
 
-        None can be stepped alone, so the longest episode is begun first, and each of the others
-        when it has as many steps left as they have.
+        No environment can be stepped alone. The longest episode begins first, and each of the
+        others later by the difference of their lengths.
         """
         self._episode = [episode.episode for episode in episodes]
         if not self.can_replay:
@@ -202,7 +204,7 @@ class VectorAdapter:
         self._lengths[:] = [len(episode.actions) for episode in episodes]
         try:
             failed = self._replay(episodes, obs, on_step)
-        except Exception:  # what does not repeat itself may fail in any way
+        except Exception:  # a non-deterministic environment may fail in any way
             failed = np.ones(self.num_envs, np.bool_)
         for i, episode in enumerate(episodes):
             failed[i] |= obs_hash(obs[i]) != episode.obs_hash
@@ -215,11 +217,7 @@ class VectorAdapter:
     def _replay(
         self, episodes: Sequence[RunningEpisode], obs: Array, on_step: Callable[[], None]
     ) -> Array:
-        """Repeat the actions of all episodes, and write the last observations.
-
-        Returns:
-            bool, (N,): whether an episode ended on the way.
-        """
+        """Repeat all actions, write the last observations, return which ended early: bool, (N,)."""
         lengths = self._lengths.copy()
         longest = int(lengths.max())
         action = np.zeros(self._action_shape, self.action_spec.dtype)
@@ -231,23 +229,23 @@ class VectorAdapter:
                 self._reset_masked(begins, obs)
             if t == longest:
                 break
-            runs = lengths >= longest - t
-            for i in np.flatnonzero(runs).tolist():
+            is_running = lengths >= longest - t
+            for i in np.flatnonzero(is_running).tolist():
                 action[i] = episodes[i].actions[t - longest + lengths[i]]
             observations, reward, terminated, truncated, info = self._envs.step(
                 self._decoder.batch(action)
             )
-            ended = self._ended(terminated, truncated, info)
-            failed |= runs & ended
-            self._returns[runs] += reward[runs]
-            following = np.empty_like(obs)
-            self._write(observations, following, info, is_last=terminated)
-            obs[runs] = following[runs]
+            is_ended = self._episode_ended(terminated, truncated, info)
+            failed |= is_running & is_ended
+            self._returns[is_running] += reward[is_running]
+            new_obs = np.empty_like(obs)
+            self._write(observations, new_obs, info, is_last=terminated)
+            obs[is_running] = new_obs[is_running]
         return failed
 
     @property
     def can_replay(self) -> bool:
-        """Whether episodes can be begun one by one, each from its own seed."""
+        """Whether each environment can begin an episode separately, from a given seed."""
         return self._takes_seeds and self.autoreset == "masked"
 
     def pop_episodes(self) -> list[Episode]:
@@ -262,14 +260,14 @@ class VectorAdapter:
             self._episode = [-1] * self.num_envs
             self._envs.close()
 
-    def _ended(self, terminated: Array, truncated: Array, info: Any) -> Array:
-        """Return where the environment is over, and not only what is learned from: bool, (N,)."""
-        if self._goes_on is not None:
-            terminated = terminated & ~self._goes_on(info)
+    def _episode_ended(self, terminated: Array, truncated: Array, info: Any) -> Array:
+        """Return whether the environment's own episode has ended, not only a life: bool, (N,)."""
+        if self._is_playing is not None:
+            terminated = terminated & ~self._is_playing(info)
         return terminated | truncated
 
     def _mark_resets(self, out: StepArrays) -> None:
-        """Next-step mode: this call was spent on the reset of those that ended in the last one."""
+        """Next-step mode: mark the rows of environments that this call has reset."""
         rows = self._resetting
         out.valid[rows] = False
         out.reward[rows] = 0.0
@@ -279,49 +277,49 @@ class VectorAdapter:
         self._check_first_obs(out.obs, rows)
         self._resetting = np.zeros(self.num_envs, np.bool_)
 
-    def _write_final(self, info: Any, ended: Array, terminated: Array, next_obs: Array) -> None:
-        """Same-step mode: the true successors, which the reset has pushed into `info`."""
+    def _write_final(self, info: Any, is_ended: Array, terminated: Array, next_obs: Array) -> None:
+        """Same-step mode: copy the true successors from `info` to `next_obs`."""
         final_obs = info.get("final_obs") if isinstance(info, dict) else None
         if final_obs is None:
             raise self._failure(
-                "in same-step mode `info` must have `final_obs` where an episode ends, got "
+                "in same-step mode `info` must have `final_obs` when an episode ends, got "
                 f"{sorted(info) if isinstance(info, dict) else describe_value(info)}: keep it in "
-                "the wrappers, or make the vector environment with another autoreset mode"
+                "the wrappers, or create the vector environment with another autoreset mode"
             )
-        masks = info.get("final_info", {}).get(KEY) if self._masks is not None else None
-        for i in np.flatnonzero(ended):
-            final = {} if masks is None else {KEY: masks[i]}
+        masks = info.get("final_info", {}).get(MASK_KEY) if self._masks is not None else None
+        for i in np.flatnonzero(is_ended):
+            final = {} if masks is None else {MASK_KEY: masks[i]}
             self._write(final_obs[i], next_obs[i], final, is_last=terminated[i])
 
-    def _look_at_finals(self, ended: Array, out: StepArrays) -> None:
-        """Same-step mode: warn, once, where final observations are not those of the end."""
-        assert self._finals is not None
-        are_right = self._finals.look(ended, out)
-        if are_right is None:
+    def _check_final_obs(self, is_ended: Array, out: StepArrays) -> None:
+        """Same-step mode: warn once if final observations are those of the next episode."""
+        assert self._final_check is not None
+        is_correct = self._final_check.update(is_ended, out)
+        if is_correct is None:
             return
-        self._knows_finals, self._finals = True, None
-        if not are_right:
+        self._is_final_check_done, self._final_check = True, None
+        if not is_correct:
             warnings.warn(
                 f"{self._env_id}: `final_obs` must be the last observation of the episode that "
-                "ended, but it always equals the first of the next one: it seems to be a view of a "
-                "buffer that the reset writes to, and truncated episodes are learned from with a "
-                "wrong value. Return `obs.copy()` from the environment's `step`; in a vector "
-                "environment of your own, `infos['final_obs'][i] = obs[i].copy()` before the reset",
+                "ended, but it always equals the first of the next one: it may be a view of a "
+                "buffer that the reset overwrites, so that truncated episodes bootstrap from a "
+                "wrong value. Return `obs.copy()` from the environment's `step`. In a vector "
+                "environment, set `infos['final_obs'][i] = obs[i].copy()` before the reset",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    def _reset_masked(self, ended: Array, obs: Array) -> None:
+    def _reset_masked(self, is_ended: Array, obs: Array) -> None:
         seeds = None
         if self._takes_seeds:
-            seeds = [self._episode_seed(i) if ended[i] else None for i in range(self.num_envs)]
-        observations, info = self._call_reset(seed=seeds, options={"reset_mask": ended.copy()})
+            seeds = [self._episode_seed(i) if is_ended[i] else None for i in range(self.num_envs)]
+        observations, info = self._call_reset(seed=seeds, options={"reset_mask": is_ended.copy()})
         first = np.empty_like(obs)
-        self._write(observations, first, info, is_last=~ended)  # the others go on
-        obs[ended] = first[ended]
+        self._write(observations, first, info, is_last=~is_ended)  # the others continue
+        obs[is_ended] = first[is_ended]
 
     def _reset_all(self) -> Any:
-        if self._is_envpool:  # seeded when it was made
+        if self._is_envpool:  # seeded at its creation
             return self._call_reset()
         if self._takes_seeds:
             return self._call_reset(seed=[self._episode_seed(i) for i in range(self.num_envs)])
@@ -334,8 +332,8 @@ class VectorAdapter:
             raise self._failure(f"`reset` raised {describe_exception(error)}") from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise self._failure(
-                f"`reset` must return (obs, info), got {describe_value(result)}: return both, as "
-                "Gymnasium's interface says"
+                f"`reset` must return (obs, info), got {describe_value(result)}: return both, "
+                "as in Gymnasium's interface"
             )
         return result
 
@@ -348,15 +346,15 @@ class VectorAdapter:
         for i in np.flatnonzero(rows):
             self._episode[i] += 1
 
-    def _end_episodes(self, ended: Array, info: Any) -> None:
-        for i in np.flatnonzero(ended).tolist():
+    def _end_episodes(self, is_ended: Array, info: Any) -> None:
+        for i in np.flatnonzero(is_ended).tolist():
             self._finished.append(
                 Episode(
                     env=self._first_env + i,
                     episode=self._episode[i],
                     undiscounted_return=float(self._returns[i]),
                     length=int(self._lengths[i]),
-                    info=self._numbers.of_row(info, i),
+                    info=self._metrics.from_vector_info(info, i),
                 )
             )
 
@@ -368,14 +366,8 @@ class VectorAdapter:
         *,
         is_last: Any = False,
     ) -> None:
-        """Encode observations, and the masks that `info` holds.
-
-        Args:
-            observations: of all environments, or of one.
-            out: (N, *obs_shape), or of one.
-            info: of these.
-            is_last: bool, where no mask is needed, see `MaskWriter.write`.
-        """
+        """Encode observations of all environments, or of one, and the masks in `info`."""
+        # `out` is (N, *obs_shape), or (*obs_shape) for one. Rows of `is_last` need no mask.
         features = out if self._masks is None else out[..., : self._num_features]
         try:
             self._encoder.write(observations, features)
@@ -384,11 +376,11 @@ class VectorAdapter:
         if self._masks is None:
             return
         try:
-            self._masks.write_of(info, out[..., self._num_features :], is_last=is_last)
+            self._masks.write_from_info(info, out[..., self._num_features :], is_last=is_last)
         except MismatchError as error:
             raise MaskError(str(self._failure(str(error)))) from None
 
-    def _checked(self, name: str, values: Any) -> Array:
+    def _check_numbers(self, name: str, values: Any) -> Array:
         array = np.asarray(values)
         if array.shape != (self.num_envs,) or array.dtype.kind not in "fiub":
             raise self._failure(
@@ -398,39 +390,33 @@ class VectorAdapter:
         return array
 
     def _check_first_obs(self, obs: Array, rows: Array) -> None:
-        if non_finite(obs[rows]) is None:
+        if describe_non_finite(obs[rows]) is None:
             return
         for i in np.flatnonzero(rows).tolist():
-            problem = non_finite(obs[i])
+            problem = describe_non_finite(obs[i])
             if problem is not None:
-                raise failure(
+                raise environment_failure(
                     self._env_id, problem, env=self._first_env + i, episode=self._episode[i]
                 )
 
     def _failure(self, problem: str) -> EnvironmentFailure:
-        """A failure of the whole call: which of the environments it was is for its cause to say."""
+        """Return an error for the whole call. Its cause may name the environment."""
         last_env = self._first_env + self.num_envs - 1
-        return failure(
+        return environment_failure(
             f"{self._env_id}, environments {self._first_env} … {last_env}, "
             f"vector step {self._num_steps}",
             problem,
         )
 
 
-class _FinalObservations:
-    """Finds out whether final observations are those of the end, or those after the reset.
+class _FinalObsCheck:
+    """A check for final observations that are wrongly those after the reset.
 
-    A view of a buffer that the reset writes to gives the next episode's first observation twice.
-    One end where the two differ shows that all is well. Terminations alone show nothing else: what
-    follows them is not learned from, and some environments give anything. Nor do observations that
-    never change.
-
-    Args:
-        obs: (N, *obs_shape), the first ones of all episodes.
-
-    Attributes:
-        has_change: whether observations change within an episode, as far as is known; until they
-            do, it looks at every step, and then where an episode ends.
+    If `final_obs` is a view of a buffer that the reset overwrites, it equals the next episode's
+    first observation. One end at which the two differ proves them right. Equality counts as wrong
+    only after truncations: the successor of a termination is unused, and some environments return
+    any value there. It does not count either if observations never change: until `has_change`,
+    every step must be passed to `update`, afterwards only those that end episodes.
     """
 
     def __init__(self, obs: Array) -> None:
@@ -438,20 +424,15 @@ class _FinalObservations:
         self._first = obs.copy()
         self._num_same = 0
 
-    def look(self, ended: Array, step: StepArrays) -> bool | None:
-        """Return whether final observations are right; None: not known yet.
-
-        Args:
-            ended: bool, (N,), the episodes that this step ended.
-            step: what it gave.
-        """
+    def update(self, is_ended: Array, step: StepArrays) -> bool | None:
+        """Return whether final observations are right, None if it is still unknown."""
         if not self.has_change:
-            running = ~ended
+            running = ~is_ended
             self.has_change = not np.array_equal(step.obs[running], self._first[running])
-            self._first[ended] = step.obs[ended]
-        if not np.array_equal(step.next_obs[ended], step.obs[ended]):
+            self._first[is_ended] = step.obs[is_ended]
+        if not np.array_equal(step.next_obs[is_ended], step.obs[is_ended]):
             return True
-        self._num_same += int((ended & ~step.terminated).sum())
+        self._num_same += int((is_ended & ~step.terminated).sum())
         return False if self.has_change and self._num_same >= _ENOUGH_EPISODES else None
 
 
@@ -468,9 +449,9 @@ def _check_synchronous(envs: Any, env_id: str) -> None:
         )
 
 
-def _autoreset(envs: Any, env_id: str) -> Autoreset:
+def _autoreset_mode(envs: Any, env_id: str) -> Autoreset:
     mode = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
-    if mode is None:  # before Gymnasium 1.1 there was no other
+    if mode is None:  # the only mode before Gymnasium 1.1
         return "next_step"
     name = str(getattr(mode, "value", mode)).lower().replace("_", "")
     modes: dict[str, Autoreset] = {

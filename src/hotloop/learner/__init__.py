@@ -1,12 +1,12 @@
-"""Learning: a state on a device, its updates and how they are executed, publishing.
+"""Learning: the state on a device, its updates, their execution, and the publishing of weights.
 
 An update, `update(state, batch, noise, hyper) -> metrics`, is a function of tensors that changes
-`state` in place. Nothing here knows an algorithm's name.
+`state` in place. This package does not depend on the name of an algorithm.
 """
 
 from __future__ import annotations
 
-from hotloop.learner.execution import Choice, Execution, Mode, choose
+from hotloop.learner.execution import Execution, ExecutionChoice, Mode, choose
 from hotloop.learner.gradients import clip_grad_norm, value_and_grad
 from hotloop.learner.hyper import HyperParameters, Scalar
 from hotloop.learner.learner import Learner, UpdateRule, choose_device
@@ -18,8 +18,8 @@ from hotloop.learner.threads import torch_threads
 
 __all__ = [
     "AdamState",
-    "Choice",
     "Execution",
+    "ExecutionChoice",
     "HyperParameters",
     "Learner",
     "Metrics",

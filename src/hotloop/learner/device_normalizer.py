@@ -1,4 +1,4 @@
-"""Normalizing statistics on the device: the twin of `Normalizer` for fragments of tensors."""
+"""Running statistics on the device: the twin of `Normalizer` for fragments of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PREFIX = "normalizer."
 
 
 class TensorSteps(Protocol):
-    """What is looked at of T steps of N environments: raw tensors on the device."""
+    """The fields of a fragment that normalizers need: T steps of N environments, raw tensors."""
 
     obs: Tensor
     reward: Tensor
@@ -27,12 +27,12 @@ class TensorSteps(Protocol):
 
 
 class TensorMoments:
-    """Mean and variance of all that was seen, in float64; see `RunningMoments`.
+    """Running mean and variance, in float64, see `RunningMoments`.
 
     Attributes:
         mean: (*shape).
-        var: (*shape), the population's; 1 before anything was seen.
-        count: rows seen.
+        var: population variance, (*shape), 1 before the first row.
+        count: number of rows.
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device) -> None:
@@ -41,30 +41,30 @@ class TensorMoments:
         self.count = 0
 
     def update(self, rows: Tensor) -> None:
-        """Take in `rows`, (M, *shape); the tensors are replaced, not changed."""
+        """Add `rows`, (M, *shape). New tensors replace the old ones, which do not change."""
         num_rows = len(rows)
         rows = rows.to(torch.float64)
         mean, var = rows.mean(0), rows.var(0, correction=0)
         total = self.count + num_rows
         difference = mean - self.mean
-        seen = self.var * self.count + var * num_rows
-        self.var = (seen + difference.square() * (self.count * num_rows / total)) / total
+        squares = self.var * self.count + var * num_rows
+        self.var = (squares + difference.square() * (self.count * num_rows / total)) / total
         self.mean = self.mean + difference * (num_rows / total)
         self.count = total
 
 
 class DeviceNormalizer:
-    """Observations to mean 0 and standard deviation 1, rewards likewise; see `Normalizer`.
+    """A normalizer of observations and rewards on the device, see `Normalizer`.
 
     Args:
-        obs_shape: of one observation.
+        obs_shape: shape of one observation.
         num_envs: N.
-        device: where fragments are.
-        normalize_obs: whether observations are.
-        normalize_reward: whether rewards are.
-        clip_obs: bound on what the networks see, None for none.
-        clip_reward: bound on the rewards that are learned from, None for none.
-        gamma: γ; may change between fragments.
+        device: the device of fragments.
+        normalize_obs: whether to normalize observations.
+        normalize_reward: whether to normalize rewards.
+        clip_obs: bound on the magnitude of (normalized) observations. None: no bound.
+        clip_reward: bound on the magnitude of (normalized) rewards. None: no bound.
+        gamma: γ. It may change between fragments.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class DeviceNormalizer:
         self._device = device
         self._obs = TensorMoments(obs_shape, device)
         self._returns = TensorMoments((), device)
-        self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self._running_return = torch.zeros(num_envs, dtype=torch.float64, device=device)
 
     @property
     def obs_scale(self) -> ObsScale | None:
-        """What the networks are to see of an observation, on the host: it is published."""
+        """Return the scale of observations as host arrays, or None if they stay unchanged."""
         if not self._normalize_obs and self._clip_obs is None:
             return None
         std = (self._obs.var + _EPS).sqrt().to(torch.float32)
@@ -101,14 +101,14 @@ class DeviceNormalizer:
         )
 
     def update(self, fragment: TensorSteps) -> None:
-        """Take in a fragment's raw observations and rewards; `obs_scale` changes by it."""
+        """Add a fragment's raw observations and rewards to the statistics."""
         if self._normalize_obs:
             self._obs.update(fragment.obs.flatten(0, 1))
         if self._normalize_reward:
             self._returns.update(self._discounted_returns(fragment).flatten())
 
     def reward(self, reward: Tensor) -> Tensor:
-        """Return what is learned from, float32, (T, N), from raw rewards of that shape."""
+        """Return the rewards to learn from, float32, (T, N), for raw rewards of that shape."""
         if self._normalize_reward:
             reward = (reward / (self._returns.var + _EPS).sqrt()).to(torch.float32)
         if self._clip_reward is not None:
@@ -116,28 +116,28 @@ class DeviceNormalizer:
         return reward
 
     def restart(self, envs: Sequence[int]) -> None:
-        """Forget the running episodes of these environments."""
+        """Reset the discounted sums of these environments."""
         if envs:
-            self._return = self._return.clone()
-            self._return[list(envs)] = 0.0
+            self._running_return = self._running_return.clone()
+            self._running_return[list(envs)] = 0.0
 
-    def kept(self) -> Callable[[], dict[str, Array]]:
-        """Return what gives host arrays for a checkpoint, as things are now."""
-        tensors = {"return": self._return}
+    def array_snapshot(self) -> Callable[[], dict[str, Array]]:
+        """Return a function that returns the current statistics as arrays, for a checkpoint."""
+        tensors = {"return": self._running_return}
         counts: dict[str, int] = {}
         for name, moments in (("obs", self._obs), ("returns", self._returns)):
             tensors |= {f"{name}.mean": moments.mean, f"{name}.var": moments.var}
             counts[f"{name}.count"] = moments.count
 
         def arrays() -> dict[str, Array]:
-            made: dict[str, Any] = {name: x.cpu().numpy() for name, x in tensors.items()}
-            made |= {name: np.array(count, np.int64) for name, count in counts.items()}
-            return {f"{_PREFIX}{name}": x for name, x in made.items()}
+            values: dict[str, Any] = {name: x.cpu().numpy() for name, x in tensors.items()}
+            values |= {name: np.array(count, np.int64) for name, count in counts.items()}
+            return {f"{_PREFIX}{name}": x for name, x in values.items()}
 
         return arrays
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Go on from what `kept` gave."""
+        """Load the arrays of `array_snapshot`."""
 
         def tensor(name: str) -> Tensor:
             return torch.from_numpy(np.asarray(arrays[f"{_PREFIX}{name}"])).to(self._device)
@@ -145,17 +145,17 @@ class DeviceNormalizer:
         for name, moments in (("obs", self._obs), ("returns", self._returns)):
             moments.mean, moments.var = tensor(f"{name}.mean"), tensor(f"{name}.var")
             moments.count = int(arrays[f"{_PREFIX}{name}.count"])
-        self._return = tensor("return")
+        self._running_return = tensor("return")
 
     def _discounted_returns(self, fragment: TensorSteps) -> Tensor:
-        """Return G after each step, float64, (T, N); it goes on in the next fragment."""
+        """Return G after each step, float64, (T, N), and store it for the next fragment."""
         reward = fragment.reward.to(torch.float64)
-        going_on = self.gamma * (~(fragment.terminated | fragment.truncated)).to(torch.float64)
+        discount = self.gamma * (~(fragment.terminated | fragment.truncated)).to(torch.float64)
         returns = torch.empty_like(reward)
-        # What is carried over: γ G, or 0 where the episode ended.
-        carried = self._return
+        # γ G of the previous step, or 0 after the end of an episode.
+        discounted = self._running_return
         for t in range(len(reward)):
-            torch.add(carried, reward[t], out=returns[t])
-            carried = going_on[t] * returns[t]
-        self._return = carried
+            torch.add(discounted, reward[t], out=returns[t])
+            discounted = discount[t] * returns[t]
+        self._running_return = discounted
         return returns

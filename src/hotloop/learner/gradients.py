@@ -1,4 +1,4 @@
-"""Differentiating a loss, and bounding its gradient."""
+"""Gradients of a loss, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def value_and_grad(
 ) -> tuple[Tensor, Aux, Tensor]:
     """Return a loss and its gradient with respect to the parameters.
 
-    It uses `torch.autograd.grad`. Dynamo and `vmap` over lanes support only `torch.func`, which is
-    slower when eager (2.4 ms a step, not 1.6) and imports Dynamo.
+    It uses `torch.autograd.grad`, except under Dynamo or `vmap` over lanes, which support only
+    `torch.func`. Eager `torch.func` is slower (2.4 ms a step, not 1.6) and imports Dynamo.
 
     Args:
         loss: `loss(params, *args)` returns a 0-d tensor and auxiliary results.
-        params: (P,); not changed.
+        params: (P,), not changed.
         *args: further arguments of the loss.
 
     Returns:
@@ -51,7 +51,7 @@ def clip_grad_norm(grad: Tensor, max_norm: Scalar) -> tuple[Tensor, Tensor]:
 
     Args:
         grad: (P,).
-        max_norm: the greatest norm.
+        max_norm: the maximum norm.
 
     Returns:
         The scaled gradient, (P,), and its norm before scaling, 0-d.
@@ -61,10 +61,10 @@ def clip_grad_norm(grad: Tensor, max_norm: Scalar) -> tuple[Tensor, Tensor]:
 
 
 def computed_once(scalar: Tensor) -> Tensor:
-    """Return a 0-d tensor unchanged, and make a compiler compute it once, not in every loop.
+    """Return a 0-d tensor unchanged, and make a compiler compute it once instead of in every loop.
 
-    A loop over parameters with two powers, a root and two divisions in it takes 47 µs instead of 9.
-    The compiler can't move them out, since a write may change what they read. A reduction gets its
-    own memory. Over fewer than 16 elements it would be unrolled.
+    A loop over parameters takes 47 µs instead of 9 if it contains two powers, a root and two
+    divisions. The compiler can't move them out, since a write may change their inputs. A reduction
+    gets separate memory. With fewer than 16 elements it would be unrolled.
     """
     return scalar.expand(16).amax() if torch.compiler.is_compiling() else scalar

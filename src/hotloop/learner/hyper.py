@@ -1,4 +1,4 @@
-"""Hyper-parameters: the numbers that may change during training, as 0-d tensors."""
+"""Hyper-parameters that may change during training, as 0-d tensors."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ class HyperParameters:
     """
 
     def __init__(self, values: Any, device: torch.device) -> None:
-        self._kind: Any = type(values)
+        self._type: Any = type(values)
         self._schedules = [as_schedule(value) for value in values]
         self._is_constant = all(schedule.is_constant for schedule in self._schedules)
-        self.floats = self._kind(*(schedule(0.0) for schedule in self._schedules))
-        self.tensors = self._kind(
+        self.floats = self._type(*(schedule(0.0) for schedule in self._schedules))
+        self.tensors = self._type(
             *(torch.tensor(value, dtype=torch.float32, device=device) for value in self.floats)
         )
 
     def set(self, progress: float) -> None:
-        """Set the values for a moment of the run.
+        """Set the values to those of the schedules at this progress.
 
         Args:
             progress: the finished share of the run, in [0, 1].
         """
         if self._is_constant:
             return
-        now = self._kind(*(schedule(progress) for schedule in self._schedules))
-        for tensor, value, before in zip(self.tensors, now, self.floats, strict=True):
-            if value != before:
+        values = self._type(*(schedule(progress) for schedule in self._schedules))
+        for tensor, value, old_value in zip(self.tensors, values, self.floats, strict=True):
+            if value != old_value:
                 tensor.fill_(value)
-        self.floats = now
+        self.floats = values
 
-    def reported(self) -> dict[str, float]:
-        """Return the values to report: learning rates, and everything with a schedule."""
-        each = zip(self.floats._fields, self.floats, self._schedules, strict=True)
+    def reported_values(self) -> dict[str, float]:
+        """Return the learning rates and all values with a schedule, by name."""
+        items = zip(self.floats._fields, self.floats, self._schedules, strict=True)
         return {
             name: value
-            for name, value, schedule in each
+            for name, value, schedule in items
             if name.endswith("learning_rate") or not schedule.is_constant
         }

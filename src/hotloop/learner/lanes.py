@@ -1,6 +1,6 @@
-"""Lanes: learners whose updates are executed as one, by `vmap` over their states.
+"""Lanes: learners whose updates run as one joint update, by `vmap` over their states.
 
-Each learner keeps its own random numbers, metrics and checkpoints. Its tensors are rows of stacked
+Each learner has its own random numbers, metrics and checkpoints. Its tensors are rows of stacked
 tensors, and its batches are copied into stacked batches.
 """
 
@@ -17,12 +17,12 @@ from torch import Tensor
 from hotloop.errors import ConfigError, shortened
 from hotloop.learner.execution import Execution
 from hotloop.learner.learner import Learner, UpdateRule
-from hotloop.learner.state import mapped, stacked, tensors
+from hotloop.learner.state import map_tensors, stack_trees, tensors
 from hotloop.learner.updates import BoundUpdate
 
 
 class Lanes:
-    """K learners of one shape.
+    """K learners whose states have the same shapes.
 
     Args:
         learners: learners of the same algorithm and networks, with the same number of updates.
@@ -38,71 +38,71 @@ class Lanes:
     def __init__(self, learners: Sequence[Learner]) -> None:
         self._learners = learners
         first = learners[0]
-        shapes = [_shapes((one.state, one.hyper.tensors)) for one in learners]
-        for other in shapes[1:]:
+        shapes = [_shapes((learner.state, learner.hyper.tensors)) for learner in learners]
+        for lane_shapes in shapes[1:]:
             for name, shape in shapes[0].items():
-                if other.get(name) != shape:
+                if lane_shapes.get(name) != shape:
                     raise ConfigError(
                         f"lanes must have states of one shape, but `{name}` is {shape} in the "
-                        f"first and {other.get(name)} in another: vary only numbers"
+                        f"first lane and {lane_shapes.get(name)} in another: vary only numbers"
                     )
-        bound = stacked([(one.state, one.hyper.tensors) for one in learners])
-        for k, one in enumerate(learners):
-            rows = tensors((one.state, one.hyper.tensors)).values()
-            for row, stack in zip(rows, tensors(bound).values(), strict=True):
-                row.data = stack[k]  # holders of the row see the stack's memory
-        self._bound = bound
+        stacks = stack_trees([(learner.state, learner.hyper.tensors) for learner in learners])
+        for k, learner in enumerate(learners):
+            rows = tensors((learner.state, learner.hyper.tensors)).values()
+            for row, stack in zip(rows, tensors(stacks).values(), strict=True):
+                row.data = stack[k]  # all references to the row now share the stack's memory
+        self._stacks = stacks
         self._updates = [_LaneUpdate(first, rule, len(learners)) for rule, _ in first.rules]
         self.executions = [update.execution for update in self._updates]
-        for one in learners:
-            one.executions = self.executions
-        self._batches: dict[Any, _Stack] = {}
+        for learner in learners:
+            learner.executions = self.executions
+        self._batches: dict[Any, _StackedBatch] = {}
         self._noise: dict[tuple[int, ...], Tensor] = {}
-        self._going_on = set(range(len(learners)))
+        self._active_lanes = set(range(len(learners)))
 
-    def leave(self, lane: int) -> None:
-        """Stop preserving a lane's state."""
-        self._going_on.discard(lane)
+    def release(self, lane: int) -> None:
+        """Stop preserving the state of a lane that has finished."""
+        self._active_lanes.discard(lane)
 
     def update(self, batches: Mapping[int, Any]) -> dict[int, Tensor | None]:
-        """Make the updates that are due with a batch for some of the lanes.
+        """Run the due updates for the lanes that have a batch.
 
         Args:
-            batches: by lane, NamedTuples of tensors of the same shapes. Other lanes keep their
-                states.
+            batches: batches by lane, NamedTuples of tensors of the same shapes. The states of other
+                lanes do not change.
 
         Returns:
             |TD error| by lane, (B,), see `Learner.update`.
 
         Raises:
-            ConfigError: an update breaks its contract, or can't be executed as chosen.
+            ConfigError: an update breaks its contract, or the chosen execution is impossible.
         """
-        stack = self._stack(next(iter(batches.values())))
+        stack = self._batch_stack(next(iter(batches.values())))
         for k, batch in batches.items():
             stack.put(k, batch)
             self._learners[k].num_updates += 1
         td_errors: dict[int, Tensor | None] = dict.fromkeys(batches)
         for update in self._updates:
             rule = update.rule
-            due = {k for k in batches if self._learners[k].num_due(rule)}
-            for _ in range(rule.times if due else 0):
-                noise = self._drawn(rule, due)
-                with self._unchanged(self._going_on - due):
-                    rows, more = update(self._bound, stack.batch, noise)
-                for k in due:
-                    one = self._learners[k]
-                    one.metrics.add(rule.name, update.names, rows[k], one.num_updates)
-                    if more is not None and td_errors[k] is None:
-                        td_errors[k] = more[k]
+            due_lanes = {k for k in batches if self._learners[k].num_repeats(rule)}
+            for _ in range(rule.times if due_lanes else 0):
+                noise = self._draw_noise(rule, due_lanes)
+                with self._preserve(self._active_lanes - due_lanes):
+                    rows, td_error = update(self._stacks, stack.batch, noise)
+                for k in due_lanes:
+                    learner = self._learners[k]
+                    learner.metrics.add(rule.name, update.names, rows[k], learner.num_updates)
+                    if td_error is not None and td_errors[k] is None:
+                        td_errors[k] = td_error[k]
         return td_errors
 
-    def _stack(self, batch: Any) -> _Stack:
+    def _batch_stack(self, batch: Any) -> _StackedBatch:
         key = tuple(_shapes(batch).items())
         if key not in self._batches:
-            self._batches[key] = _Stack(batch, len(self._learners))
+            self._batches[key] = _StackedBatch(batch, len(self._learners))
         return self._batches[key]
 
-    def _drawn(self, rule: UpdateRule, lanes: set[int]) -> Tensor | None:
+    def _draw_noise(self, rule: UpdateRule, lanes: set[int]) -> Tensor | None:
         shape = rule.noise_shape
         if shape is None:
             return None
@@ -110,81 +110,79 @@ class Lanes:
             device = self._learners[0].device
             self._noise[shape] = torch.zeros((len(self._learners), *shape), device=device)
         for k in lanes:
-            drawn = self._learners[k].draw(rule)
-            assert drawn is not None
-            self._noise[shape][k].copy_(drawn)
+            noise = self._learners[k].draw(rule)
+            assert noise is not None
+            self._noise[shape][k].copy_(noise)
         return self._noise[shape]
 
     @contextlib.contextmanager
-    def _unchanged(self, lanes: set[int]) -> Iterator[None]:
+    def _preserve(self, lanes: set[int]) -> Iterator[None]:
         """Undo the changes that the body makes to the states of some lanes."""
-        kept = [(x[k], x[k].clone()) for x in tensors(self._bound).values() for k in lanes]
+        saved = [(x[k], x[k].clone()) for x in tensors(self._stacks).values() for k in lanes]
         yield
-        for row, before in kept:
-            row.copy_(before)
+        for row, old_row in saved:
+            row.copy_(old_row)
 
 
-class _Stack:
+class _StackedBatch:
     """One batch for each lane, in tensors of shape (K, …)."""
 
     def __init__(self, batch: Any, num_lanes: int) -> None:
-        self.batch = mapped(batch, lambda x: x.new_zeros((num_lanes, *x.shape)))
+        self.batch = map_tensors(batch, lambda x: x.new_zeros((num_lanes, *x.shape)))
         self._rows = [[x[k] for x in tensors(self.batch).values()] for k in range(num_lanes)]
 
     def put(self, lane: int, batch: Any) -> None:
-        """Copy a lane's batch into the stack."""
         for row, x in zip(self._rows[lane], tensors(batch).values(), strict=True):
             row.copy_(x)
 
 
 class _LaneUpdate:
-    """One of the updates, for all lanes."""
+    """One of the updates, executed for all lanes."""
 
     def __init__(self, learner: Learner, rule: UpdateRule, num_lanes: int) -> None:
         self.rule = rule
         self._is_stacked = True
         choice = learner.choose(num_lanes=num_lanes)
-        bound = (learner.state, learner.hyper.tensors)
-        self._one = BoundUpdate(rule.function, *bound, choice, rule.name)
-        self.execution = Execution(self._joint, choice, f"{rule.name} of {num_lanes} lanes")
+        state_and_hyper = (learner.state, learner.hyper.tensors)
+        self._single = BoundUpdate(rule.function, *state_and_hyper, choice, rule.name)
+        self.execution = Execution(self._update_all, choice, f"{rule.name} of {num_lanes} lanes")
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of the metrics."""
-        return self._one.names
+        return self._single.names
 
-    def __call__(self, bound: Any, batch: Any, noise: Tensor | None) -> tuple[Tensor, Any]:
-        """Update all states; return the metrics, (K, M), and |TD error|, (K, B), or None."""
-        if not self._one.names:
-            one = mapped((batch, noise), lambda x: x[0])
-            self._one.check(*one)
-            self._try(bound, batch, noise)
-        result = self.execution(bound, batch, noise)
+    def __call__(self, stacks: Any, batch: Any, noise: Tensor | None) -> tuple[Tensor, Any]:
+        """Update all states. Return the metrics, (K, M), and |TD error|, (K, B), or None."""
+        if not self._single.names:
+            first_lane = map_tensors((batch, noise), lambda x: x[0])
+            self._single.check(*first_lane)
+            self._check_vmap(stacks, batch, noise)
+        result = self.execution(stacks, batch, noise)
         return result if isinstance(result, tuple) else (result, None)
 
-    def _try(self, *tree: Any) -> None:
-        """Find out whether `vmap` supports the update."""
+    def _check_vmap(self, *tree: Any) -> None:
+        """Run the update on copies to find out whether `vmap` supports it."""
         try:
-            self._joint(*copy.deepcopy(tree))
+            self._update_all(*copy.deepcopy(tree))
         except RuntimeError as error:  # an operation without a rule, or a branch on a value
             self._is_stacked = False
-            why = str(error).strip().partition("\n")[0]
-            self.execution.name += f", one after another, since `vmap` can't ({shortened(why)})"
+            reason = str(error).strip().partition("\n")[0]
+            self.execution.name += f", one after another, since `vmap` fails ({shortened(reason)})"
 
-    def _joint(self, *tree: Any) -> Any:
-        """Make all updates, with tensors of shape (K, …) in (state, hyper), batch and noise."""
+    def _update_all(self, *tree: Any) -> Any:
+        """Run all updates, with tensors of shape (K, …) in (state, hyper), batch and noise."""
 
-        def one(*leaves: Tensor) -> Any:
-            following = iter(leaves)
-            return self._one.packed(*mapped(tree, lambda _: next(following)))
+        def update_lane(*leaves: Tensor) -> Any:
+            remaining = iter(leaves)
+            return self._single.run_packed(*map_tensors(tree, lambda _: next(remaining)))
 
         stacks = tensors(tree).values()
         if self._is_stacked:
-            return torch.func.vmap(one)(*stacks)
-        each = [one(*rows) for rows in zip(*(x.unbind() for x in stacks), strict=True)]
-        if isinstance(each[0], tuple):
-            return tuple(torch.stack(parts) for parts in zip(*each, strict=True))
-        return torch.stack(each)
+            return torch.func.vmap(update_lane)(*stacks)
+        results = [update_lane(*rows) for rows in zip(*(x.unbind() for x in stacks), strict=True)]
+        if isinstance(results[0], tuple):
+            return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        return torch.stack(results)
 
 
 def _shapes(tree: Any) -> dict[str, Any]:

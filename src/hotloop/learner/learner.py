@@ -1,4 +1,4 @@
-"""The owner of all that learning changes: state, hyper-parameters, updates, random numbers."""
+"""A learner: state, hyper-parameters, updates, random numbers and publishing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
-from hotloop.learner.execution import Mode, choose, repeat
+from hotloop.learner.execution import Mode, choose, repeat_choice
 from hotloop.learner.hyper import HyperParameters
 from hotloop.learner.metrics import Metrics
 from hotloop.learner.noise import HostNoise, NumberedNoise
@@ -24,20 +24,20 @@ from hotloop.learner.state import clone, load_arrays, non_finite, tensors, to_ar
 from hotloop.learner.updates import BoundUpdate
 from hotloop.policies import ObsScale, PolicySnapshot
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.replay.storage.device import Uploads
+from hotloop.replay.storage.device_store import Uploads
 from hotloop.types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule:
-    """One of an algorithm's updates, and when it is made.
+    """One of an algorithm's updates, with its frequency.
 
     Attributes:
         function: `function(state, batch, noise, hyper)`, see `BoundUpdate`.
-        name: what messages call it.
-        every: made with every so many-th batch.
-        times: so often then, with that batch and new noise.
-        noise_shape: of standard normal numbers that it is given; None: none.
+        name: its name in messages.
+        every: period in batches. 2: it runs with every second batch.
+        times: number of repetitions with the same batch and new noise.
+        noise_shape: shape of its standard normal noise. None: it needs no noise.
     """
 
     function: Callable[..., Any]
@@ -48,30 +48,30 @@ class UpdateRule:
 
 
 class Learner:
-    """A state on a device, and what changes it.
+    """A state on a device, and the updates that change it.
 
     Args:
         state: a tree of tensors, see `hotloop.learner.state`.
         hyper: a NamedTuple of numbers and schedules.
-        rules: the updates, in the order in which they are made.
-        network: what acts.
+        rules: the updates, in the order of their execution.
+        network: the acting network.
         acting: the name of its parameters, (P,), in `state`.
-        device: where all of it lives.
-        seed: of minibatches and noise.
-        execution: how updates run.
-        num_batches: batches that the run will learn from, about.
+        device: the device of the state and of all updates.
+        seed: seed of minibatch order and noise.
+        execution: the execution mode of the updates.
+        num_batches: approximate number of batches in the run.
         batch_size: B.
-        overlap: whether the policy that acts is the one that was published before, see `Publisher`.
+        overlap: whether to act with the previously published policy, see `Publisher`.
 
     Attributes:
-        state: changed in place; its tensors are never replaced.
-        hyper: the numbers that may change while it trains.
-        rng: orders minibatches, and draws noise on the CPU.
-        metrics: what the updates said.
-        rules: what each update is, and the update.
-        executions: how the updates run.
-        choose: gives how an update of this run is best executed.
-        num_updates: batches that it has learned from.
+        state: the state. Updates change its tensors in place and never replace them.
+        hyper: the hyper-parameters that may change during training.
+        rng: generator of minibatch orders, and of noise on the CPU.
+        metrics: the metrics of the updates.
+        rules: the rule and the bound update of each update.
+        executions: the executions of the updates.
+        choose: returns the best `ExecutionChoice` for an update of this run.
+        num_updates: number of batches learned from.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Learner:
             execution,
             device=device,
             num_calls=int(num_batches * calls_per_batch),
-            # Forward and backward of every network, more or less; convolutions use each parameter
-            # at many places.
+            # A rough estimate: 4 operations for each parameter. Convolutions use each at many
+            # positions, so their products count in addition, forward and backward.
             flop_per_call=batch_size
             * (4 * _num_parameters(self.state) + 6 * network.network.layers.num_encoder_products),
         )
@@ -116,117 +116,117 @@ class Learner:
         ]
         self._noise: HostNoise | NumberedNoise = HostNoise(self.rng)
         if device.type != "cpu":
-            self.number_noise()
-        self._executed: dict[str, str] = {}
+            self.use_numbered_noise()
+        self._modes_used: dict[str, str] = {}
         self.executions = [update.execution for _, update in self.rules]
 
     def update(self, batch: Any) -> Tensor | None:
-        """Make the updates that are due with a batch, and keep their metrics.
+        """Run the due updates with a batch, and store their metrics.
 
         Args:
             batch: a NamedTuple of tensors on the device.
 
         Returns:
-            |TD error|, (B,), as the first of the updates that gives one gives it.
+            |TD error|, (B,), of the first update that returns one, or None.
 
         Raises:
-            ConfigError: an update does not keep the contract, or can't be compiled.
+            ConfigError: an update breaks its contract, or can't be compiled.
         """
         self.num_updates += 1
         td_error = None
         for rule, update in self.rules:
-            for _ in range(self.num_due(rule)):
-                row, more = update(batch, self.draw(rule))
+            for _ in range(self.num_repeats(rule)):
+                row, errors = update(batch, self.draw(rule))
                 self.metrics.add(rule.name, update.names, row, self.num_updates)
-                td_error = more if td_error is None else td_error
+                td_error = errors if td_error is None else td_error
         return td_error
 
-    def num_due(self, rule: UpdateRule) -> int:
-        """Return how often an update is made with this batch."""
+    def num_repeats(self, rule: UpdateRule) -> int:
+        """Return the number of times that an update runs with this batch."""
         return 0 if self.num_updates % rule.every else rule.times
 
     def draw(self, rule: UpdateRule) -> Tensor | None:
-        """Return noise for an update, which a later draw overwrites; None: it takes none."""
+        """Return noise for an update, or None if it needs none. A later draw overwrites it."""
         if rule.noise_shape is None:
             return None
         return self._noise.draw(rule.noise_shape, self.num_updates)
 
-    def number_noise(self, most: int = 1) -> NumberedNoise:
-        """Take noise from a table by the number of the batch from now on, as a launch does.
+    def use_numbered_noise(self, max_batches: int = 1) -> NumberedNoise:
+        """Replace the source of noise by a table with a row for each batch, as launches need it.
 
         Args:
-            most: batches whose noise is used at once, at most.
+            max_batches: maximum number of batches whose noise is used at once.
         """
         size = sum(
             math.prod(rule.noise_shape) * rule.times
             for rule, _ in self.rules
             if rule.noise_shape is not None
         )
-        self._noise = NumberedNoise(self._seed, size, self.device, most)
+        self._noise = NumberedNoise(self._seed, size, self.device, max_batches)
         return self._noise
 
-    def sent(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
-        """Return host arrays as tensors on the device; on the CPU these share their memory.
+    def upload(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+        """Return host arrays as tensors on the device. On the CPU, they share the arrays' memory.
 
-        To a GPU they are copied behind what it was given so far, and nobody waits for that: the
-        arrays may change at once. Of two calls after another the first is waited for in the third.
+        Copies to a GPU are queued after its earlier work. The call does not wait for them, and the
+        arrays may change at once. Two calls can be in flight: the third waits for the first.
         """
         tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
         if self.device.type == "cpu":
             return tensors
-        sent = {
+        uploaded = {
             name: torch.empty(x.shape, dtype=x.dtype, device=self.device)
             for name, x in tensors.items()
         }
         with self._uploads as uploads:
-            for name, there in sent.items():
-                uploads.put(name, there, arrays[name])
-        return sent
+            for name, tensor in uploaded.items():
+                uploads.put(name, tensor, arrays[name])
+        return uploaded
 
     def publish(
-        self, version: int, obs_scale: ObsScale | None = None, *, newest: bool = False
+        self, version: int, obs_scale: ObsScale | None = None, *, must_be_current: bool = False
     ) -> PolicySnapshot:
-        """Return the policy as it is now, in host arrays that the next call overwrites.
+        """Return the current policy, in host arrays that the next call overwrites.
 
-        With `overlap` it is the one of the call before, unless it must be the `newest`.
+        With `overlap`, return the policy of the previous call, unless `must_be_current`.
         """
-        return self._publisher.publish(version, obs_scale, newest=newest)
+        return self._publisher.publish(version, obs_scale, must_be_current=must_be_current)
 
-    def kept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        """Return a copy of what was published last, which later calls leave alone."""
-        return self._publisher.kept(snapshot)
+    def copy_snapshot(self, snapshot: PolicySnapshot) -> PolicySnapshot:
+        """Return a copy of the last published policy. Later calls do not change it."""
+        return self._publisher.copy_snapshot(snapshot)
 
     def non_finite(self) -> list[str]:
-        """The parts of the state that hold NaN or infinity."""
+        """Return the names of the state's tensors that contain NaN or infinity."""
         return non_finite(self.state)
 
-    def kept_state(self) -> Callable[[], dict[str, Array]]:
-        """Return what gives the state as it is now, as host arrays for a checkpoint.
+    def state_snapshot(self) -> Callable[[], dict[str, Array]]:
+        """Return a function that returns the current state as host arrays, for a checkpoint.
 
-        The copy stays on the device until it is asked for.
+        The copy stays on the device until the function is called.
         """
         state = clone(self.state)
         return lambda: to_arrays(state)
 
     def random_state(self) -> dict[str, Any]:
-        """Return the host generator's state as JSON; numbered noise needs none."""
+        """Return the host generator's state as JSON. Numbered noise has no state."""
         return {"host": self.rng.bit_generator.state}
 
-    def executed(self) -> dict[str, str]:
-        """How the updates ran that there were, by name, as `Execution.was` says."""
-        now = {one.name: one.was for one in self.executions if one.was is not None}
-        return {**self._executed, **now}
+    def modes_used(self) -> dict[str, str]:
+        """Return the `Execution.mode_used` of all updates that have run, by name."""
+        modes = {x.name: x.mode_used for x in self.executions if x.mode_used is not None}
+        return {**self._modes_used, **modes}
 
     def load(
         self,
         arrays: Mapping[str, Array],
         random_state: Mapping[str, Any],
         num_updates: int,
-        executed: Mapping[str, str],
+        modes_used: Mapping[str, str],
     ) -> None:
-        """Go on from a checkpoint.
+        """Load a checkpoint.
 
-        What `execution` "auto" has chosen once stays, whatever has been compiled since.
+        The modes that `execution` "auto" chose before stay, even if the cache has new artifacts.
 
         Raises:
             CheckpointError: an array is missing or has another shape.
@@ -234,17 +234,17 @@ class Learner:
         load_arrays(self.state, arrays)
         self.rng.bit_generator.state = random_state["host"]
         self.num_updates = num_updates
-        self._executed = dict(executed)
-        for one in self.executions:
-            if one.choice.may_be_eager and one.name in executed:
-                one.choice = repeat(executed[one.name], self.device)
+        self._modes_used = dict(modes_used)
+        for execution in self.executions:
+            if execution.choice.may_fall_back and execution.name in modes_used:
+                execution.choice = repeat_choice(modes_used[execution.name], self.device)
 
 
 def choose_device(device: str) -> torch.device:
-    """The device of a run: `auto` is the GPU where there is one.
+    """Return the device of a run. `auto` is the GPU, if there is one.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: the device is missing.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device == "auto":
@@ -252,14 +252,14 @@ def choose_device(device: str) -> torch.device:
     chosen = torch.device(device)
     if chosen.type == "cuda" and (chosen.index or 0) >= count:
         raise ConfigError(
-            f"`device` '{device}' must be there, but torch {torch.__version__} sees {count} CUDA "
-            "devices: choose 'cpu' or 'auto', or install a torch with CUDA where there is a GPU"
+            f"`device` '{device}' is missing, torch {torch.__version__} finds {count} CUDA "
+            "devices: choose 'cpu' or 'auto', or install a torch with CUDA on a machine with a GPU"
         )
     return chosen
 
 
 def _num_parameters(state: Any) -> int:
-    """Numbers in a state's networks: the optimizers' memories are left out."""
+    """Return the number of parameters in a state's networks, without the optimizers' states."""
     return sum(x.numel() for name, x in tensors(state).items() if not name.endswith(_ADAM))
 
 

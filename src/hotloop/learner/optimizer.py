@@ -1,4 +1,4 @@
-"""Adam as a pure function of flat tensors, changed in place."""
+"""Adam as a function that changes flat tensors in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AdamState:
     Attributes:
         mean: first moments m, float32, (P,).
         square: second moments v, float32, (P,).
-        step: steps taken, float32, 0-d, on the device of the parameters.
+        step: number of steps, float32, 0-d, on the device of the parameters.
     """
 
     mean: Tensor
@@ -60,8 +60,8 @@ def adam_step(
         beta1: β₁.
         beta2: β₂.
         eps: ε.
-        active: bool, 0-d; if False, nothing changes. The decision stays on the device, without
-            synchronisation.
+        active: bool, 0-d. If False, nothing changes. The value stays on the device, without
+            synchronization.
     """
     if active is None and is_transformed():
         # The same, in operations that `vmap` supports.
@@ -73,13 +73,13 @@ def adam_step(
         state.mean.lerp_(grad, 1.0 - beta1)
         state.square.mul_(beta2).addcmul_(grad, grad, value=1.0 - beta2)
     else:
-        on = active.to(torch.float32)
-        # `where`, not a product with 0: a gradient of NaN must not reach the moments.
+        active_float = active.to(torch.float32)
+        # `where`, not a product with 0, since a NaN gradient must not reach the moments.
         grad = torch.where(active, grad, 0.0)
-        state.step.add_(on)
-        state.mean.add_((grad - state.mean) * (on * (1.0 - beta1)))
-        state.square.add_((grad * grad - state.square) * (on * (1.0 - beta2)))
-    # Both corrections folded into two scalars: one division over the vector instead of three.
+        state.step.add_(active_float)
+        state.mean.add_((grad - state.mean) * (active_float * (1.0 - beta1)))
+        state.square.add_((grad * grad - state.square) * (active_float * (1.0 - beta2)))
+    # Both corrections as two scalars: one division over the vector instead of three.
     root = (1.0 - beta2**state.step).sqrt()
     rate = computed_once(learning_rate * root / (1.0 - beta1**state.step))
     change = rate * state.mean / (state.square.sqrt() + computed_once(eps * root))

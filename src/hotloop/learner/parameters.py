@@ -1,4 +1,4 @@
-"""Parameters of a target network."""
+"""Soft updates of target networks."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def move_towards(target: Tensor, params: Tensor, tau: Tensor | float) -> None:
         target.lerp_(params, tau)
         return
     # The same, in operations that `vmap` supports.
-    tau, apart = torch.as_tensor(tau), params - target
-    target.copy_(torch.where(tau < 0.5, target + tau * apart, params - apart * (1.0 - tau)))
+    tau, delta = torch.as_tensor(tau), params - target
+    target.copy_(torch.where(tau < 0.5, target + tau * delta, params - delta * (1.0 - tau)))

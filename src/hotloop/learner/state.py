@@ -1,6 +1,6 @@
 """A learner's state as a tree of tensors, and functions that copy, save, check and move it.
 
-A tree is a tensor, or a dataclass, a tuple or a dictionary of trees; None has no tensors.
+A tree is a tensor, or a dataclass, a tuple or a dictionary of trees. None is an empty tree.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from hotloop.types import Array
 Tree = TypeVar("Tree")
 
 
-def tensors(tree: Any, *, is_copied: bool = False) -> dict[str, Tensor]:
-    """Return the tensors of a tree, by dotted names such as `adam.mean`, in order.
+def tensors(tree: Any, *, skip_shared: bool = False) -> dict[str, Tensor]:
+    """Return the tensors of a tree by dotted names such as `adam.mean`, in order.
 
     Args:
         tree: the tree.
-        is_copied: leave out the parts that copy themselves (`__deepcopy__`), such as a replay
-            buffer of some GiB: copies of a tree share them, so an update may write to them only
-            what it would write again.
+        skip_shared: whether to skip parts with a `__deepcopy__`, such as a replay buffer of several
+            GiB. Copies of a tree share these parts, so repeating an update must not change what it
+            writes to them.
     """
-    return dict(_walk(tree, "", is_copied))
+    return dict(_walk(tree, "", skip_shared))
 
 
-def mapped(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
+def map_tensors(tree: Tree, function: Callable[[Tensor], Tensor]) -> Tree:
     """Return a tree of the same kind, with `function` applied to each tensor."""
 
-    def rebuilt(value: Any) -> Any:
+    def rebuild(value: Any) -> Any:
         if isinstance(value, Tensor):
             return function(value)
-        parts = {name: rebuilt(part) for name, part in _parts(value)}
+        parts = {name: rebuild(part) for name, part in _parts(value)}
         if isinstance(value, dict) or value is None:
             return parts or value
         if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
             return type(value)(**parts)
         return tuple(parts.values())
 
-    return rebuilt(tree)
+    return rebuild(tree)
 
 
-def stacked(trees: Sequence[Tree]) -> Tree:
-    """Return one tree whose tensors, (K, …), hold those of K trees of the same kind."""
+def stack_trees(trees: Sequence[Tree]) -> Tree:
+    """Return one tree of stacked tensors, (K, …), from K trees of the same kind."""
     columns = zip(*(tensors(tree).values() for tree in trees), strict=True)
-    each = iter([torch.stack(column) for column in columns])
-    return mapped(trees[0], lambda _: next(each))
+    stacks = iter([torch.stack(column) for column in columns])
+    return map_tensors(trees[0], lambda _: next(stacks))
 
 
 def to_device(tree: Tree, device: torch.device) -> Tree:
-    """Return the tree with its tensors on a device. Tensors that are there are not copied."""
-    return mapped(tree, lambda x: x.to(device))
+    """Return the tree with its tensors on a device. Tensors on that device are not copied."""
+    return map_tensors(tree, lambda x: x.to(device))
 
 
 def clone(tree: Tree) -> Tree:
     """Return a copy on the same device."""
-    return mapped(tree, lambda x: x.detach().clone())
+    return map_tensors(tree, lambda x: x.detach().clone())
 
 
 def to_arrays(tree: Any, prefix: str = "state.") -> dict[str, Array]:
@@ -77,21 +77,21 @@ def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") 
     for name, tensor in tensors(tree).items():
         array = arrays.get(f"{prefix}{name}")
         if array is None or array.shape != tuple(tensor.shape):
-            got = "it is missing" if array is None else f"got {array.shape}"
+            problem = "it is missing" if array is None else f"got {array.shape}"
             raise CheckpointError(
-                f"the checkpoint's `{prefix}{name}` must have shape {tuple(tensor.shape)}, {got}: "
-                "resume with the algorithm and the network that it was trained with, or train anew"
+                f"the checkpoint's `{prefix}{name}` must have shape {tuple(tensor.shape)}, "
+                f"{problem}: resume with the same algorithm and network, or start a new training"
             )
         tensor.copy_(torch.from_numpy(array))
 
 
 def non_finite(tree: Any) -> list[str]:
-    """Return the names of the tensors that hold NaN or infinity, with one synchronisation."""
-    named = {name: x for name, x in tensors(tree).items() if x.is_floating_point()}
-    if not named:
+    """Return the names of the tensors that contain NaN or infinity, with one synchronization."""
+    floats = {name: x for name, x in tensors(tree).items() if x.is_floating_point()}
+    if not floats:
         return []
-    are_finite = torch.stack([x.isfinite().all() for x in named.values()]).tolist()
-    return [name for name, is_finite in zip(named, are_finite, strict=True) if not is_finite]
+    are_finite = torch.stack([x.isfinite().all() for x in floats.values()]).tolist()
+    return [name for name, is_finite in zip(floats, are_finite, strict=True) if not is_finite]
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -107,14 +107,14 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     else:
         raise ConfigError(
-            f"a state must hold tensors, dataclasses, tuples and dictionaries of them, got a "
-            f"{type(value).__name__}: keep other values in the configuration or in the networks"
+            f"a state must contain tensors, or dataclasses, tuples and dictionaries of them, got a "
+            f"{type(value).__name__}: move other values to the configuration or the networks"
         )
 
 
-def _walk(value: Any, name: str, is_copied: bool) -> Iterator[tuple[str, Tensor]]:
+def _walk(value: Any, name: str, skip_shared: bool) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
-    elif not (is_copied and hasattr(value, "__deepcopy__")):
+    elif not (skip_shared and hasattr(value, "__deepcopy__")):
         for part, child in _parts(value):
-            yield from _walk(child, f"{name}.{part}" if name else part, is_copied)
+            yield from _walk(child, f"{name}.{part}" if name else part, skip_shared)

@@ -1,7 +1,7 @@
-"""Pure maths: returns and advantages, counter-based noise (NumPy); losses, distributions (torch).
+"""Pure mathematics: advantages and counter-based noise in NumPy, losses and distributions in torch.
 
-`hotloop.ops.losses` and `hotloop.ops.distributions` need torch and are imported by their own names,
-so that `from hotloop.ops import gae` costs NumPy alone.
+Import `hotloop.ops.losses` and `hotloop.ops.distributions`, which need torch, by their own names.
+`from hotloop.ops import gae` only imports NumPy.
 """
 
 from __future__ import annotations

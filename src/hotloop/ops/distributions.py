@@ -1,6 +1,6 @@
-"""Log-probabilities and entropies of the policies' distributions, as torch functions.
+"""Log-probabilities and entropies of action distributions, as torch functions.
 
-The torch-free twins that act stand in `hotloop.policies.heads`; they are tested equal.
+`hotloop.policies.heads` has the NumPy twins for acting. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of an action and the entropy, H = −Σ p log p.
+    """Return the log-probability of an action and the entropy, H = −Σ p log p.
 
     Args:
-        logits: float32, (B, A), not normalised.
+        logits: float32, (B, A), unnormalized.
         action: int64, (B,).
 
     Returns:
@@ -35,12 +35,12 @@ def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
 def multi_categorical(
     logits: Tensor, action: Tensor, nvec: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Independent categoricals side by side: log-probabilities and entropies add up.
+    """Return the summed log-probabilities and entropies of independent categoricals.
 
     Args:
         logits: float32, (B, Σ nvec).
         action: int64, (B, K).
-        nvec: numbers of choices, K of them.
+        nvec: The number of choices of each of the K categoricals.
 
     Returns:
         log π(action), (B,), and the entropy, (B,).
@@ -54,30 +54,29 @@ def multi_categorical(
 
 
 def diagonal_gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-density of an action and the entropy, H = Σ (log σ + ½ log 2πe).
+    """Return the log-density of an action and the entropy, H = Σ (log σ + ½ log 2πe).
 
     Args:
         mean: float32, (B, A).
-        log_std: float32, (A,), the same in every state.
+        log_std: float32, (A,), independent of the state.
         action: float32, (B, A).
 
     Returns:
         log π(action), (B,), and the entropy, (B,).
     """
-    standardised = (action - mean) * torch.exp(-log_std)
-    log_prob = -(0.5 * standardised.square() + log_std + LOG_SQRT_2PI).sum(-1)
+    standardized = (action - mean) * torch.exp(-log_std)
+    log_prob = -(0.5 * standardized.square() + log_std + LOG_SQRT_2PI).sum(-1)
     entropy = (log_std + (0.5 + LOG_SQRT_2PI)).sum(-1).expand(log_prob.shape)
     return log_prob, entropy
 
 
 def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw from a diagonal Gaussian, through tanh, and the draw's log-density.
+    """Sample from a tanh-squashed diagonal Gaussian, and return the sample with its log-density.
 
     u = tanh(μ + σ ε),   log π(u) = log N(ε) − Σ log σ − Σ log(1 − u²)
 
-    Haarnoja et al. 2018, arXiv:1812.05905, appendix C, eq. 26; the last term as
-    2 (log 2 − x − softplus(−2 x)), x being what goes into tanh, which does not lose its digits
-    where u is close to ±1.
+    Haarnoja et al. 2018, arXiv:1812.05905, appendix C, eq. 26. The last term is computed as
+    2 (log 2 − x − softplus(−2 x)) from the input x of tanh, which stays accurate for u close to ±1.
 
     Args:
         mean: μ, float32, (B, A).
@@ -87,8 +86,8 @@ def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Ten
     Returns:
         u, (B, A), and log π(u), (B,).
     """
-    before = mean + log_std.exp() * noise
-    unit = tanh(before)
-    log_slope = 2.0 * (math.log(2.0) - before - softplus(-2.0 * before))
+    pre_tanh = mean + log_std.exp() * noise
+    action = tanh(pre_tanh)
+    log_slope = 2.0 * (math.log(2.0) - pre_tanh - softplus(-2.0 * pre_tanh))
     per_dimension = 0.5 * noise.square() + log_std + LOG_SQRT_2PI + log_slope
-    return unit, -per_dimension.sum(-1)
+    return action, -per_dimension.sum(-1)

@@ -1,4 +1,4 @@
-"""Losses of policy-gradient methods, as torch functions of tensors alone."""
+"""Losses of policy-gradient methods, as pure torch functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
-    """E[x], or E[w x]: the mean of weighted samples, whose weights are 1 on average.
+    """Return E[x], or E[w x] for weights that are 1 on average.
 
     Args:
         values: float32, (B,).
-        weight: float32, (B,); None: all 1.
+        weight: float32, (B,). None for weights of 1.
 
     Returns:
         0-d.
@@ -22,14 +22,14 @@ def mean(values: Tensor, weight: Tensor | None = None) -> Tensor:
 
 
 def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, of samples that count as much as `weight` says.
+    """Return the weighted mean and standard deviation.
 
     Args:
         values: float32, (B,), at least two.
-        weight: float32, (B,); None: all alike.
+        weight: float32, (B,). None for equal weights.
 
     Returns:
-        0-d each; the standard deviation with Bessel's correction.
+        0-d each. The standard deviation has Bessel's correction.
     """
     if weight is None:
         return values.mean(), values.std()
@@ -43,7 +43,7 @@ def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tenso
 def clipped_policy_loss(
     ratio: Tensor, advantages: Tensor, clip_range: Any, weight: Tensor | None = None
 ) -> Tensor:
-    """PPO's clipped surrogate, as a loss.
+    """Return the negative clipped surrogate objective of PPO.
 
     L = −E[min(ρ A, clip(ρ, 1 − ε, 1 + ε) A)],   ρ = π(a|s) / π_old(a|s)
 
@@ -53,7 +53,7 @@ def clipped_policy_loss(
         ratio: ρ, float32, (B,).
         advantages: A, float32, (B,).
         clip_range: ε, 0-d, or a float.
-        weight: of each sample, float32, (B,); None: all 1.
+        weight: Sample weights, float32, (B,). None for weights of 1.
 
     Returns:
         0-d.
@@ -63,12 +63,12 @@ def clipped_policy_loss(
 
 
 def value_loss(value: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Mean squared error, E[(V − R)²]: L^VF of Schulman et al. 2017, arXiv:1707.06347, eq. 9.
+    """Return the mean squared error E[(V − R)²]: Schulman et al. 2017, arXiv:1707.06347, eq. 9.
 
     Args:
         value: V, float32, (B,).
         returns: R, float32, (B,).
-        weight: of each sample, float32, (B,); None: all 1.
+        weight: Sample weights, float32, (B,). None for weights of 1.
 
     Returns:
         0-d.
@@ -83,7 +83,7 @@ def clipped_value_loss(
     clip_range: Any,
     weight: Tensor | None = None,
 ) -> Tensor:
-    """Mean of the larger of two squared errors, with and without clipping V's change.
+    """Return the mean of the larger squared error, with and without clipping V's change.
 
     L = E[max((V − R)², (V_old + clip(V − V_old, −ε, ε) − R)²)]
 
@@ -92,10 +92,10 @@ def clipped_value_loss(
 
     Args:
         value: V, float32, (B,).
-        old_value: V_old, float32, (B,), when the fragment was collected.
+        old_value: V_old, float32, (B,), at collection.
         returns: R, float32, (B,).
         clip_range: ε, 0-d, or a float.
-        weight: of each sample, float32, (B,); None: all 1.
+        weight: Sample weights, float32, (B,). None for weights of 1.
 
     Returns:
         0-d.
@@ -106,13 +106,13 @@ def clipped_value_loss(
 
 
 def approximate_kl(log_ratio: Tensor, weight: Tensor | None = None) -> Tensor:
-    """KL(π_old ‖ π) from samples of π_old: E[(ρ − 1) − log ρ], never negative.
+    """Estimate KL(π_old ‖ π) from samples of π_old by E[(ρ − 1) − log ρ], which is never negative.
 
     Schulman 2020, "Approximating KL Divergence", the estimator k3.
 
     Args:
         log_ratio: log ρ = log π(a|s) − log π_old(a|s), float32, (B,).
-        weight: of each sample, float32, (B,); None: all 1.
+        weight: Sample weights, float32, (B,). None for weights of 1.
 
     Returns:
         0-d.

@@ -1,8 +1,8 @@
-"""Noise that is a function of (seed, stream, step, environment), not of who drew before.
+"""Noise as a function of (seed, stream, step, environment), independent of earlier draws.
 
 Philox 4×32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") turns a 128-bit
-counter and a 64-bit key into 128 random bits. With the counter made of (step, environment, block)
-an action's noise is the same whatever worker draws it and in whatever order.
+counter and a 64-bit key into 128 random bits. The counter is (step, environment, block), so that an
+action's noise does not depend on the worker or on the order of draws.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _SHIFT = np.uint64(32)
 
 
 def philox_4x32(counter: tuple[Array, Array, Array, Array], key: tuple[int, int]) -> Array:
-    """Ten rounds of Philox 4×32.
+    """Compute ten rounds of Philox 4×32.
 
     Args:
-        counter: four arrays of uint64 that hold 32-bit words, of one shape or broadcastable.
-        key: two 32-bit words.
+        counter: Four broadcastable arrays of 32-bit words in uint64.
+        key: Two 32-bit words.
 
     Returns:
-        uint64 that holds 32-bit words, (*shape, 4).
+        32-bit words in uint64, (*shape, 4).
     """
     c0, c1, c2, c3 = np.broadcast_arrays(*counter)
     k0, k1 = key
@@ -53,16 +53,16 @@ def counter_uniform(
     first_env: int = 0,
     stream: int = 0,
 ) -> Array:
-    """Uniform numbers in (0, 1) for `num_steps` steps of `num_envs` environments.
+    """Return uniform numbers in (0, 1) for `num_steps` steps of `num_envs` environments.
 
     Args:
-        seed: the run's seed, 0 … 2⁶⁴ − 1.
-        first_step: number of the first step, counted from the start of the run.
+        seed: The run's seed, 0 … 2⁶⁴ − 1.
+        first_step: Index of the first step, counted from the start of the run.
         num_steps: T.
         num_envs: N.
-        size: numbers for each step of each environment.
-        first_env: number of the first environment.
-        stream: 0 … 2³¹ − 1, keeps different uses apart.
+        size: Number of values per step and environment.
+        first_env: Index of the first environment.
+        stream: 0 … 2³¹ − 1, a different one for each purpose.
 
     Returns:
         float64, (T, N, size), on a grid of 2⁻³², never 0 or 1.
@@ -71,7 +71,7 @@ def counter_uniform(
     step = np.arange(first_step, first_step + num_steps, dtype=np.uint64)[:, None, None]
     env = np.arange(first_env, first_env + num_envs, dtype=np.uint64)[None, :, None]
     block = np.arange(blocks, dtype=np.uint64)[None, None, :]
-    # The stream's word also carries the step's high half, so that long runs never wrap.
+    # The stream's word includes the high half of the step, so that long runs do not repeat.
     high = (step >> _SHIFT) ^ np.uint64(stream)
     words = philox_4x32(
         (step & _LOW, high, env, block), (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF)
@@ -90,7 +90,7 @@ def counter_normal(
     first_env: int = 0,
     stream: int = 0,
 ) -> Array:
-    """Standard normal numbers, by the transform of Box and Muller (1958); arguments as above.
+    """Return standard normal numbers, see `counter_uniform`. Method: Box and Muller (1958).
 
     Returns:
         float32, (T, N, size).

@@ -40,14 +40,14 @@ def _gpu_multiplies_bfloat16(index: int | None) -> bool:
         return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def warn_of_slow(precision: Precision, device: torch.device) -> None:
+def warn_if_slow(precision: Precision, device: torch.device) -> None:
     """Warn if a device is slow in a precision."""
     if precision == "bfloat16" and not multiplies_bfloat16(device):
         is_gpu = device.type == "cuda"
-        needed = "Ampere or newer" if is_gpu else "AVX512-BF16 or AMX"
+        instructions = "Ampere or newer" if is_gpu else "AVX512-BF16 or AMX"
         warnings.warn(
-            f"this {'GPU' if is_gpu else 'CPU'} has no instructions for bfloat16 ({needed}): "
-            "rounded numbers are multiplied in float32 instead, which gives the same result but "
+            f"this {'GPU' if is_gpu else 'CPU'} has no instructions for bfloat16 ({instructions}): "
+            "rounded numbers are multiplied in float32 instead, which gives the same result except "
             "for the order of sums, and is slower than `precision` 'float32'",
             RuntimeWarning,
             stacklevel=2,
@@ -63,11 +63,11 @@ def gpu_arithmetic(precision: Precision, device: torch.device) -> Iterator[dict[
     would use TF32 in convolutions and algorithms that add in a different order each time.
 
     Args:
-        precision: of the run.
-        device: of the learner. Nothing changes on the CPU.
+        precision: The run's precision.
+        device: The learner's device. Nothing changes on the CPU.
 
     Yields:
-        The GPU's name and the settings, for the run's record; empty on the CPU.
+        The GPU's name and the settings, for `config.json`. Empty on the CPU.
 
     Raises:
         ConfigError: the precision is 'tf32' and the device is not a GPU.
@@ -80,13 +80,13 @@ def gpu_arithmetic(precision: Precision, device: torch.device) -> Iterator[dict[
             )
         yield {}
         return
-    # "ieee", "tf32", or "none", torch's default for products: no TF32.
-    before = [operation.fp32_precision for operation in _float32_operations()]
+    # Values are "ieee", "tf32", or "none", torch's default for products: no TF32.
+    previous = [operation.fp32_precision for operation in _float32_operations()]
     cudnn: Any = torch.backends.cudnn
     flags = cudnn.deterministic, cudnn.benchmark
     try:
         setting = "tf32" if precision == "tf32" else "ieee"
-        _set_float32_precision([setting] * len(before))
+        _set_float32_precision([setting] * len(previous))
         cudnn.deterministic, cudnn.benchmark = True, False
         yield {
             "gpu": torch.cuda.get_device_name(device),
@@ -94,7 +94,7 @@ def gpu_arithmetic(precision: Precision, device: torch.device) -> Iterator[dict[
             "cudnn": f"{cudnn.version()}, deterministic, without benchmark",
         }
     finally:
-        _set_float32_precision(before)
+        _set_float32_precision(previous)
         cudnn.deterministic, cudnn.benchmark = flags
 
 
@@ -104,14 +104,12 @@ def _float32_operations() -> list[Any]:
 
 
 def _set_float32_precision(values: list[str]) -> None:
-    """Set the precision of products, convolutions and recurrent layers.
-
-    Torch has two sets of flags and raises an error if they disagree, and its compiler reads the
-    older one. So both are set, the older first, since it overwrites the newer.
-    """
+    """Set the precision of products, convolutions and recurrent layers."""
+    # Torch has two sets of flags and raises an error if they disagree, and its compiler reads the
+    # older one. So both are set, the older first, since it overwrites the newer.
     matmul, conv, _ = values
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the older one is deprecated
+        warnings.simplefilter("ignore")  # the older flag is deprecated
         torch.backends.cuda.matmul.allow_tf32 = matmul == "tf32"
         torch.backends.cudnn.allow_tf32 = conv == "tf32"
     for operation, value in zip(_float32_operations(), values, strict=True):
@@ -119,17 +117,17 @@ def _set_float32_precision(values: list[str]) -> None:
 
 
 def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
-    """Return left · right, of two matrices or of two stacks of K matrices.
+    """Return left · right for two matrices or two stacks of K matrices.
 
     In bfloat16, operands and result are rounded to 8 bits of mantissa, in the gradient too, and
     sums are kept in float32, as `torch.autocast` does. A device without instructions for bfloat16
-    multiplies the rounded operands in float32. That gives the same numbers but for the order of
+    multiplies the rounded operands in float32. That gives the same numbers except for the order of
     the sums, and is 20 to 70 times as fast as torch's bfloat16 on such a CPU.
 
     Args:
         left: float32, (B, D) or (K, B, D).
         right: float32, (D, H) or (K, D, H).
-        precision: of operands and result.
+        precision: The precision of operands and result.
 
     Returns:
         float32, (B, H) or (K, B, H).
@@ -144,7 +142,7 @@ def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
             # `contiguous`, but fuses a stack with the operation before it.
             left = torch.stack(left.unbind(0))
         return multiply(left, right.to(torch.bfloat16)).to(torch.float32)
-    return rounded(multiply(rounded(left), rounded(right)))
+    return round_to_bfloat16(multiply(round_to_bfloat16(left), round_to_bfloat16(right)))
 
 
 def convolution(
@@ -156,9 +154,9 @@ def convolution(
         inputs: float32, (B, C, height, width).
         kernel: float32, (H, C, k, k).
         bias: float32, (H,).
-        stride: pixels between two positions.
-        padding: pixels of zeros on all sides.
-        precision: of operands and result.
+        stride: Pixels between two positions.
+        padding: Pixels of zeros on each side.
+        precision: The precision of operands and result.
 
     Returns:
         float32, (B, H, …, …).
@@ -169,13 +167,15 @@ def convolution(
         low = inputs.to(torch.bfloat16), kernel.to(torch.bfloat16)
         return conv2d(*low, None, stride, padding).to(torch.float32) + bias[:, None, None]
     return (
-        rounded(conv2d(rounded(inputs), rounded(kernel), None, stride, padding))
+        round_to_bfloat16(
+            conv2d(round_to_bfloat16(inputs), round_to_bfloat16(kernel), None, stride, padding)
+        )
         + (bias[:, None, None])
     )
 
 
-def rounded(x: Tensor) -> Tensor:
-    """Return float32 numbers rounded to bfloat16; the gradient is rounded too."""
+def round_to_bfloat16(x: Tensor) -> Tensor:
+    """Return float32 numbers rounded to bfloat16. The gradient is rounded too."""
     return _Rounded.apply(x)  # pyright: ignore[reportReturnType]
 
 
@@ -198,9 +198,7 @@ class _Rounded(torch.autograd.Function):
 
 
 def _round(x: Tensor) -> Tensor:
-    """Round to the nearest 8 bits of mantissa, by Veltkamp's splitting: Dekker 1971, section 5.
-
-    Rounding the bits as integers would also be exact beyond 1e33, but compiles to scalar code.
-    """
+    """Round to the nearest 8 bits of mantissa, by Veltkamp's splitting: Dekker 1971, section 5."""
+    # Rounding the bits as integers would also be exact above 1e33, but compiles to scalar code.
     raised = x * 65537.0  # 2^16 + 1
     return raised - (raised - x)

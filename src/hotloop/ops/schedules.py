@@ -1,7 +1,7 @@
-"""Schedules: numbers that change while a run goes on, as values.
+"""Schedules: hyper-parameters that change during a run.
 
-A schedule is a function of the run's progress, from 0 at its first step to 1 at its end. Its text
-parses back, so that it is written in `config.json` and on the command line as in Python:
+A schedule is a function of the run's progress, from 0 at its first step to 1 at its end. It has the
+same text on the command line and in `config.json`, on the right of its form in Python:
 
     linear(3e-4, 0.0)                        linear:0.0003,0
     linear(1.0, 0.05, until=0.5)             linear:1,0.05,0.5
@@ -27,15 +27,15 @@ from hotloop.errors import ConfigError, nearest
 from hotloop.importing import import_object, name_of
 
 FORMS = (
-    "expected a number (0.001) or a schedule: `linear:0.001,0` (from, to; `linear:1,0.05,0.5` is "
-    "there after half of the run), `cosine:0.001,0` (likewise), `piecewise:0=0.001,0.5=0.0001` "
-    "(values at shares of the run), `steps:0=0.001,0.5=0.0001` (held until the next one) or "
-    "`my_module:my_function` (called with the share that is done)"
+    "expected a number (0.001) or a schedule: `linear:0.001,0` (from, to; `linear:1,0.05,0.5` "
+    "ends at half of the run), `cosine:0.001,0` (likewise), `piecewise:0=0.001,0.5=0.0001` "
+    "(values at shares of the run), `steps:0=0.001,0.5=0.0001` (constant until the next one) or "
+    "`my_module:my_function` (called with the progress, 0 to 1)"
 )
 
 
 class Schedule(ABC):
-    """A number as a function of the run's progress; `str` gives the text that parses back."""
+    """A number as a function of the run's progress. `str` returns text for `as_schedule`."""
 
     @abstractmethod
     def __call__(self, progress: float) -> float:
@@ -43,7 +43,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def extremes(self) -> tuple[float, ...]:
-        """Return values that all others lie between."""
+        """Return values that bound all others."""
 
     @property
     def is_constant(self) -> bool:
@@ -56,7 +56,7 @@ class Schedule(ABC):
 
 @dataclass(frozen=True, repr=False)
 class Constant(Schedule):
-    """One value."""
+    """A constant value."""
 
     value: float
 
@@ -86,12 +86,12 @@ class Linear(Schedule):
         if not 0 < self.until <= 1:
             raise ConfigError(
                 f"a schedule must end at a progress above 0 and up to 1, got {_text(self.until)}: "
-                "give it as a share of the run"
+                "use a share of the run"
             )
 
     def __call__(self, progress: float) -> float:
-        passed = min(progress / self.until, 1.0)
-        return self.start * (1 - passed) + self.end * passed
+        fraction = min(progress / self.until, 1.0)
+        return self.start * (1 - fraction) + self.end * fraction
 
     def __str__(self) -> str:
         numbers = (self.start, self.end, self.until)[: 2 if self.until == 1 else 3]
@@ -106,21 +106,21 @@ class Cosine(Linear):
     """Half a period of a cosine that ends at progress `until`."""
 
     def __call__(self, progress: float) -> float:
-        passed = min(progress / self.until, 1.0)
-        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * passed)) / 2
+        fraction = min(progress / self.until, 1.0)
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * fraction)) / 2
 
 
 @dataclass(frozen=True, repr=False)
 class Piecewise(Schedule):
-    """Straight lines between points, (progress, value) each."""
+    """Straight lines between points (progress, value)."""
 
     points: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        places = [place for place, _ in self.points]
-        _check_finite(*places, *self.extremes())
-        ascending = all(a < b for a, b in pairwise(places))
-        if not places or not ascending or places[0] < 0 or places[-1] > 1:
+        positions = [position for position, _ in self.points]
+        _check_finite(*positions, *self.extremes())
+        ascending = all(a < b for a, b in pairwise(positions))
+        if not positions or not ascending or positions[0] < 0 or positions[-1] > 1:
             raise ConfigError(
                 f"a {self._kind} schedule must have points at ascending progress, from 0 to 1, got "
                 f"'{self}': write {self._kind}:0=0.001,0.5=0.0001"
@@ -135,8 +135,8 @@ class Piecewise(Schedule):
         if after in (0, len(self.points)):
             return float(self.points[max(after - 1, 0)][1])
         (begin, start), (until, end) = self.points[after - 1 : after + 1]
-        passed = (progress - begin) / (until - begin)
-        return start * (1 - passed) + end * passed
+        fraction = (progress - begin) / (until - begin)
+        return start * (1 - fraction) + end * fraction
 
     def __str__(self) -> str:
         points = ",".join(f"{_text(x)}={_text(y)}" for x, y in self.points)
@@ -148,7 +148,7 @@ class Piecewise(Schedule):
 
 @dataclass(frozen=True, repr=False)
 class Steps(Piecewise):
-    """Values that are held until the next point."""
+    """A value that is constant until the next point."""
 
     def __call__(self, progress: float) -> float:
         after = bisect_right(self.points, progress, key=lambda point: point[0])
@@ -156,8 +156,8 @@ class Steps(Piecewise):
 
 
 @dataclass(frozen=True, repr=False)
-class Function(Schedule):
-    """A function of a user's own, and the name that it is imported by."""
+class CustomSchedule(Schedule):
+    """A user's function, and the name to import it by."""
 
     call: Callable[..., Any]
     name: str
@@ -178,7 +178,7 @@ class Function(Schedule):
         return self.name
 
     def extremes(self) -> tuple[float, ...]:
-        """Return its values at progress 0, ¼, ½, ¾ and 1."""
+        """Return the values at progress 0, ¼, ½, ¾ and 1."""
         return tuple(self(quarter / 4) for quarter in range(5))
 
     @property
@@ -187,7 +187,7 @@ class Function(Schedule):
 
 
 def constant(value: float) -> Schedule:
-    """Return the schedule that is `value` all the time."""
+    """Return a constant schedule."""
     return Constant(value)
 
 
@@ -212,56 +212,56 @@ def cosine(start: float, end: float, until: float = 1.0) -> Schedule:
 
 
 def piecewise(points: Sequence[tuple[float, float]]) -> Schedule:
-    """Return straight lines between points; before the first and after the last it is constant.
+    """Return straight lines between points, constant before the first and after the last point.
 
     Args:
-        points: (progress, value) each, at ascending progress.
+        points: Pairs (progress, value), at ascending progress.
 
     Raises:
-        ConfigError: there is no point, or they are not ascending, in [0, 1] and finite.
+        ConfigError: There is no point, or they are not ascending, in [0, 1] and finite.
     """
-    return Piecewise(tuple((place, value) for place, value in points))
+    return Piecewise(tuple((position, value) for position, value in points))
 
 
 def steps(points: Sequence[tuple[float, float]]) -> Schedule:
-    """Return values that are held until the next point; before the first it is the first's.
+    """Return a step function, with the first value before the first point.
 
     Args, Raises:
-        see `piecewise`.
+        See `piecewise`.
     """
-    return Steps(tuple((place, value) for place, value in points))
+    return Steps(tuple((position, value) for position, value in points))
 
 
 def function(call: str | Callable[[float], float]) -> Schedule:
     """Return a schedule that calls a function of the progress.
 
     Args:
-        call: the function, or its name, `module:name`. A run can be resumed from the command line
+        call: The function, or its name, `module:name`. A run can be resumed from the command line
             only if the function can be imported by its name.
 
     Raises:
-        UnknownNameError: there is no such module, or it has no such name.
-        ConfigError: importing it raised, or it is no function.
+        UnknownNameError: The module does not exist, or has no such name.
+        ConfigError: Importing it raised an exception, or it is not a function.
     """
-    found: Any = call
+    target: Any = call
     if isinstance(call, str):
-        found = import_object(call, kind="schedule", example="my_module:my_function")
-    if not callable(found):
+        target = import_object(call, kind="schedule", example="my_module:my_function")
+    if not callable(target):
         raise ConfigError(f"{FORMS}, got {call!r}")
-    return Function(found, call if isinstance(call, str) else name_of(found))
+    return CustomSchedule(target, call if isinstance(call, str) else name_of(target))
 
 
 def as_schedule(value: float | str | Schedule | Callable[[float], float]) -> Schedule:
-    """Return a number, a text or a function as a schedule; a schedule as it is.
+    """Convert a number, a text or a function to a schedule.
 
     Raises:
-        ConfigError: it is none of these, its text is written wrongly, or a number is not finite.
-        UnknownNameError: it is the name of a function that there is not.
+        ConfigError: The type or the text is invalid, or a number is not finite.
+        UnknownNameError: The text names a function that does not exist.
     """
     if isinstance(value, Schedule):
         return value
     if isinstance(value, str):
-        return _parsed(value)
+        return _parse(value)
     if isinstance(value, (int, float)):
         return Constant(value)
     return function(value)
@@ -270,22 +270,22 @@ def as_schedule(value: float | str | Schedule | Callable[[float], float]) -> Sch
 _KINDS = ("constant", "linear", "cosine", "piecewise", "steps")
 
 
-def _parsed(text: str) -> Schedule:
-    kind, colon, rest = text.strip().partition(":")
+def _parse(text: str) -> Schedule:
+    kind, colon, arguments = text.strip().partition(":")
     try:
         if not colon:
             return Constant(float(kind))
         if kind in ("linear", "cosine"):
-            return {"linear": linear, "cosine": cosine}[kind](*map(float, rest.split(",")))
+            return {"linear": linear, "cosine": cosine}[kind](*map(float, arguments.split(",")))
         if kind == "constant":
-            return Constant(float(rest))
+            return Constant(float(arguments))
         if kind in ("piecewise", "steps"):
-            place_and_value = (point.split("=") for point in rest.split(","))
-            points = [(float(place), float(value)) for place, value in place_and_value]
+            pairs = (point.split("=") for point in arguments.split(","))
+            points = [(float(position), float(value)) for position, value in pairs]
             return piecewise(points) if kind == "piecewise" else steps(points)
     except ConfigError:
         raise
-    except (TypeError, ValueError):  # of other numbers than a kind has, or of no number
+    except (TypeError, ValueError):  # a wrong number of arguments, or not a number
         pass
     if kind not in _KINDS and re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text.strip()):
         return function(text.strip())
@@ -296,7 +296,7 @@ def _parsed(text: str) -> Schedule:
 def _check_finite(*numbers: float) -> None:
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise ConfigError(f"a schedule is made of numbers, got {number!r}")
+            raise ConfigError(f"a schedule consists of numbers, got {number!r}")
         if not math.isfinite(number):
             raise ConfigError(f"a schedule's numbers must be finite, got {number}")
 

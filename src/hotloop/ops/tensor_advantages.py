@@ -1,4 +1,4 @@
-"""Advantages of a fragment of experience that lies on a device: the twin of `ops.advantages`."""
+"""Advantages of rollouts on a device: the torch twin of `ops.advantages`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def gae(
     gamma: float,
     gae_lambda: float,
 ) -> Tensor:
-    """Generalized advantage estimation, see `hotloop.ops.gae`; all stays on the device.
+    """Compute advantages on the device, see `hotloop.ops.gae`.
 
     Args:
         reward: float32, (T, N).
         value: float32, (T, N), V(s_t).
-        next_value: float32, (T, N), V of the *true* successor s'_t, also where the episode ended.
+        next_value: float32, (T, N), V of the *true* successor s'_t, even if the episode ended.
         terminated: bool, (T, N).
         truncated: bool, (T, N).
         gamma: discount γ, in [0, 1].
@@ -42,9 +42,9 @@ def gae(
         raise ShapeError(
             f"`reward` must be time-major, (T, N), T ≥ 1, got shape {tuple(reward.shape)}"
         )
-    named = {"value": value, "next_value": next_value}
+    inputs = {"value": value, "next_value": next_value}
     flags = {"terminated": terminated, "truncated": truncated}
-    for name, tensor in {**named, **flags}.items():
+    for name, tensor in {**inputs, **flags}.items():
         if tensor.shape != reward.shape:
             raise ShapeError(
                 f"`{name}` must have the shape of `reward`, {tuple(reward.shape)}, got "
@@ -60,14 +60,14 @@ def gae(
     carry = (gamma * gae_lambda) * (~(terminated | truncated)).to(torch.float32)
     advantages = torch.empty_like(delta)
     advantages[-1] = delta[-1]
-    # One launch a step.
+    # One kernel launch per step.
     for t in range(len(delta) - 2, -1, -1):
         torch.addcmul(delta[t], carry[t], advantages[t + 1], out=advantages[t])
     return advantages
 
 
 def explained_variance(value: Tensor, returns: Tensor) -> float:
-    """Return how much of the returns' variance the values told, see `ops.explained_variance`."""
+    """Return the share of the variance that values explain, see `ops.explained_variance`."""
     parts = [x.double().var(correction=0) for x in (returns, returns - value)]
     variance, residual = torch.stack(parts).tolist()
     return 1.0 - residual / variance if variance > 0 else math.nan

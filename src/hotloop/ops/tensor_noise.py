@@ -1,9 +1,9 @@
 """Noise that is a function of (seed, stream, step, environment), drawn where the tensors are.
 
-The twin of `hotloop.ops.noise` in torch. The step is a tensor and so is the seed: one compiled
-function, or one CUDA graph, draws anew at each call, and there is no generator whose state would
-have to be saved. Words are the same to the last bit; uniform numbers keep 23 bits of a word, as
-many as float32 has below 1.
+This is the torch twin of `hotloop.ops.noise`. Step and seed are tensors, so that each call of one
+compiled function or CUDA graph draws new numbers, and there is no generator state to save. The
+random words are the same to the last bit. Uniform numbers have 23 bits, the resolution of float32
+just below 1.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _LOW = 0xFFFFFFFF
 _HALF = 0xFFFF
 
 
-def key_of(seed: int, device: torch.device | str) -> Tensor:
-    """Return the key that a seed, 0 … 2⁶⁴ − 1, makes: int64, (2,), 32 bits each."""
+def seed_key(seed: int, device: torch.device | str) -> Tensor:
+    """Return the key of a seed, 0 … 2⁶⁴ − 1: int64, (2,), 32 bits each."""
     return torch.tensor([seed & _LOW, (seed >> 32) & _LOW], dtype=torch.int64, device=device)
 
 
 def philox_4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: Tensor) -> Tensor:
-    """Ten rounds of Philox 4×32.
+    """Compute ten rounds of Philox 4×32.
 
     Args:
-        counter: four tensors of int64 that hold 32-bit words, of one shape or broadcastable.
-        key: int64, (2,), two 32-bit words.
+        counter: Four broadcastable tensors of 32-bit words in int64.
+        key: Two 32-bit words in int64, (2,).
 
     Returns:
-        int64 that holds 32-bit words, (*shape, 4).
+        32-bit words in int64, (*shape, 4).
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key.unbind()
@@ -53,15 +53,15 @@ def uniform(
     size: int,
     stream: int = 0,
 ) -> Tensor:
-    """Uniform numbers in (0, 1) for `num_steps` steps of `num_envs` environments.
+    """Return uniform numbers in (0, 1) for `num_steps` steps of `num_envs` environments.
 
     Args:
-        key: of the run, see `key_of`.
-        first_step: int64, 0-d, number of the first step, counted from the start of the run.
+        key: The run's key, see `seed_key`.
+        first_step: int64, 0-d, index of the first step, counted from the start of the run.
         num_steps: T.
         num_envs: N.
-        size: numbers for each step of each environment.
-        stream: 0 … 2³¹ − 1, keeps different uses apart.
+        size: Number of values per step and environment.
+        stream: 0 … 2³¹ − 1, a different one for each purpose.
 
     Returns:
         float32, (T, N, size), on a grid of 2⁻²³, never 0 or 1.
@@ -71,9 +71,9 @@ def uniform(
     env = torch.arange(num_envs, device=device)[None, :, None]
     block = torch.arange(blocks, device=device)[None, None, :]
     words = philox_4x32((step & _LOW, (step >> 32) ^ stream, env, block), key)
-    # 24 bits and the half would be rounded to 1.
-    drawn = ((words >> 9).to(torch.float32) + 0.5) * 2.0**-23
-    return drawn.flatten(2)[..., :size]
+    # With 24 bits, the largest number plus one half would be rounded to 1.
+    numbers = ((words >> 9).to(torch.float32) + 0.5) * 2.0**-23
+    return numbers.flatten(2)[..., :size]
 
 
 def normal(
@@ -85,16 +85,16 @@ def normal(
     size: int,
     stream: int = 0,
 ) -> Tensor:
-    """Standard normal numbers, by the transform of Box and Muller (1958); arguments as above.
+    """Return standard normal numbers, see `uniform`. Method: Box and Muller (1958).
 
     Returns:
         float32, (T, N, size).
     """
     pairs = -(-size // 2)
     shape = {"num_steps": num_steps, "num_envs": num_envs, "size": 2 * pairs}
-    drawn = uniform(key, first_step, **shape, stream=stream)
-    radius = (-2.0 * drawn[..., :pairs].log()).sqrt()
-    angle = 2.0 * math.pi * drawn[..., pairs:]
+    uniforms = uniform(key, first_step, **shape, stream=stream)
+    radius = (-2.0 * uniforms[..., :pairs].log()).sqrt()
+    angle = 2.0 * math.pi * uniforms[..., pairs:]
     return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)[..., :size]
 
 
@@ -107,7 +107,7 @@ def gumbel(
     size: int,
     stream: int = 0,
 ) -> Tensor:
-    """Gumbel noise, −log(−log u); arguments as above.
+    """Return Gumbel noise, −log(−log u), see `uniform`.
 
     Returns:
         float32, (T, N, size).
@@ -117,11 +117,9 @@ def gumbel(
 
 
 def _product(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Return the high and the low 32 bits of a product of 32-bit words.
-
-    In halves of the factor: the whole product does not fit into a signed 64-bit number, and what
-    C++ makes of that is anybody's guess.
-    """
+    """Return the high and the low 32 bits of a product of 32-bit words."""
+    # The factor is split into halves, because the whole product does not fit into a signed 64-bit
+    # number, and signed overflow is undefined in C++.
     above, below = word * (factor >> 16), word * (factor & _HALF)
     high = (above + (below >> 16)) >> 16
     low = (((above & _HALF) << 16) + below) & _LOW

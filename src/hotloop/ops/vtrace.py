@@ -1,4 +1,4 @@
-"""Returns and advantages of a policy from what an older one did."""
+"""Returns and advantages of a policy from the steps of an older policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotloop.types import Array
 
 
 class VTrace(NamedTuple):
-    """The targets of a value function, and advantages.
+    """Targets of a value function, and advantages.
 
     Attributes:
         returns: v, float32, (T, N).
@@ -35,31 +35,31 @@ def vtrace(
     max_rho: float = 1.0,
     max_c: float = 1.0,
 ) -> VTrace:
-    """V-trace: λ-returns of the policy π from steps that the policy μ made.
+    """Compute V-trace: λ-returns of the policy π from steps of the policy μ.
 
     v_t = V(s_t) + ρ_t δ_t + γ c_t (1 − ended_t) (v_{t+1} − V(s_{t+1}))
     δ_t = r_t + γ (1 − terminated_t) V(s'_t) − V(s_t)
     ρ_t = min(ρ̄, π/μ),  c_t = λ min(c̄, π/μ)
 
-    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 2 (λ). The advantages leave the ratio
-    of their own step to the objective that they stand in:
+    Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and remark 2 (λ). The advantages do not include
+    the ratio of their own step, because the policy's objective does:
 
     A_t = δ_t + γ λ (1 − ended_t) (v_{t+1} − V(s_{t+1}))
 
     With π = μ, v is the λ-return and A the generalized advantage of `gae`. Termination stops the
-    bootstrap, truncation does not; either ends the recursion.
+    bootstrap, truncation does not. Both end the recursion.
 
     Args:
-        reward: float32, (T, N); flags are bool, all others float32, of the same shape.
-        value: V(s_t), of π.
-        next_value: V of the *true* successor s'_t, also where the episode ended.
-        terminated: whether the episode terminated with this step.
-        truncated: whether it was cut off.
+        reward: float32, (T, N). The other arrays have the same shape and are float32, flags bool.
+        value: V(s_t) of π.
+        next_value: V of the *true* successor s'_t, even if the episode ended.
+        terminated: Whether the episode terminated with this step.
+        truncated: Whether the episode was truncated after this step.
         log_ratio: log π(a_t | s_t) − log μ(a_t | s_t).
         gamma: discount γ, in [0, 1].
         gae_lambda: λ, in [0, 1].
-        max_rho: ρ̄, at least `max_c`: decides what policy the values are of.
-        max_c: c̄: how far errors are carried back.
+        max_rho: ρ̄, at least `max_c`. It sets whose values are learned: those of π if infinite.
+        max_c: c̄. It limits how far errors propagate to earlier steps.
 
     Raises:
         ShapeError: arrays are not (T, N) with T ≥ 1, their shapes differ, or flags are not bool.
@@ -67,14 +67,14 @@ def vtrace(
     """
     if reward.ndim != 2 or not len(reward):
         raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {reward.shape}")
-    named = {
+    inputs = {
         "value": value,
         "next_value": next_value,
         "terminated": terminated,
         "truncated": truncated,
         "log_ratio": log_ratio,
     }
-    for name, array in named.items():
+    for name, array in inputs.items():
         if array.shape != reward.shape:
             raise ShapeError(
                 f"`{name}` must have the shape of `reward`, {reward.shape}, got {array.shape}: "
@@ -91,7 +91,7 @@ def vtrace(
             f"`max_rho` must be at least `max_c`, which is positive, got {max_rho} and {max_c}: "
             "1 and 1 are usual"
         )
-    # exp of the smaller of two logarithms: a ratio of e^100 is cut before it overflows.
+    # Clip the logarithms, so that large ratios do not overflow.
     rho = np.exp(np.minimum(log_ratio, np.float32(np.log(max_rho))))
     c = np.exp(np.minimum(log_ratio, np.float32(np.log(max_c))))
     delta = reward + np.float32(gamma) * (next_value * ~terminated) - value

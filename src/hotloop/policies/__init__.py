@@ -1,9 +1,9 @@
-"""Networks and how they act: one description, a twin in torch that learns, another one that acts.
+"""Policies: descriptions of networks, with one implementation for learning and one for acting.
 
-A `Network` is made of spaces, a body (perceptrons behind an encoder, or a module of the user's own)
-and a head; `actor_critic`, `actor` and `critics` put them together. `ActingPolicy` acts with
-published parameters, perceptrons on NumPy alone. `hotloop.policies.learned` (torch, imported by its
-own name) is what a learner differentiates.
+A `Network` consists of spaces, a body (an encoder with perceptrons, or the user's module) and a
+head. `actor_critic`, `actor` and `critics` build networks. `ActingPolicy` acts with published
+parameters, and needs only NumPy for perceptrons. `hotloop.policies.learned`, which imports torch
+and must be imported by name, holds the differentiable networks.
 """
 
 from __future__ import annotations

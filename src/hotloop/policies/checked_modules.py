@@ -1,7 +1,7 @@
-"""Networks that are modules of the user's own, checked for what learning and acting ask of them.
+"""Networks that are the user's own modules, with checks that they can learn and act.
 
-What is learned is a function of parameters and inputs alone, so modules that remember (batch
-normalisation's averages) or draw numbers (dropout) are refused when they are given.
+A learned function depends on parameters and inputs alone. The constructor therefore rejects modules
+that change their buffers (batch normalization) or draw random numbers (dropout).
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from torch import Tensor, nn
 from hotloop.errors import ConfigError, HotloopError, ShapeError
 from hotloop.importing import describe_exception
 from hotloop.ops.products import Precision
-from hotloop.policies.modules import Module
+from hotloop.policies.user_modules import UserModule
 from hotloop.types import Array
 
 
 class CheckedModule:
     """A user's module as a function of its parameters and inputs.
 
-    Learned are its parameters that require a gradient, under its own names. Other parameters and
-    buffers stay what construction from seed 0 makes of them.
+    Parameters that require a gradient are learned, under the module's own names. Other parameters
+    and buffers keep their values from construction with seed 0.
 
     Args:
         body: the factory and its name.
-        arguments: of the factory, by name, in order.
-        inputs: of `forward`: shape and dtype of one row, by what they are.
-        outputs: of `forward`: shape of one row, float32, and what it means; of the shape (), (B, 1)
-            will do.
+        arguments: arguments of the factory by name, in order.
+        inputs: inputs of `forward` by description: shape and dtype of one row.
+        outputs: float32 outputs of `forward` by name: shape of one row, and its meaning. For the
+            shape (), (B, 1) is accepted too.
 
     Attributes:
-        shapes: of what is learned, by name.
-        twin: None: it acts through torch.
-        memory: None: it remembers nothing.
+        shapes: shapes of the learned parameters by name.
+        numpy_layers: None, since the module acts through torch.
+        recurrent_layer: None, since the module has no hidden state.
 
     Raises:
         ConfigError: the factory or the module raised, or the module can't be trained as it is.
         ShapeError: `forward` returns something else.
     """
 
-    twin = None
-    memory = None
-    num_encoder_products = 0  # not known
+    numpy_layers = None
+    recurrent_layer = None
+    num_encoder_products = 0  # unknown
 
     def __init__(
         self,
-        body: Module,
+        body: UserModule,
         *,
         arguments: Mapping[str, Any],
         inputs: Mapping[str, tuple[tuple[int, ...], str]],
@@ -68,29 +68,29 @@ class CheckedModule:
     def initial_parameters(
         self, seed: int, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Array]:
-        """Return float32 arrays by name: as constructed, and zeros for what the module lacks.
+        """Return float32 arrays by name: as constructed, and zeros for parameters of the head.
 
         Args:
-            seed: of torch's generator while the module is constructed.
-            shapes: of all that is learned, by name.
+            seed: seed of torch's generator during the construction.
+            shapes: shapes of all learned parameters by name.
         """
-        own = self._construct(seed).get_parameter
+        get = self._construct(seed).get_parameter
         return {
-            name: own(name).detach().numpy() if name in self.shapes else np.zeros(shape, np.float32)
+            name: get(name).detach().numpy() if name in self.shapes else np.zeros(shape, np.float32)
             for name, shape in shapes.items()
         }
 
-    def learned(
+    def make_forward(
         self, precision: Precision, device: torch.device | str
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """Return `function(params, *inputs)`, which gives the outputs, those of shape () as (B,).
+        """Return `function(params, *inputs)` for the outputs. One number per row has shape (B,).
 
         Raises:
             ConfigError: the precision is bfloat16.
         """
         if precision == "bfloat16":
             raise self._error(
-                f"`precision` '{precision}' is of hotloop's own layers: "
+                f"`precision` '{precision}' is for hotloop's own layers: "
                 "leave it at 'float32', and round inside the module's `forward`"
             )
         is_on_cpu = torch.device(device).type == "cpu"
@@ -99,19 +99,21 @@ class CheckedModule:
 
         def function(params: Mapping[str, Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
             learned = {name: params[name] for name in names}
-            seen = tuple(x if x.dtype == torch.uint8 else x.to(torch.float32) for x in inputs)
-            return self._flat(torch.func.functional_call(module, learned, seen))
+            cast_inputs = tuple(
+                x if x.dtype == torch.uint8 else x.to(torch.float32) for x in inputs
+            )
+            return self._as_tuple(torch.func.functional_call(module, learned, cast_inputs))
 
         return function
 
     def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
-        """Return a new module, and its parameters that are learned, by name."""
+        """Return a new module and its learned parameters by name."""
         module = self._construct(0)
         return module, {name: module.get_parameter(name) for name in self.shapes}
 
     def _construct(self, seed: int) -> nn.Module:
-        """Return a new module; torch's global generator is left as it was."""
-        given = " and ".join(f"{name}={x}" for name, x in self._arguments.items())
+        """Return a new module. The state of torch's global generator does not change."""
+        args = " and ".join(f"{name}={x}" for name, x in self._arguments.items())
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             try:
@@ -119,13 +121,13 @@ class CheckedModule:
             except HotloopError:
                 raise
             except Exception as error:
-                raise self._error(f"making it with {given} raised {_describe(error)}") from error
+                raise self._error(f"construction with {args} raised {_describe(error)}") from error
             if not isinstance(module, nn.Module):
                 raise self._error(
                     f"it must be a torch.nn.Module, got a {type(module).__name__}: name its class, "
                     "or a function that returns one"
                 )
-            # Here and not later: lazy layers draw their parameters when they first see an input.
+            # A trial batch: lazy layers draw their parameters at their first input.
             inputs = self._inputs.values()
             self._run(module, [torch.zeros(2, *x, dtype=getattr(torch, t)) for x, t in inputs])
         return module
@@ -133,46 +135,47 @@ class CheckedModule:
     def _error(self, problem: str) -> ConfigError:
         return ConfigError(f"network '{self._name}': {problem}")
 
-    def _flat(self, outputs: Any) -> tuple[Tensor, ...]:
-        """Return a tuple also of a single output, in which (B, 1) has become (B,)."""
-        wanted = self._outputs.values()
-        given = (outputs,) if len(wanted) == 1 else outputs
+    def _as_tuple(self, outputs: Any) -> tuple[Tensor, ...]:
+        """Return the outputs as a tuple, (B, 1) as (B,) where one row has the shape ()."""
+        specs = self._outputs.values()
+        tensors = (outputs,) if len(specs) == 1 else outputs
         return tuple(
-            x if shape else x.flatten() for x, (shape, _) in zip(given, wanted, strict=True)
+            x if shape else x.flatten() for x, (shape, _) in zip(tensors, specs, strict=True)
         )
 
     def _run(self, module: nn.Module, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        """Return the outputs of a trial batch, which are checked."""
-        batch, wanted = len(inputs[0]), self._outputs
+        """Check and return the outputs for a trial batch."""
+        batch, specs = len(inputs[0]), self._outputs
         try:
             with torch.no_grad():
                 outputs = module(*inputs)
         except Exception as error:
-            taken = " and ".join(
-                f"{what} of shape {tuple(x.shape)}, {x.dtype},"
-                for what, x in zip(self._inputs, inputs, strict=True)
+            expected = " and ".join(
+                f"{name} of shape {tuple(x.shape)}, {x.dtype},"
+                for name, x in zip(self._inputs, inputs, strict=True)
             )
             raise self._error(
-                f"`forward` must take {taken} but raised {_describe(error)}"
+                f"`forward` must take {expected} but raised {_describe(error)}"
             ) from error
         is_tuple = isinstance(outputs, (tuple, list))
-        given = outputs if is_tuple else [outputs]
-        if is_tuple == (len(wanted) > 1) and len(given) == len(wanted):
-            fit = (
+        received = outputs if is_tuple else [outputs]
+        # Compare the number of outputs, and each dtype and shape.
+        if is_tuple == (len(specs) > 1) and len(received) == len(specs):
+            matches = (
                 isinstance(x, Tensor)
                 and x.dtype == torch.float32
                 and (x.shape == (batch, *shape) or (not shape and x.shape == (batch, 1)))
-                for x, (shape, _) in zip(given, wanted.values(), strict=True)
+                for x, (shape, _) in zip(received, specs.values(), strict=True)
             )
-            if all(fit):
-                return self._flat(outputs)
-        names, s = (f"({', '.join(wanted)})", "s") if len(wanted) > 1 else (*wanted, "")
+            if all(matches):
+                return self._as_tuple(outputs)
+        names, s = (f"({', '.join(specs)})", "s") if len(specs) > 1 else (*specs, "")
         shapes = " and ".join(
             f"{(batch, *shape)}{f' ({meaning})' if meaning else ''}"
-            for shape, meaning in wanted.values()
+            for shape, meaning in specs.values()
         )
-        rows = " and ".join(f"{what} of shape {x}" for what, (x, _) in self._inputs.items())
-        got = f"({', '.join(map(_outline, given))})" if is_tuple else _outline(outputs)
+        rows = " and ".join(f"{name} of shape {x}" for name, (x, _) in self._inputs.items())
+        got = f"({', '.join(map(_outline, received))})" if is_tuple else _outline(outputs)
         raise ShapeError(
             f"network '{self._name}': `forward` must return {names}, torch.float32 of shape{s} "
             f"{shapes}, for a batch of {batch} {rows}, got {got}"
@@ -202,17 +205,17 @@ class CheckedModule:
             )
 
     def _check_forward(self) -> None:
-        """Refuse what a function of parameters and inputs can't be."""
+        """Raise `ConfigError` unless `forward` is a pure function, row by row."""
         module = self._module
         for name, part in module.named_modules():
             if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p > 0:
                 raise self._error(
-                    f"`{name}` is dropout, under which one policy gives two probabilities of one "
-                    "action: leave it out"
+                    f"`{name}` is dropout, which gives one action two probabilities under one "
+                    "policy: leave it out"
                 )
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
-            # Bytes may be indices: none but the first two are sure to be there.
+            # Bytes may be indices into a table: 0 and 1 are valid for any table.
             inputs = [
                 torch.rand(2, *shape)
                 if dtype == "float32"
@@ -224,22 +227,23 @@ class CheckedModule:
             name = _first_difference(before, _tensors(module))
             if name is not None:
                 raise self._error(
-                    f"its buffer `{name}` changes in a forward, which no gradient sees and no "
-                    "other process would learn of: leave batch normalisation and its like out; "
-                    "LayerNorm and scaled observations fit"
+                    f"its buffer `{name}` changes in a forward, outside of gradients and unseen by "
+                    "other processes: leave out batch normalization and the like; use LayerNorm "
+                    "or scaled observations"
                 )
             second = self._run(module, inputs)
             alone = self._run(module, [x[:1] for x in inputs])
-        for one, again, single in zip(first, second, alone, strict=True):
-            if not torch.allclose(one, again, rtol=1e-5, atol=1e-6, equal_nan=True):
+        for output, again, single in zip(first, second, alone, strict=True):
+            if not torch.allclose(output, again, rtol=1e-5, atol=1e-6, equal_nan=True):
                 raise self._error(
-                    "`forward` gives something else each time for the same observations: leave "
-                    "out what draws random numbers or remembers"
+                    "`forward` must return the same outputs for the same observations, but they "
+                    "differ between two calls: leave out random numbers and stored state"
                 )
-            if not torch.allclose(one[:1], single, rtol=1e-3, atol=1e-4, equal_nan=True):
+            if not torch.allclose(output[:1], single, rtol=1e-3, atol=1e-4, equal_nan=True):
                 raise self._error(
-                    "an observation alone must give what it gives in a batch, but does not: look "
-                    "for what mixes the rows (a statistic or a softmax over axis 0, a reshape)"
+                    "an observation must have the same outputs alone and in a batch, but they "
+                    "differ: find the operation that mixes the rows (a statistic or a softmax over "
+                    "axis 0, a reshape)"
                 )
 
 
@@ -247,18 +251,18 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
-def _first_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> str | None:
-    names = (name for name, x in one.items() if name not in other or not x.equal(other[name]))
+def _first_difference(old: dict[str, Tensor], new: dict[str, Tensor]) -> str | None:
+    names = (name for name, x in old.items() if name not in new or not x.equal(new[name]))
     return next(names, None)
 
 
 def _outline(value: object) -> str:
-    """What came, in few words: a tensor's dtype and shape, or a type."""
+    """Return a short description of an output: a tensor's dtype and shape, or a type."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"a {type(value).__name__}"
 
 
 def _describe(error: Exception) -> str:
-    """Name the line of the user's code, not one of torch's."""
+    """Return the error with the line of the user's code, not one of torch's."""
     return describe_exception(error, skip=(str(Path(torch.__file__).parent),))

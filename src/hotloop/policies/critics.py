@@ -1,4 +1,4 @@
-"""Critics of continuous actions: several action-value functions side by side."""
+"""Critics for continuous actions: an ensemble of action-value functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hotloop.policies.encoders import Encoder, choose_encoder, make_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
-from hotloop.policies.modules import Module, find_module
 from hotloop.policies.network import check_not_empty
 from hotloop.policies.perceptrons import check_sizes
+from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ class Critics(ABC):
     """K action-value functions of observations and actions; `LearnedCritics` computes them.
 
     Attributes:
-        obs_spec: what is observed.
-        action_spec: what is done, within bounds.
+        obs_spec: the observations.
+        action_spec: the actions, continuous and bounded.
         count: K.
 
     Raises:
-        SpaceError: the spaces are empty, actions are not continuous and bounded, or observations
-            are not for this encoder.
-        ConfigError, ShapeError: `count` is not positive, there is no hidden layer or one without a
-            width, or the user's module can't be trained as it is.
+        SpaceError: the spaces are empty, actions are not continuous and bounded, or the encoder
+            does not support the observations.
+        ConfigError, ShapeError: `count` is not positive, there is no hidden layer or one of width
+            0, or the user's module can't be trained as it is.
     """
 
     obs_spec: ObsSpec
@@ -57,7 +57,7 @@ class Critics(ABC):
             raise ConfigError(f"`count` must be positive, got {self.count}")
         check_not_empty(self)
         check_bounded(self.action_spec)
-        self.parameter_shapes()  # what is wrong with the layers is said at once
+        self.parameter_shapes()  # raises early if the layers are invalid
 
     @abstractmethod
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -65,11 +65,11 @@ class Critics(ABC):
 
     @abstractmethod
     def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """Return float32 arrays by name; other numbers than an actor's of the same seed."""
+        """Return float32 arrays by name. They differ from an actor's of the same seed."""
 
     @abstractmethod
-    def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
-        """Return what gives the first k critics' values, (k, B).
+    def make_forward(self, precision: Precision, device: torch.device | str) -> CriticValues:
+        """Return a function for the values of the first k critics, (k, B).
 
         Its arguments are parameters by name, observations, (B, *obs_shape), actions in [−1, 1],
         (B, A), and k.
@@ -78,15 +78,15 @@ class Critics(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class StackedCritics(Critics):
-    """Perceptrons of one shape, computed as one batched product a layer.
+    """Perceptrons of one shape, computed as one batched product per layer.
 
-    Two products of 256×256 by 256×256 keep two cores busy with one of them each, and cost one
-    launch; their first layers, which see the same inputs, are one product K times as wide.
+    A batch of two 256×256 by 256×256 products keeps two cores busy and costs one launch. The first
+    layers of all critics have the same inputs and are one product, K times as wide.
 
     Attributes:
-        encoder: of the observation, a name in `ENCODERS`; all critics share it.
-        hidden_sizes: widths of the hidden layers, at least one; each ends in a ReLU.
-        layer_norm: normalise each hidden layer before its activation (Ba et al. 2016,
+        encoder: encoder of the observation, a name in `ENCODERS`; all critics share it.
+        hidden_sizes: widths of the hidden layers, at least one, each followed by a ReLU.
+        layer_norm: whether to normalize each hidden layer before its activation (Ba et al. 2016,
             arXiv:1607.06450).
     """
 
@@ -107,7 +107,7 @@ class StackedCritics(Critics):
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return shapes: weights are (K, inputs, outputs), the first's (inputs, K·outputs).
 
-        The first layer's outputs lie side by side, critic after critic.
+        The outputs of the first layer are concatenated, critic after critic.
         """
         count, shapes = self.count, self._encoder.parameter_shapes()
         first = self._encoder.num_features + num_action_values(self.action_spec)
@@ -126,15 +126,15 @@ class StackedCritics(Critics):
         generator = np.random.default_rng((seed, 1))
         return uniform_parameters(self.parameter_shapes(), generator)
 
-    def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
+    def make_forward(self, precision: Precision, device: torch.device | str) -> CriticValues:
         import torch
         from torch.nn.functional import layer_norm
 
-        from hotloop.policies.layers import learned_operations, linear
+        from hotloop.policies.layers import differentiable_operations, linear
 
         encoder, sizes, width = self._encoder, self.hidden_sizes, self.hidden_sizes[0]
         has_norm, total = self.layer_norm, self.count
-        operations = learned_operations(precision)
+        operations = differentiable_operations(precision)
 
         def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
             def part(name: str) -> Tensor:
@@ -153,7 +153,7 @@ class StackedCritics(Critics):
                     hidden = layer_norm(hidden, hidden.shape[-1:])
                     hidden = hidden * part(f"{k}.scale") + part(f"{k}.shift")
                 hidden = torch.relu(hidden)
-            # A product with one column is a sum that fuses with what stands around it.
+            # As a sum, a product with one column fuses with the operations around it.
             values = (hidden * part(f"{len(sizes)}.weight").transpose(1, 2)).sum(-1)
             return values + part(f"{len(sizes)}.bias")[:, :, 0]
 
@@ -162,13 +162,13 @@ class StackedCritics(Critics):
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleCritics(Critics):
-    """K modules of the user's own, whose parameters are `critic.k.…`.
+    """K modules of the user's, with parameters named `critic.k.…`.
 
     Attributes:
-        body: what makes them.
+        body: factory of the modules.
     """
 
-    body: Module
+    body: UserModule
 
     @cached_property
     def _module(self) -> CheckedModule:
@@ -187,22 +187,24 @@ class ModuleCritics(Critics):
         return {f"critic.{k}.{name}": x for k in range(self.count) for name, x in shapes}
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """Return what each critic is constructed with, from a seed of its own."""
+        """Return float32 arrays by name, each critic constructed with its own seed."""
         seeds = np.random.SeedSequence((seed, 1)).generate_state(self.count)
         return {
             f"critic.{k}.{name}": x
-            for k, own in enumerate(seeds.tolist())
-            for name, x in self._module.initial_parameters(own, self._module.shapes).items()
+            for k, critic_seed in enumerate(seeds.tolist())
+            for name, x in self._module.initial_parameters(critic_seed, self._module.shapes).items()
         }
 
-    def learned(self, precision: Precision, device: torch.device | str) -> CriticValues:
+    def make_forward(self, precision: Precision, device: torch.device | str) -> CriticValues:
         import torch
 
-        function, names = self._module.learned(precision, device), list(self._module.shapes)
+        function, names = self._module.make_forward(precision, device), list(self._module.shapes)
 
         def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
-            each = [{name: params[f"critic.{k}.{name}"] for name in names} for k in range(count)]
-            return torch.stack([function(own, obs, action)[0] for own in each])
+            critic_params = [
+                {name: params[f"critic.{k}.{name}"] for name in names} for k in range(count)
+            ]
+            return torch.stack([function(critic, obs, action)[0] for critic in critic_params])
 
         return values
 
@@ -218,17 +220,17 @@ def critics(
     """Return K action-value functions of one shape.
 
     Args:
-        spaces: what is observed and done.
+        spaces: the observations and actions.
         hidden_sizes: widths of the hidden layers, at least one.
-        layer_norm: normalise each hidden layer before its activation.
+        layer_norm: whether to normalize each hidden layer before its activation.
         count: K.
-        module: the user's own, in place of these layers: `module:Class`, or a class or function,
-            called as `module(obs_shape, action_size)`, K times with different seeds. It gives a
-            `torch.nn.Module` whose `forward` takes observations, (B, *obs_shape), and actions in
-            [−1, 1], (B, A), and returns their values, (B,) or (B, 1).
+        module: the user's own network in place of these layers: `module:Class`, or a class or
+            function, called as `module(obs_shape, action_size)`, K times with different seeds. The
+            `forward` of the returned `torch.nn.Module` takes observations, (B, *obs_shape), and
+            actions in [−1, 1], (B, A), and returns their values, (B,) or (B, 1).
 
     Raises:
-        SpaceError, ConfigError, ShapeError: as `Critics` says.
+        SpaceError, ConfigError, ShapeError: see `Critics`.
         UnknownNameError, MissingExtraError: `module` can't be used.
     """
     common = {"obs_spec": spaces.obs_spec, "action_spec": spaces.action_spec, "count": count}
@@ -236,9 +238,9 @@ def critics(
         return ModuleCritics(**common, body=find_module(module))
     if choose_encoder(spaces.obs_spec) != "flatten":
         raise SpaceError(
-            "critics of continuous actions learn from numbers, and these observations hold images: "
-            "learn from them with ppo, or with dqn where actions are discrete, or give networks of "
-            "your own (`network`, `critic_network`)"
+            "critics of continuous actions take numbers, but these observations hold images: use "
+            "ppo, dqn if actions are discrete, or networks of your own (`network`, "
+            "`critic_network`)"
         )
     return StackedCritics(
         **common, encoder="flatten", hidden_sizes=hidden_sizes, layer_norm=layer_norm

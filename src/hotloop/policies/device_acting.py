@@ -1,6 +1,6 @@
-"""Acting in environments on the device: the twin of `ActingPolicy` on tensors.
+"""A policy for environments on the device: the counterpart of `ActingPolicy` on tensors.
 
-It reads the learner's own vector of parameters. Only the scale of observations is published to it.
+It reads the learner's own vector of parameters and receives only the scale of observations.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
-from hotloop.replay.storage.device import Uploads
+from hotloop.replay.storage.device_store import Uploads
 
 
-class Bound(NamedTuple):
+class PolicyTensors(NamedTuple):
     """The tensors that a policy reads. They change in place and are never replaced.
 
     Attributes:
         params: float32, (P,).
-        mean, std: float32, obs_shape, of the scale; None: observations are not scaled.
-        clip: float32, 0-d, bound on scaled observations.
+        mean, std: scale of the observations, float32, obs_shape; None: no scale.
+        clip: bound on scaled observations, float32, 0-d; None: no scale.
     """
 
     params: Tensor
@@ -37,14 +37,12 @@ class DevicePolicy:
     """A network that acts on a device.
 
     Args:
-        nets: the network that is learned.
+        nets: the learned network.
         params: its parameters in the learner's state, (P,).
-        host: the same policy on the host. It gets each snapshot too.
+        host: the same policy on the host. It receives each snapshot too.
 
     Attributes:
-        host: the policy on the host.
-        nets: the network that is learned.
-        bound: the tensors that the policy reads.
+        tensors: the tensors that the policy reads.
 
     Raises:
         ConfigError: the network is recurrent or has no value function.
@@ -52,22 +50,24 @@ class DevicePolicy:
 
     def __init__(self, nets: LearnedNetwork, params: Tensor, host: ActingPolicy) -> None:
         if host.memory_size or not host.has_value:
-            lacks = "a memory" if host.memory_size else "no value function"
+            problem = "a memory" if host.memory_size else "no value function"
             raise ConfigError(
-                "environments on the device are acted in by networks with a value function and "
-                f"without memory, got one with {lacks}: leave `memory` out, or train in an "
-                "environment of Gymnasium"
+                "environments on the device need a network with a value function and without "
+                f"memory, got one with {problem}: leave `memory` out, or train in a Gymnasium "
+                "environment"
             )
         self.nets, self.host = nets, host
-        twin = self.network.layers.twin
-        self._dtype = torch.float32 if twin else getattr(torch, self.network.obs_spec.dtype)
+        layers = self.network.layers.numpy_layers
+        self._dtype = torch.float32 if layers else getattr(torch, self.network.obs_spec.dtype)
         self._uploads = Uploads(params.device)
-        self.bound = Bound(params, None, None, None)
+        self.tensors = PolicyTensors(params, None, None, None)
         scale = host.obs_scale
         if scale is not None:
             mean, std = torch.from_numpy(scale.mean), torch.from_numpy(scale.std)
             clip = torch.tensor(scale.clip, dtype=torch.float32)
-            self.bound = Bound(params, *(x.to(params.device).clone() for x in (mean, std, clip)))
+            self.tensors = PolicyTensors(
+                params, *(x.to(params.device).clone() for x in (mean, std, clip))
+            )
 
     @property
     def network(self) -> Network:
@@ -75,44 +75,46 @@ class DevicePolicy:
         return self.host.network
 
     def load(self, snapshot: PolicySnapshot) -> None:
-        """Take the scale of observations from a snapshot; the parameters are the learner's."""
+        """Copy the scale of observations from a snapshot. The parameters are the learner's."""
         self.host.load(snapshot)
-        scale, bound = snapshot.obs_scale, self.bound
-        if scale is not None and bound.mean is not None and bound.std is not None:
+        scale, tensors = snapshot.obs_scale, self.tensors
+        if scale is not None and tensors.mean is not None and tensors.std is not None:
             with self._uploads as uploads:
-                uploads.put("mean", bound.mean, scale.mean)
-                uploads.put("std", bound.std, scale.std)
+                uploads.put("mean", tensors.mean, scale.mean)
+                uploads.put("std", tensors.std, scale.std)
 
-    def scaled(self, obs: Tensor, bound: Bound | None = None) -> Tensor:
+    def scaled(self, obs: Tensor, tensors: PolicyTensors | None = None) -> Tensor:
         """Return scaled observations, (…, *obs_shape): the network's inputs.
 
         Args:
             obs: raw observations.
-            bound: the scale, for a compiled function that takes it as an argument; None: the
+            tensors: the scale, for a compiled function that takes it as an argument; None: the
                 policy's own.
         """
-        bound = bound or self.bound
-        if bound.mean is None or bound.std is None or bound.clip is None:
+        tensors = tensors or self.tensors
+        if tensors.mean is None or tensors.std is None or tensors.clip is None:
             return obs.to(self._dtype)
-        scaled = (obs.to(torch.float32) - bound.mean) / bound.std
-        return scaled.clamp(-bound.clip, bound.clip)
+        scaled = (obs.to(torch.float32) - tensors.mean) / tensors.std
+        return scaled.clamp(-tensors.clip, tensors.clip)
 
-    def draw(self, bound: Bound, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw actions.
+    def draw(
+        self, tensors: PolicyTensors, obs: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sample actions.
 
         Args:
-            bound: parameters and scale.
+            tensors: parameters and scale.
             obs: raw, (N, *obs_shape).
             noise: (N, K), one step of `nets.draw_noise`.
 
         Returns:
             The actions, (N, *action_shape), log π(action), (N,), and V(obs), (N,).
         """
-        return self.nets.draw(bound.params, self.scaled(obs, bound), noise)
+        return self.nets.draw(tensors.params, self.scaled(obs, tensors), noise)
 
-    def value(self, bound: Bound, obs: Tensor) -> Tensor:
+    def value(self, tensors: PolicyTensors, obs: Tensor) -> Tensor:
         """Return V(obs), (T, N), from raw observations, (T, N, *obs_shape)."""
-        flat = self.scaled(obs, bound).flatten(0, 1)
-        value = self.nets.outputs(bound.params, flat)[1]
+        flat = self.scaled(obs, tensors).flatten(0, 1)
+        value = self.nets.outputs(tensors.params, flat)[1]
         assert value is not None
         return value.view(obs.shape[:2])

@@ -1,4 +1,4 @@
-"""A trained policy for use without hotloop: as an ONNX graph, or on NumPy alone."""
+"""Export of trained policies for use without hotloop: as an ONNX graph, or for NumPy alone."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
-from hotloop.system.files import written_whole
+from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
 OPSET = 18
 
-_LAST_BITS = 1e-4  # relative and absolute: another order of the same sums
+_TOLERANCE = 1e-4  # relative and absolute, since the sums have another order
 
 
 def export_numpy(
@@ -33,53 +33,55 @@ def export_numpy(
     snapshot: PolicySnapshot,
     path: Path,
     *,
-    about: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write weights, and a Python file beside them that acts with them and imports NumPy alone.
+    """Write the weights and, beside them, a Python file that acts with them on NumPy alone.
 
     Args:
-        network: one that acts without torch.
-        snapshot: its parameters, and how observations are scaled.
-        path: of the weights, which ends in .npz, or a folder for `policy.npz` and `policy.py`.
-            What is missing of it is made.
-        about: what to keep beside the parameters, as JSON.
+        network: a network that acts without torch.
+        snapshot: its parameters and the scale of observations.
+        path: file for the weights, ending in .npz, or a folder for `policy.npz` and `policy.py`.
+            Missing folders are created.
+        metadata: values to store beside the parameters, as JSON.
 
     Returns:
-        Both files.
+        The paths of both files.
 
     Raises:
-        ConfigError: the network acts through torch, or a Python file that somebody else wrote has
-            the name of the one that acts.
+        ConfigError: the network acts through torch, or the name of the Python file belongs to a
+            file that hotloop did not write.
         OutputError: a file can't be written.
     """
     weights = path if path.suffix == ".npz" else path / "policy.npz"
     code = weights.with_suffix(".py")
     source = importlib.resources.files("hotloop.policies") / "standalone.py"
     content = source.read_text(encoding="utf-8")
-    opening = content.partition("\n")[0].encode()
-    if code.exists() and not (code.is_file() and code.read_bytes().startswith(opening)):
+    # Files of hotloop start with the same line. Do not overwrite any other file.
+    first_line = content.partition("\n")[0].encode()
+    if code.exists() and not (code.is_file() and code.read_bytes().startswith(first_line)):
         raise ConfigError(
-            f"`path` must leave {code} alone, which is not a file that hotloop wrote: name other "
-            "weights, or another folder"
+            f"`path` would overwrite {code}, which hotloop did not write: choose another name for "
+            "the weights, or another folder"
         )
     _check_unmasked(network)
-    layers = network.layers.twin
+    layers = network.layers.numpy_layers
     if layers is None:
         raise ConfigError(
             f"NumPy can't compute network '{network.body.name}', which acts through torch: export "
             "it with --format onnx"
         )
     spec, head = network.action_spec, network.make_head()
-    described = {
-        **(about or {}),
+    # Collect the description and the arrays of the layers that act.
+    description = {
+        **(metadata or {}),
         **_interface(network),
         "activation": layers.activation,
         "policy_layers": layers.names["policy"],
         "value_layers": layers.names.get("value", []),
     }
-    arrays: dict[str, Array] = {"about": np.array(json.dumps(described))}
+    arrays: dict[str, Array] = {"about": np.array(json.dumps(description))}
     params = head.fold(snapshot.params)
-    if layers.memory is not None:
+    if layers.recurrent_layer is not None:
         arrays |= {name: params[name] for name in ("memory.weight", "memory.bias")}
     for layer in dict.fromkeys(chain(*layers.names.values())):
         for part in ("weight", "bias"):
@@ -93,22 +95,18 @@ def export_numpy(
         arrays["nvec"] = np.asarray(spec.nvec, np.int64)
     if head.action_scale is not None:
         arrays["centre"], arrays["half"] = head.action_scale
-    with written_whole(weights) as aside:
-        np.savez(aside, **arrays)  # pyright: ignore[reportArgumentType]
-    with written_whole(code) as aside:
-        aside.write_text(content, encoding="utf-8")
+    # Write both files.
+    with atomic_write(weights) as temporary_path:
+        np.savez(temporary_path, **arrays)  # pyright: ignore[reportArgumentType]
+    with atomic_write(code) as temporary_path:
+        temporary_path.write_text(content, encoding="utf-8")
     return [weights, code]
 
 
 def _check_unmasked(network: Network) -> None:
-    """Refuse a policy that acts by masks.
-
-    Raises:
-        ConfigError: it does.
-    """
     if network.obs_spec.mask_size:
         raise ConfigError(
-            "a policy that was trained with `action_masks` can't be exported: act by "
+            "a policy that was trained with `action_masks` can't be exported: act with "
             "`hotloop.load(run).act(obs, action_mask=info['action_mask'])`, which needs no torch "
             "for perceptrons"
         )
@@ -119,25 +117,25 @@ def export_onnx(
     snapshot: PolicySnapshot,
     path: Path,
     *,
-    about: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> list[Path]:
     """Write the policy as one ONNX graph, from raw observations to the environment's actions.
 
-    Input `obs`: (batch, *obs_shape), float32, or uint8 where the environment gives bytes. Outputs
-    `action`: the most probable one, as the environment takes it, int64 or float32, (batch,
-    *action_shape); `head`: what the network gives, float32, (batch, H); `value`: float32,
-    (batch,), where there is one. Of a policy with memory, a second input `memory`, float32,
-    (batch, M), 0 where an episode begins, and a last output `next_memory`, for the next step.
-    Before it is written, onnxruntime must give what the policy gives.
+    The input is `obs`, (batch, *obs_shape), float32, or uint8 if the observations are bytes. The
+    outputs are `action`, the most probable action for the environment, int64 or float32, (batch,
+    *action_shape), `head`, the outputs of the network, float32, (batch, H), and, for a network with
+    a value function, `value`, float32, (batch,). A recurrent policy has a second input `memory`,
+    float32, (batch, M), 0 at the start of an episode, and a last output `next_memory` for the next
+    step. The outputs of onnxruntime must match the policy's before the file is written.
 
     Args:
-        network: any.
-        snapshot: its parameters, and how observations are scaled.
-        path: where to.
-        about: becomes the graph's metadata.
+        network: any network.
+        snapshot: its parameters and the scale of observations.
+        path: the file to write.
+        metadata: values for the graph's metadata.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
         ConfigError: torch can't turn the network into a graph.
@@ -157,14 +155,14 @@ def export_onnx(
             f"exporting to ONNX needs onnx, onnxscript, onnxruntime and torch ({error}): "
             "pip install 'hotloop[train,export]'"
         ) from error
+    # Trace the policy. The tracer might specialize on a batch of 1 or 2, so the batch is 3.
     policy = TracedPolicy(network, snapshot)
-    # Not a batch of 1 or 2: the tracer might take that for all there is.
-    example = {name: torch.from_numpy(x) for name, x in _some_inputs(network, 3).items()}
+    example = {name: torch.from_numpy(x) for name, x in _sample_inputs(network, 3).items()}
     outputs = ["action", "head"]
     outputs += (["value"] if network.has_value else []) + ["next_memory"] * ("memory" in example)
     batch = torch.export.Dim("batch")
     try:
-        with _quiet():
+        with _suppress_output():
             program = torch.onnx.export(
                 policy,
                 tuple(example.values()),
@@ -177,29 +175,30 @@ def export_onnx(
             )
     except Exception as error:
         raise _not_traceable(network, _root_cause(error)) from error
+    # Add the metadata, check the graph and write it.
     assert program is not None
     model = program.model_proto
-    for key, value in {**(about or {}), **_interface(network)}.items():
+    for key, value in {**(metadata or {}), **_interface(network)}.items():
         text = value if isinstance(value, str) else json.dumps(value)
         model.metadata_props.add(key=f"hotloop.{key}", value=text)
     onnx.checker.check_model(model)
     content = model.SerializeToString()
-    _check(network, snapshot, onnxruntime, content)
-    with written_whole(path) as aside:
-        aside.write_bytes(content)
+    _check_graph(network, snapshot, onnxruntime, content)
+    with atomic_write(path) as temporary_path:
+        temporary_path.write_bytes(content)
     return [path]
 
 
 def _interface(network: Network) -> dict[str, Any]:
-    """What goes in and comes out, as JSON."""
+    """Return the inputs and outputs as JSON."""
     obs_spec, action_spec = network.obs_spec.to_json(), network.action_spec
-    memory = network.layers.memory
-    remembered: dict[str, Any] = {}
-    if memory is not None:
-        told = {"kind": memory.kind, "units": memory.num_units, "size": memory.size}
-        remembered = {"memory": told}
+    layer = network.layers.recurrent_layer
+    memory_fields: dict[str, Any] = {}
+    if layer is not None:
+        sizes = {"kind": layer.kind, "units": layer.num_units, "size": layer.size}
+        memory_fields = {"memory": sizes}
     return {
-        **remembered,
+        **memory_fields,
         "obs_shape": obs_spec["shape"],
         "obs_dtype": obs_spec["dtype"],
         "obs_layout": obs_spec["layout"],
@@ -209,32 +208,34 @@ def _interface(network: Network) -> dict[str, Any]:
     }
 
 
-def _check(network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content: bytes) -> None:
-    """Make sure that the graph gives what the policy gives, in batches of other sizes too."""
+def _check_graph(
+    network: Network, snapshot: PolicySnapshot, onnxruntime: Any, content: bytes
+) -> None:
+    """Raise `ConfigError` if the outputs of graph and policy differ, for several batch sizes."""
     policy = ActingPolicy(network, snapshot)
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         for num_rows in (1, 5):
-            given = _some_inputs(network, num_rows)
-            obs, before = given["obs"], given.get("memory")
-            after = None if before is None else before.copy()
-            wanted = {"head": policy.head(obs, None, after)}
+            inputs = _sample_inputs(network, num_rows)
+            obs, memory = inputs["obs"], inputs.get("memory")
+            next_memory = None if memory is None else memory.copy()
+            expected = {"head": policy.head(obs, None, next_memory)}
             if policy.has_value:
-                wanted["value"] = policy.value(obs, before)
-            if after is not None:
-                wanted["next_memory"] = after
-            got = session.run(list(wanted), given)
-            for ours, theirs in zip(wanted.values(), got, strict=True):
-                np.testing.assert_allclose(theirs, ours, rtol=_LAST_BITS, atol=_LAST_BITS)
+                expected["value"] = policy.value(obs, memory)
+            if next_memory is not None:
+                expected["next_memory"] = next_memory
+            outputs = session.run(list(expected), inputs)
+            for array, output in zip(expected.values(), outputs, strict=True):
+                np.testing.assert_allclose(output, array, rtol=_TOLERANCE, atol=_TOLERANCE)
     except AssertionError as error:
         difference = next(line for line in str(error).split("\n") if "difference" in line.lower())
-        raise _not_traceable(network, f"the graph gives other numbers, {difference}") from error
+        raise _not_traceable(network, f"the graph computes other numbers, {difference}") from error
     except Exception as error:
         raise _not_traceable(network, _root_cause(error)) from error
 
 
-def _some_inputs(network: Network, num_rows: int) -> dict[str, Array]:
-    """Inputs that any network takes: bytes may be indices, of which 0 and 1 are sure."""
+def _sample_inputs(network: Network, num_rows: int) -> dict[str, Array]:
+    """Return valid inputs for any network. Bytes may be indices, so they are 0 and 1."""
     spec, generator = network.obs_spec, np.random.default_rng(num_rows)
     shape = (num_rows, *spec.shape)
     if spec.dtype == "uint8":
@@ -242,37 +243,37 @@ def _some_inputs(network: Network, num_rows: int) -> dict[str, Array]:
     else:
         inputs = {"obs": generator.standard_normal(shape, np.float32)}
     if network.memory_size:
-        remembered = generator.uniform(-1.0, 1.0, (num_rows, network.memory_size))
-        inputs["memory"] = remembered.astype(np.float32)
+        hidden_state = generator.uniform(-1.0, 1.0, (num_rows, network.memory_size))
+        inputs["memory"] = hidden_state.astype(np.float32)
     return inputs
 
 
-def _not_traceable(network: Network, why: str) -> ConfigError:
+def _not_traceable(network: Network, reason: str) -> ConfigError:
     return ConfigError(
-        f"network '{network.body.name}' can't become an ONNX graph ({why}): its `forward` must do "
-        "the same for all observations and any number of them, without branches on either: "
-        "simplify it, or act with hotloop's own ActingPolicy"
+        f"network '{network.body.name}' can't become an ONNX graph ({reason}): its `forward` must "
+        "not branch on the observations or the batch size: simplify it, or act with hotloop's own "
+        "ActingPolicy"
     )
 
 
 def _root_cause(error: BaseException) -> str:
-    """`TypeError: its message`, of what the others were raised for."""
+    """Return the first cause of an error, such as `TypeError: its message`."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's warnings, and the graphs that it prints when it fails."""
+def _suppress_output() -> Iterator[None]:
+    """Suppress the exporter's warnings and the graphs that it prints when it fails."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    unread = io.StringIO()
+    discarded = io.StringIO()
     try:
         with (
             warnings.catch_warnings(),
-            contextlib.redirect_stdout(unread),
-            contextlib.redirect_stderr(unread),
+            contextlib.redirect_stdout(discarded),
+            contextlib.redirect_stderr(discarded),
         ):
             warnings.simplefilter("ignore")
             yield

@@ -1,4 +1,4 @@
-"""First values of parameters."""
+"""Initial values of parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hotloop.system.memory import need_memory
+from hotloop.system.memory import require_memory
 from hotloop.types import Array
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -16,15 +16,15 @@ Shapes = Mapping[str, tuple[int, ...]]
 def orthogonal_parameters(
     shapes: Shapes, generator: np.random.Generator, gains: Mapping[str, float]
 ) -> dict[str, Array]:
-    """Return orthogonal weights, scales of 1, and zeros for all else: float32 arrays by name.
+    """Return orthogonal weights, scales of 1, and otherwise zeros: float32 arrays by name.
 
     Args:
-        shapes: weights are `<layer>.weight`, (inputs, outputs).
-        generator: drawn from.
-        gains: of weights, by name; √2 where there is none.
+        shapes: shapes by name. Weights are `<layer>.weight`, (inputs, outputs).
+        generator: source of the random numbers.
+        gains: gains by name of the weight; default: √2.
 
     Raises:
-        ConfigError: they don't fit into memory.
+        ConfigError: the parameters don't fit into memory.
     """
     _need_parameters(shapes, 24)  # a float64 matrix, its Q and its R
     params: dict[str, Array] = {}
@@ -38,15 +38,18 @@ def orthogonal_parameters(
 
 
 def uniform_parameters(shapes: Shapes, generator: np.random.Generator) -> dict[str, Array]:
-    """Return layers as `torch.nn.Linear` draws them, in ±1/√inputs: float32 arrays by name.
+    """Return layers with uniform values in ±1/√inputs, as in `torch.nn.Linear`.
 
     Args:
-        shapes: `<layer>.weight`, (…, inputs, outputs), each before its `<layer>.bias`; what else
-            there is starts at 1 if it is a `.scale` and at 0 otherwise.
-        generator: drawn from.
+        shapes: shapes by name: `<layer>.weight`, (…, inputs, outputs), each before its
+            `<layer>.bias`. Other parameters are 1 if they are a `.scale`, else 0.
+        generator: source of the random numbers.
+
+    Returns:
+        float32 arrays by name.
 
     Raises:
-        ConfigError: they don't fit into memory.
+        ConfigError: the parameters don't fit into memory.
     """
     _need_parameters(shapes, 8)  # a float64 matrix
     params: dict[str, Array] = {}
@@ -61,13 +64,13 @@ def uniform_parameters(shapes: Shapes, generator: np.random.Generator) -> dict[s
 
 
 def orthogonal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Return a matrix with orthonormal rows or columns, uniform over all: float64, `shape`.
+    """Return a uniformly distributed matrix with orthonormal rows or columns: float64, `shape`.
 
     Saxe et al. 2014, arXiv:1312.6120: the Q of a Gaussian matrix, signs fixed by R's diagonal.
 
     Args:
         shape: (inputs, outputs).
-        generator: drawn from.
+        generator: source of the random numbers.
     """
     inputs, outputs = shape
     gaussian = generator.standard_normal((max(inputs, outputs), min(inputs, outputs)))
@@ -76,19 +79,12 @@ def orthogonal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     return q if inputs >= outputs else q.T
 
 
-def _need_parameters(shapes: Shapes, drawn_bytes: int) -> None:
-    """Refuse more parameters than fit into memory, where they are drawn and then put in a row.
-
-    Args:
-        shapes: of them.
-        drawn_bytes: what drawing takes for each parameter of the largest one.
-
-    Raises:
-        ConfigError: they don't fit.
-    """
+def _need_parameters(shapes: Shapes, element_bytes: int) -> None:
+    """Raise ConfigError if the parameters don't fit into memory while they are drawn and packed."""
+    # `element_bytes` counts for each element of the largest parameter during its initialization.
     sizes = [math.prod(shape) for shape in shapes.values()]
-    need_memory(
-        8 * sum(sizes) + drawn_bytes * max(sizes, default=0),
+    require_memory(
+        8 * sum(sizes) + element_bytes * max(sizes, default=0),
         f"networks of {sum(sizes):,} parameters",
         "lower `hidden_sizes`" + (", or `memory`" if "memory.bias" in shapes else ""),
     )

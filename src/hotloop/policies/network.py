@@ -1,4 +1,4 @@
-"""One description of every network that acts: spaces, a body, a head."""
+"""Descriptions of networks that act: spaces, a body, a head."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hotloop.errors import (
 from hotloop.policies.encoders import ENCODERS, choose_encoder
 from hotloop.policies.heads import HEADS, Exploration, Head
 from hotloop.policies.heads.base import num_action_values
-from hotloop.policies.modules import Module, find_module
+from hotloop.policies.numpy_forward import Activation
 from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
 from hotloop.policies.registry import find
-from hotloop.policies.twin import Activation
+from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -39,34 +39,34 @@ _HEAD_OF_ACTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network that acts: it gives a head, (B, H), and maybe a value, (B,).
+    """A network that acts: it returns a head, (B, H), and optionally a value, (B,).
 
     Attributes:
-        obs_spec: what is observed.
-        action_spec: what is done.
+        obs_spec: the observations.
+        action_spec: the actions.
         body: its layers, or the user's module.
-        head: what the numbers in the head mean, a name in `HEADS`.
-        has_value: whether there is a value function beside it.
+        head: name of the head in `HEADS`.
+        has_value: whether there is a value function.
 
     Raises:
-        SpaceError: the spaces are empty, or the body or the head is not for them.
+        SpaceError: the spaces are empty, or the body or the head does not support them.
         UnknownNameError: there is no such head or encoder.
         ConfigError, ShapeError: the user's module can't be trained as it is.
     """
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    body: Perceptrons | Module
+    body: Perceptrons | UserModule
     head: str
     has_value: bool
 
     def __post_init__(self) -> None:
         check_not_empty(self)
-        _ = self.layers  # made once, here: what is wrong with them is said at once
+        _ = self.layers  # built once; raises early if they are invalid
 
     @cached_property
     def layers(self) -> PerceptronLayers | CheckedModule:
-        """Return what computes its outputs."""
+        """Return the layers or the module that computes its outputs."""
         return self.body.build(self.obs_spec.unmasked, self._head, self.has_value)
 
     @property
@@ -76,26 +76,26 @@ class Network:
 
     @property
     def memory_size(self) -> int:
-        """Return M, how many numbers it remembers of each environment; 0: nothing."""
-        return 0 if self.layers.memory is None else self.layers.memory.size
+        """Return M, the size of the hidden state of one environment; 0 if it is not recurrent."""
+        return 0 if self.layers.recurrent_layer is None else self.layers.recurrent_layer.size
 
     @property
     def acts_without_torch(self) -> bool:
         """Return whether it acts on NumPy alone."""
-        return self.layers.twin is not None
+        return self.layers.numpy_layers is not None
 
     def make_head(self, exploration: Exploration | None = None) -> Head:
-        """Return a new head, which explores like that; None: not at all."""
+        """Return a new head with these settings of exploration; None: no exploration."""
         head = find(HEADS, "head", self.head)(self.action_spec, exploration)
         head.is_masked = self.obs_spec.mask_size > 0
         return head
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes by name, in order, of what is learned."""
+        """Return the shapes of the learned parameters by name, in order."""
         return self._head.learned_shapes(self.layers.shapes)
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
-        """Return float32 arrays by name; the same seed gives the same ones."""
+        """Return float32 arrays by name, a function of the seed."""
         return self.layers.initial_parameters(seed, self.parameter_shapes())
 
     @cached_property
@@ -103,7 +103,7 @@ class Network:
         return self.make_head()
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain lists and numbers; `network_from_json` is the inverse."""
+        """Return plain lists and numbers. `network_from_json` is the inverse."""
         return {
             "obs_spec": self.obs_spec.to_json(),
             "action_spec": self.action_spec.to_json(),
@@ -114,16 +114,16 @@ class Network:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Network:
-        """Return what `to_json` wrote; raise as the class and `find_module` do."""
+        """Return the network that `to_json` wrote. Raises like the class and `find_module`."""
         body = dict(fields["body"])
         if body.pop("kind") == "module":
-            made = find_module(body["name"])
+            network_body = find_module(body["name"])
         else:
-            made = Perceptrons(**{**body, "hidden_sizes": tuple(body["hidden_sizes"])})
+            network_body = Perceptrons(**{**body, "hidden_sizes": tuple(body["hidden_sizes"])})
         return cls(
             obs_spec=ObsSpec.from_json(fields["obs_spec"]),
             action_spec=ActionSpec.from_json(fields["action_spec"]),
-            body=made,
+            body=network_body,
             head=fields["head"],
             has_value=fields["has_value"],
         )
@@ -133,7 +133,7 @@ def network_from_json(fields: dict[str, Any]) -> Network:
     """Return the network that `Network.to_json` wrote.
 
     Raises:
-        CheckpointError: it can't be made again.
+        CheckpointError: it can't be built again.
         MissingExtraError: torch is not installed, and it is a user's module.
     """
     try:
@@ -142,7 +142,7 @@ def network_from_json(fields: dict[str, Any]) -> Network:
         raise
     except HotloopError as error:
         raise CheckpointError(
-            f"the policy's network can't be made again ({error}): make it importable, as a class "
+            f"the policy's network can't be built again ({error}): make it importable, as a class "
             "or function of a module, such as `my_nets:Net`"
         ) from error
 
@@ -159,26 +159,26 @@ def actor_critic(
 ) -> Network:
     """Return a policy and a value function.
 
-    The head gives logits of discrete actions, and the means of a diagonal Gaussian of continuous
-    ones, whose log standard deviation is the parameter `policy.log_std`, the same in all states.
+    The head holds the logits of discrete actions, or the means of a diagonal Gaussian for
+    continuous ones. Its log standard deviation, `policy.log_std`, is the same in all states.
 
     Args:
-        spaces: what is observed and done.
-        hidden_sizes: widths of the hidden layers, of the policy and of the value.
-        activation: after each hidden layer.
-        shared_trunk: one set of hidden layers for both.
-        layer_norm: normalise what an encoder of images gives.
-        memory: a recurrent layer behind the encoder, which policy and value share, such as
-            `lstm:128` or `gru:64`; None: nothing is remembered.
-        network: what stands before the hidden layers, `perceptron`, or a name in `ENCODERS`; None:
-            `nature` of images, `impala` of small ones, else `perceptron`. Or the user's own, in
-            place of all layers: `module:Class`, or a class or function, called as
-            `network(obs_shape, head_size)`. It gives a `torch.nn.Module` whose `forward` takes
+        spaces: the observations and actions.
+        hidden_sizes: widths of the hidden layers, for the policy and for the value.
+        activation: activation after each hidden layer.
+        shared_trunk: whether policy and value share their hidden layers.
+        layer_norm: whether to normalize the features of an encoder of images.
+        memory: recurrent layer after the encoder, shared by policy and value, such as `lstm:128` or
+            `gru:64`; None: no recurrent layer.
+        network: encoder before the hidden layers, `perceptron`, or a name in `ENCODERS`; None:
+            `nature` for images, `impala` for small ones, else `perceptron`. Or the user's network
+            in place of all layers: `module:Class`, or a class or function, called as
+            `network(obs_shape, head_size)`. It returns a `torch.nn.Module` whose `forward` takes
             observations, (B, *obs_shape), and returns the head, (B, H), and the value, (B,) or
             (B, 1). Observations are float32; bytes stay uint8 unless they are scaled.
 
     Raises:
-        SpaceError: the spaces are empty, or observations are not for this network.
+        SpaceError: the spaces are empty, or the network does not support the observations.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
     body = _body(
@@ -210,19 +210,19 @@ def actor(
     memory: str | None = None,
     network: str | Callable[..., Any] | None = None,
 ) -> Network:
-    """Return a policy without a value function, as what learns from replay has it.
+    """Return a policy without a value function, for learning from replay.
 
     Args:
-        spaces: what is observed and done.
+        spaces: the observations and actions.
         head: a name in `HEADS`: `squashed_gaussian`, `deterministic`, `greedy`, `dueling`, …
-        hidden_sizes: widths of the hidden layers; the last of `dueling` is for each stream.
-        activation: after each hidden layer.
-        layer_norm: as in `actor_critic`.
-        memory: as in `actor_critic`.
-        network: as in `actor_critic`; the `forward` of the user's own returns the head alone.
+        hidden_sizes: widths of the hidden layers. The last one of `dueling` is that of each stream.
+        activation: activation after each hidden layer.
+        layer_norm: see `actor_critic`.
+        memory: see `actor_critic`.
+        network: see `actor_critic`. The `forward` of the user's network returns the head alone.
 
     Raises:
-        SpaceError: the head is not for these actions, or as `actor_critic` says.
+        SpaceError: the head does not support the actions, or see `actor_critic`.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `network` can't be
             used.
     """
@@ -246,30 +246,30 @@ def actor(
 
 def _body(
     spaces: Spaces, network: str | Callable[..., Any] | None, **layers: Any
-) -> Perceptrons | Module:
-    """Return the user's own module, or perceptrons with these layers behind an encoder."""
+) -> Perceptrons | UserModule:
+    """Return the user's module, or an encoder with perceptrons of these options."""
     if network is None:
         return Perceptrons(encoder=choose_encoder(spaces.obs_spec), **layers)
     if is_built_in(network):
-        return Perceptrons(encoder=encoder_of(network), **layers)
+        return Perceptrons(encoder=encoder_name(network), **layers)
     if layers.get("memory") is not None:
         raise ConfigError(
-            "`memory` is of hotloop's own networks, and a network of your own has layers of its "
-            "own: leave one of both out"
+            "`memory` adds a recurrent layer to hotloop's own networks, got a custom `network`: "
+            "leave out `memory` or `network`"
         )
     return find_module(network)
 
 
 def is_built_in(network: object) -> TypeGuard[str]:
-    """Return whether it is the name of one of hotloop's own, and not of a `module:Class`."""
+    """Return whether `network` names a network of hotloop, not a `module:Class`."""
     return isinstance(network, str) and ":" not in network
 
 
-def encoder_of(network: str) -> str:
-    """Return the encoder that a word means.
+def encoder_name(network: str) -> str:
+    """Return the name of the encoder for a value of the option `network`.
 
     Raises:
-        UnknownNameError: none.
+        UnknownNameError: there is no such network.
     """
     known = {"perceptron": "flatten", **{name: name for name in ENCODERS if name != "flatten"}}
     if network not in known:
@@ -281,11 +281,11 @@ def encoder_of(network: str) -> str:
 
 
 def check_not_empty(spaces: Spaces) -> None:
-    """Raise `SpaceError` where observations or actions are without a number."""
+    """Raise `SpaceError` if observations or actions hold no number."""
     sizes = {
         "observations": math.prod(spaces.obs_spec.shape),
         "actions": num_action_values(spaces.action_spec),
     }
-    for what, size in sizes.items():
+    for name, size in sizes.items():
         if size == 0:
-            raise SpaceError(f"{what} must hold a number, got a space of none: widen it")
+            raise SpaceError(f"{name} must hold a number, got an empty space: widen it")

@@ -1,4 +1,4 @@
-"""The operations that layers are made of, which learning, acting and exporting do differently."""
+"""The operations of layers, with different versions for learning, acting and export."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Operations(NamedTuple):
     """Functions of tensors.
 
     Attributes:
-        linear: of inputs, (B, D), a weight, (D, H), and a bias, (H,): (B, H).
-        convolve: of inputs, (B, C, height, width), a kernel, (H, C, k, k), a bias, (H,), a stride
-            and a padding: (B, H, …, …).
+        linear: maps inputs, (B, D), a weight, (D, H), and a bias, (H,), to (B, H).
+        convolve: maps inputs, (B, C, height, width), a kernel, (H, C, k, k), a bias, (H,), a stride
+            and a padding to (B, H, …, …).
         tanh: the hyperbolic tangent.
     """
 

@@ -1,7 +1,7 @@
 """All parameters of a network in one flat tensor.
 
-One vector makes gradient clipping one norm, Adam six operations and a copy one copy, however many
-layers there are: with 64×64 networks an eager step spends its time on launching operations.
+With one vector, gradient clipping is one norm, Adam six operations and a copy one copy for any
+number of layers. With 64×64 networks, an eager step spends its time on launching operations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hotloop.types import Array
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where each named parameter stands in the flat tensor.
+    """The positions of named parameters in the flat tensor.
 
     Attributes:
         shapes: shape by name, in order.
@@ -29,7 +29,7 @@ class ParameterLayout:
 
     @property
     def sizes(self) -> list[int]:
-        """Return numbers of elements, in order."""
+        """Return the number of elements of each parameter, in order."""
         return [math.prod(shape) for shape in self.shapes.values()]
 
     def pack(self, params: Mapping[str, Array], device: torch.device | str = "cpu") -> Tensor:
@@ -46,5 +46,5 @@ class ParameterLayout:
         }
 
     def views(self, flat: Tensor) -> dict[str, Array]:
-        """Return arrays by name in the tensor's own memory: they change with it."""
+        """Return arrays by name that share the tensor's memory."""
         return {name: part.numpy() for name, part in self.unpack(flat.detach()).items()}

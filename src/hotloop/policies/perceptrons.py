@@ -1,4 +1,4 @@
-"""A body of multilayer perceptrons: an encoder, and linear layers to the head and the value."""
+"""A body of multilayer perceptrons: an encoder, then linear layers to the head and the value."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hotloop.errors import ConfigError
 from hotloop.policies.encoders import make_encoder
 from hotloop.policies.heads import Head
 from hotloop.policies.initialization import orthogonal_parameters, uniform_parameters
-from hotloop.policies.memory import Memory, parse_memory
-from hotloop.policies.twin import Activation
+from hotloop.policies.numpy_forward import Activation
+from hotloop.policies.recurrent_layer import RecurrentLayer, parse_memory
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -26,28 +26,27 @@ if TYPE_CHECKING:
     from hotloop.policies.operations import Operations
 
 
-# Drawn by themselves: the last one goes with the bias.
+# Initialized separately. The name of the second one determines the bound of the bias.
 _MEMORY_PARTS = ("memory.features.weight", "memory.weight")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Perceptrons:
-    """A perceptron for the head, and another one for the value where there is one.
+    """A perceptron for the head and, if any, another one for the value.
 
     Attributes:
-        encoder: of the observation, a name in `ENCODERS`; all layers share it.
-        layer_norm: normalise what an encoder of images gives.
-        memory: a recurrent layer behind the encoder, see `parse_memory`; None: nothing is
-            remembered.
-        hidden_sizes: widths of the hidden layers behind them.
-        activation: after each hidden layer.
-        shared_trunk: one set of hidden layers for head and value, and not one for each.
+        encoder: encoder of the observation, a name in `ENCODERS`; all layers share it.
+        layer_norm: whether to normalize the features of an encoder of images.
+        memory: recurrent layer after the encoder, see `parse_memory`; None: no recurrent layer.
+        hidden_sizes: widths of the hidden layers that follow.
+        activation: activation after each hidden layer.
+        shared_trunk: whether head and value share their hidden layers.
         initialization: `orthogonal` weights with gains √2, 0.01 for the head's and 1 for the
             value's, and zero biases: Huang et al. 2022, "The 37 Implementation Details of Proximal
             Policy Optimization"; `uniform`: weights and biases in ±1/√inputs, as `torch.nn.Linear`.
 
     Raises:
-        ConfigError: a width or a name is none.
+        ConfigError: a width is not positive, or a name is unknown.
     """
 
     name: ClassVar[str] = "perceptrons"
@@ -76,33 +75,35 @@ class Perceptrons:
         return PerceptronLayers(self, obs_spec, head, has_value)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields as values that `json.dumps` takes."""
-        told = {"kind": "perceptrons", **asdict(self), "hidden_sizes": list(self.hidden_sizes)}
-        if self.memory is None:  # as it was written before there was memory
-            del told["memory"]
-        return told
+        """Return all fields as values for `json.dumps`."""
+        fields = {"kind": "perceptrons", **asdict(self), "hidden_sizes": list(self.hidden_sizes)}
+        if self.memory is None:  # the format of versions without `memory`
+            del fields["memory"]
+        return fields
 
 
 class PerceptronLayers:
-    """The layers of `Perceptrons`, once observations and head are known.
+    """The layers of `Perceptrons` for given observations and a given head.
 
-    They are called `trunk.k`, `policy.k` and `value.k`. Weights are (inputs, outputs), so that
+    Their names are `trunk.k`, `policy.k` and `value.k`. Weights are (inputs, outputs), so that
     `obs @ weight` is a layer.
 
     Attributes:
-        memory: the recurrent layer; None: there is none.
-        shapes: of the parameters that give the outputs themselves (`Head.fold`), by name, in order.
-        num_features: F, that the encoder gives.
-        activation: after each layer but the last.
-        names: of the layers from the features, or the memory, to the last, of the `policy`, and of
-            the `value` where there is one.
+        recurrent_layer: the recurrent layer, or None.
+        shapes: shapes of the layers that act (`Head.fold`), by name, in order.
+        num_features: F, the number of the encoder's features.
+        activation: activation after each layer except the last.
+        names: names of the layers after the encoder and the recurrent layer, for the `policy` and,
+            if any, the `value`.
     """
 
     def __init__(self, body: Perceptrons, obs_spec: ObsSpec, head: Head, has_value: bool) -> None:
         self.activation: Activation = body.activation
         self._initialization = body.initialization
         self._encoder = make_encoder(body.encoder, obs_spec, layer_norm=body.layer_norm)
-        self.memory: Memory | None = None if body.memory is None else parse_memory(body.memory)
+        self.recurrent_layer: RecurrentLayer | None = (
+            None if body.memory is None else parse_memory(body.memory)
+        )
         self.num_features = self._encoder.num_features
         sizes = head.hidden_sizes(body.hidden_sizes)
         self._trunk = [f"trunk.{k}" for k in range(len(sizes))] if body.shared_trunk else []
@@ -112,50 +113,50 @@ class PerceptronLayers:
         }
         self.shapes = self._encoder.parameter_shapes()
         width = self.num_features
-        if self.memory is not None:
-            self.shapes |= self.memory.parameter_shapes(width)
-            width = self.memory.num_units
+        if self.recurrent_layer is not None:
+            self.shapes |= self.recurrent_layer.parameter_shapes(width)
+            width = self.recurrent_layer.num_units
         for part, names in self.names.items():
             outputs = head.size if part == "policy" else 1
             widths = pairwise([width, *sizes, outputs])
             for layer, shape in zip(names, widths, strict=True):
-                self.shapes[f"{layer}.weight"] = shape  # a trunk's are written twice
+                self.shapes[f"{layer}.weight"] = shape  # twice for a trunk
                 self.shapes[f"{layer}.bias"] = shape[1:]
 
     @property
     def num_encoder_products(self) -> int:
-        """Return how often the encoder multiplies something of an observation by a parameter."""
+        """Return the number of the encoder's multiplications by parameters for one observation."""
         return self._encoder.num_products
 
     @property
-    def twin(self) -> PerceptronLayers | None:
-        """Return the layers that NumPy computes; None: they act through torch."""
+    def numpy_layers(self) -> PerceptronLayers | None:
+        """Return these layers if NumPy can compute them; None: they act through torch."""
         return self if self._encoder.acts_without_torch else None
 
     def initial_parameters(
         self, seed: int, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Array]:
-        """Return float32 arrays by name, of what is learned (`Head.learned_shapes`)."""
+        """Return float32 arrays by name for the learned parameters (`Head.learned_shapes`)."""
         is_orthogonal = self._initialization == "orthogonal"
         generator = np.random.default_rng(seed if is_orthogonal else (seed, 0))
-        drawn = dict(self._drawn_shapes(shapes))
+        init_shapes = dict(self._init_shapes(shapes))
         if is_orthogonal:
-            gains = {"policy": 0.01, "value": 1.0}
-            given = {f"{names[-1]}.weight": gains[part] for part, names in self.names.items()}
-            given |= dict.fromkeys(_MEMORY_PARTS, 1.0)
-            params = orthogonal_parameters(drawn, generator, given)
+            last_gains = {"policy": 0.01, "value": 1.0}
+            gains = {f"{names[-1]}.weight": last_gains[part] for part, names in self.names.items()}
+            gains |= dict.fromkeys(_MEMORY_PARTS, 1.0)
+            params = orthogonal_parameters(init_shapes, generator, gains)
         else:
-            params = uniform_parameters(drawn, generator)
-        if self.memory is not None:
+            params = uniform_parameters(init_shapes, generator)
+        if self.recurrent_layer is not None:
             weight = np.concatenate([params.pop(name) for name in _MEMORY_PARTS])
             params["memory.weight"] = weight
-            params["memory.bias"] += self.memory.first_bias()
+            params["memory.bias"] += self.recurrent_layer.initial_bias()
         return params
 
-    def _drawn_shapes(
+    def _init_shapes(
         self, shapes: Mapping[str, tuple[int, ...]]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield shapes by name, with what the memory does with features and output apart."""
+        """Yield shapes by name, with the recurrent weights for features and output separated."""
         for name, shape in shapes.items():
             if name == "memory.weight":
                 for part, inputs in zip(
@@ -173,17 +174,17 @@ class PerceptronLayers:
         memory: Tensor | None = None,
         begins: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
-        """Return the head, (B, H), and, where there is one, the value, (B,).
+        """Return the head, (B, H), and, if any, the value, (B,), and the hidden state after a step.
 
         Args:
-            params: float32, by name, as `shapes` has them.
+            params: float32, by name, with the shapes of `shapes`.
             obs: (B, *obs_shape).
-            operations: that layers are made of.
-            memory: of a network with memory, float32, (S, M): what it remembers before the first
-                step of S sequences.
-            begins: bool, (L, S), where L steps of each begin an episode; B is L · S, and rows come
-                step by step. None: B is S, one step of each, and what is remembered after it,
-                (S, M), comes last of all.
+            operations: operations of the layers.
+            memory: hidden state of a recurrent network before the first step of S sequences,
+                float32, (S, M).
+            begins: whether an episode starts, bool, (L, S), for L steps of each sequence. B is
+                L · S, and rows are step by step. None: one step of each sequence, so B is S, and
+                the last output is the hidden state after it, (S, M).
         """
         activation = operations.tanh if self.activation == "tanh" else lambda x: x.relu()
 
@@ -192,9 +193,10 @@ class PerceptronLayers:
 
         from hotloop.policies import recurrence
 
+        # Compute the features and the recurrent layer.
         features = self._encoder.features(params, obs, operations)
-        following: tuple[Tensor, ...] = ()
-        if self.memory is not None:
+        next_memory: tuple[Tensor, ...] = ()
+        if self.recurrent_layer is not None:
             assert memory is not None
             weight = params["memory.weight"]
             recurrent = weight[self.num_features :]
@@ -202,12 +204,17 @@ class PerceptronLayers:
                 features, weight[: self.num_features], params["memory.bias"]
             )
             if begins is None:
-                following = (recurrence.step(self.memory.kind, features, recurrent, memory),)
-                features = following[0][:, : self.memory.num_units]
+                next_memory = (
+                    recurrence.step(self.recurrent_layer.kind, features, recurrent, memory),
+                )
+                features = next_memory[0][:, : self.recurrent_layer.num_units]
             else:
                 features = features.unflatten(0, begins.shape)
-                features = recurrence.unroll(self.memory, features, recurrent, memory, begins)
+                features = recurrence.unroll(
+                    self.recurrent_layer, features, recurrent, memory, begins
+                )
                 features = features.flatten(0, 1)
+        # Compute the perceptrons.
         for name in self._trunk:
             features = activation(layer(name, features))
         outputs: list[Tensor] = []
@@ -216,25 +223,25 @@ class PerceptronLayers:
             for name in names[len(self._trunk) : -1]:
                 hidden = activation(layer(name, hidden))
             outputs.append(layer(names[-1], hidden))
-        return outputs[0], *(value.squeeze(-1) for value in outputs[1:]), *following
+        return outputs[0], *(value.squeeze(-1) for value in outputs[1:]), *next_memory
 
-    def learned(
+    def make_forward(
         self, precision: Precision, device: torch.device | str
     ) -> Callable[..., tuple[Tensor, ...]]:
-        """Return what is differentiated: `outputs` of parameters, observations and memory."""
-        from hotloop.policies.layers import learned_operations
+        """Return a differentiable `function(params, obs, *sequences)` for `outputs`."""
+        from hotloop.policies.layers import differentiable_operations
 
-        operations = learned_operations(precision)
+        operations = differentiable_operations(precision)
 
-        def learned(
+        def forward(
             params: Mapping[str, Tensor], obs: Tensor, *sequences: Tensor
         ) -> tuple[Tensor, ...]:
             return self.outputs(params, obs, operations, *sequences)
 
-        return learned
+        return forward
 
     def torch_module(self) -> tuple[nn.Module, Mapping[str, Tensor]]:
-        """Return a new module that gives head, or head and value, and its parameters by name."""
+        """Return a new module for the outputs, and its parameters by name."""
         from hotloop.policies.layers import PerceptronModule
 
         module = PerceptronModule(self)
@@ -242,6 +249,6 @@ class PerceptronLayers:
 
 
 def check_sizes(hidden_sizes: tuple[int, ...]) -> None:
-    """Raise `ConfigError` where a hidden layer has no width."""
+    """Raise `ConfigError` if the width of a hidden layer is not positive."""
     if any(size < 1 for size in hidden_sizes):
         raise ConfigError(f"`hidden_sizes` must be positive, got {hidden_sizes}")

@@ -1,4 +1,4 @@
-"""Lookup by name: of heads, of encoders."""
+"""Lookup of heads and encoders by name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hotloop.errors import UnknownNameError, nearest
 Value = TypeVar("Value")
 
 
-def find(registry: Mapping[str, Value], what: str, name: str) -> Value:
+def find(registry: Mapping[str, Value], kind: str, name: str) -> Value:
     """Return `registry[name]`.
 
     Raises:
-        UnknownNameError: there is none of that name.
+        UnknownNameError: the registry has no such name.
     """
     if name not in registry:
         raise UnknownNameError(
-            f"there is no {what} '{name}'{nearest(name, registry)}: there are "
+            f"there is no {kind} '{name}'{nearest(name, registry)}: there are "
             + ", ".join(registry)
         )
     return registry[name]

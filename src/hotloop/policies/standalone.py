@@ -5,8 +5,8 @@ from policy import Policy
 policy = Policy("policy.npz")
 action = policy.act(obs)  # one observation as the environment gives it, or a batch of them
 
-Of a policy with memory, each episode begins with `memory = policy.new_memory()`, and each step is
-`policy.act(obs, memory)`.
+For a recurrent policy, start each episode with `memory = policy.new_memory()`, and call
+`policy.act(obs, memory)` in each step.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ import numpy as np
 
 
 class Policy:
-    """Multilayer perceptrons and what stands around them.
+    """A policy of multilayer perceptrons, with an optional recurrent layer.
 
     Args:
-        path: of the `policy.npz` that lies beside this file.
+        path: the file `policy.npz` beside this file.
 
     Attributes:
-        about: what was exported: environment, algorithm, checkpoint, spaces.
-        obs_shape: of one observation.
-        action_shape: of one action.
+        metadata: description of the export: environment, algorithm, checkpoint, spaces.
+        obs_shape: shape of one observation.
+        action_shape: shape of one action.
     """
 
     def __init__(self, path: Any) -> None:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        self.about: dict[str, Any] = json.loads(str(arrays.pop("about")))
-        self.obs_shape = tuple(self.about["obs_shape"])
-        self.action_shape = tuple(self.about["action_shape"])
+        self.metadata: dict[str, Any] = json.loads(str(arrays.pop("about")))
+        self.obs_shape = tuple(self.metadata["obs_shape"])
+        self.action_shape = tuple(self.metadata["action_shape"])
         self._arrays = arrays
 
     def new_memory(self, num_envs: int | None = None) -> np.ndarray | None:
-        """What a policy with memory remembers before an episode: zeros, float32.
+        """Return the hidden state at the start of an episode: zeros, float32.
 
         Args:
-            num_envs: B; without it, of one environment.
+            num_envs: B; None: one environment, without a batch axis.
 
         Returns:
-            (B, M) or (M,); None: this policy has no memory.
+            (B, M) or (M,); None: this policy is not recurrent.
         """
-        memory = self.about.get("memory")
+        memory = self.metadata.get("memory")
         if memory is None:
             return None
         shape = (memory["size"],) if num_envs is None else (num_envs, memory["size"])
         return np.zeros(shape, np.float32)
 
     def act(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
-        """The most probable action, as the environment's `step` takes it.
+        """Return the most probable action for the environment's `step`.
 
         Args:
-            obs: as the environment gives it, or a batch: (B, ...), of a dict or a tuple in each
-                part. Rows, `obs_shape` or (B, *obs_shape), do as well.
-            memory: of a policy with memory, float32, (M,) or (B, M), changed in place.
+            obs: one observation of the environment, or a batch: (B, ...), for a dict or a tuple in
+                each part. Rows, `obs_shape` or (B, *obs_shape), are accepted too.
+            memory: hidden state of a recurrent policy, float32, (M,) or (B, M), changed in place.
 
         Returns:
             int64 for discrete actions, float32 within the bounds for continuous ones: one action,
             `action_shape`, or (B, *action_shape).
         """
         batch, is_single = self._batch(obs)
-        head = self._perceptron(self._features(batch, memory), self.about["policy_layers"])
-        if self.about["action"] == "box":
+        head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
+        if self.metadata["action"] == "box":
             if "half" in self._arrays:
                 unit = np.tanh(head[:, : len(self._arrays["half"])])
                 head = unit * self._arrays["half"] + self._arrays["centre"]
             action = head.reshape(len(batch), *self.action_shape)
             action = np.clip(action, self._arrays["low"], self._arrays["high"])
-        elif self.about["action"] == "discrete":
+        elif self.metadata["action"] == "discrete":
             action = head.argmax(axis=1) + self._arrays["start"]
         else:
             ends = np.cumsum(self._arrays["nvec"])[:-1]
@@ -81,35 +81,35 @@ class Policy:
         return action[0] if is_single else action
 
     def head(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
-        """What the actions are taken from: float32, (H,) or (B, H).
+        """Return the network's outputs for the actions: float32, (H,) or (B, H).
 
-        By `about["head"]`, `logits`; `means` of continuous actions; `action_values`, one for each
-        action; `deterministic`, actions before tanh; `squashed_gaussian`, means before tanh, and
-        as many numbers that say how far actions were spread while they were learned. `memory` is
-        changed as `act` changes it.
+        Their meaning is `metadata["head"]`: `logits`, `means` of continuous actions,
+        `action_values`, one for each action, `deterministic`, actions before tanh, or
+        `squashed_gaussian`, means before tanh followed by raw log standard deviations of training.
+        `memory` changes as in `act`.
         """
         batch, is_single = self._batch(obs)
-        head = self._perceptron(self._features(batch, memory), self.about["policy_layers"])
+        head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
         return head[0] if is_single else head
 
     def value(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
-        """The value function's estimate: float32, () or (B,). `memory` is left alone.
+        """Return the value function's estimate: float32, () or (B,). `memory` does not change.
 
         Raises:
-            ValueError: the policy was learned without one.
+            ValueError: the policy has no value function.
         """
-        if not self.about["value_layers"]:
+        if not self.metadata["value_layers"]:
             raise ValueError(
-                f"a policy with a head of {self.about['head']} has no value function beside it: "
-                "`head` gives all that it says"
+                f"a policy with a head of {self.metadata['head']} has no value function: "
+                "call `head` for the network's outputs"
             )
         batch, is_single = self._batch(obs)
         features = self._features(batch, None if memory is None else memory.copy())
-        value = self._perceptron(features, self.about["value_layers"])[:, 0]
+        value = self._perceptron(features, self.metadata["value_layers"])[:, 0]
         return value[0] if is_single else value
 
     def _batch(self, obs: Any) -> tuple[np.ndarray, bool]:
-        """Scaled observations, float32, (B, D), and whether there was one without a batch axis."""
+        """Return scaled observations, float32, (B, D), and whether `obs` was a single one."""
         obs = self._row(obs)
         is_single = obs.shape == self.obs_shape
         if not is_single and obs.shape[1:] != self.obs_shape:
@@ -125,8 +125,8 @@ class Policy:
         return batch.reshape(len(batch), -1), is_single
 
     def _row(self, obs: Any) -> np.ndarray:
-        """What an environment gives as a row, or a batch of it as rows; rows are left alone."""
-        parts = self.about["obs_layout"]
+        """Return an observation as a row, or a batch as rows. Rows are returned unchanged."""
+        parts = self.metadata["obs_layout"]
         if isinstance(obs, dict):
             by_name = {str(key): value for key, value in obs.items()}
             names = [part["name"] for part in parts]
@@ -149,43 +149,39 @@ class Policy:
         )
 
     def _features(self, batch: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
-        """What the layers see: the observations, or what is remembered of them, changed in place.
-
-        Raises:
-            ValueError: `memory` is missing, or of another shape, or not wanted.
-        """
-        about = self.about.get("memory")
-        wanted = None if about is None else (len(batch), about["size"])
+        """Return the observations or the recurrent output, or ValueError for bad `memory`."""
+        layer = self.metadata.get("memory")
+        expected = None if layer is None else (len(batch), layer["size"])
         if memory is not None and not isinstance(memory, np.ndarray):
             raise ValueError(f"`memory` must be an array of `new_memory`, got {memory!r}")
         rows = None if memory is None else memory.reshape(-1, memory.shape[-1])
-        if (None if rows is None else rows.shape) != wanted:
+        if (None if rows is None else rows.shape) != expected:
             raise ValueError(
-                f"`memory` must be {'left out' if about is None else f'of shape {wanted}'}, got "
-                f"{'none' if memory is None else memory.shape}: `new_memory` makes the first one"
+                f"`memory` must be {'left out' if layer is None else f'of shape {expected}'}, got "
+                f"{'none' if memory is None else memory.shape}: use `new_memory` at first"
             )
-        if rows is None or about is None:
+        if rows is None or layer is None:
             return batch
-        size, weight = about["units"], self._arrays["memory.weight"]
+        size, weight = layer["units"], self._arrays["memory.weight"]
         gates = batch @ weight[:-size] + self._arrays["memory.bias"]
         products = rows[:, :size] @ weight[-size:]
-        if about["kind"] == "lstm":
+        if layer["kind"] == "lstm":
             gates += products
-            into, forget, out = np.split(_sigmoid(gates[:, : 3 * size]), 3, axis=1)
-            rows[:, size:] = forget * rows[:, size:] + into * np.tanh(gates[:, 3 * size :])
-            rows[:, :size] = out * np.tanh(rows[:, size:])
+            in_gate, forget_gate, out_gate = np.split(_sigmoid(gates[:, : 3 * size]), 3, axis=1)
+            rows[:, size:] = forget_gate * rows[:, size:] + in_gate * np.tanh(gates[:, 3 * size :])
+            rows[:, :size] = out_gate * np.tanh(rows[:, size:])
         else:
             gates[:, : 2 * size] += products[:, : 2 * size]
-            reset, keep = np.split(_sigmoid(gates[:, : 2 * size]), 2, axis=1)
-            new = np.tanh(gates[:, 2 * size :] + reset * products[:, 2 * size :])
-            rows[:] = new + keep * (rows - new)
+            reset_gate, keep_gate = np.split(_sigmoid(gates[:, : 2 * size]), 2, axis=1)
+            candidate = np.tanh(gates[:, 2 * size :] + reset_gate * products[:, 2 * size :])
+            rows[:] = candidate + keep_gate * (rows - candidate)
         return rows[:, :size]
 
     def _perceptron(self, batch: np.ndarray, layers: list[str]) -> np.ndarray:
         for layer in layers:
             batch = np.dot(batch, self._arrays[f"{layer}.weight"]) + self._arrays[f"{layer}.bias"]
             if layer != layers[-1]:
-                is_tanh = self.about["activation"] == "tanh"
+                is_tanh = self.metadata["activation"] == "tanh"
                 batch = np.tanh(batch) if is_tanh else np.maximum(batch, np.float32(0.0))
         return batch
 
@@ -195,21 +191,24 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def _numbers(value: Any, part: dict[str, Any]) -> np.ndarray:
-    """A part of an observation, or a batch of it, as numbers: float32, (D,) or (B, D)."""
+    """Return a part of an observation, or a batch of it, as float32, (D,) or (B, D)."""
     if part["raw_shape"] is None:
-        raise ValueError("this policy was trained before shapes were kept: pass `obs` as rows")
+        raise ValueError(
+            "the run of this policy did not store the shapes of observations: pass `obs` as "
+            "encoded floats, one row per observation"
+        )
     value, shape = np.asarray(value), tuple(part["raw_shape"])
     batch = value.shape[: value.ndim - len(shape)]
-    what = f"part '{part['name']}' of `obs`" if part["name"] else "`obs`"
+    label = f"part '{part['name']}' of `obs`" if part["name"] else "`obs`"
     if len(batch) > 1 or value.shape != (*batch, *shape):
-        raise ValueError(f"{what} must have shape {shape} or (B, *{shape}), got {value.shape}")
+        raise ValueError(f"{label} must have shape {shape} or (B, *{shape}), got {value.shape}")
     value = value.reshape(*batch, -1)
     if part["encoding"] != "one_hot":
         return value.astype(np.float32, copy=False)
     counts = np.array(part["counts"])
     index = value - np.array(part["starts"])
     if value.dtype.kind not in "iu" or (index < 0).any() or (index >= counts).any():
-        raise ValueError(f"{what} must be one of its categories, got {value.tolist()}")
+        raise ValueError(f"{label} must be one of its categories, got {value.tolist()}")
     row = np.zeros((*batch, counts.sum()), np.float32)
     np.put_along_axis(row, index + np.cumsum(counts) - counts, 1.0, axis=-1)
     return row

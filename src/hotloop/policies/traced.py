@@ -1,4 +1,4 @@
-"""A policy as one torch module, from raw observations to the environment's actions, for tracing."""
+"""A policy as one torch module for export, from raw observations to the environment's actions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hotloop.types import Array
 
 
 class TracedPolicy(nn.Module):
-    """The twin of `ActingPolicy.act` and `ActingPolicy.head`.
+    """`ActingPolicy.act` and `ActingPolicy.head` as a module.
 
     Args:
-        network: which networks.
-        snapshot: their parameters, and how observations are scaled.
+        network: the network.
+        snapshot: its parameters and the scale of observations.
     """
 
     def __init__(self, network: Network, snapshot: PolicySnapshot) -> None:
@@ -30,34 +30,33 @@ class TracedPolicy(nn.Module):
         self._is_scaled = snapshot.obs_scale is not None
         if snapshot.obs_scale is not None:
             self._clip = float(snapshot.obs_scale.clip)
-            self._keep(mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
+            self._register(mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
         self._has_value = network.has_value
         self._shape = network.action_spec.shape
-        self._keep(**action_limits(network.action_spec))
+        self._register(**action_limits(network.action_spec))
         if self._head.action_scale is not None:
-            centre, half = self._head.action_scale
-            self._keep(action_centre=centre, action_half=half)  # `half` is a method
+            center, half_width = self._head.action_scale
+            self._register(action_centre=center, action_half=half_width)  # `half` is a method
 
     def forward(self, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the greedy action, the head and, where there are such, the value and the memory.
+        """Return the greedy action, the head and, if any, the value and the new hidden state.
 
         Args:
-            obs: (B, *obs_shape), float32, or uint8 where the environment gives bytes.
-            memory: of a policy with memory, (B, M), what it remembers.
+            obs: (B, *obs_shape), float32, or uint8 if the observations are bytes.
+            memory: hidden state of a recurrent policy, (B, M).
 
         Returns:
-            The action as the environment takes it, int64 or float32, (B, *action_shape); what the
-            network gives, float32, (B, H); the value, float32, (B,); what is remembered then,
-            (B, M).
+            The action for the environment, int64 or float32, (B, *action_shape), the head, float32,
+            (B, H), the value, float32, (B,), and the hidden state after the step, (B, M).
         """
         if self._is_scaled:
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
             obs = ((obs.to(torch.float32) - mean) / std).clamp(-self._clip, self._clip)
         outputs = self._network(obs) if memory is None else self._network(obs, memory)
-        head, *more = [outputs] if isinstance(outputs, Tensor) else outputs
+        head, *extras = [outputs] if isinstance(outputs, Tensor) else outputs
         if self._has_value:
-            more[0] = more[0].reshape(-1)
-        return self._action(head), head, *more
+            extras[0] = extras[0].reshape(-1)
+        return self._action(head), head, *extras
 
     def _action(self, head: Tensor) -> Tensor:
         mode = self._head.mode(head)
@@ -68,6 +67,6 @@ class TracedPolicy(nn.Module):
         mode = mode.reshape(-1, *self._shape)
         return torch.clamp(mode, self.get_buffer("low"), self.get_buffer("high"))
 
-    def _keep(self, **arrays: Array) -> None:
+    def _register(self, **arrays: Array) -> None:
         for name, array in arrays.items():
             self.register_buffer(name, torch.from_numpy(array.copy()))

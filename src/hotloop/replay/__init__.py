@@ -1,6 +1,6 @@
-"""Replay: transitions in, batches out, drawn uniformly or by any weights, at a few microseconds.
+"""Replay buffers with uniform, proportional and prioritized sampling in a few microseconds.
 
-Public names are loaded when they are first used, since they need Numba.
+Public names are imported on first use, since they need Numba.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for."""
+    """Import a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,5 +1,4 @@
-"""The fields of a buffer, from what an environment says of itself. Only this module knows
-Gymnasium."""
+"""Buffer fields from an environment's spaces. The only module of `replay` that uses Gymnasium."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ from hotloop.errors import ConfigError, MissingExtraError, SpaceError
 from hotloop.stacks import num_stacked_frames
 
 
-class Description(NamedTuple):
-    """What a buffer needs to know of an environment.
+class EnvDescription(NamedTuple):
+    """The properties of an environment that a buffer depends on.
 
     Attributes:
-        fields: as `ReplayBuffer` takes them.
-        num_envs: how many environments step together.
-        frame_stacks: the fields that are stacks of frames.
-        next_step_autoreset: whether a step after an episode's end is its reset.
+        fields: fields for `ReplayBuffer`.
+        num_envs: number of environments that step together.
+        frame_stacks: names of the fields that are stacks of frames.
+        next_step_autoreset: whether the step after an episode's end is a reset.
     """
 
     fields: dict[str, Any]
@@ -27,30 +26,32 @@ class Description(NamedTuple):
     next_step_autoreset: bool = False
 
 
-def describe(env: Any, memory_size: int = 0) -> Description:
-    """Look at a Gymnasium environment or vector environment, or one that `make_vec` made.
+def describe_env(env: Any, memory_size: int = 0) -> EnvDescription:
+    """Return the properties of an environment.
 
     Args:
-        env: the environment.
-        memory_size: M of a field `memory`, float32, (M,); with 0 there is none.
+        env: a Gymnasium environment or vector environment, or the result of `make_vec`.
+        memory_size: M of a field `memory`, float32, (M,); 0: no such field.
 
     Raises:
-        SpaceError: a space that arrays of one shape can't hold.
-        ConfigError: it is no environment.
+        SpaceError: arrays of a fixed shape can't represent a space.
+        ConfigError: `env` is not an environment.
     """
-    description = _described(env)
+    description = _read_env(env)
     if memory_size > 0:
         description.fields["memory"] = ((memory_size,), np.float32)
     return description
 
 
-def _described(env: Any) -> Description:
+def _read_env(env: Any) -> EnvDescription:
     num_envs = int(getattr(env, "num_envs", 1))
     if hasattr(env, "obs_spec") and hasattr(env, "action_spec"):
         obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)
         action = env.action_spec.shape, np.dtype(env.action_spec.dtype)
         is_stack = env.obs_spec.num_frames > 0
-        return Description(_transition(obs, action), num_envs, ("obs",) if is_stack else ())
+        return EnvDescription(
+            _transition_fields(obs, action), num_envs, ("obs",) if is_stack else ()
+        )
     observation_space = getattr(env, "single_observation_space", None)
     action_space = getattr(env, "single_action_space", None)
     if observation_space is None:
@@ -58,20 +59,20 @@ def _described(env: Any) -> Description:
         action_space = getattr(env, "action_space", None)
     if observation_space is None or action_space is None:
         raise ConfigError(
-            f"`env` must be a Gymnasium environment or what `hotloop.make_vec` made, got "
+            f"`env` must be a Gymnasium environment or a result of `hotloop.make_vec`, got "
             f"{type(env).__name__}"
         )
-    fields = _transition(
-        _of_space(observation_space, "observation"), _of_space(action_space, "action")
+    fields = _transition_fields(
+        _space_fields(observation_space, "observation"), _space_fields(action_space, "action")
     )
     is_stack = num_stacked_frames(env, getattr(observation_space, "shape", None) or ()) > 0
     mode = (getattr(env, "metadata", None) or {}).get("autoreset_mode")
     mode = getattr(mode, "value", mode)
     resets = mode == "NextStep" or type(env).__module__.startswith("envpool")
-    return Description(fields, num_envs, ("obs",) if is_stack else (), resets)
+    return EnvDescription(fields, num_envs, ("obs",) if is_stack else (), resets)
 
 
-def _transition(obs: Any, action: Any) -> dict[str, Any]:
+def _transition_fields(obs: Any, action: Any) -> dict[str, Any]:
     return {
         "obs": obs,
         "action": action,
@@ -82,19 +83,19 @@ def _transition(obs: Any, action: Any) -> dict[str, Any]:
     }
 
 
-def _of_space(space: Any, what: str) -> Any:
-    """A shape and a dtype, or a dictionary of such."""
+def _space_fields(space: Any, label: str) -> Any:
+    """Return the shape and dtype of a space, or a dictionary of these."""
     try:
         from gymnasium import spaces
     except ImportError as error:
         raise MissingExtraError(
-            "`for_env` reads Gymnasium's spaces, which is not installed: pip install "
+            "`for_env` needs Gymnasium, which is not installed: pip install "
             "'hotloop[train]', or declare `fields`"
         ) from error
     if isinstance(space, spaces.Dict):
-        return {str(key): _of_space(part, what) for key, part in space.spaces.items()}
+        return {str(key): _space_fields(part, label) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return {str(key): _of_space(part, what) for key, part in enumerate(space.spaces)}
+        return {str(key): _space_fields(part, label) for key, part in enumerate(space.spaces)}
     if isinstance(space, spaces.Box):
         dtype = np.dtype(space.dtype)
         return space.shape, np.dtype(np.float32) if dtype.kind == "f" else dtype
@@ -103,6 +104,6 @@ def _of_space(space: Any, what: str) -> Any:
     if isinstance(space, (spaces.MultiDiscrete, spaces.MultiBinary)):
         return space.shape, np.dtype(space.dtype)
     raise SpaceError(
-        f"the {what} space {space} has no arrays of one shape: declare `fields` yourself, or turn "
-        "it into a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        f"the {label} space {space} has no arrays of one shape: declare `fields` yourself, or "
+        "convert it to a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
     )

@@ -1,4 +1,4 @@
-"""Batches that `sample` returns, and their memory, used again once nobody looks at it any more."""
+"""Batches that `sample` returns, and their memory, which is reused once it is unreferenced."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import numpy as np
 
 from hotloop.errors import ReplayError
 from hotloop.replay.native.gather import FROM_NEXT, FROM_POOL, FROM_POOL_NEXT, FROM_ROW
-from hotloop.replay.native.handle import COPY, ORDER
-from hotloop.replay.storage.layout import Layout
-from hotloop.replay.storage.memory import aligned
+from hotloop.replay.native.handle import BATCH, COPY
+from hotloop.replay.storage.allocator import aligned_array
+from hotloop.replay.storage.layout import RowLayout
 from hotloop.types import Array
 
-_SOURCES = {"row": FROM_ROW, "next": FROM_NEXT, "apart": FROM_POOL, "apart_next": FROM_POOL_NEXT}
+_SOURCES = {"row": FROM_ROW, "next": FROM_NEXT, "pool": FROM_POOL, "next_pool": FROM_POOL_NEXT}
 
 
 class Batch:
-    """B transitions, an attribute a field: `batch.obs` is (B, *obs_shape).
+    """B transitions with one attribute per field: `batch.obs` is (B, *obs_shape).
 
-    A field that was declared as a dictionary is one here. Of `Sequences` all but `memory` is
-    (T, B, …). Besides there are
+    A field that was declared as a dictionary is a dictionary. With `Sequences`, all arrays are
+    (T, B, …), `index` too, except `memory`. In addition to the fields there are
 
     Attributes:
-        index: int64, (B,), the entries' numbers, for `update_weights`.
-        mask: bool, (T, B), which transitions to learn from. `Sequences` only.
-        weight: float64, (B,), what each weighs. Weighted samplers only, as the next.
-        probability: float64, (B,), of each in one draw.
+        index: int64, (B,), numbers of the entries, for `update_weights`.
+        mask: bool, (T, B), the transitions to learn from. `Sequences` only.
+        weight: float64, (B,), weights. Weighted samplers only, as is `probability`.
+        probability: float64, (B,), probability of each entry in one draw.
         importance: float32, (B,), importance-sampling weights, at most 1. `Prioritized` and
             `RankBased` only.
     """
 
-    __slots__ = ("__dict__", "_block")  # so that the memory behind it is none of its attributes
-    _block: Block | None
+    __slots__ = ("__dict__", "_block")  # keeps `_block` out of the attributes
+    _block: BatchBlock | None
 
-    def __init__(self, arrays: dict[str, Any], block: Block | None = None) -> None:
+    def __init__(self, arrays: dict[str, Any], block: BatchBlock | None = None) -> None:
         self.__dict__.update(arrays)
         self._block = block
 
-    def __getattr__(self, name: str) -> Any:  # only what is not there comes here
+    def __getattr__(self, name: str) -> Any:  # called for missing attributes only
         raise AttributeError(f"this batch has no `{name}`: it has {', '.join(self.__dict__)}")
 
     def __getitem__(self, name: str) -> Any:
@@ -61,11 +61,11 @@ class Batch:
         return f"Batch({len(self)} × {', '.join(self)})"
 
     def keys(self) -> list[str]:
-        """The names of what it has."""
+        """Return the names of its arrays."""
         return list(self.__dict__)
 
     def torch(self) -> Batch:
-        """The same, as torch tensors that share its memory, made when they are first asked for."""
+        """Return the batch as torch tensors that share its memory, created on first access."""
         return _TorchBatch(self)
 
 
@@ -91,49 +91,47 @@ class _TorchBatch(Batch):
         return iter(self._arrays)
 
     def keys(self) -> list[str]:
-        """The names of what it has."""
         return list(self._arrays)
 
     def torch(self) -> Batch:
-        """Itself."""
         return self
 
 
 def _tensor(array: Any) -> Any:
     import torch
 
-    return _mapped(torch.from_numpy, array) if isinstance(array, dict) else torch.from_numpy(array)
+    return _map(torch.from_numpy, array) if isinstance(array, dict) else torch.from_numpy(array)
 
 
-def _mapped(function: Any, values: dict[str, Any]) -> dict[str, Any]:
+def _map(function: Any, values: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _mapped(function, value) if isinstance(value, dict) else function(value)
+        name: _map(function, value) if isinstance(value, dict) else function(value)
         for name, value in values.items()
     }
 
 
-class Block:
-    """Memory for batches of one size.
+class BatchBlock:
+    """A block of memory with the arrays of one batch.
 
     Args:
-        layout: of the buffer.
-        size: B.
-        weighted: whether there are weights and probabilities.
-        has_importance: whether there are importance weights.
-        steps: T of sequences; 0: each transition stands alone.
+        layout: layout of the buffer.
+        size: B, entries or sequences per batch.
+        weighted: whether the batch has weights and probabilities.
+        has_importance: whether the batch has importance weights.
+        steps: T, rows per sequence; 0: single transitions.
 
     Attributes:
-        address: of what the jitted code is told to fill.
-        watched: everything that a user may hold of it.
-        unused: how often each of these is referred to where nobody does.
+        address: address of the `BatchRecord` for compiled code.
+        shared_arrays: all arrays that users may reference.
+        idle_refcounts: reference counts of these arrays without any user's reference.
     """
 
     def __init__(
-        self, layout: Layout, size: int, weighted: bool, has_importance: bool, steps: int = 0
+        self, layout: RowLayout, size: int, weighted: bool, has_importance: bool, steps: int = 0
     ) -> None:
         self.size, self.steps = size, steps
         self.layout = layout
-        self._nested = any(len(one.path) > 1 for one in layout.fields)
+        self._nested = any(len(field.path) > 1 for field in layout.fields)
         extras: list[tuple[str, Any]] = [("index", np.dtype(np.int64))]
         if weighted:
             extras.append(("weight", np.dtype(np.float64)))
@@ -144,102 +142,106 @@ class Block:
         if steps:
             leading = (steps, size)
             extras.append(("mask", np.dtype(np.bool_)))
-        # What is wanted of a sequence's first transition alone.
-        firsts = [steps > 0 and one.is_memory for one in layout.fields]
-        arrays = _side_by_side(
+        # Fields that are gathered for the first transition of a sequence only.
+        is_first_only = [steps > 0 and field.is_memory for field in layout.fields]
+        # Allocate the arrays.
+        arrays = _contiguous_arrays(
             [
-                ((*(leading[-1:] if first else leading), *one.shape), one.dtype)
-                for one, first in zip(layout.fields, firsts, strict=True)
+                ((*(leading[-1:] if first else leading), *field.shape), field.dtype)
+                for field, first in zip(layout.fields, is_first_only, strict=True)
             ]
             + [(leading, dtype) for _, dtype in extras]
         )
-        self.watched = [arrays[0].base, *arrays]
+        self.shared_arrays = [arrays[0].base, *arrays]
+        # Write the records for compiled code.
         self.copies = np.zeros(len(layout.fields), COPY)
-        self.order = np.zeros(1, ORDER)
-        num_copies = firsts.count(False)
-        self.order["num_copies"] = num_copies
-        self.order["copies"] = self.copies.ctypes.data
-        self.order["num_firsts"] = len(firsts) - num_copies
-        self.order["firsts"] = self.copies[num_copies:].ctypes.data
-        places = np.argsort(np.argsort(firsts, kind="stable"))
-        self.order["has_importance"] = has_importance
+        self.record = np.zeros(1, BATCH)
+        num_copies = is_first_only.count(False)
+        self.record["num_copies"] = num_copies
+        self.record["copies"] = self.copies.ctypes.data
+        self.record["num_first_copies"] = len(is_first_only) - num_copies
+        self.record["first_copies"] = self.copies[num_copies:].ctypes.data
+        positions = np.argsort(np.argsort(is_first_only, kind="stable"))
+        self.record["has_importance"] = has_importance
         self.arrays: dict[str, Any] = {}
-        for number, one in enumerate(layout.fields):
-            inside = self.arrays
-            for key in one.path[:-1]:
-                inside = inside.setdefault(key, {})
-            inside[one.path[-1]] = arrays[number]
-            self.copies[places[number]] = (
-                _SOURCES[one.place],
-                one.offset if one.place in ("row", "next") else one.apart,
-                one.size_bytes,
-                arrays[number].ctypes.data,
+        for index, field in enumerate(layout.fields):
+            parent = self.arrays
+            for key in field.path[:-1]:
+                parent = parent.setdefault(key, {})
+            parent[field.path[-1]] = arrays[index]
+            self.copies[positions[index]] = (
+                _SOURCES[field.place],
+                field.offset if field.place in ("row", "next") else field.pool_index,
+                field.size_bytes,
+                arrays[index].ctypes.data,
             )
-        for number, (name, _) in enumerate(extras, len(layout.fields)):
-            self.arrays[name] = arrays[number]
-            self.order[name] = arrays[number].ctypes.data
-        self.address: int = self.order.ctypes.data
+        for index, (name, _) in enumerate(extras, len(layout.fields)):
+            self.arrays[name] = arrays[index]
+            self.record[name] = arrays[index].ctypes.data
+        self.address: int = self.record.ctypes.data
         del arrays
-        self.unused = list(map(sys.getrefcount, self.watched))
+        self.idle_refcounts = list(map(sys.getrefcount, self.shared_arrays))
 
     def batch(self) -> Batch:
-        """Its arrays, as a user gets them."""
-        arrays = _mapped(lambda array: array, self.arrays) if self._nested else self.arrays
+        """Return the arrays as a batch."""
+        arrays = _map(lambda array: array, self.arrays) if self._nested else self.arrays
         return Batch(arrays, self)
 
 
-def _side_by_side(wanted: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
-    """Arrays in one piece of memory, which is the base of each."""
-    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
+def _contiguous_arrays(specs: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
+    """Return arrays of these shapes and dtypes in one block of memory, the base of each."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in specs]
     starts = np.cumsum([0, *(-(-size // 64) * 64 for size in sizes)])
-    memory = aligned(int(starts[-1]), np.uint8)
+    memory = aligned_array(int(starts[-1]), np.uint8)
     return [
         memory[start : start + size].view(dtype).reshape(shape)
-        for (shape, dtype), size, start in zip(wanted, sizes, starts, strict=False)
+        for (shape, dtype), size, start in zip(specs, sizes, starts, strict=False)
     ]
 
 
-class Blocks:
-    """Hands out memory for batches, the same again where that is safe."""
+class BatchBlockPool:
+    """A pool of memory for batches. It reuses unreferenced blocks."""
 
-    KEPT = 4  # blocks of one size
-    SIZES = 8  # that are remembered
+    MAX_BLOCKS_PER_SIZE = 4
+    MAX_SIZES = 8  # number of batch sizes with stored blocks
 
     def __init__(
-        self, layout: Layout, weighted: bool, has_importance: bool, steps: int = 0
+        self, layout: RowLayout, weighted: bool, has_importance: bool, steps: int = 0
     ) -> None:
         self._layout, self._weighted, self._has_importance = layout, weighted, has_importance
         self._steps = steps
-        self._blocks: dict[int, list[Block]] = {}
-        # Without the interpreter's lock, counts of references are not exact.
+        self._blocks: dict[int, list[BatchBlock]] = {}
+        # Without the global interpreter lock, reference counts are not exact.
         self._reuse = getattr(sys, "_is_gil_enabled", lambda: True)()
 
-    def take(self, size: int) -> Block | None:
-        """Memory for a batch of this size that is there and nobody looks at."""
+    def find_idle(self, size: int) -> BatchBlock | None:
+        """Return an unreferenced block for a batch of this size, if there is one."""
         blocks = self._blocks.get(size) if type(size) is int else None
         if blocks is not None and self._reuse:
-            for block in blocks:  # the one that was used longest ago comes first
-                if list(map(sys.getrefcount, block.watched)) == block.unused:
+            for block in blocks:  # least recently used first
+                if list(map(sys.getrefcount, block.shared_arrays)) == block.idle_refcounts:
                     if len(blocks) > 1:
                         blocks.remove(block)
                         blocks.append(block)
                     return block
         return None
 
-    def make(self, size: int) -> Block:
-        """New memory for a batch of this size."""
-        if size not in self._blocks and len(self._blocks) == self.SIZES:
+    def make(self, size: int) -> BatchBlock:
+        """Return a new block for a batch of this size."""
+        if size not in self._blocks and len(self._blocks) == self.MAX_SIZES:
             del self._blocks[next(iter(self._blocks))]
         blocks = self._blocks.setdefault(size, [])
-        blocks.append(Block(self._layout, size, self._weighted, self._has_importance, self._steps))
-        del blocks[: -self.KEPT]
+        blocks.append(
+            BatchBlock(self._layout, size, self._weighted, self._has_importance, self._steps)
+        )
+        del blocks[: -self.MAX_BLOCKS_PER_SIZE]
         return blocks[-1]
 
-    def own(self, batch: Batch, size: int) -> Block:
-        """The memory of a batch that was handed out here.
+    def block_of(self, batch: Batch, size: int) -> BatchBlock:
+        """Return the block of a batch that this pool created.
 
         Raises:
-            ReplayError: it is of another size or another buffer.
+            ReplayError: the batch is of another size or buffer.
         """
         block = batch._block
         if (
@@ -248,7 +250,7 @@ class Blocks:
             or (block.size, block.steps) != (size, self._steps)
         ):
             raise ReplayError(
-                f"`out` must be a batch of {size} that this buffer gave, got {batch!r}: take "
-                "the first one without `out`"
+                f"`out` must be a batch of {size} from this buffer, got {batch!r}: draw the first "
+                "one without `out`"
             )
         return block

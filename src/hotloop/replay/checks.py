@@ -1,4 +1,4 @@
-"""Checks of what a user passes: options before anything is made, fields, weights, numbers."""
+"""Checks of user input: options, fields, weights and entry numbers."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from hotloop.errors import ConfigError, HotloopError, ReplayError, ShapeError, n
 from hotloop.replay.native.handle import MAX_WEIGHT
 from hotloop.replay.native.rows import HEAD
 from hotloop.replay.samplers import Proportional, Sampler, Sequences
-from hotloop.replay.storage.host import WEIGHT_FROM
-from hotloop.replay.storage.layout import Field, Layout
+from hotloop.replay.storage.host_store import WEIGHT_FROM
+from hotloop.replay.storage.layout import Field, RowLayout
 from hotloop.types import Array
 
 
-def whole(name: str, value: Any, error: type[HotloopError] = ConfigError) -> int:
-    """A count, as a user gives it."""
+def positive_int(name: str, value: Any, error: type[HotloopError] = ConfigError) -> int:
+    """Return a positive integer, or raise `error` if the value is none."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise error(f"`{name}` must be a whole number from 1 on, got {value!r}")
     return int(value)
 
 
-def exponent(beta: Any) -> float:
-    """β, as a user gives it."""
+def valid_beta(beta: Any) -> float:
+    """Return β as a float. Raise ReplayError unless it is a finite number of at least 0."""
     array = as_array("beta", beta)
     if array.shape != () or array.dtype.kind not in "iuf" or not 0 <= array < inf:
         raise ReplayError(f"`beta` must be a finite number from 0 on, got {beta!r:.60}")
     return float(array)
 
 
-def check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler) -> None:
-    """Whether options make sense together."""
+def check_options(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler) -> None:
+    """Raise ConfigError if options are invalid or incompatible."""
     if settings["capacity"] >= HEAD:
+        # Check the numbers and the weights.
         raise ConfigError(f"`capacity` must be below {HEAD:,}, got {settings['capacity']:,}")
     gamma = settings["gamma"]
     if not (isinstance(gamma, (int, float)) and 0 <= gamma <= 1):
@@ -54,42 +55,44 @@ def check(settings: Mapping[str, Any], fields: Sequence[Field], sampler: Sampler
         raise ConfigError(
             f"`weight_from` gives weights to Proportional, not to {type(sampler).__name__}"
         )
-    needed, reason = {}, "`weight_from`"
+    # Fields that the sampler and the options require.
+    required, reason = {}, "`weight_from`"
     if isinstance(sampler, Sequences):
-        needed, reason = {"terminated": np.bool_}, "Sequences"
+        required, reason = {"terminated": np.bool_}, "Sequences"
         if sampler.steps > settings["capacity"]:
             raise ConfigError(
                 f"`length` + `burn_in` must be at most `capacity`, {settings['capacity']:,}, got "
                 f"{sampler.steps:,}"
             )
-        if any(one.path[0] == "mask" for one in fields):
+        if any(field.path[0] == "mask" for field in fields):
             raise ConfigError(
                 "field `mask` must have another name: a batch of Sequences has a `mask` already"
             )
     if settings["n_step"] > 1 or weight_from is not None:
-        needed = {"reward": np.float32, "terminated": np.bool_}
-    by_name = {one.name: one for one in fields}
+        required = {"reward": np.float32, "terminated": np.bool_}
+    # Check that these fields exist with the right type.
+    by_name = {field.name: field for field in fields}
     if settings["n_step"] > 1:
         reason = "`n_step` > 1"
-    for name, dtype in needed.items():
-        one = by_name.get(name)
-        if one is None or one.shape != () or one.dtype != dtype:
-            got = "there is none" if one is None else f"it is {one.dtype}, shape {one.shape}"
+    for name, dtype in required.items():
+        field = by_name.get(name)
+        if field is None or field.shape != () or field.dtype != dtype:
+            got = "there is none" if field is None else f"it is {field.dtype}, shape {field.shape}"
             raise ConfigError(f"{reason} needs a field `{name}`, ((), np.{np.dtype(dtype)}); {got}")
     truncated = by_name.get("truncated")
-    if needed and truncated and (truncated.shape, truncated.dtype) != ((), np.bool_):
+    if required and truncated and (truncated.shape, truncated.dtype) != ((), np.bool_):
         raise ConfigError(f"{reason} needs `truncated` to be ((), np.bool_), if it is there")
     for name in ("terminated", "truncated") if settings["next_step_autoreset"] else ():
-        one = by_name.get(name)
-        if one is None or (one.shape, one.dtype) != ((), np.bool_):
+        field = by_name.get(name)
+        if field is None or (field.shape, field.dtype) != ((), np.bool_):
             raise ConfigError(f"`next_step_autoreset` needs a field `{name}`, ((), np.bool_)")
 
 
 def as_array(name: str, value: Any) -> Array:
-    """What a user passes, as an array.
+    """Return a value as an array.
 
     Raises:
-        ShapeError: it can't be one.
+        ShapeError: it can't be converted.
     """
     try:
         return np.asarray(value)
@@ -97,54 +100,54 @@ def as_array(name: str, value: Any) -> Array:
         raise ShapeError(f"`{name}` must be an array, got {value!r:.60}: {error}") from error
 
 
-def checked(one: Field, value: Any, leading: tuple[int, ...]) -> Array:
-    """What a user passes for a field, as an array that can be copied into it.
+def as_field_array(field: Field, value: Any, leading: tuple[int, ...]) -> Array:
+    """Return a field's value as an array that can be copied into the field.
 
     Raises:
-        ShapeError: its shape, or its kind of numbers, is another.
+        ShapeError: its shape or kind of numbers differs from the field's.
     """
-    array = as_array(one.name, value)
-    if array.shape != (*leading, *one.shape):
+    array = as_array(field.name, value)
+    if array.shape != (*leading, *field.shape):
         raise ShapeError(
-            f"`{one.name}` must have shape {(*leading, *one.shape)}, got {array.shape}"
-            + (": `extend` takes a batch" if array.shape[1:] == one.shape and not leading else "")
-            + (": `add` takes one transition" if array.shape == one.shape and leading else "")
+            f"`{field.name}` must have shape {(*leading, *field.shape)}, got {array.shape}"
+            + (": `extend` takes a batch" if array.shape[1:] == field.shape and not leading else "")
+            + (": `add` takes one transition" if array.shape == field.shape and leading else "")
         )
-    # Python's own numbers have no dtype that anybody chose.
-    plain = isinstance(value, (bool, int, float, list, tuple))
-    fits = plain or np.can_cast(array.dtype, one.dtype, "same_kind")
-    if fits and (plain or one.dtype.kind in "iu") and array.dtype != one.dtype:
-        fits = _fits(array, one.dtype)
+    # The dtype of Python numbers is no choice of the user.
+    is_plain = isinstance(value, (bool, int, float, list, tuple))
+    fits = is_plain or np.can_cast(array.dtype, field.dtype, "same_kind")
+    if fits and (is_plain or field.dtype.kind in "iu") and array.dtype != field.dtype:
+        fits = _is_representable(array, field.dtype)
     if not fits:
         raise ShapeError(
-            f"`{one.name}` must be {one.dtype}, got {array.dtype}"
-            + (f" {value!r:.60}" if plain else f": convert it with .astype(np.{one.dtype})")
+            f"`{field.name}` must be {field.dtype}, got {array.dtype}"
+            + (f" {value!r:.60}" if is_plain else f": convert it with .astype(np.{field.dtype})")
         )
     return array
 
 
-def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether Python's numbers are representable: integers within range, 0 and 1 as bools."""
+def _is_representable(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype represents Python numbers: integers within range, 0 and 1 as bools."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind not in "fc"):
         return False
     return dtype.kind not in "biu" or bool((array.astype(dtype) == array).all())
 
 
-def missing_fields(layout: Layout, given: Mapping[str, Any]) -> ShapeError:
-    """What is wrong with the names that a user passes."""
-    expected = [one.name for one in layout.given()]
+def field_names_error(layout: RowLayout, fields: Mapping[str, Any]) -> ShapeError:
+    """Return the error for unknown or missing field names."""
+    expected = [field.name for field in layout.user_fields()]
     names = ", ".join(f"`{name}`" for name in expected)
-    for name in given:
+    for name in fields:
         if name not in expected:
             return ShapeError(
                 f"there is no field `{name}`{nearest(name, expected)}; fields are {names}"
             )
-    absent = next((name for name in expected if name not in given), "")
-    return ShapeError(f"field `{absent}` is missing: a transition has {names}")
+    missing = next((name for name in expected if name not in fields), "")
+    return ShapeError(f"field `{missing}` is missing: a transition has {names}")
 
 
-def one_each(name: str, values: ArrayLike, count: int) -> Array:
-    """An array of real numbers, one for each of `count` transitions."""
+def as_column(name: str, values: ArrayLike, count: int) -> Array:
+    """Return an array of real numbers, (count,), or raise ShapeError."""
     array = as_array(name, values)
     if array.shape != (count,) or array.dtype.kind not in "biuf":
         raise ShapeError(
@@ -153,12 +156,12 @@ def one_each(name: str, values: ArrayLike, count: int) -> Array:
     return array
 
 
-# What is not there, in words.
+# Errors about missing entries.
 
 
-def no_such_number(index: ArrayLike, place: int, added: int, size: int) -> ReplayError:
-    """At a place of `index`, a number of none of the `size` entries left of those ever `added`."""
-    number = int(np.asarray(index)[place])
+def missing_entry_error(index: ArrayLike, position: int, added: int, size: int) -> ReplayError:
+    """Return the error for the entry number at `position` of `index`, which is not stored."""
+    number = int(np.asarray(index)[position])
     if 0 <= number < added:
         return ReplayError(f"entry {number} was overwritten: the oldest is number {added - size}")
     return ReplayError(
@@ -166,16 +169,16 @@ def no_such_number(index: ArrayLike, place: int, added: int, size: int) -> Repla
     )
 
 
-def too_few(batch_size: int, found: int, size: int, replacement: bool) -> ReplayError:
-    """A batch that `size` entries, of which `found` have weight, are too few for."""
+def too_few_error(batch_size: int, num_weighted: int, size: int, replacement: bool) -> ReplayError:
+    """Return the error for a batch that needs more entries, or more entries with weight."""
     if size == 0:
         return ReplayError("the buffer is empty: add transitions before sampling")
     if batch_size > size and not replacement:
         return ReplayError(
-            f"a batch of {batch_size} without replacement needs as many entries, and there are "
-            f"{size}: add more, ask for fewer, or draw with replacement"
+            f"a batch of {batch_size} without replacement needs {batch_size} entries, but the "
+            f"buffer has {size}: add more, request a smaller batch, or draw with replacement"
         )
     return ReplayError(
-        f"a batch of {batch_size} needs as many entries with weight, and {found} of {size} "
-        "have some: ask for fewer, or leave `strict` out to fill it uniformly"
+        f"a batch of {batch_size} needs {batch_size} entries with weight, but {num_weighted} of "
+        f"{size} have some: request a smaller batch, or leave `strict` out to fill it uniformly"
     )

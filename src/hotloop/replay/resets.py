@@ -1,4 +1,4 @@
-"""Rows that are no transitions: the step that a vector environment spends on a reset."""
+"""A filter for the reset steps of vector environments with next-step autoreset."""
 
 from __future__ import annotations
 
@@ -12,44 +12,40 @@ from hotloop.replay.checks import as_array
 from hotloop.types import Array
 
 
-class Resets:
-    """Tells transitions from resets where environments reset themselves a step after the end.
-
-    Args:
-        num_envs: environments that step together.
-    """
+class ResetFilter:
+    """A filter for the reset steps of `num_envs` environments, each in the step after an end."""
 
     def __init__(self, num_envs: int) -> None:
-        self._ended = np.zeros(num_envs, np.bool_)
-        self._after = self._ended
+        self._is_end = np.zeros(num_envs, np.bool_)
+        self._next_is_end = self._is_end
 
     def clear(self, first: int, last: int) -> None:
-        """Take environments for begun anew, from one number to another."""
-        self._ended[first : last + 1] = False
+        """Expect no reset step of environments `first` … `last`."""
+        self._is_end[first : last + 1] = False
 
-    def transitions(self, fields: Mapping[str, Any], env: ArrayLike | None) -> Array | None:
+    def find_transitions(self, fields: Mapping[str, Any], env: ArrayLike | None) -> Array | None:
         """Return which rows are transitions, bool, (B,).
 
-        None where fields or environments are not as they should be, which others tell of.
+        Return None if fields or environments are invalid. `Staging.put` reports these errors.
         """
-        after = self._after = self._ended.copy()
-        terminated, truncated = (as_array(x, fields.get(x)) for x in ("terminated", "truncated"))
+        expects_reset = self._next_is_end = self._is_end.copy()
+        terminated, truncated = (as_array(k, fields.get(k)) for k in ("terminated", "truncated"))
         if {terminated.dtype, truncated.dtype} != {np.dtype(np.bool_)}:
             return None
         if terminated.ndim != 1 or terminated.shape != truncated.shape:
             return None
-        ended = terminated | truncated
-        envs = np.arange(len(ended)) % len(after) if env is None else as_array("env", env)
-        if envs.shape != ended.shape or envs.dtype.kind not in "iu":
+        is_end = terminated | truncated
+        envs = np.arange(len(is_end)) % len(expects_reset) if env is None else as_array("env", env)
+        if envs.shape != is_end.shape or envs.dtype.kind not in "iu":
             return None
-        if ((envs < 0) | (envs >= len(after))).any():
+        if ((envs < 0) | (envs >= len(expects_reset))).any():
             return None
-        rows = np.ones(len(ended), np.bool_)
-        for row, one in enumerate(envs.tolist()):
-            rows[row] = not after[one]
-            after[one] = ended[row] and rows[row]
+        rows = np.ones(len(is_end), np.bool_)
+        for row, index in enumerate(envs.tolist()):
+            rows[row] = not expects_reset[index]
+            expects_reset[index] = is_end[row] and rows[row]
         return rows
 
-    def take(self) -> None:
-        """Go on from what `transitions` has seen: it is stored."""
-        self._ended = self._after
+    def commit(self) -> None:
+        """Advance the state to the rows of the last `find_transitions`."""
+        self._is_end = self._next_is_end

@@ -1,4 +1,4 @@
-"""Transitions on their way into a buffer: checked, and copied to where compiled code finds them."""
+"""Checks of transitions, and copies of them into the staging area for compiled code."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hotloop.errors import ReplayError, ShapeError
-from hotloop.replay.checks import as_array, checked, missing_fields, one_each
-from hotloop.replay.native.calls import add_weights
+from hotloop.replay.checks import as_array, as_column, as_field_array, field_names_error
+from hotloop.replay.native.entry_points import convert_weights
 from hotloop.replay.native.handle import MAX_WEIGHT
-from hotloop.replay.resets import Resets
+from hotloop.replay.resets import ResetFilter
 from hotloop.replay.samplers import Proportional, Sampler, Sequences
-from hotloop.replay.storage.host import Store
-from hotloop.replay.storage.layout import Field, Layout
+from hotloop.replay.storage.host_store import HostStore
+from hotloop.replay.storage.layout import Field, RowLayout
 from hotloop.types import Array
 
-MAX_STAGE_BYTES = 1 << 22  # that are kept for the next batch that comes in
-_FORMATS = "bBhHiIlLqQfd?"  # of arrays that a memoryview takes
-# Numbers that a memoryview's item of this dtype takes as they are.
+MAX_STAGE_BYTES = 1 << 22  # largest staging area that is kept for the next batch
+_FORMATS = "bBhHiIlLqQfd?"  # formats of arrays that a memoryview can be assigned
+# Types of numbers that an item of a memoryview of this dtype can be assigned.
 _REALS = frozenset((bool, int, float, np.float32, np.float64))
 _INTEGERS = frozenset((int, np.int64, np.int32))
 _KINDS = {
@@ -32,135 +32,134 @@ _KINDS = {
 }
 
 
-class Rows:
-    """Transitions side by side, small fields only.
+class StagedRows:
+    """Staged transitions, one row after the other, small fields only.
 
     Attributes:
-        memory: uint8, one transition after the other; `at`: its address.
-        views: for each field its array, (size, *shape), within it.
+        memory: uint8, the rows. `address`: its address.
+        views: array of each field within `memory`, (size, *shape).
     """
 
-    def __init__(self, layout: Layout, size: int) -> None:
+    def __init__(self, layout: RowLayout, size: int) -> None:
         self.size = size
         self.memory = np.zeros(max(size * layout.stage_bytes, 8), np.uint8)
-        self.at: int = self.memory.ctypes.data
+        self.address: int = self.memory.ctypes.data
         self.views: dict[str, Array] = {}
-        for one in layout.given():
-            if one.place in ("row", "next"):
-                offset = one.offset + (layout.stage_next if one.place == "next" else 0)
-                strides = (layout.stage_bytes, *np.empty(one.shape, one.dtype).strides)
-                self.views[one.name] = np.ndarray(
-                    (size, *one.shape), one.dtype, self.memory.data, offset, strides
+        for field in layout.user_fields():
+            if field.place in ("row", "next"):
+                offset = field.offset + (layout.stage_next if field.place == "next" else 0)
+                strides = (layout.stage_bytes, *np.empty(field.shape, field.dtype).strides)
+                self.views[field.name] = np.ndarray(
+                    (size, *field.shape), field.dtype, self.memory.data, offset, strides
                 )
 
 
 class Staging:
-    """The one place for what comes into a buffer.
+    """The staging area for input of a buffer.
 
     Args:
-        layout: of the buffer.
-        sampler: how its batches are drawn.
-        settings: of the buffer.
-        weights_given: whether weights are passed, where the sampler has some.
+        layout: layout of the buffer.
+        sampler: sampler of the buffer.
+        settings: settings of the buffer.
+        accepts_weights: whether users pass the weights, if the sampler has weights.
 
     Attributes:
-        at, envs_at, weights_at: addresses of what `put` has staged.
-        takes_weight, needs_weight: whether weights may, and must, be passed.
+        rows_ptr, envs_ptr, weights_ptr: addresses of the arrays that `put` has staged.
+        takes_weight, needs_weight: whether users may pass weights, and whether they must.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        layout: RowLayout,
         sampler: Sampler,
         settings: Mapping[str, Any],
         *,
-        weights_given: bool,
+        accepts_weights: bool,
     ) -> None:
         self._layout, self._sampler, self._num_envs = layout, sampler, settings["num_envs"]
-        self._resets = Resets(self._num_envs) if settings["next_step_autoreset"] else None
-        self._fields = {one.name: one for one in layout.given()}
-        self.takes_weight = sampler.weighted and weights_given
-        self.needs_weight = isinstance(sampler, Proportional) and weights_given
+        self._resets = ResetFilter(self._num_envs) if settings["next_step_autoreset"] else None
+        self._fields = {field.name: field for field in layout.user_fields()}
+        self.takes_weight = sampler.weighted and accepts_weights
+        self.needs_weight = isinstance(sampler, Proportional) and accepts_weights
         self._in_sequences = isinstance(sampler, Sequences)
-        self._lent: dict[str, Array] = {}  # values of fields that lie apart
-        self._single = Rows(layout, 1)
-        self._ones = {name: view[0, ...] for name, view in self._single.views.items()}
-        self._ways = {name: _way(self._single, one) for name, one in self._fields.items()}
-        self._make(64)
+        self._pool_arrays: dict[str, Array] = {}  # values of fields in frame pools
+        self._single = StagedRows(layout, 1)
+        self._single_views = {name: view[0, ...] for name, view in self._single.views.items()}
+        self._writers = {name: _writer(self._single, field) for name, field in self._fields.items()}
+        self._allocate(64)
 
-    def bind(self, store: Store) -> None:
-        """Stage for these arrays."""
-        self._store, self._handle_at = store, store.at
-        store.handle["single"] = self._single.at
+    def bind(self, store: HostStore) -> None:
+        """Stage for the arrays of this store."""
+        self._store, self._handle_address = store, store.address
+        store.handle["staged_row"] = self._single.address
 
     def size_bytes(self) -> int:
-        """What it takes for batches."""
+        """Return the size in bytes of the staging area for batches."""
         return self._rows.memory.nbytes + self._weights.nbytes + self._envs.nbytes
 
-    def _make(self, size: int) -> None:
-        self._rows = Rows(self._layout, size)
+    def _allocate(self, size: int) -> None:
+        self._rows = StagedRows(self._layout, size)
         self._weights, self._envs = np.zeros(size), np.zeros(size, np.int64)
-        self.at, self.weights_at = self._rows.at, self._weights.ctypes.data
-        self.envs_at: int = self._envs.ctypes.data
-        self._open(size)
+        self.rows_ptr, self.weights_ptr = self._rows.address, self._weights.ctypes.data
+        self.envs_ptr: int = self._envs.ctypes.data
+        self._reserve(size)
 
-    def _open(self, count: int) -> None:
-        """Have room for `count` transitions."""
+    def _reserve(self, count: int) -> None:
         if count > self._rows.size:
-            self._make(1 << (count - 1).bit_length())
+            self._allocate(1 << (count - 1).bit_length())
         self._count = count
         self._targets = {name: view[:count] for name, view in self._rows.views.items()}
 
     def release(self) -> None:
-        """Forget what was staged, and give back what is large."""
-        self._lent.clear()
+        """Clear the staging area after its contents were stored, and free large memory."""
+        self._pool_arrays.clear()
         if self._resets is not None:
-            self._resets.take()
+            self._resets.commit()
         if self._rows.memory.nbytes > MAX_STAGE_BYTES:
-            self._make(64)
+            self._allocate(64)
 
-    def begin_anew(self, first: int, last: int) -> None:
-        """Expect no reset of environments that begin anew, from one number to another."""
+    def clear_resets(self, first: int, last: int) -> None:
+        """Expect no reset step of environments `first` … `last`."""
         if self._resets is not None:
             self._resets.clear(first, last)
 
     # One transition.
 
     def put_one(self, fields: Mapping[str, Any]) -> None:
-        """Stage one transition, or say what is wrong with it."""
-        ways = self._ways
-        if fields.keys() != ways.keys():
-            fields = self._named(fields)
+        """Stage one transition, or raise an error."""
+        writers = self._writers
+        if fields.keys() != writers.keys():
+            fields = self._by_field_name(fields)
         for name, value in fields.items():
-            kinds, target, place = ways[name]
+            kinds, target, index = writers[name]
             if type(value) in kinds:
                 try:
-                    target[place] = value
+                    target[index] = value
                     continue
                 except (TypeError, ValueError):
                     pass
-            self._put(name, value, self._ones.get(name), ())
+            self._put(name, value, self._single_views.get(name), ())
 
-    def weight_of_one(self, weight: Any) -> float:
-        """What a transition is given as its weight."""
+    def check_weight(self, weight: Any) -> float:
+        """Return the weight of one transition as a float, or raise an error."""
         if weight is None:
-            raise self._weight_missing()
+            raise self._missing_weight_error()
         if not self.takes_weight:
-            raise self._weight_unused()
+            raise self._unused_weight_error()
         array = as_array("weight", weight)
         if array.shape != () or array.dtype.kind not in "biuf":
             raise ShapeError(f"`weight` must be a number, got {weight!r:.60}")
         weight = float(array) + 0.0
         if weight != weight:
-            raise self.weight_refused(weight, 0)
+            raise self.weight_error(weight, 0)
         return weight
 
-    def env_of_one(self, env: Any) -> int:
-        """The number of an environment that there is."""
+    def check_env(self, env: Any) -> int:
+        """Return the number of an environment, or raise an error if it is invalid."""
         self._put_envs(as_array("env", [env]), 1)
         return int(env)
 
-    # Many.
+    # Batches.
 
     def put(
         self,
@@ -169,62 +168,64 @@ class Staging:
         env: ArrayLike | None,
         valid: ArrayLike | None,
     ) -> tuple[int, int, int]:
-        """Stage a batch, or say what is wrong with it.
+        """Stage a batch, or raise an error.
 
         Returns:
-            How many transitions it has, and the addresses of their environments and weights, 0
-            where nothing is said. What is left out is there only where sequences end with it: its
-            environment e is given as −1 − e.
+            The number of transitions, and the addresses of their environments and weights, 0 if
+            there are none. With sequences, invalid rows are included to end the sequence. For them
+            the environment e is stored as −1 − e.
         """
         if fields.keys() != self._fields.keys():
-            fields = self._named(fields)
+            fields = self._by_field_name(fields)
         name, value = next(iter(fields.items()))
-        first = value.shape if type(value) is np.ndarray else as_array(name, value).shape
-        if not first:
+        shape = value.shape if type(value) is np.ndarray else as_array(name, value).shape
+        if not shape:
             raise ShapeError("`extend` takes a batch, (B, …) each: `add` takes one transition")
-        count = first[0]
+        count = shape[0]
         if env is None and count % self._num_envs:
             raise ShapeError(
                 f"{count} transitions are not a multiple of {self._num_envs} environments: pass "
                 "`env`, the environment of each"
             )
         if self._resets is not None:
-            found = self._resets.transitions(fields, env)
-            valid = found if valid is None else valid
-        left_out = None
+            is_transition = self._resets.find_transitions(fields, env)
+            valid = is_transition if valid is None else valid
+        # Select the valid rows.
+        is_invalid = None
         if valid is not None:
-            chosen = checked(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
-            kept = np.flatnonzero(chosen)
+            is_valid = as_field_array(Field(("valid",), (), np.dtype(np.bool_)), valid, (count,))
+            rows = np.flatnonzero(is_valid)
             numbers = np.arange(count) % self._num_envs if env is None else env
-            env = one_each("env", numbers, count)
+            env = as_column("env", numbers, count)
             if self._in_sequences:
-                kept, left_out = slice(None), ~chosen
-            env = env[kept]
+                rows, is_invalid = slice(None), ~is_valid
+            env = env[rows]
             if weight is not None:
-                weight = one_each("weight", weight, count)[kept]
+                weight = as_column("weight", weight, count)[rows]
             fields = {
-                name: checked(self._fields[name], value, (count,))[kept]
+                name: as_field_array(self._fields[name], value, (count,))[rows]
                 for name, value in fields.items()
             }
             count = len(env)
         if count == 0:
             return 0, 0, 0
+        # Copy all values into the staging area.
         if count != self._count:
-            self._open(count)
+            self._reserve(count)
         for name, value in fields.items():
             self._put(name, value, self._targets.get(name), (count,))
         if weight is not None:
             self._put_weights(weight, count)
         elif self.needs_weight:
-            raise self._weight_missing()
+            raise self._missing_weight_error()
         if env is not None:
             self._put_envs(as_array("env", env), count)
-        if left_out is not None:
-            self._envs[:count][left_out] = -1 - self._envs[:count][left_out]
-        return count, 0 if env is None else self.envs_at, 0 if weight is None else self.weights_at
+        if is_invalid is not None:
+            self._envs[:count][is_invalid] = -1 - self._envs[:count][is_invalid]
+        return count, 0 if env is None else self.envs_ptr, 0 if weight is None else self.weights_ptr
 
     def put_numbers(self, index: ArrayLike) -> int:
-        """Copy entries' numbers into the work space, or say what is wrong with them; how many."""
+        """Copy entry numbers into the work space, and return their count, or raise an error."""
         numbers = as_array("index", index)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or not len(numbers):
             raise ShapeError(
@@ -232,35 +233,35 @@ class Staging:
                 f"{numbers.shape}"
             )
         count = len(numbers)
-        self._store.make_scratch(count)
+        self._store.reserve_scratch(count)
         self._store.numbers[:count] = numbers
         return count
 
     def _put(self, name: str, value: Any, target: Array | None, leading: tuple[int, ...]) -> None:
-        """Copy a field, or, where it lies apart, remember where its values are."""
-        one = self._fields[name]
+        """Copy a field, or store the address of its values if it belongs to a frame pool."""
+        field = self._fields[name]
         if target is None:
-            array = np.ascontiguousarray(checked(one, value, leading), one.dtype)
-            self._lent[name] = array  # must outlive the call
-            stage = "stage" if one.place == "apart" else "next_stage"
-            self._store.aparts[stage][one.apart] = array.ctypes.data
+            array = np.ascontiguousarray(as_field_array(field, value, leading), field.dtype)
+            self._pool_arrays[name] = array  # must outlive the compiled call
+            stage = "stage" if field.place == "pool" else "next_stage"
+            self._store.pool_records[stage][field.pool_index] = array.ctypes.data
         elif (
             type(value) is np.ndarray
             and value.shape == target.shape
-            and (value.dtype is target.dtype or value.dtype.kind == one.dtype.kind == "f")
+            and (value.dtype is target.dtype or value.dtype.kind == field.dtype.kind == "f")
         ):
             target[...] = value
         else:
-            target[...] = checked(one, value, leading)
+            target[...] = as_field_array(field, value, leading)
 
     def _put_weights(self, weight: ArrayLike, count: int) -> None:
         if not self.takes_weight:
-            raise self._weight_unused()
-        weights = one_each("weight", weight, count)
+            raise self._unused_weight_error()
+        weights = as_column("weight", weight, count)
         self._weights[:count] = weights
-        wrong = add_weights(self._handle_at, self.weights_at, count)
-        if wrong < count:
-            raise self.weight_refused(weights[wrong], wrong)
+        num_valid = convert_weights(self._handle_address, self.weights_ptr, count)
+        if num_valid < count:
+            raise self.weight_error(weights[num_valid], num_valid)
 
     def _put_envs(self, env: Array, count: int) -> None:
         if env.shape != (count,) or env.dtype.kind not in "iu":
@@ -270,20 +271,20 @@ class Staging:
         if env.min() < 0 or env.max() >= self._num_envs:
             wrong = env[(env < 0) | (env >= self._num_envs)][0]
             raise ReplayError(
-                f"`env` must be from 0 to {self._num_envs - 1}, got {wrong}: say `num_envs` when "
-                "the buffer is made"
+                f"`env` must be from 0 to {self._num_envs - 1}, got {wrong}: set `num_envs` when "
+                "you create the buffer"
             )
         self._envs[:count] = env
 
-    def _named(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What a user passes, by the fields' names: all of them and no others."""
-        given = dict(self._leaves("", fields))
-        if given.keys() != self._fields.keys():
-            raise missing_fields(self._layout, given)
-        return given
+    def _by_field_name(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by field name, or raise an error if names are unknown or missing."""
+        values = dict(self._leaves("", fields))
+        if values.keys() != self._fields.keys():
+            raise field_names_error(self._layout, values)
+        return values
 
     def _leaves(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        """Fields by name, from dictionaries, or from tuples where keys 0, 1, … were declared."""
+        """Yield names and values from nested dictionaries, or tuples with declared keys 0, 1, …"""
         if name not in self._fields and isinstance(value, (Mapping, tuple)):
             parts = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, part in parts:
@@ -291,46 +292,46 @@ class Staging:
         else:
             yield name, value
 
-    # What is wrong, in words.
+    # Errors.
 
-    def _weight_missing(self) -> ReplayError:
+    def _missing_weight_error(self) -> ReplayError:
         return ReplayError(
             f"{type(self._sampler).__name__} needs `weight`, or a buffer with `weight_from`: pass "
             "weight=… with the transition"
         )
 
-    def _weight_unused(self) -> ReplayError:
-        why = "come from returns" if self._sampler.weighted else f"are not used by {self._sampler}"
-        return ReplayError(f"this buffer's weights {why}: leave `weight` out")
+    def _unused_weight_error(self) -> ReplayError:
+        cause = (
+            "come from returns" if self._sampler.weighted else f"are not used by {self._sampler}"
+        )
+        return ReplayError(f"this buffer's weights {cause}: leave `weight` out")
 
-    def weight_refused(self, weight: Any, place: int) -> ReplayError:
-        """A weight that is no finite number, or a negative priority."""
+    def weight_error(self, weight: Any, position: int) -> ReplayError:
+        """Return the error for a weight that is not finite, or for a negative priority."""
         expected = f"a finite number, of at most {MAX_WEIGHT:g}"
         if self._sampler.has_importance:
             expected = "a finite number from 0 on (a priority), "
             expected += f"whose power α is at most {MAX_WEIGHT:g}"
         return ReplayError(
-            f"`weight` must be {expected}, got {weight} at position {place}; nothing was changed"
+            f"`weight` must be {expected}, got {weight} at position {position}; nothing was changed"
         )
 
 
-def reward_refused(place: int) -> ReplayError:
-    """A reward that can't be a weight."""
+def reward_error(position: int) -> ReplayError:
+    """Return the error for a reward that can't be a weight."""
     return ReplayError(
         f"`reward` must be a finite number, as weights come from it; it is not at position "
-        f"{place}; nothing was stored"
+        f"{position}; nothing was stored"
     )
 
 
-def _way(rows: Rows, one: Field) -> tuple[frozenset[type], Any, Any]:
-    """How one value is written at once: of these types, to this place of a memoryview.
-
-    A memoryview takes arrays of its own format and shape only, and is twice as fast as an array.
-    """
-    if one.place in ("row", "next") and len(one.shape) < 2:
-        view = (rows.views[one.name][0] if one.shape else rows.views[one.name]).data
+def _writer(rows: StagedRows, field: Field) -> tuple[frozenset[type], Any, Any]:
+    """Return the types that can be assigned directly, a memoryview and the index in it."""
+    # A memoryview accepts only arrays of its own format and shape. It takes half the time.
+    if field.place in ("row", "next") and len(field.shape) < 2:
+        view = (rows.views[field.name][0] if field.shape else rows.views[field.name]).data
         if view.format in _FORMATS:
-            if one.shape:
+            if field.shape:
                 return frozenset((np.ndarray,)), view, slice(None)
-            return _KINDS.get(str(one.dtype), frozenset()), view, 0
+            return _KINDS.get(str(field.dtype), frozenset()), view, 0
     return frozenset(), None, None

@@ -1,14 +1,14 @@
-"""Experience: environments stepped by a published policy, fragment by fragment.
+"""Collection of experience: environments stepped by a published policy, fragment by fragment.
 
-`InlineEnvironments` steps them in the learner's own process, `WorkerPool` in processes of their
-own; both give a `Rollout`.
+`InlineEnvironments` steps them in the learner's process, `WorkerPool` in worker processes. Both
+return a `Rollout`.
 """
 
 from __future__ import annotations
 
 from hotloop.rollouts.accounting import Accounting, WorkerAccount
 from hotloop.rollouts.batch import environment_weights, to_batch, to_sequences
-from hotloop.rollouts.forecast import Choice
+from hotloop.rollouts.forecast import CollectionChoice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
 from hotloop.rollouts.protocol import CollectionOptions, Environments, Rollout, Schedule
 from hotloop.rollouts.state import RolloutPosition, RolloutState
@@ -17,7 +17,7 @@ from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
 __all__ = [
     "NUM_SLOTS",
     "Accounting",
-    "Choice",
+    "CollectionChoice",
     "CollectionOptions",
     "Environments",
     "InlineEnvironments",

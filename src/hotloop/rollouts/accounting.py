@@ -1,4 +1,4 @@
-"""Accounts of every transition, and of each worker's time."""
+"""Accounting of all transitions, and of the workers' time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from hotloop.timing import Node
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAccount:
-    """One worker: over all processes that were it, one after another.
+    """Counts and times of one worker, over its successive processes.
 
     Attributes:
-        worker: its number.
-        steps: transitions of its environments.
-        restarts: how often its process was replaced.
-        env_failures: how often one of its environments failed and was made anew.
-        step_share, reset_share, act_share, wait_share: of its processes' time. Stepping does not
-            include the resets that follow it.
-        step_p50_s, step_p99_s: of a step of its environments, the resets in it included.
-        reset_p50_s, reset_p99_s: of a reset; NaN where there was none.
-        lived_s: time of its processes.
-        node: of a cluster, where it was last; empty: this machine.
+        worker: Number of the worker.
+        steps: Transitions of its environments.
+        restarts: Number of replaced processes.
+        env_failures: Number of environments that failed and were replaced.
+        step_share, reset_share, act_share, wait_share: Shares of the processes' time. Stepping
+            does not include the resets that follow it.
+        step_p50_s, step_p99_s: Quantiles of a step's duration, including resets.
+        reset_p50_s, reset_p99_s: Quantiles of a reset's duration, NaN without resets.
+        lived_s: Total lifetime of its processes.
+        node: Last node in a cluster, empty on this machine.
     """
 
     worker: int
@@ -44,12 +44,12 @@ class WorkerAccount:
 
     @property
     def active_steps_per_s(self) -> float:
-        """Transitions for each second that it stepped, reset and acted; 0 where it did not."""
+        """Transitions per second of stepping, resetting and acting, 0 without such time."""
         active_s = self.lived_s * (self.step_share + self.reset_share + self.act_share)
         return self.steps / active_s if active_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain numbers; None where there is none."""
+        """Return the fields as plain numbers, with None for NaN."""
         return {
             name: None if isinstance(value, float) and math.isnan(value) else value
             for name, value in vars(self).items()
@@ -58,18 +58,18 @@ class WorkerAccount:
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting:
-    """`collected = trained + dropped + in flight`, at any moment.
+    """Numbers of transitions. `collected = trained + dropped + in_flight` holds at any moment.
 
     Attributes:
-        collected: transitions that environments were asked for.
-        trained: handed to the learner.
-        dropped: by reason: "environment failed", "worker died", "reset" (a step that an environment
-            with next-step autoreset spends on it), "too old" (where that is asked for), "run
-            ended".
-        in_flight: collected, and not handed over yet.
-        policy_age: versions between the policy that acted and the newest one when a transition was
-            handed over: the mean and the greatest.
-        workers: one for each; none where the learner's own process steps the environments.
+        collected: Transitions that were requested from environments.
+        trained: Transitions that were returned to the learner.
+        dropped: Dropped transitions by reason: "environment failed", "worker died", "reset" (a step
+            that an environment with next-step autoreset spends on the reset), "too old" (if the
+            options say so), "run ended".
+        in_flight: Transitions that were collected but not returned yet.
+        policy_age: Mean and maximum number of versions between the acting policy and the newest one
+            when a transition was returned.
+        workers: Accounts of the workers, empty if the learner's process steps the environments.
     """
 
     collected: int
@@ -80,7 +80,7 @@ class Accounting:
     workers: Sequence[WorkerAccount] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As plain numbers."""
+        """Return the fields as plain numbers."""
         return {
             "collected": self.collected,
             "trained": self.trained,
@@ -92,31 +92,31 @@ class Accounting:
         }
 
 
-def shares_of(tree: Node) -> dict[str, float]:
-    """What a worker's timing tree says, as fields of `WorkerAccount`."""
+def time_shares(tree: Node) -> dict[str, float]:
+    """Return the times in a worker's timing tree, as fields of `WorkerAccount`."""
     step, reset = Node("env_step"), Node("env_reset")
-    found = {"act": 0, "env_step": 0, "env_reset": 0, "wait": 0, "wait_for_inference": 0}
+    total_ns = {"act": 0, "env_step": 0, "env_reset": 0, "wait": 0, "wait_for_inference": 0}
 
     def walk(node: Node) -> None:
         for child in node.children.values():
-            if child.name in found:
-                found[child.name] += child.total_ns
+            if child.name in total_ns:
+                total_ns[child.name] += child.total_ns
             if child.name == "env_step":
                 _add(step, child)
             elif child.name == "env_reset":
                 _add(reset, child)
                 if node.name == "env_step":
-                    found["env_step"] -= child.total_ns
+                    total_ns["env_step"] -= child.total_ns
             walk(child)
 
     walk(tree)
-    whole = tree.total_ns or 1
+    lifetime_ns = tree.total_ns or 1
     return {
-        "step_share": found["env_step"] / whole,
-        "reset_share": found["env_reset"] / whole,
-        # Who has another process act waits for that, and not for the learner.
-        "act_share": (found["act"] + found["wait_for_inference"]) / whole,
-        "wait_share": found["wait"] / whole,
+        "step_share": total_ns["env_step"] / lifetime_ns,
+        "reset_share": total_ns["env_reset"] / lifetime_ns,
+        # Waiting for central inference counts as acting, not as waiting for the learner.
+        "act_share": (total_ns["act"] + total_ns["wait_for_inference"]) / lifetime_ns,
+        "wait_share": total_ns["wait"] / lifetime_ns,
         "step_p50_s": step.percentile(50) / 1e9,
         "step_p99_s": step.percentile(99) / 1e9,
         "reset_p50_s": reset.percentile(50) / 1e9,
@@ -126,7 +126,6 @@ def shares_of(tree: Node) -> dict[str, float]:
 
 
 def _add(total: Node, node: Node) -> None:
-    """Take a node's spans into another's percentiles."""
     total.min_ns = min(total.min_ns, node.min_ns) if total.count else node.min_ns
     total.max_ns = max(total.max_ns, node.max_ns)
     total.count += node.count

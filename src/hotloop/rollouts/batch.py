@@ -13,75 +13,77 @@ from hotloop.types import Array, Fragment
 def to_batch(
     fragments: Sequence[Fragment], fields: Sequence[Mapping[str, Array]], rng: np.random.Generator
 ) -> dict[str, Array]:
-    """Return the transitions of fragments as one batch, environments' resets left out.
+    """Return the transitions of fragments as one batch, without the resets of environments.
 
-    Rows that are no transitions (`valid` is False) are replaced by valid ones drawn at random from
-    the same fragment, so that every batch has the same size, and every worker its share of it.
+    Random valid rows of the same fragment replace rows that are not transitions (`valid` is False).
+    Every batch then has the same size, and every worker its share of it.
 
     Args:
-        fragments: T steps of N environments each; T may differ.
-        fields: of each fragment, what is learned from, (T, N, …), by name.
-        rng: drawn from only where a row is not valid.
+        fragments: Fragments of T steps of N environments each. T may differ.
+        fields: Training data of each fragment by name, (T, N, …).
+        rng: Generator, used only for rows that are not valid.
 
     Returns:
         The fields, each (Σ T·N, …).
 
     Raises:
-        ConfigError: no row is valid.
+        ConfigError: No row is valid.
     """
     flat = {
-        name: _joined([part[name].reshape(-1, *part[name].shape[2:]) for part in fields])
+        name: _join([arrays[name].reshape(-1, *arrays[name].shape[2:]) for arrays in fields])
         for name in fields[0]
     }
     if all(fragment.valid.all() for fragment in fragments):
         return flat
-    valid = _joined([fragment.valid.reshape(-1) for fragment in fragments])
+    valid = _join([fragment.valid.reshape(-1) for fragment in fragments])
     if not valid.any():
         raise _no_transition()
     index = np.arange(len(valid))
     start = 0
     for fragment in fragments:
-        own = index[start : start + fragment.valid.size]
-        start += len(own)
+        fragment_index = index[start : start + fragment.valid.size]
+        start += len(fragment_index)
         is_valid = fragment.valid.reshape(-1)
         if not is_valid.all():
-            rows = own[is_valid] if is_valid.any() else np.flatnonzero(valid)
-            own[~is_valid] = rng.choice(rows, size=len(own) - int(is_valid.sum()))
+            rows = fragment_index[is_valid] if is_valid.any() else np.flatnonzero(valid)
+            fragment_index[~is_valid] = rng.choice(
+                rows, size=len(fragment_index) - int(is_valid.sum())
+            )
     return {name: array[index] for name, array in flat.items()}
 
 
 def to_sequences(
     fragments: Sequence[Fragment], fields: Sequence[Mapping[str, Array]], length: int
 ) -> dict[str, Array]:
-    """Return the transitions of fragments as sequences of L steps, side by side.
+    """Return the transitions of fragments as S sequences of L steps.
 
-    Rows that are no transitions stay where they are, and weigh nothing.
+    Rows that are not transitions remain, with a weight of 0.
 
     Args:
-        fragments: T steps of N environments each, T a multiple of L.
-        fields: of each fragment, what is learned from, (T, N, …), by name.
+        fragments: Fragments of T steps of N environments each. T is a multiple of L.
+        fields: Training data of each fragment by name, (T, N, …).
         length: L.
 
     Returns:
-        The fields, (L, S, …), S of all fragments; beside them `memory`, float32, (S, M), what the
-        policy remembered before each sequence; `begins`, bool, (L, S), where an episode begins
-        within one; `weight`, float32, (L, S), 1 on average, times that of `fields`, if it is there.
+        The fields, (L, S, …), and in addition `memory`, float32, (S, M), the hidden state before
+        each sequence; `begins`, bool, (L, S), the episode starts within sequences; and `weight`,
+        float32, (L, S), with a mean of 1, times the `weight` in `fields`, if any.
 
     Raises:
-        ConfigError: no row is valid.
+        ConfigError: No row is valid.
     """
     parts: list[dict[str, Array]] = []
-    for fragment, given in zip(fragments, fields, strict=True):
+    for fragment, columns in zip(fragments, fields, strict=True):
         begins = np.zeros(fragment.valid.shape, np.bool_)
         begins[1:] = (fragment.terminated | fragment.truncated | ~fragment.valid)[:-1]
         valid = fragment.valid.astype(np.float32)
-        steps = {**given, "begins": begins, "valid": valid}
+        steps = {**columns, "begins": begins, "valid": valid}
         memory = fragment.memory[::length]
         parts.append(
-            {name: _side_by_side(x, length) for name, x in steps.items()}
+            {name: _to_columns(x, length) for name, x in steps.items()}
             | {"memory": memory.reshape(1, -1, memory.shape[-1])}
         )
-    joined = {name: _joined([part[name] for part in parts], axis=1) for name in parts[0]}
+    joined = {name: _join([part[name] for part in parts], axis=1) for name in parts[0]}
     valid = joined.pop("valid")
     mean = valid.mean()
     if mean == 0.0:
@@ -92,15 +94,15 @@ def to_sequences(
     return joined | {"weight": weight, "memory": joined["memory"][0]}
 
 
-def _side_by_side(steps: Array, length: int) -> Array:
-    """Return (L, T / L · N, …), from (T, N, …)."""
-    cut = steps.reshape(-1, length, *steps.shape[1:]).swapaxes(0, 1)
-    return cut.reshape(length, -1, *steps.shape[2:])
+def _to_columns(steps: Array, length: int) -> Array:
+    """Return steps of shape (T, N, …) as sequences of shape (L, T / L · N, …)."""
+    sequences = steps.reshape(-1, length, *steps.shape[1:]).swapaxes(0, 1)
+    return sequences.reshape(length, -1, *steps.shape[2:])
 
 
 def _no_transition() -> ConfigError:
     return ConfigError(
-        "a fragment must hold a transition, but every one of its steps was the reset of an "
+        "a fragment must contain a transition, but each of its steps was the reset of an "
         "environment with next-step autoreset: raise `num_steps`"
     )
 
@@ -108,16 +110,16 @@ def _no_transition() -> ConfigError:
 def environment_weights(fragments: Sequence[Fragment]) -> Array:
     """Return weights that give each environment the same share of a batch.
 
-    w_i = T / t_i, with t_i steps of environment i and T their mean over the environments: without
-    them the policy would be fitted to the environments that are fast. Variable experience rollouts
-    (Wijmans et al. 2022, arXiv:2210.05064), as the importance weights of its authors'
-    implementation.
+    w_i = T / t_i, where t_i is the number of steps of environment i, and T the mean over the
+    environments. Without these weights, the policy would fit the fast environments. They equal the
+    importance weights in the authors' implementation of variable experience rollouts (Wijmans et
+    al. 2022, arXiv:2210.05064).
 
     Args:
-        fragments: t_i steps of N_i environments each.
+        fragments: Fragments of t_i steps of N_i environments each.
 
     Returns:
-        float32, (Σ t·N,), in the order of `to_batch`; their mean is 1.
+        float32, (Σ t·N,), in the order of `to_batch`, with a mean of 1.
     """
     num_envs = sum(fragment.num_envs for fragment in fragments)
     mean_steps = sum(fragment.reward.size for fragment in fragments) / num_envs
@@ -125,5 +127,5 @@ def environment_weights(fragments: Sequence[Fragment]) -> Array:
     return np.concatenate(parts)
 
 
-def _joined(parts: list[Array], axis: int = 0) -> Array:
+def _join(parts: list[Array], axis: int = 0) -> Array:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)

@@ -1,4 +1,4 @@
-"""Acting and stepping, the same for the learner's own process and for workers."""
+"""The loop of acting and stepping, shared by the learner's process and workers."""
 
 from __future__ import annotations
 
@@ -16,51 +16,52 @@ from hotloop.policies import ActingPolicy, Network
 from hotloop.timing import span
 from hotloop.types import Array, Fragment, RunningEpisode, StepArrays
 
-# Noise is drawn for so many steps at least: a function of the step, it may be drawn ahead, and
-# NumPy takes 150 µs however few numbers it is asked for.
+# Minimum number of steps for which noise is drawn. It depends on the step alone, so it can be drawn
+# in advance, and NumPy takes 150 µs even for a few numbers.
 NOISE_STEPS = 256
-# Of the views of a step's rows, about 1,400.
+# Estimated size of the views of a step's rows, which take about 1,400 bytes.
 _VIEWS_BYTES = 1_024
 
 
-class Outline(Protocol):
-    """What must be known of a network to keep what it gives."""
+class NetworkSizes(Protocol):
+    """The sizes of a network's inputs and outputs."""
 
     @property
     def obs_spec(self) -> ObsSpec:
-        """What is observed."""
+        """Shape, dtype and layout of one observation."""
         ...
 
     @property
     def action_spec(self) -> ActionSpec:
-        """What is done."""
+        """Kind, shape and bounds of one action."""
         ...
 
     @property
     def head_size(self) -> int:
-        """H, the width of the head."""
+        """The width of the head, H."""
         ...
 
     @property
     def memory_size(self) -> int:
-        """M, how many numbers it remembers of each environment."""
+        """The size of the hidden state of one environment, M."""
         ...
 
     def parameter_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes by name, in order, of what is learned."""
+        """Return the shapes of the parameters by name, in order."""
         ...
 
 
 @dataclass(slots=True)
 class Slot:
-    """Room for a fragment, and for what evaluating it needs.
+    """Arrays for a fragment and for its evaluation.
 
     Attributes:
         fragment: T steps of N environments.
-        head: float32, (T, N, H), what the policy's network said.
-        rows: views of every step, made once: making them in the loop costs 0.2 µs each.
-        memories: float32, (N, M), what is remembered before every step, and after the last one;
-            none where nothing is.
+        head: Outputs of the policy's network, float32, (T, N, H).
+        rows: Views of observations, head, actions and results of each step. Making them in the loop
+            would cost 0.2 µs each.
+        memories: Hidden states before every step and after the last one, float32, (N, M). Empty if
+            the network is not recurrent.
     """
 
     fragment: Fragment
@@ -73,12 +74,12 @@ class Slot:
         cls,
         num_steps: int,
         num_envs: int,
-        network: Outline,
+        network: NetworkSizes,
         *,
         first_env: int = 0,
         zeros: Callable[[tuple[int, ...], DTypeLike], Array] = np.zeros,
     ) -> Slot:
-        """A slot of zeros, or wherever `zeros` puts it."""
+        """Return a slot whose arrays come from `zeros`."""
         fragment = Fragment.allocate(
             num_steps,
             num_envs,
@@ -102,60 +103,62 @@ class Slot:
 
     @staticmethod
     def size_bytes(num_steps: int, num_envs: int, network: Network) -> int:
-        """Return what a slot takes at least, with the noise that it is acted with and evaluation.
+        """Return the minimum size of a slot, including noise and evaluation.
 
-        The value is computed of all rows at once, with all its hidden layers.
+        Evaluation computes the value of all rows at once, with all hidden layers.
         """
         obs, action = network.obs_spec, network.action_spec
         obs_bytes = math.prod(obs.shape) * np.dtype(obs.dtype).itemsize
-        each = 2 * obs_bytes + math.prod(action.shape) * np.dtype(action.dtype).itemsize
-        each += 4 * 4 + 3 + 4 * (network.head_size + network.memory_size)
-        twin = network.layers.twin
-        if network.has_value and twin is not None:
-            each += obs_bytes
-            each += 4 * sum(twin.shapes[f"{name}.bias"][0] for name in twin.names["value"])
-        return num_steps * (num_envs * each + _VIEWS_BYTES)
+        bytes_per_env = 2 * obs_bytes + math.prod(action.shape) * np.dtype(action.dtype).itemsize
+        bytes_per_env += 4 * 4 + 3 + 4 * (network.head_size + network.memory_size)
+        layers = network.layers.numpy_layers
+        if network.has_value and layers is not None:
+            bytes_per_env += obs_bytes
+            bytes_per_env += 4 * sum(
+                layers.shapes[f"{name}.bias"][0] for name in layers.names["value"]
+            )
+        return num_steps * (num_envs * bytes_per_env + _VIEWS_BYTES)
 
 
-class Watch(Protocol):
-    """Who wants to know of each step while it happens: a worker's counters."""
+class StepObserver(Protocol):
+    """Callbacks for each step of the environments, such as the counters of a worker."""
 
-    def begins(self) -> None:
-        """Environments are about to be stepped."""
+    def on_step_start(self) -> None:
+        """Called before the environments are stepped."""
         ...
 
-    def ended(self, t: int) -> None:
-        """Row `t` of the slot is written."""
+    def on_step_end(self, t: int) -> None:
+        """Called after row `t` of the slot was written."""
         ...
 
 
-class HalfWatch(Watch, Protocol):
-    """Who wants to know of each half's steps."""
+class HalfStepObserver(StepObserver, Protocol):
+    """Callbacks for the steps of environments in two halves."""
 
-    def pauses(self) -> None:
-        """The first half has been stepped, and the second one has not."""
+    def on_half_step(self) -> None:
+        """Called after the step of the first half, before that of the second."""
         ...
 
     def has_room(self) -> bool:
-        """Whether the row after the one that is being made may be made too."""
+        """Return whether the row after the current one may be collected too."""
         ...
 
 
 class Collector:
-    """Steps one group of environments with a policy, row after row of a slot.
+    """Steps one group of environments with a policy, and fills the rows of slots.
 
     With an `Actor`, which has no value function, `value`, `next_value` and `log_prob` stay 0.
 
     Args:
-        envs: stepped side by side.
-        policy: acts.
-        seed: of the noise for acting, which is a function of (seed, step, environment).
-        first_env: number of the first environment, counted over all workers.
+        envs: Environments of the group.
+        policy: Acting policy.
+        seed: Seed of the action noise, which is a function of (seed, step, environment).
+        first_env: Index of the first environment, counted over all workers.
 
     Attributes:
-        vector_steps: steps of each environment so far.
-        obs: (N, *obs_shape), what to act on next; None before the first reset.
-        memory: float32, (N, M), what the policy remembers.
+        vector_steps: Steps of each environment so far.
+        obs: Next observations to act on, (N, *obs_shape). None before the first reset.
+        memory: Hidden state, float32, (N, M).
     """
 
     def __init__(
@@ -167,7 +170,7 @@ class Collector:
         self._first_env = first_env
         self.obs: Array | None = None
         self.memory = np.zeros((envs.num_envs, policy.memory_size), np.float32)
-        self._noise = NoiseAhead(policy, seed=seed, num_envs=envs.num_envs, first_env=first_env)
+        self._noise = NoiseBuffer(policy, seed=seed, num_envs=envs.num_envs, first_env=first_env)
 
     @property
     def has_begun(self) -> bool:
@@ -178,7 +181,7 @@ class Collector:
         """Reset all environments.
 
         Raises:
-            EnvironmentFailure: one failed at it.
+            EnvironmentFailure: A reset failed.
         """
         with span("env_reset"):
             self.obs = self.envs.reset(first_episode)
@@ -189,15 +192,15 @@ class Collector:
         memory: Array | None = None,
         on_step: Callable[[], None] = lambda: None,
     ) -> list[int]:
-        """Bring fresh environments to where others stood; gives those that began anew instead.
+        """Replay running episodes in fresh environments, and return those that restarted instead.
 
         Args:
-            episodes: one for each environment.
-            memory: (N, M), what the policy remembered there; None: it has no memory.
-            on_step: is called before each step that is made again.
+            episodes: Running episode of each environment.
+            memory: Hidden state after these episodes, (N, M). None without recurrence.
+            on_step: Called before each replayed step.
 
         Raises:
-            EnvironmentFailure: an environment's `reset` failed.
+            EnvironmentFailure: An environment's `reset` failed.
         """
         with span("env_reset"):
             self.obs, restarted_envs = self.envs.resume(episodes, on_step)
@@ -206,21 +209,23 @@ class Collector:
             self.memory[restarted_envs] = 0.0
         return restarted_envs
 
-    def collect(self, slot: Slot, start: int, stop: int, watch: Watch | None = None) -> None:
-        """Fill rows `start` … `stop` − 1, all but `value`, `next_value` and `log_prob`.
+    def collect(
+        self, slot: Slot, start: int, stop: int, observer: StepObserver | None = None
+    ) -> None:
+        """Fill rows `start` … `stop` − 1, except `value`, `next_value` and `log_prob`.
 
         Raises:
-            EnvironmentFailure: an environment raised, or gave NaN or a wrong shape.
-            NonFiniteError: the policy's outputs were NaN or infinite.
+            EnvironmentFailure: An environment raised, or returned NaN or a wrong shape.
+            NonFiniteError: The policy's outputs were NaN or infinite.
         """
-        policy, envs, tells_value = self.policy, self.envs, self.policy.tells_value
+        policy, envs, has_last_value = self.policy, self.envs, self.policy.has_last_value
         assert self.obs is not None
         fragment = slot.fragment
-        fragment.obs[start] = self.obs  # where it is already, most often
+        fragment.obs[start] = self.obs  # often the same array
         memories, memory = slot.memories, None
         if memories:
             np.copyto(memories[start], self.memory)
-        noise = self._noise.of(self.vector_steps, stop - start)
+        noise = self._noise.steps(self.vector_steps, stop - start)
         rows = zip(slot.rows[start:stop], noise, strict=True)
         for t, ((obs, head, action, arrays), step_noise) in enumerate(rows, start):
             with span("act"):
@@ -228,21 +233,21 @@ class Collector:
                     memory = memories[t + 1]
                     np.copyto(memory, memories[t])
                 policy.draw(obs, step_noise, head, action, memory)
-                if tells_value:
+                if has_last_value:
                     fragment.value[t] = policy.last_value()
-            if watch is not None:
-                watch.begins()
+            if observer is not None:
+                observer.on_step_start()
             with span("env_step"):
                 try:
                     envs.step(action, arrays)
                 except EnvironmentFailure:
-                    # What failed may have been given NaN, by itself or by the policy.
+                    # NaN from the policy or from an earlier step may be the cause.
                     self._check_finite(slot, start, t)
                     raise
             if memory is not None:
                 memory[arrays.terminated | arrays.truncated | ~arrays.valid] = 0.0
-            if watch is not None:
-                watch.ended(t)
+            if observer is not None:
+                observer.on_step_end(t)
         self._check_finite(slot, start, stop)
         self.obs = fragment.obs[stop] if stop < fragment.num_steps else fragment.last_obs
         if memories:
@@ -251,46 +256,46 @@ class Collector:
         fragment.policy_version = policy.version
 
     def evaluate(self, slot: Slot, start: int, stop: int) -> None:
-        """What the policy thinks of rows `start` … `stop` − 1, the last ones that were collected.
+        """Write log-probabilities and values of the last collected rows, `start` … `stop` − 1.
 
-        V of all observations, and of what follows, in one batch: a step's own batch would cost as
-        much as acting. Where acting has told it, V of the last observation is left.
+        The values of all observations and successors are one batch, because evaluating each step
+        separately costs as much as acting. If acting has computed the values of the rows, only
+        those of the last observations are left.
         """
         policy = self.policy
         if not policy.has_value:
             return
         with span("evaluate"):
-            noise = self._noise.of(self.vector_steps - (stop - start), stop - start)
-            part = slot.fragment.rows(start, stop)
-            part.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, part.action)
-            remembered: Array | None = None
+            noise = self._noise.steps(self.vector_steps - (stop - start), stop - start)
+            rows = slot.fragment.rows(start, stop)
+            rows.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, rows.action)
+            states_after: Array | None = None
             if slot.memories:
-                remembered = remembered_after(policy, part)
-                if not policy.tells_value:
-                    flat = remembered.reshape(-1, policy.memory_size)
-                    part.value[...] = policy.remembered_value(flat).reshape(part.value.shape)
-                last_value = policy.value(part.last_obs, part.last_memory)
-            elif policy.tells_value:
-                last_value = policy.value(part.last_obs)
+                states_after = hidden_states_after(policy, rows)
+                if not policy.has_last_value:
+                    flat = states_after.reshape(-1, policy.memory_size)
+                    rows.value[...] = policy.value_from_memory(flat).reshape(rows.value.shape)
+                last_value = policy.value(rows.last_obs, rows.last_memory)
+            elif policy.has_last_value:
+                last_value = policy.value(rows.last_obs)
             else:
-                obs = np.concatenate((part.obs, part.last_obs[None]))
+                obs = np.concatenate((rows.obs, rows.last_obs[None]))
                 value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
-                part.value[...], last_value = value[:-1], value[-1]
-            value_successors(policy, part, last_value, remembered)
+                rows.value[...], last_value = value[:-1], value[-1]
+            write_next_values(policy, rows, last_value, states_after)
 
     def _check_finite(self, slot: Slot, start: int, stop: int) -> None:
-        """See `check_rows`."""
         check_rows(slot, start, stop, first_env=self._first_env, first_step=self.vector_steps)
 
 
-class NoiseAhead:
-    """Draws the noise that a group's actions are chosen by, many steps at once.
+class NoiseBuffer:
+    """The action noise of a group of environments, drawn for many steps at once.
 
     Args:
-        policy: whose noise it is.
-        seed: of it.
+        policy: Policy that draws the noise.
+        seed: Seed of the noise.
         num_envs: N.
-        first_env: number of the group's first environment, counted over all workers.
+        first_env: Index of the group's first environment, counted over all workers.
     """
 
     def __init__(self, policy: ActingPolicy, *, seed: int, num_envs: int, first_env: int) -> None:
@@ -299,8 +304,8 @@ class NoiseAhead:
         self._noise = np.empty((0, 0, 0), np.float32)
         self._start = 0
 
-    def of(self, first_step: int, num_steps: int) -> Array:
-        """(T, N, K), of steps counted from the start of the run."""
+    def steps(self, first_step: int, num_steps: int) -> Array:
+        """Return the noise of steps, counted from the start of the run, (T, N, K)."""
         start = first_step - self._start
         if not 0 <= start <= len(self._noise) - num_steps:
             with span("draw_noise"):
@@ -315,55 +320,54 @@ class NoiseAhead:
         return self._noise[start : start + num_steps]
 
 
-def value_successors(
-    policy: ActingPolicy, part: Fragment, last_value: Array, remembered: Array | None
+def write_next_values(
+    policy: ActingPolicy, rows: Fragment, last_value: Array, states_after: Array | None
 ) -> None:
-    """Write `next_value` of rows whose `value` is known.
+    """Write `next_value` of rows whose `value` is complete.
 
     Args:
-        policy: values what only a reset knows of.
-        part: the rows.
-        last_value: (N,), V of its `last_obs`.
-        remembered: (T, N, M), see `remembered_after`; None: nothing is.
+        policy: Policy that evaluates the successors of truncated steps.
+        rows: Rows of a fragment.
+        last_value: V of `rows.last_obs`, (N,).
+        states_after: Result of `hidden_states_after`, (T, N, M). None without recurrence.
     """
-    following, truncated = part.next_value, part.truncated & ~part.terminated
-    following[:-1], following[-1] = part.value[1:], last_value
-    # Where the environment was reset, the next observation is not the successor, and what is
-    # remembered before it is not what was before the reset.
+    next_value, truncated = rows.next_value, rows.truncated & ~rows.terminated
+    next_value[:-1], next_value[-1] = rows.value[1:], last_value
+    # After a truncation, the next row has the observation and hidden state after the reset.
     if truncated.any():
-        before = None if remembered is None else remembered[truncated]
-        following[truncated] = policy.value(part.next_obs[truncated], before)
-    following[part.terminated] = 0.0
+        memory = None if states_after is None else states_after[truncated]
+        next_value[truncated] = policy.value(rows.next_obs[truncated], memory)
+    next_value[rows.terminated] = 0.0
 
 
-def remembered_after(policy: ActingPolicy, part: Fragment) -> Array:
-    """Return what was remembered after each step, (T, N, M), before any reset."""
-    remembered = np.concatenate((part.memory[1:], part.last_memory[None]))
-    is_reset = part.terminated | part.truncated | ~part.valid
+def hidden_states_after(policy: ActingPolicy, rows: Fragment) -> Array:
+    """Return the hidden states after each step, before any reset, (T, N, M)."""
+    states = np.concatenate((rows.memory[1:], rows.last_memory[None]))
+    is_reset = rows.terminated | rows.truncated | ~rows.valid
     if is_reset.any():
-        memory = part.memory[is_reset]
-        policy.head(part.obs[is_reset], None, memory)
-        remembered[is_reset] = memory
-    return remembered
+        memory = rows.memory[is_reset]
+        policy.head(rows.obs[is_reset], None, memory)
+        states[is_reset] = memory
+    return states
 
 
 def check_rows(slot: Slot, start: int, stop: int, *, first_env: int, first_step: int) -> None:
-    """Find NaN and infinity in rows `start` … `stop` − 1, and who made them first.
+    """Check rows `start` … `stop` − 1 for NaN and infinity, and report the first cause.
 
     Args:
-        slot: of the rows.
-        start: the first row.
-        stop: the one after the last.
-        first_env: number of the first environment, counted over all workers.
-        first_step: of row `start`, counted from the start of the run.
+        slot: Slot with the rows.
+        start: Index of the first row.
+        stop: Index after the last row.
+        first_env: Index of the first environment, counted over all workers.
+        first_step: Step of row `start`, counted from the start of the run.
 
     Raises:
-        NonFiniteError: the policy did.
-        EnvironmentFailure: an environment did.
+        NonFiniteError: The policy's outputs were NaN or infinite.
+        EnvironmentFailure: An environment returned NaN or infinity.
     """
-    acted = np.isfinite(slot.head[start : stop + 1])
-    if not acted.all():
-        step = int(acted.all(axis=(1, 2)).argmin())
+    is_finite = np.isfinite(slot.head[start : stop + 1])
+    if not is_finite.all():
+        step = int(is_finite.all(axis=(1, 2)).argmin())
         if np.isfinite(slot.fragment.obs[start + step]).all():
             raise NonFiniteError(
                 f"the policy's outputs must be finite, but at step {first_step + step} "

@@ -1,4 +1,4 @@
-"""Fragments of tensors, and the rows that they are made of."""
+"""Fragments of tensors on the device, and their rows."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DeviceFragment:
 
     @property
     def valid(self) -> Tensor:
-        """Bool, (T, N): every row is a transition."""
+        """Validity of each row, bool, (T, N). Every row is a transition."""
         return torch.ones_like(self.terminated)
 
 
-class Rows(NamedTuple):
+class DeviceRows(NamedTuple):
     """One step of N environments, (N, …), or T steps, (T, N, …); see `types.Fragment`."""
 
     obs: Tensor
@@ -58,14 +58,14 @@ class Rows(NamedTuple):
     log_prob: Tensor
 
 
-class Told(NamedTuple):
-    """What is only known once T steps are made: tensors, (T, N).
+class DerivedRows(NamedTuple):
+    """Values that are computed from T steps, as tensors, (T, N).
 
     Attributes:
-        next_value: float32, V of the successors, 0 where terminated.
-        episode: int64, number of the episode.
-        episode_return: float64, of the episode so far, this step's reward included.
-        episode_length: int64, likewise.
+        next_value: V(next_obs), float32, 0 if terminated.
+        episode: Number of the episode, int64.
+        episode_return: Return of the episode up to and including this step, float64.
+        episode_length: Length of the episode up to and including this step, int64.
     """
 
     next_value: Tensor
@@ -74,52 +74,54 @@ class Told(NamedTuple):
     episode_length: Tensor
 
 
-def stacked(steps: list[Rows]) -> Rows:
-    """Return T steps as one, (T, N, …)."""
-    return Rows(*(torch.stack(column) for column in zip(*steps, strict=True)))
+def stack_rows(steps: list[DeviceRows]) -> DeviceRows:
+    """Return T steps as stacked tensors, (T, N, …)."""
+    return DeviceRows(*(torch.stack(column) for column in zip(*steps, strict=True)))
 
 
-def told_of(here: Mapping[str, Tensor], rows: Rows, next_value: Tensor) -> Told:
-    """Count episodes and sum their rewards.
+def derive_rows(
+    counters: Mapping[str, Tensor], rows: DeviceRows, next_value: Tensor
+) -> DerivedRows:
+    """Return episode counts and sums of rewards for each row.
 
     Args:
-        here: the counts until now, `episode`, `episode_return` and `episode_length`, (N,), which go
-            on in place.
+        counters: `episode`, `episode_return` and `episode_length` before these rows, (N,). They
+            are updated in place.
         rows: T steps.
-        next_value: (T, N), V of their successors.
+        next_value: V(next_obs), (T, N).
     """
-    ended, reward = rows.terminated | rows.truncated, rows.reward.to(torch.float64)
-    total, length = here["episode_return"], here["episode_length"]
-    episode = here["episode"] + ended.cumsum(0) - ended.to(torch.int64)
+    is_over, reward = rows.terminated | rows.truncated, rows.reward.to(torch.float64)
+    total, length = counters["episode_return"], counters["episode_length"]
+    episode = counters["episode"] + is_over.cumsum(0) - is_over.to(torch.int64)
     totals: list[Tensor] = []
     lengths: list[Tensor] = []
     for t in range(len(reward)):
         totals.append(total + reward[t])
         lengths.append(length + 1)
-        total = totals[-1].masked_fill(ended[t], 0.0)
-        length = lengths[-1].masked_fill(ended[t], 0)
-    told = Told(
+        total = totals[-1].masked_fill(is_over[t], 0.0)
+        length = lengths[-1].masked_fill(is_over[t], 0)
+    derived = DerivedRows(
         next_value=next_value.masked_fill(rows.terminated, 0.0),
         episode=episode,
         episode_return=torch.stack(totals),
         episode_length=torch.stack(lengths),
     )
-    here["episode"].add_(ended.sum(0))
-    here["episode_return"].copy_(total)
-    here["episode_length"].copy_(length)
-    return told
+    counters["episode"].add_(is_over.sum(0))
+    counters["episode_return"].copy_(total)
+    counters["episode_length"].copy_(length)
+    return derived
 
 
-def row_of(obs: Tensor, acted: tuple[Tensor, Tensor, Tensor], step: DeviceStep) -> Rows:
-    """Return all that is kept of a step, (N, …).
+def make_row(obs: Tensor, outputs: tuple[Tensor, Tensor, Tensor], step: DeviceStep) -> DeviceRows:
+    """Return the row of one step, (N, …).
 
     Args:
-        obs: what was acted on.
-        acted: the action, log π(action) and V(obs).
-        step: what it led to.
+        obs: Observations before the step.
+        outputs: Actions, log π(action | obs) and V(obs).
+        step: Results of the step.
     """
-    action, log_prob, value = acted
-    return Rows(
+    action, log_prob, value = outputs
+    return DeviceRows(
         obs=obs,
         action=action,
         reward=step.reward,

@@ -1,4 +1,4 @@
-"""Playing a policy without learning from it."""
+"""Evaluation of a policy, without learning."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 from hotloop.envs import VectorEnv
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
-from hotloop.system.memory import need_memory
+from hotloop.system.memory import require_memory
 from hotloop.types import Episode
 
-EPISODE_BYTES = 128  # of an `Episode` and its numbers, at least
+EPISODE_BYTES = 128  # minimum size of an `Episode` and its numbers
 
 
 def evaluate(
@@ -22,63 +22,59 @@ def evaluate(
 ) -> list[Episode]:
     """Play episodes with the most probable actions.
 
-    Each environment plays its own share, whatever the others do: the first `num_episodes` to end
-    would be the shorter ones. Every call plays the same episodes, from each environment's first on,
-    where environments take seeds.
+    Each environment plays a fixed share of them. Taking the first `num_episodes` that end would
+    favor short episodes. If the environments accept seeds, every call plays the same episodes, from
+    the first one of each environment on.
 
     Args:
-        envs: stepped side by side until each has played its share.
-        policy: acts.
-        num_episodes: how many.
-        max_episode_steps: give up on an episode that is longer.
+        envs: Environments, stepped together until each has played its share.
+        policy: Acting policy.
+        num_episodes: Number of episodes.
+        max_episode_steps: Maximum length of an episode.
 
     Returns:
-        The episodes, by environment and episode.
+        The episodes, sorted by environment and episode.
 
     Raises:
-        ConfigError: so many episodes don't fit into memory.
-        EnvironmentFailure: an episode does not end, or its return is not finite.
+        ConfigError: The episodes do not fit into memory.
+        EnvironmentFailure: An episode does not end, or its return is not finite.
     """
-    need_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
-    share, rest = divmod(num_episodes, envs.num_envs)
-    missing = [share + (env < rest) for env in range(envs.num_envs)]
-    wanted = dict(enumerate(missing))
-    kept: list[Episode] = []
+    require_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
+    share, remainder = divmod(num_episodes, envs.num_envs)
+    num_missing = [share + (env < remainder) for env in range(envs.num_envs)]
+    shares = dict(enumerate(num_missing))
+    episodes: list[Episode] = []
     envs.pop_episodes()
     obs = envs.reset(first_episode=0)
     memory = policy.new_memory(envs.num_envs)
     num_steps = 0
-    while len(kept) < num_episodes:
+    while len(episodes) < num_episodes:
         step = envs.step(policy.greedy(obs, memory))
         obs = step.obs
         if memory is not None:
             memory[step.terminated | step.truncated | ~step.valid] = 0.0
         num_steps += 1
         if num_steps % 100 == 0:
-            _check_ending(envs, missing, max_episode_steps)
+            _check_lengths(envs, num_missing, max_episode_steps)
         for episode in envs.pop_episodes():
-            if episode.episode < wanted[episode.env]:
-                kept.append(episode)
-                missing[episode.env] -= 1
-    for episode in kept:
+            if episode.episode < shares[episode.env]:
+                episodes.append(episode)
+                num_missing[episode.env] -= 1
+    for episode in episodes:
         if not math.isfinite(episode.undiscounted_return):
             raise EnvironmentFailure(
                 f"rewards must be finite, but in the evaluation episode {episode.episode} of "
                 f"environment {episode.env} returned {episode.undiscounted_return}: look for a "
                 "division by zero or a missing reset in the environment"
             )
-    return sorted(kept)
+    return sorted(episodes)
 
 
-def _check_ending(envs: VectorEnv, missing: list[int], max_episode_steps: int) -> None:
-    """Give up on episodes that are waited for and do not end.
-
-    Raises:
-        EnvironmentFailure: there is one.
-    """
-    for (_, length), is_waited_for in zip(envs.running(), missing, strict=True):
-        if is_waited_for and length > max_episode_steps:
+def _check_lengths(envs: VectorEnv, num_missing: list[int], max_episode_steps: int) -> None:
+    """Raise EnvironmentFailure if an episode of an environment's share is too long."""
+    for (_, length), is_missing in zip(envs.running_episodes(), num_missing, strict=True):
+        if is_missing and length > max_episode_steps:
             raise EnvironmentFailure(
                 f"an episode must end, but one did not within {max_episode_steps:,} steps: give "
-                "the environment a time limit (`max_episode_steps` where it is registered)"
+                "the environment a time limit (`max_episode_steps` in its registration)"
             )

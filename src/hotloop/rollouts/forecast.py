@@ -1,7 +1,7 @@
-"""Forecasts of how fast experience comes, for each way of stepping the environments.
+"""Forecasts of the collection speed for each number of workers and schedule.
 
-A small model, in pure functions: from what was measured of one environment to a choice. What it
-says is a forecast, and is told beside what was measured in the end.
+Pure functions of the measured timing of one environment, up to the choice of the fastest way. At
+the end of a run, the forecast is printed next to the measured speed.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ import numpy as np
 
 from hotloop.rollouts.protocol import Schedule
 
-# What workers cost, measured once: beginning and ending a row; waking each other, for a fragment
-# and for each worker of it; starting one, environments not included.
+# Measured costs of workers: beginning and ending a row; waking each other, for a fragment and for
+# each worker of it; starting a worker, without its environments.
 ROW_S = 5e-6
 FRAGMENT_S = 0.4e-3
 NUDGE_S = 0.05e-3
 START_S = 0.5
-# Workers must be so much faster than none, and save so many seconds: the forecast knows nothing of
-# learning, which may be most of the run. And another schedule must be so much faster than the
-# default.
+# Minimum speed-up and minimum saving by workers. The forecast does not include learning, which may
+# take most of the run. The last is the minimum speed-up by another schedule than the default.
 WORKERS_GAIN = 1.15
-LEAST_SAVING_S = 2.0
+MIN_SAVING_S = 2.0
 SCHEDULE_GAIN = 1.3
-# Of what is forecast this close to the fastest, the fewest workers are taken.
-CLOSE = 1.05
-# Environments that compute more than this share of their time get no more workers than cores.
-_BUSY = 0.5
-# async: both slots of a worker should last for a pause of the learner of so many seconds.
+# Among the candidates that take at most this factor longer than the fastest, choose the fewest
+# workers.
+MAX_SLOWDOWN = 1.05
+# Environments that compute for a larger share of their time get no more workers than cores.
+_MAX_COMPUTE_SHARE = 0.5
+# async: a learner's pause that both slots of a worker should bridge.
 _PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    """One of the run's environments, stepped in one process with nothing beside it.
+class EnvTiming:
+    """Timing of one environment of the run, measured alone in one process.
 
     Attributes:
-        step_s, step_sd_s, step_p99_s: wall time of a step, the reset that may follow it left out.
-        busy_share: the part of that time in which it computes, or waits for a core; the rest it
+        step_s, step_sd_s, step_p99_s: Wall time of a step, without a reset after it.
+        busy_share: Share of this time in which it computes or waits for a core. In the rest it
             waits for something else.
-        reset_s: wall time of a reset.
-        reset_share: resets for each step.
-        loop_s: what stepping a group costs once, however many environments it has.
-        act_s: what acting for B environments at once costs, by B.
-        copy_s: what copying one transition out of a worker's memory costs.
-        make_s: making one environment.
-        import_s: what making the first one in a process takes beyond that.
-        num_steps: steps that this is made of.
-        steps_together: environments that step side by side in a way of their own, as many as a
-            vector environment has; None: each is stepped by itself.
+        reset_s: Wall time of a reset.
+        reset_share: Number of resets per step.
+        loop_s: Fixed time per step of a group, independent of its size.
+        act_s: Time of acting for B environments at once, by B.
+        copy_s: Time of copying one transition out of a worker's memory.
+        make_s: Time of making one environment.
+        import_s: Additional time of making the first environment in a process.
+        num_steps: Number of measured steps.
+        steps_together: Number of environments in a vector environment, which steps them together.
+            None if each environment is stepped separately.
     """
 
     step_s: float
@@ -72,17 +72,17 @@ class Measured:
 
     @property
     def mean_s(self) -> float:
-        """Of a step and its share of resets."""
+        """Mean wall time of a step and its share of resets."""
         return self.step_s + self.reset_share * self.reset_s
 
     @property
     def sd_s(self) -> float:
-        """Standard deviation of that: a reset comes or does not."""
+        """Standard deviation of this time, where a reset happens or not."""
         p = self.reset_share
         return math.sqrt(self.step_sd_s**2 + p * (1 - p) * self.reset_s**2)
 
     def acting_s(self, num_envs: int) -> float:
-        """Acting for so many, between what was measured by straight lines."""
+        """Return the time of acting for `num_envs` environments, by linear interpolation."""
         sizes = sorted(self.act_s)
         if not sizes:
             return 0.0
@@ -90,48 +90,48 @@ class Measured:
 
     def __str__(self) -> str:
         text = f"a step takes {_ms(self.step_s)} (sd {_ms(self.step_sd_s)}"
-        text += f", p99 {_ms(self.step_p99_s)}, {min(1.0, self.busy_share):.0%} of it computing)"
+        text += f", p99 {_ms(self.step_p99_s)}, {min(1.0, self.busy_share):.0%} computing)"
         if self.reset_share > 0:
             text += f", a reset {_ms(self.reset_s)} every {1 / self.reset_share:,.0f} steps"
-        return text + f", acting for one {_ms(self.acting_s(1))}"
+        return text + f", acting for one environment {_ms(self.acting_s(1))}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """What a choice must leave as it is, and what there is to do it with.
+class CollectionTask:
+    """The fixed settings of a run, and the available resources.
 
     Attributes:
         num_envs: N.
         num_steps: T of a fragment.
-        num_left: transitions that the run has to collect.
-        schedule, overlap: as the user has set them.
-        uneven: the schedule that waits for nobody, which may be taken instead of `barrier`.
+        num_remaining: Number of transitions to collect.
+        schedule, overlap: Settings of the user.
+        nonblocking_schedule: Schedule that may replace `barrier`, to avoid waiting for workers.
         num_cores: C.
-        max_workers: that there is memory for.
+        max_workers: Maximum number of workers that fit into memory.
     """
 
     num_envs: int
     num_steps: int
-    num_left: int = 1_000_000
+    num_remaining: int = 1_000_000
     schedule: Schedule = "barrier"
     overlap: bool = False
-    uneven: Schedule = "variable"
+    nonblocking_schedule: Schedule = "variable"
     num_cores: int = 1
     max_workers: int = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """One way to step the environments.
+    """Forecast of one number of workers and one schedule.
 
     Attributes:
-        workers: W; 0: none but the learner's process.
-        envs_per_worker: environments of each, or of the learner's process.
-        schedule: which.
-        steps_per_s: transitions collected a second, while the learner does not hold it up.
-        wait_share: of a fragment's time, waiting for the slowest worker.
-        start_s: making environments, starting workers.
-        total_s: for the whole run, starting included, learning not.
+        workers: W. 0 means that the learner's process steps the environments.
+        envs_per_worker: Environments of each worker, or of the learner's process.
+        schedule: Schedule.
+        steps_per_s: Collected transitions per second, without waiting for the learner.
+        wait_share: Share of a fragment's time spent waiting for the slowest worker.
+        start_s: Time of making environments and starting workers.
+        total_s: Time of the whole run, with the start but without learning.
     """
 
     workers: int
@@ -144,100 +144,103 @@ class Forecast:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """What was chosen, and from what.
+class CollectionChoice:
+    """The chosen number of workers and schedule, with its alternatives.
 
     Attributes:
-        taken: the way that is taken.
-        candidates: all that were looked at.
-        measured: what they were computed from.
-        fragment_steps: of `async`, steps that a worker may be ahead, twice; None: as they are set.
+        chosen: Chosen candidate.
+        candidates: All candidates.
+        env_timing: Timing from which they were computed.
+        fragment_steps: Steps of a slot for `async`. A worker has two slots. None means the
+            configured value.
     """
 
-    taken: Forecast
+    chosen: Forecast
     candidates: Sequence[Forecast]
-    measured: Measured
+    env_timing: EnvTiming
     fragment_steps: int | None = None
 
     @property
     def inline(self) -> Forecast | None:
-        """The learner's own process; None where the schedule rules it out."""
-        return next((one for one in self.candidates if one.workers == 0), None)
+        """The candidate without workers. None if the schedule needs workers."""
+        return next((x for x in self.candidates if x.workers == 0), None)
 
     def summary(self, schedule: str | None = None) -> str:
-        """For the user, in one line.
+        """Return a description for the user, in one line.
 
         Args:
-            schedule: the name of the one that is taken, where users know it by another.
+            schedule: Name of the chosen schedule, if it has another name for the user.
         """
-        taken = self.taken
-        what = "none, the learner's process steps all environments"
-        if taken.workers:
-            what = f"{taken.workers} × {taken.envs_per_worker} environments"
-            what += f", {schedule or taken.schedule}"
-        text = f"{what} (auto): {taken.steps_per_s:,.0f} steps/s of collecting forecast"
-        others = [one for one in self.candidates if one.workers]
-        if taken.workers and self.inline is not None:
+        chosen = self.chosen
+        workers = "none, the learner's process steps all environments"
+        if chosen.workers:
+            workers = f"{chosen.workers} × {chosen.envs_per_worker} environments"
+            workers += f", {schedule or chosen.schedule}"
+        text = f"{workers} (auto): forecast {chosen.steps_per_s:,.0f} steps/s"
+        with_workers = [x for x in self.candidates if x.workers]
+        if chosen.workers and self.inline is not None:
             text += f", {self.inline.steps_per_s:,.0f} without workers"
-        elif not taken.workers and others:
-            best = max(others, key=lambda one: one.steps_per_s)
+        elif not chosen.workers and with_workers:
+            best = max(with_workers, key=lambda x: x.steps_per_s)
             text += f", {best.steps_per_s:,.0f} with {best.workers}, "
-            text += f"which would take {best.start_s:.1f} s to start"
-        return f"{text}; {self.measured}"
+            text += f"which take {best.start_s:.1f} s to start"
+        return f"{text}; {self.env_timing}"
 
 
 def expected_maximum(count: int) -> float:
-    """E[max] of independent standard normal variables.
+    """Return E[max] of independent standard normal variables.
 
-    ∫₀^∞ (1 − Φ(x)^W) dx − ∫₋∞^0 Φ(x)^W dx: 0 of one, 1/√π of two, 3/(2√π) of three.
+    ∫₀^∞ (1 − Φ(x)^W) dx − ∫₋∞^0 Φ(x)^W dx: 0 for one, 1/√π for two, 3/(2√π) for three.
 
     Args:
-        count: W ≥ 1.
+        count: Number of variables, W ≥ 1.
     """
     normal, x = NormalDist(), np.arange(-800, 801) / 100
-    power = np.array([normal.cdf(float(one)) for one in x]) ** count
+    power = np.array([normal.cdf(float(value)) for value in x]) ** count
     return float(np.trapezoid(np.heaviside(x, 0.5) - power, x))
 
 
-def forecast(measured: Measured, task: Task, workers: int, schedule: Schedule) -> Forecast:
-    """How fast experience comes in one way.
+def forecast(
+    env_timing: EnvTiming, task: CollectionTask, workers: int, schedule: Schedule
+) -> Forecast:
+    """Return the forecast for a number of workers and a schedule.
 
-    A group of n environments takes a row of steps in r = loop + n · step + act(n), resets included,
-    one environment after another. A fragment of T rows by W workers takes
+    A row of a group of n environments takes r = loop + n · step + act(n), resets included, one
+    environment after another. A fragment of T rows by W workers takes
 
         T · max(r, W r_cpu / C) + wait + transfer,
 
-    r_cpu the computing part of r, and C the cores but for the one on which the learner is busy at
-    the same time (`async`, `overlap`). Waiting for the slowest of W sums of T · n steps is
-    m_W · sd · √(T n), m_W the expected maximum of W standard normal variables; under `variable`
-    only for the last row, √n; under `async` for nobody.
+    where r_cpu is the computing part of r. C is the number of cores, without one core for a learner
+    that is busy at the same time (`async`, `overlap`). The wait for the slowest of W sums of T · n
+    steps is m_W · sd · √(T n), where m_W is the expected maximum of W standard normal variables.
+    With `variable` only the last row is waited for, √n, with `async` none.
 
     Args:
-        measured: of one environment.
-        task: what is to be done.
-        workers: W, which divides N; 0: the learner's process alone.
-        schedule: which.
+        env_timing: Timing of one environment.
+        task: Settings and resources.
+        workers: W, a divisor of N. 0 means the learner's process alone.
+        schedule: Schedule.
     """
     num_groups = max(workers, 1)
     num_envs, num_steps = task.num_envs // num_groups, task.num_steps
-    own_s = measured.loop_s + measured.acting_s(num_envs)
-    row_s, computing_s = own_s + num_envs * measured.mean_s, own_s
-    computing_s += num_envs * measured.mean_s * measured.busy_share
-    wait_s, rest_s, start_s = 0.0, 0.0, measured.make_s * task.num_envs
+    group_s = env_timing.loop_s + env_timing.acting_s(num_envs)
+    row_s, computing_s = group_s + num_envs * env_timing.mean_s, group_s
+    computing_s += num_envs * env_timing.mean_s * env_timing.busy_share
+    wait_s, transfer_s, start_s = 0.0, 0.0, env_timing.make_s * task.num_envs
     if workers:
         is_shared = task.overlap or schedule == "async"
         num_cores = max(1, task.num_cores - is_shared)
         row_s, computing_s = row_s + ROW_S, computing_s + ROW_S
         row_s = max(row_s, workers * computing_s / num_cores)
-        waited_for = {"barrier": num_steps, "variable": 1, "async": 0}[schedule] * num_envs
-        wait_s = expected_maximum(workers) * measured.sd_s * math.sqrt(waited_for)
-        rest_s = task.num_envs * num_steps * measured.copy_s
+        num_waited_steps = {"barrier": num_steps, "variable": 1, "async": 0}[schedule] * num_envs
+        wait_s = expected_maximum(workers) * env_timing.sd_s * math.sqrt(num_waited_steps)
+        transfer_s = task.num_envs * num_steps * env_timing.copy_s
         if schedule != "async":
-            rest_s += FRAGMENT_S + workers * NUDGE_S
-        # The first worker is started alone, the others then side by side.
+            transfer_s += FRAGMENT_S + workers * NUDGE_S
+        # The first worker starts alone, then the others start in parallel.
         num_turns = 1 + math.ceil((workers - 1) / task.num_cores)
-        start_s = num_turns * (START_S + measured.import_s + num_envs * measured.make_s)
-    fragment_s = num_steps * row_s + wait_s + rest_s
+        start_s = num_turns * (START_S + env_timing.import_s + num_envs * env_timing.make_s)
+    fragment_s = num_steps * row_s + wait_s + transfer_s
     steps_per_s = task.num_envs * num_steps / fragment_s
     return Forecast(
         workers=workers,
@@ -246,74 +249,80 @@ def forecast(measured: Measured, task: Task, workers: int, schedule: Schedule) -
         steps_per_s=steps_per_s,
         wait_share=wait_s / fragment_s,
         start_s=start_s,
-        total_s=start_s + task.num_left / steps_per_s,
+        total_s=start_s + task.num_remaining / steps_per_s,
     )
 
 
-def choose(measured: Measured, task: Task) -> Choice:
-    """Which way to take: what is learned stays the same problem, N environments and T steps.
+def choose_collection(env_timing: EnvTiming, task: CollectionTask) -> CollectionChoice:
+    """Choose a number of workers and a schedule, for unchanged N and T.
 
-    - W are divisors of N, at most C for environments that compute, C / busy_share for those that
-      wait, and as many as there is memory for; with 0, where the schedule allows it.
-    - Of what takes at most 5 % longer than the fastest, the fewest workers.
-    - Where the user has left `barrier`: the schedule that waits for nobody, if the run is forecast
-      to be 1.3 times as fast by it and waiting for the slowest is why.
-    - None, unless workers are forecast to be 1.15 times as fast, their start included, and to save
-      two seconds.
+    - The candidates are divisors of N: at most C for environments that compute, at most
+      C / busy_share for those that wait, and no more than fit into memory. 0 is a candidate if the
+      schedule allows it.
+    - The choice is the fewest workers that take at most 5 % longer than the fastest candidate.
+    - The nonblocking schedule replaces a default `barrier` if it makes the run 1.3 times as fast by
+      forecast, and waiting for the slowest is the reason.
+    - Without workers, unless they make the run 1.15 times as fast, with their start, and save two
+      seconds.
     """
-    counts = _counts(measured, task)
+    # Candidates with the user's schedule.
+    counts = _counts(env_timing, task)
     needs_workers = task.schedule != "barrier" or task.overlap
-    asked = [forecast(measured, task, count, task.schedule) for count in counts if count]
-    if not asked and needs_workers:
-        asked = [forecast(measured, task, 1, task.schedule)]
-    candidates = list(asked)
+    with_workers = [forecast(env_timing, task, count, task.schedule) for count in counts if count]
+    if not with_workers and needs_workers:
+        with_workers = [forecast(env_timing, task, 1, task.schedule)]
+    candidates = list(with_workers)
     inline = None
     if not needs_workers:
-        inline = forecast(measured, task, 0, task.schedule)
+        inline = forecast(env_timing, task, 0, task.schedule)
         candidates.append(inline)
-    taken = _best(candidates)
-    uneven: list[Forecast] = []
-    if task.schedule == "barrier" and task.uneven != "barrier":
-        uneven = [
-            forecast(measured, task, one.workers, task.uneven)
-            for one in asked
-            if one.workers > 1 and 1 - one.wait_share <= 1 / SCHEDULE_GAIN
+    chosen = _best(candidates)
+    # Candidates with the nonblocking schedule.
+    nonblocking: list[Forecast] = []
+    if task.schedule == "barrier" and task.nonblocking_schedule != "barrier":
+        nonblocking = [
+            forecast(env_timing, task, x.workers, task.nonblocking_schedule)
+            for x in with_workers
+            if x.workers > 1 and 1 - x.wait_share <= 1 / SCHEDULE_GAIN
         ]
-        if uneven and taken.total_s >= SCHEDULE_GAIN * _best(uneven).total_s:
-            taken = _best(uneven)
+        if nonblocking and chosen.total_s >= SCHEDULE_GAIN * _best(nonblocking).total_s:
+            chosen = _best(nonblocking)
+    # No workers, unless they save enough.
     if inline is not None:
-        saved_s = inline.total_s - taken.total_s
-        if inline.total_s < WORKERS_GAIN * taken.total_s or saved_s < LEAST_SAVING_S:
-            taken = inline
+        saved_s = inline.total_s - chosen.total_s
+        if inline.total_s < WORKERS_GAIN * chosen.total_s or saved_s < MIN_SAVING_S:
+            chosen = inline
     fragment_steps = None
-    if taken.schedule == "async" and task.schedule != "async":
-        row_s = task.num_envs / taken.steps_per_s
-        enough = math.ceil(math.log2(max(1.0, _PAUSE_S / 2 / row_s)))
-        fragment_steps = min(512, max(8, 2**enough))
-    return Choice(
-        taken=taken,
-        candidates=[*candidates, *uneven],
-        measured=measured,
+    if chosen.schedule == "async" and task.schedule != "async":
+        row_s = task.num_envs / chosen.steps_per_s
+        exponent = math.ceil(math.log2(max(1.0, _PAUSE_S / 2 / row_s)))
+        fragment_steps = min(512, max(8, 2**exponent))
+    return CollectionChoice(
+        chosen=chosen,
+        candidates=[*candidates, *nonblocking],
+        env_timing=env_timing,
         fragment_steps=fragment_steps,
     )
 
 
-def _counts(measured: Measured, task: Task) -> list[int]:
-    """The numbers of workers to look at, 0 left out."""
-    together = measured.steps_together
-    if together is not None:  # a worker can have as many as it makes, no fewer
-        return [task.num_envs // together] if task.num_envs % together == 0 else []
-    busy = max(measured.busy_share, 1e-3)
-    # One that computes on several cores by itself counts as several.
-    limit = task.num_cores / (max(1.0, busy) if busy > _BUSY else busy)
+def _counts(env_timing: EnvTiming, task: CollectionTask) -> list[int]:
+    """Return the candidates for the number of workers, without 0."""
+    group_size = env_timing.steps_together
+    if group_size is not None:  # a worker steps one whole vector environment
+        return [task.num_envs // group_size] if task.num_envs % group_size == 0 else []
+    busy_share = max(env_timing.busy_share, 1e-3)
+    # An environment that computes on several cores counts as several.
+    limit = task.num_cores / (
+        max(1.0, busy_share) if busy_share > _MAX_COMPUTE_SHARE else busy_share
+    )
     limit = max(1, min(limit, task.max_workers))
     return [w for w in range(1, task.num_envs + 1) if task.num_envs % w == 0 and w <= limit]
 
 
 def _best(candidates: Sequence[Forecast]) -> Forecast:
-    fastest = min(one.total_s for one in candidates)
-    close = [one for one in candidates if one.total_s <= CLOSE * fastest]
-    return min(close, key=lambda one: one.workers)
+    min_total_s = min(x.total_s for x in candidates)
+    fast = [x for x in candidates if x.total_s <= MAX_SLOWDOWN * min_total_s]
+    return min(fast, key=lambda x: x.workers)
 
 
 def _ms(seconds: float) -> str:
@@ -322,15 +331,15 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs" if seconds < 0.9995e-3 else f"{seconds * 1e3:.4g} ms"
 
 
-def to_json(choice: Choice, schedule: str | None = None) -> dict[str, Any]:
-    """What a run keeps of it; `schedule` as for `Choice.summary`."""
+def to_json(choice: CollectionChoice, schedule: str | None = None) -> dict[str, Any]:
+    """Return the record for the run directory; `schedule` as in `CollectionChoice.summary`."""
     return {
         "summary": choice.summary(schedule),
-        "forecast_steps_per_s": choice.taken.steps_per_s,
-        "taken": vars(choice.taken),
-        "candidates": [vars(one) for one in choice.candidates],
+        "forecast_steps_per_s": choice.chosen.steps_per_s,
+        "taken": vars(choice.chosen),
+        "candidates": [vars(candidate) for candidate in choice.candidates],
         "measured": {
-            **vars(choice.measured),
-            "act_s": {str(size): s for size, s in choice.measured.act_s.items()},
+            **vars(choice.env_timing),
+            "act_s": {str(size): s for size, s in choice.env_timing.act_s.items()},
         },
     }

@@ -1,4 +1,4 @@
-"""Rollouts in the learner's own process: act, step, store; no threads, no copies between."""
+"""Rollouts in the learner's process: act, step, store, without threads or copies."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import (
+    ActionHistory,
     GroupState,
-    History,
     RolloutPosition,
     RolloutState,
-    memory_of,
     running_episodes,
+    saved_hidden_states,
 )
-from hotloop.system.memory import need_memory
+from hotloop.system.memory import require_memory
 from hotloop.types import Array, Episode, Fragment
 
 
 class InlineEnvironments:
-    """Groups of environments that are stepped here, one after another.
+    """Groups of environments that are stepped in this process, one after another.
 
     Args:
-        groups: each is acted for by itself, as a worker would: a row of a batch of 16 and the same
-            row of a batch of 4 differ in their last bits.
+        groups: Vector environments. The policy acts for each group separately, as a worker does:
+            a row of a batch of 16 and the same row of a batch of 4 differ in their last bits.
     """
 
     def __init__(self, groups: Sequence[VectorEnv]) -> None:
@@ -54,19 +54,19 @@ class InlineEnvironments:
         """Whether `restore` can bring environments into the middle of an episode."""
         return all(group.can_replay for group in self.groups)
 
-    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> InlineRollout:
-        """Begin to collect with them.
+    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> InlineRollout:
+        """Return a rollout that collects with these environments.
 
         Raises:
-            ConfigError: the plan needs workers.
+            ConfigError: The options need workers.
         """
-        if plan.schedule != "barrier" or plan.overlap:
-            what = "overlap" if plan.overlap else f"the schedule '{plan.schedule}'"
+        if options.schedule != "barrier" or options.overlap:
+            feature = "overlap" if options.overlap else f"the schedule '{options.schedule}'"
             raise ConfigError(
-                f"{what} needs workers: with `backend` 'inline' all environments take the same "
+                f"{feature} needs workers: with `backend` 'inline' all environments take the same "
                 "number of steps while the learner waits"
             )
-        return InlineRollout(self.groups, policy, num_steps=plan.num_steps, seed=plan.seed)
+        return InlineRollout(self.groups, policy, num_steps=options.num_steps, seed=options.seed)
 
     def close(self) -> None:
         """Close the environments."""
@@ -77,16 +77,16 @@ class InlineRollout:
     """Collects fragments of T steps from groups of environments, one after another.
 
     Args:
-        groups: the environments; one group of them may stand for itself.
-        policy: acts; `publish` gives it new parameters between fragments.
+        groups: Vector environments. A single one needs no list.
+        policy: Acting policy. `publish` gives it new parameters between fragments.
         num_steps: T.
-        seed: of the noise for acting, which is a function of (seed, step, environment).
+        seed: Seed of the action noise, which is a function of (seed, step, environment).
 
     Attributes:
-        num_transitions: so far, over all environments.
+        num_transitions: Transitions so far, over all environments.
 
     Raises:
-        ConfigError: its fragments don't fit into memory.
+        ConfigError: The fragments do not fit into memory.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class InlineRollout:
         self.policy = policy
         self.num_transitions = 0
         self._num_steps = num_steps
-        self._published: dict[str, Array] | None = None
-        self._num_rows = self._num_valid = 0  # since this rollout began
+        self._published_params: dict[str, Array] | None = None
+        self._num_rows = self._num_valid = 0  # since this rollout was created
         self._collectors: list[Collector] = []
         self._slots: list[Slot] = []
-        self._histories: list[History] = []
+        self._histories: list[ActionHistory] = []
         sizes = [envs.num_envs for envs in self._groups]
-        need_memory(
+        require_memory(
             sum(Slot.size_bytes(num_steps, size, policy.network) for size in sizes),
             f"{sum(sizes):,} environments × {num_steps:,} steps",
             "use fewer environments, or shorter fragments (`num_steps`)",
@@ -117,12 +117,12 @@ class InlineRollout:
             slot = Slot.allocate(num_steps, envs.num_envs, policy.network, first_env=first_env)
             self._slots.append(slot)
             self._collectors.append(Collector(envs, policy, seed=seed, first_env=first_env))
-            self._histories.append(History(num_steps, slot.fragment.action))
+            self._histories.append(ActionHistory(num_steps, slot.fragment.action))
             first_env += envs.num_envs
 
     @property
     def vector_steps(self) -> int:
-        """Steps of each environment so far."""
+        """Number of steps of each environment so far."""
         return self._collectors[0].vector_steps
 
     def state(self) -> RolloutState:
@@ -132,10 +132,10 @@ class InlineRollout:
         groups = [
             GroupState(
                 vector_steps=collector.vector_steps,
-                running=collector.envs.running(),
+                running=collector.envs.running_episodes(),
                 obs=slot.fragment.last_obs.copy(),
                 memory=slot.fragment.last_memory.copy(),
-                history=history.parts(),
+                history=history.chunks(),
             )
             for collector, slot, history in zip(
                 self._collectors, self._slots, self._histories, strict=True
@@ -155,34 +155,34 @@ class InlineRollout:
             self._collectors, self._slots, self._histories, position.vector_steps, strict=True
         ):
             envs = collector.envs
-            own = episodes[first : first + envs.num_envs]
+            group_episodes = episodes[first : first + envs.num_envs]
             collector.vector_steps = vector_steps
-            memory = memory_of(arrays, first, envs.num_envs)
-            restarted_envs += [first + i for i in collector.resume(own, memory)]
+            memory = saved_hidden_states(arrays, first, envs.num_envs)
+            restarted_envs += [first + i for i in collector.resume(group_episodes, memory)]
             slot.fragment.last_obs[...] = collector.obs
             slot.fragment.last_memory[...] = collector.memory
             if envs.can_replay:
-                history.resume(own, envs.running())
+                history.resume(group_episodes, envs.running_episodes())
             first += envs.num_envs
         return restarted_envs
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""
-        if snapshot.params is self._published and snapshot.obs_scale is None:
-            self.policy.refresh(snapshot.version)  # the same memory, with other numbers in it
+        if snapshot.params is self._published_params and snapshot.obs_scale is None:
+            self.policy.refresh(snapshot.version)  # the same arrays with new numbers
         else:
             self.policy.load(snapshot)
-            self._published = snapshot.params
+            self._published_params = snapshot.params
 
     def collect(self) -> list[Fragment]:
-        """The next T steps of each environment.
+        """Collect the next T steps of each environment.
 
         Returns:
-            A fragment for each group, overwritten by the next call.
+            A fragment for each group. The next call overwrites them.
 
         Raises:
-            EnvironmentFailure: an environment raised, or gave NaN or a wrong shape.
-            NonFiniteError: the policy's outputs were NaN or infinite.
+            EnvironmentFailure: An environment raised, or returned NaN or a wrong shape.
+            NonFiniteError: The policy's outputs were NaN or infinite.
         """
         fragments: list[Fragment] = []
         for collector, slot, history in zip(
@@ -193,7 +193,7 @@ class InlineRollout:
             collector.collect(slot, 0, self._num_steps)
             collector.evaluate(slot, 0, self._num_steps)
             if collector.envs.can_replay:
-                history.add(slot.fragment.action, collector.envs.running())
+                history.add(slot.fragment.action, collector.envs.running_episodes())
             num_valid = int(slot.fragment.valid.sum())
             self.num_transitions += num_valid
             self._num_valid += num_valid
@@ -202,13 +202,13 @@ class InlineRollout:
         return fragments
 
     def updates_allowed(self) -> None:
-        """No bound: what is collected is learned from at once."""
+        """Return None: experience is never too old, as the learner uses it at once."""
 
     def watch(self) -> None:
-        """See `Rollout.watch`: there is nothing that could stand still while this is called."""
+        """Do nothing: there are no other processes; see `Rollout.watch`."""
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call."""
+        """Return the episodes that ended since the last call."""
         return [episode for c in self._collectors for episode in c.envs.pop_episodes()]
 
     def accounting(self, *, with_workers: bool = True) -> Accounting:

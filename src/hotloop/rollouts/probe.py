@@ -1,8 +1,8 @@
-"""`workers` 'auto': a short look at the run's environments, so that a choice can be made.
+"""Measurement of a run's environments, for the choice of `workers` 'auto'.
 
-Environments of the run's kind are made in this process, stepped for half a second, two where steps
-differ much, less where the whole run is short, with the policy that the run begins with, and
-closed. What they said is a `Measured`; `forecast` does the rest.
+This process makes environments of the run's kind, steps them with the initial policy, and closes
+them. It takes half a second, up to two seconds if steps differ much, and less for a short run. The
+result is an `EnvTiming`, from which `forecast` chooses.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.collector import Collector, Slot
-from hotloop.rollouts.forecast import Choice, Measured, Task, choose
+from hotloop.rollouts.forecast import CollectionChoice, CollectionTask, EnvTiming, choose_collection
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
 from hotloop.system.cores import available_cores
 from hotloop.system.memory import available_memory
 from hotloop.system.processes import descendants
 from hotloop.timing import span
 
-# Steps are made until there are so many, or until so much time has passed and there are some and
-# their mean is known well enough (its relative standard error) or more time has passed.
+# Stop after `_MAX_STEPS`, or after `_TARGET_S` and `_MIN_STEPS` if the relative standard error of
+# the mean is below `_MAX_ERROR`, or after `_EXTENDED_S` and `_MIN_STEPS`, or after `_MAX_S`.
 _MAX_STEPS = 4_000
-_ENOUGH_S, _SOME_STEPS = 0.5, 20
-_CLOSE_ERROR, _LONG_S = 0.05, 2.0
-_LONGEST_S = 10.0  # whatever there is by then
-# Less is enough where it would be more than this share of collecting the whole run here.
-_SHARE, _LEAST_S = 0.01, 0.03
-# For environments whose step is shorter, a group is stepped too: its loop costs something itself.
-_CHEAP_S = 1e-3
+_TARGET_S, _MIN_STEPS = 0.5, 20
+_MAX_ERROR, _EXTENDED_S = 0.05, 2.0
+_MAX_S = 10.0
+# Maximum share of the time of collecting the whole run here, and the minimum time of a measurement.
+_MAX_RUN_SHARE, _MIN_S = 0.01, 0.03
+# If a step takes less, a group is stepped too, because its loop takes a relevant time.
+_CHEAP_STEP_S = 1e-3
 _GROUP_S, _GROUP_SIZE = 0.15, 8
-_ACT_S = 0.02  # for each size of batch
-# The first environment brings its libraries: where it takes longer, a second one is timed.
+_ACT_S = 0.02  # for each batch size
+# The first environment imports its libraries: if it takes longer than this, time a second one.
 _IMPORT_S = 0.02
-# A worker holds as much, its environments' own memory not counted.
+# Memory of a worker, without its environments.
 _WORKER_BYTES = 150 * 2**20
 _MAX_WORKERS = 64
 _MAX_FAILURES = 10
@@ -51,55 +51,55 @@ _MAX_FAILURES = 10
 def probe(
     env: str | Callable[..., Any],
     make_network: Callable[[VectorEnv], Network],
-    plan: CollectionOptions,
+    options: CollectionOptions,
     *,
     num_envs: int,
-    num_left: int,
-    uneven: Schedule,
+    num_remaining: int,
+    nonblocking_schedule: Schedule,
     env_kwargs: Mapping[str, Any] | None = None,
     action_masks: bool = False,
-) -> Choice:
-    """Measure, forecast, choose.
+) -> CollectionChoice:
+    """Measure an environment, and choose a number of workers and a schedule.
 
     Args:
-        env: as for `make_vec`.
-        make_network: what acts, for environments with these spaces.
-        plan: how fragments are collected.
+        env: See `make_vec`.
+        make_network: Returns the acting network for environments.
+        options: Collection options.
         num_envs: N.
-        num_left: transitions that are to be collected.
-        uneven: the schedule that may be taken instead of `barrier`.
-        env_kwargs: for the environment's constructor or the factory.
-        action_masks: see `make_vec`.
+        num_remaining: Number of transitions to collect.
+        nonblocking_schedule: Schedule that may replace `barrier`.
+        env_kwargs: Arguments of the environment's constructor or factory.
+        action_masks: See `make_vec`.
 
     Raises:
-        UnknownNameError, MissingExtraError, SpaceError, ConfigError: an environment can't be made.
-        EnvironmentFailure: it failed ten times.
+        UnknownNameError, MissingExtraError, SpaceError, ConfigError: An environment can't be made.
+        EnvironmentFailure: Environments failed more than ten times.
     """
     with span("probe"):
-        measured = measure(
+        env_timing = measure(
             env,
             make_network,
             num_envs=num_envs,
-            num_left=num_left,
-            seed=plan.seed,
+            num_remaining=num_remaining,
+            seed=options.seed,
             env_kwargs=env_kwargs,
             action_masks=action_masks,
         )
-    free = available_memory()
+    free_bytes = available_memory()
     max_workers = _MAX_WORKERS
-    if free is not None:
-        max_workers = max(1, min(max_workers, free // 2 // _WORKER_BYTES))
-    task = Task(
+    if free_bytes is not None:
+        max_workers = max(1, min(max_workers, free_bytes // 2 // _WORKER_BYTES))
+    task = CollectionTask(
         num_envs=num_envs,
-        num_steps=plan.num_steps,
-        num_left=num_left,
-        schedule=plan.schedule,
-        overlap=plan.overlap,
-        uneven=uneven,
+        num_steps=options.num_steps,
+        num_remaining=num_remaining,
+        schedule=options.schedule,
+        overlap=options.overlap,
+        nonblocking_schedule=nonblocking_schedule,
         num_cores=available_cores(),
         max_workers=max_workers,
     )
-    return choose(measured, task)
+    return choose_collection(env_timing, task)
 
 
 def measure(
@@ -107,14 +107,15 @@ def measure(
     make_network: Callable[[VectorEnv], Network],
     *,
     num_envs: int,
-    num_left: int = 10**9,
+    num_remaining: int = 10**9,
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
     action_masks: bool = False,
-) -> Measured:
-    """Step one environment, for a second or two, or some twenty steps; see `probe`."""
-    failures = _Failures()
-    known = {one.pid for one in descendants()}  # who draws the learning curve is no environment
+) -> EnvTiming:
+    """Step one environment for up to two seconds, or for 20 slow steps; see `probe`."""
+    failure_limit = _FailureLimit()
+    # Existing child processes do not belong to the environment, such as the one for plots.
+    known_pids = {process.pid for process in descendants()}
 
     def make(count: int | None) -> VectorEnv:
         return make_vec(
@@ -122,63 +123,68 @@ def measure(
             count,
             seed=seed,
             env_kwargs=env_kwargs,
-            on_failure=failures,
+            on_failure=failure_limit,
             action_masks=action_masks,
         )
 
-    began = time.perf_counter()
+    # Make an environment, and a second one if imports seem to take time.
+    start_s = time.perf_counter()
     is_pool = isinstance(env, str) and env.startswith("envpool:")
     envs = make(num_envs if is_pool else None)
-    first_s = make_s = time.perf_counter() - began
-    if _IMPORT_S < first_s < _LONG_S and isinstance(envs, SerialVectorEnv):
-        began = time.perf_counter()
+    first_s = make_s = time.perf_counter() - start_s
+    if _IMPORT_S < first_s < _EXTENDED_S and isinstance(envs, SerialVectorEnv):
+        start_s = time.perf_counter()
         make(None).close()
-        make_s = min(first_s, time.perf_counter() - began)
+        make_s = min(first_s, time.perf_counter() - start_s)
+    # Step it.
     try:
         network = make_network(envs)
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(seed)))
-        rows, busy_share, reset_share, reset_s = _step(
-            envs, policy, seed, _ENOUGH_S, num_left, known
+        row_times, busy_share, reset_share, reset_s = _measure_steps(
+            envs, policy, seed, _TARGET_S, num_remaining, known_pids
         )
     finally:
         envs.close()
-    together = None if isinstance(envs, SerialVectorEnv) else envs.num_envs
-    if together is not None:
-        rows /= together
-    step_s, loop_s = float(rows.mean()), 0.0
-    has_room = _GROUP_SIZE * make_s < min(2 * _ENOUGH_S, _budget_s(step_s * num_left))
-    if together is None and num_envs > 1 and step_s < _CHEAP_S and has_room:
+    group_size = None if isinstance(envs, SerialVectorEnv) else envs.num_envs
+    if group_size is not None:
+        row_times /= group_size
+    step_s, loop_s = float(row_times.mean()), 0.0
+    # Step a group of cheap environments, to separate the time of the loop.
+    has_time = _GROUP_SIZE * make_s < min(2 * _TARGET_S, _budget_s(step_s * num_remaining))
+    if group_size is None and num_envs > 1 and step_s < _CHEAP_STEP_S and has_time:
         size = min(num_envs, _GROUP_SIZE)
         group = make(size)
         try:
-            together_s = np.median(_step(group, policy, seed, _GROUP_S, num_left, known)[0])
+            group_s = np.median(
+                _measure_steps(group, policy, seed, _GROUP_S, num_remaining, known_pids)[0]
+            )
         finally:
             group.close()
-        # Row of n: loop + n · step, from the medians of 1 and of `size`.
-        alone_s = float(np.median(rows))
-        each_s = min(max((float(together_s) - alone_s) / (size - 1), 0.2 * alone_s), alone_s)
-        loop_s = alone_s - each_s
+        # A row of n takes loop + n · step. Solve it with the medians of 1 and of `size`.
+        single_s = float(np.median(row_times))
+        env_s = min(max((float(group_s) - single_s) / (size - 1), 0.2 * single_s), single_s)
+        loop_s = single_s - env_s
         step_s -= loop_s
-    return Measured(
+    return EnvTiming(
         step_s=step_s,
-        # Those of a vector environment come as one: their mean varies as little as it does.
-        step_sd_s=float(rows.std()) * math.sqrt(together or 1),
-        step_p99_s=float(np.percentile(rows, 99)),
+        # The row times of a vector environment are means over its environments.
+        step_sd_s=float(row_times.std()) * math.sqrt(group_size or 1),
+        step_p99_s=float(np.percentile(row_times, 99)),
         busy_share=busy_share,
         reset_s=reset_s,
         reset_share=reset_share,
         loop_s=loop_s,
-        act_s=_act(policy, num_envs, seed),
-        copy_s=_copy(network),
-        make_s=make_s / (together or 1),
+        act_s=_measure_acting(policy, num_envs, seed),
+        copy_s=_measure_copy(network),
+        make_s=make_s / (group_size or 1),
         import_s=first_s - make_s,
-        num_steps=len(rows),
-        steps_together=num_envs if is_pool else together,
+        num_steps=len(row_times),
+        steps_together=num_envs if is_pool else group_size,
     )
 
 
-class _Failures:
-    """Environments that fail are made anew, for as often as one can have bad luck."""
+class _FailureLimit:
+    """A callback for failing environments that raises after too many failures."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -189,79 +195,78 @@ class _Failures:
             raise error
 
 
-class _Clock:
-    """Times each row."""
+class _RowTimer:
+    """A `StepObserver` that records the duration of each row in seconds."""
 
     def __init__(self) -> None:
-        self.rows: list[float] = []
-        self._began = 0.0
+        self.row_times: list[float] = []
+        self._start_s = 0.0
 
-    def begins(self) -> None:
-        """See `Watch`."""
-        self._began = time.perf_counter()
+    def on_step_start(self) -> None:
+        self._start_s = time.perf_counter()
 
-    def ended(self, t: int) -> None:
-        """See `Watch`."""
-        self.rows.append(time.perf_counter() - self._began)
+    def on_step_end(self, t: int) -> None:
+        self.row_times.append(time.perf_counter() - self._start_s)
 
 
-def _step(
+def _measure_steps(
     envs: VectorEnv,
     policy: ActingPolicy,
     seed: int,
-    enough_s: float,
-    num_left: int,
-    known: Collection[int],
+    target_s: float,
+    num_remaining: int,
+    known_pids: Collection[int],
 ) -> tuple[np.ndarray, float, float, float]:
-    """Act and step; gives the rows' seconds without resets, the share of time that is computing,
-    resets for each step and seconds of a reset."""
+    """Return seconds of rows without resets, busy share, resets per step, seconds of a reset."""
     num_rows = 32
     slot = Slot.allocate(num_rows, envs.num_envs, policy.network)
     collector = Collector(envs, policy, seed=seed)
-    began = time.perf_counter()
+    start_s = time.perf_counter()
     collector.begin()
-    first_reset_s = (time.perf_counter() - began) / envs.num_envs
-    collector.collect(slot, 0, 1)  # what the first step alone does is not counted
-    clock, num_ended = _Clock(), []
-    began, busy = time.perf_counter(), _Busy(known)
-    while len(clock.rows) < _MAX_STEPS:
-        t = len(clock.rows) % num_rows
-        collector.collect(slot, t, t + 1, clock)
-        num_ended.append(int((slot.fragment.terminated[t] | slot.fragment.truncated[t]).sum()))
-        passed_s = time.perf_counter() - began
-        if len(clock.rows) == _SOME_STEPS:
-            run_s = sum(clock.rows) / _SOME_STEPS * num_left / envs.num_envs
-            enough_s = min(enough_s, _budget_s(run_s))
-        if passed_s > enough_s and len(clock.rows) >= _SOME_STEPS:
-            rows = np.array(clock.rows)
-            error = rows.std() / math.sqrt(len(rows)) / rows.mean()
-            if enough_s < _ENOUGH_S or error < _CLOSE_ERROR or passed_s > _LONG_S:
+    first_reset_s = (time.perf_counter() - start_s) / envs.num_envs
+    collector.collect(slot, 0, 1)  # excludes the initial costs of the first step
+    # Step until the mean is precise enough.
+    timer, num_ends = _RowTimer(), []
+    start_s, busy_time = time.perf_counter(), _BusyTime(known_pids)
+    while len(timer.row_times) < _MAX_STEPS:
+        t = len(timer.row_times) % num_rows
+        collector.collect(slot, t, t + 1, timer)
+        num_ends.append(int((slot.fragment.terminated[t] | slot.fragment.truncated[t]).sum()))
+        elapsed_s = time.perf_counter() - start_s
+        if len(timer.row_times) == _MIN_STEPS:
+            run_s = sum(timer.row_times) / _MIN_STEPS * num_remaining / envs.num_envs
+            target_s = min(target_s, _budget_s(run_s))
+        if elapsed_s > target_s and len(timer.row_times) >= _MIN_STEPS:
+            row_times = np.array(timer.row_times)
+            error = row_times.std() / math.sqrt(len(row_times)) / row_times.mean()
+            if target_s < _TARGET_S or error < _MAX_ERROR or elapsed_s > _EXTENDED_S:
                 break
-        if passed_s > _LONGEST_S:
+        if elapsed_s > _MAX_S:
             break
-    busy_share = busy.share()
-    rows, ended = np.array(clock.rows), np.array(num_ended)
-    if not isinstance(envs, SerialVectorEnv) or not (ended == 0).any():
-        return rows, busy_share, 0.0, 0.0  # what resets take is in the rows
-    plain, num_resets = rows[ended == 0], int(ended.sum())
-    num_steps = len(rows) * envs.num_envs
+    # Separate the time of resets from that of steps.
+    busy_share = busy_time.share()
+    row_times, ends = np.array(timer.row_times), np.array(num_ends)
+    if not isinstance(envs, SerialVectorEnv) or not (ends == 0).any():
+        return row_times, busy_share, 0.0, 0.0  # the row times include the resets
+    step_times, num_resets = row_times[ends == 0], int(ends.sum())
+    num_steps = len(row_times) * envs.num_envs
     if num_resets:
-        surplus = rows[ended > 0].sum() - (ended > 0).sum() * plain.mean()
-        return plain, busy_share, num_resets / num_steps, max(0.0, surplus / num_resets)
-    limit = envs.time_limit  # no episode was short enough to be seen
-    return plain, busy_share, 1 / limit if limit else 0.0, first_reset_s
+        surplus_s = row_times[ends > 0].sum() - (ends > 0).sum() * step_times.mean()
+        return step_times, busy_share, num_resets / num_steps, max(0.0, surplus_s / num_resets)
+    limit = envs.time_limit  # no episode ended in the measurement
+    return step_times, busy_share, 1 / limit if limit else 0.0, first_reset_s
 
 
 def _budget_s(run_s: float) -> float:
-    """How long a part of the probe may take, where collecting the whole run here takes `run_s`."""
-    return max(_LEAST_S, _SHARE * run_s)
+    """Return the time limit of a measurement, if collecting the whole run here takes `run_s`."""
+    return max(_MIN_S, _MAX_RUN_SHARE * run_s)
 
 
-def _act(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int, float]:
-    """Seconds of acting for 1, 2, 4, … and N environments at once."""
+def _measure_acting(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int, float]:
+    """Return the seconds of acting for 1, 2, 4, … and N environments at once, by number."""
     network = policy.network
     sizes = {min(2**k, num_envs) for k in range(num_envs.bit_length() + 1)}
-    found: dict[int, float] = {}
+    seconds: dict[int, float] = {}
     for size in sorted(sizes):
         obs = np.zeros((size, *network.obs_spec.shape), network.obs_spec.dtype)
         noise = policy.draw_noise(seed, first_step=0, num_steps=1, num_envs=size)[0]
@@ -270,52 +275,47 @@ def _act(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int, float]:
         action = np.zeros((size, *spec.shape), spec.dtype)
         memory = policy.new_memory(size)
         times: list[float] = []
-        began = time.perf_counter()
-        while len(times) < 5 or (len(times) < 200 and time.perf_counter() - began < _ACT_S):
-            start = time.perf_counter()
+        start_s = time.perf_counter()
+        while len(times) < 5 or (len(times) < 200 and time.perf_counter() - start_s < _ACT_S):
+            call_start_s = time.perf_counter()
             policy.draw(obs, noise, head, action, memory)
-            times.append(time.perf_counter() - start)
-        found[size] = float(np.median(times))
-    return found
+            times.append(time.perf_counter() - call_start_s)
+        seconds[size] = float(np.median(times))
+    return seconds
 
 
-def _copy(network: Network) -> float:
-    """Seconds that a transition takes from a worker's memory into the learner's."""
+def _measure_copy(network: Network) -> float:
+    """Return the seconds of copying a transition from a worker's memory to the learner's."""
     # Two observations, an action, and six numbers of up to four bytes.
     obs, action = network.obs_spec, network.action_spec
-    size = 2 * np.dtype(obs.dtype).itemsize * math.prod(obs.shape)
-    size += np.dtype(action.dtype).itemsize * math.prod(action.shape) + 24
+    transition_bytes = 2 * np.dtype(obs.dtype).itemsize * math.prod(obs.shape)
+    transition_bytes += np.dtype(action.dtype).itemsize * math.prod(action.shape) + 24
     source = np.zeros(8 * 2**20, np.uint8)
     target = np.ones_like(source)
     times: list[float] = []
     for _ in range(5):
-        start = time.perf_counter()
+        start_s = time.perf_counter()
         np.copyto(target, source)
-        times.append(time.perf_counter() - start)
-    return float(np.median(times)) * size / len(source)
+        times.append(time.perf_counter() - start_s)
+    return float(np.median(times)) * transition_bytes / len(source)
 
 
-class _Busy:
-    """The share of time from here on in which this process computes or waits for a core, and the
-    processes that its environments have started.
+class _BusyTime:
+    """Time in which this process and new ones, not in `known_pids`, compute or wait for a core."""
 
-    Args:
-        known: processes that were there before the environments.
-    """
-
-    def __init__(self, known: Collection[int]) -> None:
-        self._known = known
-        self._began, self._at_first = time.perf_counter(), self._seconds()
+    def __init__(self, known_pids: Collection[int]) -> None:
+        self._known_pids = known_pids
+        self._start_s, self._initial_busy_s = time.perf_counter(), self._busy_s()
 
     def share(self) -> float:
-        """So far."""
-        passed_s = time.perf_counter() - self._began
-        return max(0.0, self._seconds() - self._at_first) / passed_s
+        elapsed_s = time.perf_counter() - self._start_s
+        return max(0.0, self._busy_s() - self._initial_busy_s) / elapsed_s
 
-    def _seconds(self) -> float:
-        waited = 0.0
-        # Nanoseconds on a core, and waiting for one: where others are busy too, who computes waits.
+    def _busy_s(self) -> float:
+        wait_s = 0.0
+        # The file has the nanoseconds on a core and waiting for one. On a machine that other
+        # processes use, a process that computes also waits.
         with contextlib.suppress(OSError, ValueError, IndexError):
-            waited = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-        others = sum(one.cpu_ns for one in descendants() if one.pid not in self._known) / 1e9
-        return time.process_time() + waited + others
+            wait_s = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+        child_s = sum(x.cpu_ns for x in descendants() if x.pid not in self._known_pids) / 1e9
+        return time.process_time() + wait_s + child_s

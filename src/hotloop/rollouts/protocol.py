@@ -1,4 +1,4 @@
-"""The protocol of rollouts, whatever steps their environments."""
+"""The protocols of rollouts and of the environments that they step."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
 Schedule = Literal["barrier", "variable", "async"]
-"""Which fragments a learner waits for."""
+"""The fragments that a learner waits for."""
 Inference = Literal["worker", "central"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionOptions:
-    """How fragments are collected.
+    """Options for collecting fragments.
 
     Attributes:
         num_steps: T, rows of a fragment.
-        seed: of the noise for acting.
-        schedule: `barrier`: T steps of every environment. `variable`: as many transitions, in
-            uneven shares. `async`: what there is, at least `minimum` transitions, or fragments.
-        overlap: barrier, variable: collect the next fragments while the learner has these, with the
-            policy that was published before them.
-        minimum: async: transitions to wait for.
-        in_fragments: async: take whole fragments alone, as many as there are workers.
+        seed: Seed of the action noise.
+        schedule: `barrier`: T steps of every environment. `variable`: the same number of
+            transitions, in unequal shares. `async`: all finished transitions, at least
+            `min_transitions`, or fragments.
+        overlap: barrier, variable: collect the next fragments while the learner uses these, with
+            the policy that was published before them.
+        min_transitions: async: number of transitions to wait for.
+        in_fragments: async: take only whole fragments, one for each worker.
         max_policy_age: async: see `Rollout.updates_allowed`.
-        drops_too_old: async, in fragments: nothing is waited for because it would become too old;
-            what is too old by the time that it could be taken is dropped.
+        drops_too_old: async, in fragments: do not wait for experience that would become too old.
+            Drop it if it is too old when it could be taken.
     """
 
     num_steps: int
     seed: int
     schedule: Schedule = "barrier"
     overlap: bool = False
-    minimum: int = 1
+    min_transitions: int = 1
     in_fragments: bool = False
     max_policy_age: int = 1_000
     drops_too_old: bool = False
@@ -51,71 +52,73 @@ class Rollout(Protocol):
     num_transitions: int
 
     def publish(self, snapshot: PolicySnapshot) -> None:
-        """Act with these parameters from now on, at the latest from the next fragment on."""
+        """Act with these parameters, at the latest from the next fragment on."""
         ...
 
     def collect(self) -> list[Fragment]:
-        """The next fragments, one from each worker that has one, in the workers' order.
+        """Return the next fragments, at most one from each worker, in the workers' order.
 
-        They may be overwritten by the next call.
+        The next call may overwrite them.
 
         Raises:
-            EnvironmentFailure: an environment failed for good.
-            NonFiniteError: the policy's outputs were NaN or infinite.
+            EnvironmentFailure: An environment failed and can't be replaced.
+            NonFiniteError: The policy's outputs were NaN or infinite.
         """
         ...
 
     def updates_allowed(self) -> int | None:
-        """How many versions the policy may advance before an experience would be too old; None: no
-        bound. Where it is 0, the next `collect` waits for those experiences."""
+        """Return how many updates are possible before an experience is too old, None if unlimited.
+
+        If it returns 0, the next `collect` waits for those experiences.
+        """
         ...
 
     def watch(self) -> None:
-        """Replace what has died or stands still: for a learner that is long at its updates.
+        """Replace dead and stalled processes. Call it during long updates.
 
         Raises:
-            EnvironmentFailure: too much was replaced.
+            EnvironmentFailure: Too many processes were replaced.
         """
         ...
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended in what `collect` gave since the last call."""
+        """Return the episodes that ended in the collected fragments since the last call."""
         ...
 
     def state(self) -> RolloutState:
-        """Where it stands after what `collect` gave; later calls leave it alone."""
+        """Return a copy of the state after the last `collect`. Later calls do not change it."""
         ...
 
     def restore(self, arrays: Mapping[str, Array], position: RolloutPosition) -> list[int]:
-        """Go on where another rollout stood, with fresh environments.
+        """Continue from another rollout's state, with fresh environments.
 
         Args:
-            arrays: from `RolloutState.to_arrays`, perhaps among others.
-            position: from `RolloutState.position`.
+            arrays: Result of `RolloutState.to_arrays`. Further arrays are ignored.
+            position: Result of `RolloutState.position`.
 
         Returns:
-            The environments that could not be brought there, and began their next episode instead.
+            Environments that could not be restored and began their next episode instead.
 
         Raises:
-            EnvironmentFailure: an environment's `reset` failed.
+            EnvironmentFailure: An environment's `reset` failed.
         """
         ...
 
     def accounting(self, *, with_workers: bool = True) -> Accounting:
-        """What became of every transition until now, and what each worker does.
+        """Return the number of transitions by outcome, and the time use of each worker.
 
         Args:
-            with_workers: look into the workers' timing, some ms each.
+            with_workers: Whether to read the workers' timing, which takes some ms each.
         """
         ...
 
     def close(self) -> None:
-        """End it, and close its environments; `accounting` still answers. May be repeated."""
+        """Stop, and close the environments. `accounting` still works. Further calls do nothing."""
         ...
 
 
 class Environments(Protocol):
-    """N environments in groups, which a rollout steps: here or in workers of their own."""
+    """N environments in groups, which a rollout steps in this process or in workers."""
 
     @property
     def num_envs(self) -> int:
@@ -137,10 +140,10 @@ class Environments(Protocol):
         """Whether `Rollout.restore` can bring environments into the middle of an episode."""
         ...
 
-    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> Rollout:
-        """Begin to collect with them; once."""
+    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> Rollout:
+        """Return a rollout that collects with these environments. May be called once."""
         ...
 
     def close(self) -> None:
-        """Close the environments, and end what steps them; harmless when repeated."""
+        """Close the environments and end their processes. Further calls do nothing."""
         ...

@@ -1,4 +1,4 @@
-"""A rollout's state between two fragments, and what of it a checkpoint holds."""
+"""The state of a rollout between two fragments, and its form in a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 from hotloop.envs import obs_hash
 from hotloop.types import Array, RunningEpisode
 
-# Room for the actions of so many steps is made at once.
+# Minimum number of steps in an allocated chunk of actions.
 CHUNK_STEPS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupState:
-    """Where the environments stand that are stepped side by side by one worker.
+    """State of the environments of one worker.
 
     Attributes:
-        vector_steps: steps of each of them so far.
-        running: number and length of each environment's running episode.
-        obs: (N, *obs_shape), what to act on next.
-        memory: float32, (N, M), what the policy remembers before it.
-        history: the actions of the last steps, in chunks of (L, N, *action_shape), which reach back
-            to the start of every running episode; none where episodes can't be replayed.
+        vector_steps: Steps of each environment so far.
+        running: Number and length of each environment's running episode.
+        obs: Next observations to act on, (N, *obs_shape).
+        memory: Hidden state before these observations, float32, (N, M).
+        history: Actions of the last steps, in chunks of (L, N, *action_shape), back to the start of
+            every running episode. Empty if episodes can't be replayed.
     """
 
     vector_steps: int
@@ -36,13 +36,13 @@ class GroupState:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPosition:
-    """The counters of a rollout, as JSON holds them.
+    """The counters of a rollout, for JSON.
 
     Attributes:
-        num_transitions: transitions so far, over all environments.
-        vector_steps: steps of each environment so far, by worker.
-        episodes: of each environment, the number of its running episode and the hash of what it
-            observes (`hotloop.envs.obs_hash`); none before the first fragment.
+        num_transitions: Transitions so far, over all environments.
+        vector_steps: Steps of each environment so far, by worker.
+        episodes: Number of each environment's running episode, and the hash of its next
+            observation (`hotloop.envs.obs_hash`). Empty before the first fragment.
     """
 
     num_transitions: int = 0
@@ -52,18 +52,18 @@ class RolloutPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutState:
-    """A rollout's state between two fragments: what a checkpoint holds of it.
+    """The state of a rollout between two fragments.
 
     Attributes:
-        num_transitions: transitions so far, over all environments.
-        groups: one for each worker; none before the first fragment.
+        num_transitions: Transitions so far, over all environments.
+        groups: State of each worker's environments. Empty before the first fragment.
     """
 
     num_transitions: int = 0
     groups: Sequence[GroupState] = ()
 
     def to_arrays(self) -> dict[str, Array]:
-        """For a checkpoint: each running episode's actions, (L, *action_shape), and its memory."""
+        """Return each running episode's actions, (L, *action_shape), and hidden state, by name."""
         arrays: dict[str, Array] = {}
         env = 0
         for group in self.groups:
@@ -78,7 +78,7 @@ class RolloutState:
         return arrays
 
     def position(self) -> RolloutPosition:
-        """All else, for a checkpoint."""
+        """Return the counters for a checkpoint, everything that `to_arrays` does not contain."""
         return RolloutPosition(
             num_transitions=self.num_transitions,
             vector_steps=tuple(group.vector_steps for group in self.groups),
@@ -93,40 +93,45 @@ class RolloutState:
 def running_episodes(
     arrays: Mapping[str, Array], episodes: Sequence[tuple[int, str]]
 ) -> list[RunningEpisode]:
-    """The running episodes of environments, from `RolloutState.to_arrays` and a position's."""
+    """Return the running episodes, from `RolloutState.to_arrays` and `RolloutPosition.episodes`."""
     return [
         RunningEpisode(episode, arrays[f"actions.{i}"], obs_hash)
         for i, (episode, obs_hash) in enumerate(episodes)
     ]
 
 
-def memory_of(arrays: Mapping[str, Array], first_env: int, num_envs: int) -> Array | None:
-    """What the policy remembered of environments, (N, M), from `RolloutState.to_arrays`.
+def saved_hidden_states(arrays: Mapping[str, Array], first_env: int, num_envs: int) -> Array | None:
+    """Return the hidden states of environments, from `RolloutState.to_arrays`.
 
     Returns:
-        None where it had no memory.
+        float32, (N, M). None if the network was not recurrent.
     """
     names = [f"memory.{env}" for env in range(first_env, first_env + num_envs)]
     return np.stack([arrays[name] for name in names]) if names[0] in arrays else None
 
 
-class History:
-    """The actions of the running episodes, which a checkpoint holds."""
+class ActionHistory:
+    """The actions of the running episodes, for checkpoints.
 
-    def __init__(self, num_steps: int, like: Array) -> None:
-        # Chunks of (L, N, *action_shape); the last one fills up.
+    Args:
+        num_steps: Maximum number of steps added at once.
+        example: Actions with the dtype and shape of those to store, (T, N, *action_shape).
+    """
+
+    def __init__(self, num_steps: int, example: Array) -> None:
+        # Chunks of (L, N, *action_shape). Only the last one has unused steps.
         self._chunks: list[Array] = []
-        self._used = 0
-        self._shape, self._dtype = (max(num_steps, CHUNK_STEPS), *like.shape[1:]), like.dtype
+        self._num_used = 0
+        self._shape, self._dtype = (max(num_steps, CHUNK_STEPS), *example.shape[1:]), example.dtype
 
     def begin(self, actions: Array) -> None:
-        """Start from the actions of episodes that were begun elsewhere."""
-        self._chunks, self._used = [actions], len(actions)
+        """Start with the actions of episodes that began elsewhere."""
+        self._chunks, self._num_used = [actions], len(actions)
 
     def resume(
         self, episodes: Sequence[RunningEpisode], running: Sequence[tuple[int, int]]
     ) -> None:
-        """Start from the actions of episodes that were replayed, or, of length 0, begun anew."""
+        """Start with the actions of replayed episodes. Those of length 0 were restarted."""
         past = np.zeros((max(length for _, length in running), *self._shape[1:]), self._dtype)
         for i, (episode, (_, length)) in enumerate(zip(episodes, running, strict=True)):
             if length:
@@ -134,26 +139,26 @@ class History:
         self.begin(past)
 
     def add(self, actions: Array, running: Sequence[tuple[int, int]]) -> None:
-        """Keep the actions of a fragment; what no running episode reaches back to may be dropped.
+        """Add the actions of a fragment, and drop chunks before all running episodes.
 
         Args:
             actions: (T, N, *action_shape).
-            running: number and length of each environment's episode.
+            running: Number and length of each environment's episode.
         """
-        if not self._chunks or self._used + len(actions) > len(self._chunks[-1]):
+        if not self._chunks or self._num_used + len(actions) > len(self._chunks[-1]):
             if self._chunks:
-                self._chunks[-1] = self._chunks[-1][: self._used]
+                self._chunks[-1] = self._chunks[-1][: self._num_used]
             longest = max(length for _, length in running)
-            num_kept = sum(map(len, self._chunks)) + len(actions)
-            while self._chunks and num_kept - len(self._chunks[0]) >= longest:
-                num_kept -= len(self._chunks.pop(0))
+            num_stored = sum(map(len, self._chunks)) + len(actions)
+            while self._chunks and num_stored - len(self._chunks[0]) >= longest:
+                num_stored -= len(self._chunks.pop(0))
             self._chunks.append(np.empty(self._shape, self._dtype))
-            self._used = 0
-        self._chunks[-1][self._used : self._used + len(actions)] = actions
-        self._used += len(actions)
+            self._num_used = 0
+        self._chunks[-1][self._num_used : self._num_used + len(actions)] = actions
+        self._num_used += len(actions)
 
-    def parts(self) -> tuple[Array, ...]:
-        """All of them; what is added later leaves these alone."""
+    def chunks(self) -> tuple[Array, ...]:
+        """Return all actions as chunks. Later additions do not change them."""
         if not self._chunks:
             return ()
-        return (*self._chunks[:-1], self._chunks[-1][: self._used])
+        return (*self._chunks[:-1], self._chunks[-1][: self._num_used])

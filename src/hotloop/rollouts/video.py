@@ -1,4 +1,4 @@
-"""Filming a policy: one episode of one environment, as it renders itself."""
+"""Videos of a policy: one episode, as the environment renders it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
 from hotloop.importing import describe_exception
 from hotloop.policies import ActingPolicy
-from hotloop.system.files import written_whole
+from hotloop.system.files import atomic_write
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 
 _SUFFIXES = (".mp4", ".gif")
-_DEFAULT_FPS = 30  # of environments that don't say
-# What MuJoCo and pygame draw with where there is no display, unless the user says otherwise.
+_DEFAULT_FPS = 30  # for environments without `render_fps`
+# Defaults for MuJoCo and pygame on a machine without a display.
 _WITHOUT_DISPLAY = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}
-# What errors name that come from MuJoCo's way to OpenGL.
+# Words in errors of MuJoCo's OpenGL initialization.
 _GRAPHICS = ("glfw", "opengl", "egl", "osmesa", "display", "glad", "gl_context")
 
 
@@ -38,38 +38,38 @@ def record_video(
     seed: int = 0,
     max_steps: int = 20_000,
 ) -> Episode:
-    """Play one episode with the most probable actions, and film it.
+    """Record a video of one episode with the most probable actions.
 
     It is the first episode that `evaluate` plays with this seed.
 
     Args:
-        env: as `hotloop.envs.make_env` takes it; made with `render_mode="rgb_array"`.
-        policy: acts.
-        path: where to, .mp4 or .gif; missing directories are made.
-        env_kwargs: for the environment's constructor or the factory.
-        seed: of the run.
-        max_steps: a longer episode is cut off there.
+        env: See `hotloop.envs.make_env`. Created with `render_mode="rgb_array"`.
+        policy: Acting policy.
+        path: Output file, .mp4 or .gif. Missing directories are created.
+        env_kwargs: Arguments of the environment's constructor or factory.
+        seed: Seed of the run.
+        max_steps: Maximum number of steps. The video of a longer episode ends there.
 
     Returns:
-        The episode, as far as it was filmed.
+        The episode, up to the end of the video.
 
     Raises:
-        ConfigError: `path` has another suffix; the environment can't render, or has other spaces
-            than the policy.
-        MissingExtraError: imageio-ffmpeg, or what the environment draws with, is not installed.
-        EnvironmentFailure: the environment raised, or rendered something else than pictures.
+        ConfigError: `path` has another suffix, the environment can't render, or its spaces differ
+            from those of the policy.
+        MissingExtraError: imageio-ffmpeg, or a library for rendering, is not installed.
+        EnvironmentFailure: The environment raised, or did not render images.
         OutputError: `path` can't be written.
     """
     path = Path(path)
     _check_suffix(path)
-    ffmpeg = _ffmpeg()
+    ffmpeg = _import_ffmpeg()
     name = environment_name(env)
-    with span("record_video"), _filmable(env, name, env_kwargs) as made:
-        fps = made.metadata.get("render_fps") or _DEFAULT_FPS
-        with written_whole(path) as aside:
-            with closing(_Film(ffmpeg, aside, fps)) as film:
-                episode = _play(made, name, policy, film, seed=seed, max_steps=max_steps)
-            film.check()
+    with span("record_video"), _rendering_env(env, name, env_kwargs) as env_instance:
+        fps = env_instance.metadata.get("render_fps") or _DEFAULT_FPS
+        with atomic_write(path) as temporary_path:
+            with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
+                episode = _play(env_instance, name, policy, writer, seed=seed, max_steps=max_steps)
+            writer.check()
             return episode
 
 
@@ -79,25 +79,25 @@ def check_filmable(
     env_kwargs: Mapping[str, Any] | None = None,
     suffix: str = ".mp4",
 ) -> None:
-    """Make sure that `record_video` will work, before a run that needs it begins.
+    """Check before a run that `record_video` will work.
 
-    An environment is made, reset and rendered once.
+    It makes, resets and renders an environment once.
 
     Raises:
-        What `record_video` does.
+        HotloopError: See `record_video`.
     """
     _check_suffix(Path(f"video{suffix}"))
-    _ffmpeg()
+    _import_ffmpeg()
     name = environment_name(env)
-    with _filmable(env, name, env_kwargs) as made:
-        with warnings.catch_warnings():  # whether masks are looked at is not for it to say
+    with _rendering_env(env, name, env_kwargs) as env_instance:
+        with warnings.catch_warnings():  # the run itself warns about unused action masks
             warnings.simplefilter("ignore", UserWarning)
-            _loop(made, name, seed=0).reset(first_episode=0)
-        _frame(made, name)
+            _make_vector_env(env_instance, name, seed=0).reset(first_episode=0)
+        _render(env_instance, name)
 
 
-class _Film:
-    """Pictures on their way through ffmpeg, which is a process of its own, into a file."""
+class _VideoWriter:
+    """Writes images to a video file through an ffmpeg process."""
 
     def __init__(self, ffmpeg: Any, path: Path, fps: float) -> None:
         self._ffmpeg = ffmpeg
@@ -108,7 +108,7 @@ class _Film:
         self._num_frames = 0
 
     def add(self, frame: Array) -> None:
-        """Append a picture: uint8, (height, width, 3), both even."""
+        """Append an image, uint8, (height, width, 3), with even height and width."""
         if self._frames is None:
             self._shape = frame.shape
             options: dict[str, Any] = {}
@@ -121,116 +121,113 @@ class _Film:
                 str(self._path),
                 (width, height),
                 fps=self._fps,
-                macro_block_size=1,  # 16 would stretch the pictures
+                macro_block_size=1,  # 16 would stretch the images
                 ffmpeg_log_level="error",
                 **options,
             )
             self._frames.send(None)
         if frame.shape != self._shape:
             raise EnvironmentFailure(
-                f"`render` must give pictures of one size, got {self._shape} and {frame.shape}: "
-                "give the environment a fixed one"
+                f"`render` must return images of one size, got {self._shape} and {frame.shape}: "
+                "give the environment a fixed image size"
             )
         self._frames.send(np.ascontiguousarray(frame))
         self._num_frames += 1
 
     def close(self) -> None:
-        """Let ffmpeg finish, and wait for it."""
         if self._frames is not None:
             self._frames.close()
 
     def check(self) -> None:
-        """Make sure that all pictures are there: ffmpeg's failure to write the last is not told.
-
-        Raises:
-            OSError: they are not.
-        """
+        """Raise OSError if images are missing: ffmpeg does not report a failure at the end."""
         try:
-            found, _ = self._ffmpeg.count_frames_and_secs(str(self._path))
-        except RuntimeError:  # no video at all
-            found = 0
-        if found < self._num_frames:
-            raise OSError(f"ffmpeg wrote {found} of {self._num_frames} pictures")
+            num_written, _ = self._ffmpeg.count_frames_and_secs(str(self._path))
+        except RuntimeError:  # not a video
+            num_written = 0
+        if num_written < self._num_frames:
+            raise OSError(f"ffmpeg wrote {num_written} of {self._num_frames} images")
 
 
-class _OneEpisode:
-    """An environment that is reset once: after the episode's end it still shows how it ended."""
+class _SingleResetEnv:
+    """An environment that ignores further resets, so that the last frame is the episode's end."""
 
     def __init__(self, env: Any) -> None:
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self.step = env.step
         self._env = env
-        self._first: Any = None
+        self._first_result: Any = None
 
     def reset(self, **options: Any) -> Any:
-        if self._first is None:
-            self._first = self._env.reset(**options)
-        return self._first
+        if self._first_result is None:
+            self._first_result = self._env.reset(**options)
+        return self._first_result
 
 
 def _play(
     env: Any,
     name: str,
     policy: ActingPolicy,
-    film: _Film,
+    writer: _VideoWriter,
     *,
     seed: int,
     max_steps: int,
 ) -> Episode:
     has_masks = policy.network.obs_spec.mask_size > 0
-    loop = _loop(env, name, seed, action_masks=has_masks)
+    vector_env = _make_vector_env(env, name, seed, action_masks=has_masks)
     specs = policy.network.obs_spec, policy.network.action_spec
-    if (loop.obs_spec, loop.action_spec) != specs:
+    if (vector_env.obs_spec, vector_env.action_spec) != specs:
         raise ConfigError(
-            f"{name} has other spaces than the policy was trained on: film it in the environment "
-            "that it knows"
+            f"{name} has other spaces than the policy was trained on: record the video in the "
+            "training environment"
         )
-    obs = loop.reset(first_episode=0)
-    film.add(_frame(env, name))
-    total, memory = 0.0, policy.new_memory(1)
+    obs = vector_env.reset(first_episode=0)
+    writer.add(_render(env, name))
+    total_reward, memory = 0.0, policy.new_memory(1)
     for _ in range(max_steps):
-        result = loop.step(policy.greedy(obs, memory))
-        film.add(_frame(env, name))
-        finished = loop.pop_episodes()
-        if finished:
-            return finished[0]
-        total += float(result.reward[0])
+        result = vector_env.step(policy.greedy(obs, memory))
+        writer.add(_render(env, name))
+        episodes = vector_env.pop_episodes()
+        if episodes:
+            return episodes[0]
+        total_reward += float(result.reward[0])
         obs = result.obs
-    return Episode(env=0, episode=0, undiscounted_return=total, length=max_steps)
+    return Episode(env=0, episode=0, undiscounted_return=total_reward, length=max_steps)
 
 
-def _loop(env: Any, name: str, seed: int, *, action_masks: bool = False) -> SerialVectorEnv:
-    """What encodes observations and actions, checks them, and seeds the episode."""
-    one: Any = _OneEpisode(env)
+def _make_vector_env(
+    env: Any, name: str, seed: int, *, action_masks: bool = False
+) -> SerialVectorEnv:
+    """Return a vector environment that encodes, checks, and seeds the episode as in evaluation."""
+    single_reset_env: Any = _SingleResetEnv(env)
     options: Any = {"stream": "evaluation", "action_masks": action_masks}
-    return SerialVectorEnv([one], env_id=name, seed=seed, **options)
+    return SerialVectorEnv([single_reset_env], env_id=name, seed=seed, **options)
 
 
-def _frame(env: Any, name: str) -> Array:
-    """A picture of the environment: uint8, (height, width, 3), both even, as MP4 needs them."""
+def _render(env: Any, name: str) -> Array:
+    """Return an image, uint8, (height, width, 3), with even height and width, as MP4 needs them."""
     try:
         frame = env.render()
     except Exception as error:
-        what = f"{name}: rendering a frame raised {describe_exception(error)}"
-        # Gymnasium's own name for a missing library, which is no ImportError.
+        problem = f"{name}: rendering a frame raised {describe_exception(error)}"
+        # Gymnasium's error for a missing library is not an ImportError.
         if isinstance(error, ImportError) or type(error).__name__ == "DependencyNotInstalled":
             raise MissingExtraError(
-                f"{what}: pip install 'hotloop[video]', and what the environment names"
+                f"{problem}: pip install 'hotloop[video]' and the library in this error"
             ) from error
         text = f"{type(error).__name__} {error}".lower()
         hint = "correct its `render`"
         if any(word in text for word in _GRAPHICS):
             hint = (
-                "without a display it needs EGL (of the GPU's driver, or Mesa's: libegl1), or "
+                "without a display it needs EGL (from the GPU's driver, or Mesa's libegl1), or "
                 "OSMesa (libosmesa6) and MUJOCO_GL=osmesa"
             )
-        raise EnvironmentFailure(f"{what}: {hint}") from error
-    is_picture = isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3
-    if not is_picture or frame.dtype != np.uint8:
+        raise EnvironmentFailure(f"{problem}: {hint}") from error
+    is_image = isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[2] == 3
+    if not is_image or frame.dtype != np.uint8:
         raise EnvironmentFailure(
             f"{name}: `render` must return a uint8 array of shape (height, width, 3), "
-            f"got {describe_value(frame)}: return what render_mode='rgb_array' says"
+            f"got {describe_value(frame)}: see render_mode='rgb_array' of Gymnasium"
         )
     height, width, _ = frame.shape
     if height % 2 or width % 2:
@@ -239,52 +236,52 @@ def _frame(env: Any, name: str) -> Array:
 
 
 @contextmanager
-def _filmable(env: str | Callable[..., Any], name: str, kwargs: Any) -> Iterator[Any]:
-    """An environment with `render_mode="rgb_array"`, also where there is no display."""
+def _rendering_env(env: str | Callable[..., Any], name: str, kwargs: Any) -> Iterator[Any]:
+    """Yield an environment with `render_mode="rgb_array"`, even without a display."""
     before = {variable: os.environ.get(variable) for variable in _WITHOUT_DISPLAY}
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         for variable, value in _WITHOUT_DISPLAY.items():
             os.environ.setdefault(variable, value)
-    # It greets on standard output, which may be a program's.
+    # pygame prints a greeting to standard output, which another program may read.
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     try:
-        made = _make_filmable(env, name, kwargs)
+        env_instance = _make_rendering_env(env, name, kwargs)
         try:
-            yield made
+            yield env_instance
         finally:
-            made.close()
+            env_instance.close()
     finally:
         for variable, value in before.items():
             if value is None:
                 os.environ.pop(variable, None)
 
 
-def _make_filmable(env: str | Callable[..., Any], name: str, kwargs: Any) -> Any:
+def _make_rendering_env(env: str | Callable[..., Any], name: str, kwargs: Any) -> Any:
     if name.startswith("envpool:"):
         raise ConfigError(
-            f"{name} can't be filmed: EnvPool renders nothing; film the policy in the same "
-            "environment of Gymnasium, if it has one"
+            f"{name} can't be filmed, because EnvPool does not render: record the video in the "
+            "same environment of Gymnasium, if it exists"
         )
     kwargs = dict(kwargs or {})
     first_error: HotloopError | None = None
     try:
-        made = make_env(env, {**kwargs, "render_mode": "rgb_array"})
+        env_instance = make_env(env, {**kwargs, "render_mode": "rgb_array"})
     except (ConfigError, EnvironmentFailure) as error:
-        # A factory may choose the mode itself and take none; else, which are there?
+        # A factory may set the mode itself and have no such argument. Otherwise, read the modes.
         first_error = error
         try:
-            made = make_env(env, kwargs)
+            env_instance = make_env(env, kwargs)
         except HotloopError:
             raise first_error from None
-    if made.render_mode == "rgb_array":
-        return made
-    modes = list(made.metadata.get("render_modes") or ())
-    made.close()
+    if env_instance.render_mode == "rgb_array":
+        return env_instance
+    modes = list(env_instance.metadata.get("render_modes") or ())
+    env_instance.close()
     if first_error is not None and "rgb_array" in modes:
         raise first_error
-    named = f"its render modes are {', '.join(map(str, modes))}" if modes else "it names none"
+    modes_text = f"its render modes are {', '.join(map(str, modes))}" if modes else "it has none"
     raise ConfigError(
-        f"{name} can't be filmed: it must take render_mode='rgb_array', but {named}"
+        f"{name} can't be filmed: it must accept render_mode='rgb_array', but {modes_text}"
     ) from first_error
 
 
@@ -293,7 +290,7 @@ def _check_suffix(path: Path) -> None:
         raise ConfigError(f"a video must end in {' or '.join(_SUFFIXES)}, got '{path}'")
 
 
-def _ffmpeg() -> Any:
+def _import_ffmpeg() -> Any:
     try:
         import imageio_ffmpeg
     except ImportError as error:

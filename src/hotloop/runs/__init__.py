@@ -1,12 +1,12 @@
-"""A run is a directory: configuration, metrics, timing, checkpoints, plots.
+"""Run directories: configuration, metrics, timing, checkpoints and plots.
 
 runs/<env>__<algorithm>__<seed>__<time>/
-  config.json          what was asked for, and the versions it ran on
-  metrics.jsonl        one line an iteration
-  timing/              the recording of each process
-  checkpoints/         last, best and some between, see `hotloop.runs.checkpoints`
-  videos/              of evaluations, if asked for
-  tensorboard/         if asked for
+  config.json          configuration, and versions of the libraries
+  metrics.jsonl        one line per iteration
+  timing/              one recording per process
+  checkpoints/         last, best and some others, see `hotloop.runs.checkpoints`
+  videos/              evaluation videos (optional)
+  tensorboard/         TensorBoard files (optional)
   learning_curve.png
 """
 
@@ -17,10 +17,10 @@ from hotloop.runs.directory import RunDirectory
 from hotloop.runs.report import (
     Evaluation,
     OnReport,
-    Progress,
-    ProgressPosition,
+    ProgressState,
     Report,
-    Result,
+    RunProgress,
+    RunResult,
 )
 
 __all__ = [
@@ -29,9 +29,9 @@ __all__ = [
     "Checkpoints",
     "Evaluation",
     "OnReport",
-    "Progress",
-    "ProgressPosition",
+    "ProgressState",
     "Report",
-    "Result",
     "RunDirectory",
+    "RunProgress",
+    "RunResult",
 ]

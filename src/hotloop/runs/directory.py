@@ -1,4 +1,4 @@
-"""The run directory: made once, written as the run goes, read back for evaluation."""
+"""The run directory: created by a training, written during the run, read by other commands."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from hotloop.errors import (
     nearest,
     shortened,
 )
-from hotloop.runs import contents, trust
+from hotloop.runs import file_schemas, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
-from hotloop.system.files import sync, written_whole
+from hotloop.system.files import atomic_write, sync
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.policies import Network, PolicySnapshot
 
 
-# Directories that this process has locked: the lock itself keeps out other processes only.
+# Directories locked by this process. The file locks exclude other processes only.
 _LOCKED: set[Path] = set()
 
 
 def default_name(*parts: str) -> str:
-    """Return the name of a directory that begins now: `<env>__<algorithm>__<seed>__<time>`."""
+    """Return a directory name from parts and the current time, joined by `__`."""
     stem = re.sub(r"[^\w.+-]+", "-", "__".join(parts))
     return f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 class RunDirectory:
-    """One run's directory. Make one with `create`, read one with `open`."""
+    """The directory of a run. Use `create` for a new one and `open` for an existing one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,16 +55,16 @@ class RunDirectory:
         self._content: dict[str, Any] = {}
         self._metrics: IO[str] | None = None
         self._lock: IO[bytes] | None = None
-        # Which directory it is, as soon as something is written: others may move it.
+        # Device and inode of the locked directory, to detect that it was moved or deleted.
         self._identity: tuple[int, int] | None = None
 
     def _repr_html_(self) -> str:
-        """Return a table and the learning curve, for notebooks."""
+        """Return a table and the learning curve for notebooks."""
         from hotloop.runs.notebook import run_html
 
         return run_html(self.path)
 
-    # --- making and opening -----------------------------------------------------------------------
+    # --- creating and opening ---------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -81,37 +81,37 @@ class RunDirectory:
         defaults: Mapping[str, Any] | None = None,
         network: str | None = None,
     ) -> RunDirectory:
-        """Make a new run directory, lock it and write its `config.json`.
+        """Create a new run directory, lock it and write its `config.json`.
 
         Args:
-            path: the directory; None for `<runs_dir>/<env>__<algorithm>__<seed>__<time>`.
-            runs_dir: where run directories without a path of their own are made.
+            path: the directory, or None for `<runs_dir>/<env>__<algorithm>__<seed>__<time>`.
+            runs_dir: parent of run directories without an explicit path.
             env_id: the environment's name.
             algorithm: the algorithm's name.
-            reference: what the algorithm is found again by, see `hotloop.algorithms.find`.
+            reference: name of the algorithm for `hotloop.algorithms.find`.
             seed: the run's seed.
-            config: the algorithm's configuration, as JSON holds it.
-            may_change: its options that change nothing that is learned.
-            defaults: of its options that have another value, the default, as JSON holds it.
-            network: the name of the user's own network; None for one of ours.
+            config: the algorithm's configuration, as JSON values.
+            may_change: options that do not influence the learned policy.
+            defaults: default of each option that has another value, as JSON values.
+            network: name of the user's own network, or None for a built-in one.
 
         Raises:
-            RunDirectoryError: it exists already, or can't be written.
+            RunDirectoryError: the directory exists already, or cannot be written.
         """
         if path is None:
             directory = Path(runs_dir) / default_name(env_id, algorithm, str(seed))
         else:
             directory = Path(path)
-        made, count = directory, 1
-        while not _make(made):
+        target, count = directory, 1
+        while not _make_directory(target):
             if path is not None:
                 raise RunDirectoryError(
-                    f"the run directory {directory} must be new, but it exists: give another "
+                    f"the run directory {directory} must be new, but it exists: pass another "
                     "--run-dir, or remove it first"
                 )
-            count += 1  # another run of the same second
-            made = directory.with_name(f"{directory.name}-{count}")
-        run = cls(made)
+            count += 1  # another run started in the same second
+            target = directory.with_name(f"{directory.name}-{count}")
+        run = cls(target)
         try:
             run.lock()
             run._write_content(
@@ -132,10 +132,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
-        """An existing run directory.
+        """Return an existing run directory.
 
         Raises:
-            RunDirectoryError: there is none at `path`, or its `config.json` is damaged.
+            RunDirectoryError: `path` is not a run directory, or its `config.json` is damaged.
         """
         directory = Path(path)
         if not (directory / "config.json").exists():
@@ -152,93 +152,93 @@ class RunDirectory:
     # --- trust ------------------------------------------------------------------------------------
 
     @property
-    def is_own(self) -> bool:
-        """Whether this user has written its `config.json`, see `hotloop.runs.trust`."""
+    def is_signed(self) -> bool:
+        """Whether this user wrote its `config.json`, see `hotloop.runs.trust`."""
         return trust.is_signed(self._content)
 
     def may_import(self, *, is_trusted: bool) -> bool:
-        """Whether it names something to import, and the user has trained it or trusts it."""
-        return bool(trust.named_objects(self._content)) and (is_trusted or self.is_own)
+        """Whether the run names objects to import, and the user trained or trusts the run."""
+        return bool(trust.imported_objects(self._content)) and (is_trusted or self.is_signed)
 
     def check_trusted(self, *, is_trusted: bool, only_environment: bool = False) -> None:
-        """Refuse to import what this run names if somebody else may have written the names.
+        """Raise an error if the run names objects to import and another user may have written them.
 
         Args:
-            is_trusted: whether the user trusts it anyhow.
-            only_environment: whether the environment alone is going to be made.
+            is_trusted: whether the user explicitly trusts the run.
+            only_environment: whether only the environment will be created.
 
         Raises:
-            UntrustedError: says what would be imported.
+            UntrustedError: the run is neither trusted nor signed. The message lists the objects.
         """
-        names = trust.named_environment if only_environment else trust.named_objects
-        if not (is_trusted or self.is_own):
-            self._refuse_names([*names(self._content)])
+        names = trust.imported_environment if only_environment else trust.imported_objects
+        if not (is_trusted or self.is_signed):
+            self._reject_names([*names(self._content)])
 
-    def _refuse_names(self, names: Collection[str]) -> None:
+    def _reject_names(self, names: Collection[str]) -> None:
         if names:
             raise UntrustedError(
                 f"{self.path} was not trained by you on this machine, or was changed since, and "
-                f"names what would be imported and run: {shortened(', '.join(names))}; look at it, "
-                "and pass --trust if you trust who wrote it"
+                f"it would import and run {shortened(', '.join(names))}: check it, and pass "
+                "--trust if you trust its author"
             )
 
     # --- writing ----------------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Keep other processes from writing here, until `close` or until this process ends.
+        """Exclude other writers until `close` or until this process ends.
 
         Raises:
-            RunDirectoryError: another process has it locked, or it can't be written.
+            RunDirectoryError: another process holds the lock, or the directory cannot be written.
         """
         in_use = RunDirectoryError(
-            f"{self.path} is being trained already: wait for that to end, or stop it first"
+            f"{self.path} is in use by another training: wait until it ends, or stop it first"
         )
         if self.path.resolve() in _LOCKED:
             raise in_use
         try:
-            trust.refuse_ways_out(self.path, is_own=self.is_own)
-            # No link is followed and nothing is cut: whatever else has that name is left alone.
+            trust.check_links(self.path, is_own_run=self.is_signed)
+            # Do not follow links or truncate: the name may belong to a file of the user.
             access = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             file = open(os.open(self.path / ".lock", access, 0o666), "r+b", buffering=0)  # noqa: SIM115
-            about = os.stat(self.path)
+            status = os.stat(self.path)
         except OSError as error:
             if isinstance(error, HotloopError):
                 raise
-            raise self._unwritable(".lock", error) from error
+            raise self._write_error(".lock", error) from error
         try:
-            # Of this process alone: a child of a killed one must not hold it.
+            # A POSIX lock belongs to one process: children of a killed process do not keep it.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 raise in_use from error
-            raise self._unwritable(".lock", error) from error
+            raise self._write_error(".lock", error) from error
         self._lock = file
-        self._identity = about.st_dev, about.st_ino
+        self._identity = status.st_dev, status.st_ino
         _LOCKED.add(self.path.resolve())
 
     def check_present(self) -> None:
-        """Make sure that it still is where it was when it was locked.
+        """Check that the locked directory is still at its path. Do not create another one there.
 
         Raises:
-            RunDirectoryError: it was deleted or moved; nothing is to be made in its place.
+            RunDirectoryError: the directory was deleted or moved.
         """
         if self._identity is None:
             return
         with contextlib.suppress(OSError):
-            about = os.stat(self.path)
-            if (about.st_dev, about.st_ino) == self._identity:
+            status = os.stat(self.path)
+            if (status.st_dev, status.st_ino) == self._identity:
                 return
-        where = "deleted: there is nowhere to write to"
-        with contextlib.suppress(OSError, AttributeError):  # unlocked again, or it can't be known
-            number = self._lock.fileno()  # pyright: ignore[reportOptionalMemberAccess]
-            moved = Path(os.readlink(f"/proc/self/fd/{number}")).parent
-            about = os.stat(moved)
-            if (about.st_dev, about.st_ino) == self._identity:
-                where = (
-                    f"moved to {moved}: `hotloop resume {moved}` goes on from its last checkpoint"
+        problem = "deleted: the run cannot continue"
+        with contextlib.suppress(OSError, AttributeError):  # unlocked, or no /proc
+            descriptor = self._lock.fileno()  # pyright: ignore[reportOptionalMemberAccess]
+            moved = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent
+            status = os.stat(moved)
+            if (status.st_dev, status.st_ino) == self._identity:
+                problem = (
+                    f"moved to {moved}: `hotloop resume {moved}` continues from its last checkpoint"
                 )
-        raise RunDirectoryError(f"while {self.path} was written, the directory was {where}")
+        raise RunDirectoryError(f"during the run, the directory {self.path} was {problem}")
 
     def resume(
         self,
@@ -248,79 +248,79 @@ class RunDirectory:
         iteration: int,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Go on from a checkpoint: write down the new configuration, cut the metrics back to it.
+        """Store the new configuration, and truncate the metrics to a checkpoint.
 
         Args:
-            config: the algorithm's configuration, as JSON holds it.
-            timesteps: of the checkpoint.
-            iteration: of the checkpoint; metrics of later ones are removed.
-            defaults: see `create`; None: they are not known.
+            config: the algorithm's configuration, as JSON values.
+            timesteps: transitions of the checkpoint.
+            iteration: iteration of the checkpoint. Metrics of later iterations are removed.
+            defaults: see `create`. None if they are unknown.
 
         Raises:
-            RunDirectoryError: it can't be written, or is damaged.
+            RunDirectoryError: the directory cannot be written, or is damaged.
         """
-        at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        again = {"at": at, "timesteps": timesteps, "versions": _versions()}
-        lines = [json.dumps(line) + "\n" for line in self._lines(until=iteration)]
+        resumed_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        entry = {"at": resumed_at, "timesteps": timesteps, "versions": _versions()}
+        lines = [json.dumps(line) + "\n" for line in self._iter_metrics(until=iteration)]
         self._write_text("metrics.jsonl", "".join(lines))
         self._write_content(
             config=dict(config),
             defaults=None if defaults is None else dict(defaults),
-            resumed=[*self._content["resumed"], again],
+            resumed=[*self._content["resumed"], entry],
         )
 
     def replace_config(self, config: Mapping[str, Any]) -> None:
-        """Write down another configuration to go on with, as JSON holds it."""
+        """Store another configuration, as JSON values."""
         self._write_content(config=dict(config))
 
     def add_versions(self, versions: Mapping[str, str]) -> None:
-        """Add what the run runs on to the versions in `config.json`."""
+        """Add versions of libraries to `config.json`."""
         self._write_content(versions={**self._content["versions"], **versions})
 
-    def keep_choice(self, options: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-        """Write down what was chosen where the configuration leaves a choice: a resumed run must
-        not choose again.
+    def save_auto_choice(self, options: Mapping[str, Any], details: Mapping[str, Any]) -> None:
+        """Store the values chosen for automatic options, so that a resumed run uses them too.
 
         Args:
-            options: fields of the configuration, and what they are from now on.
-            about: why so.
+            options: chosen values, by field of the configuration.
+            details: further entries of `auto`, such as the reason.
 
         Raises:
-            RunDirectoryError: it can't be written.
+            RunDirectoryError: `config.json` cannot be written.
         """
         config = self._content["config"]
-        asked = {name: config[name] for name in options}
+        requested = {name: config[name] for name in options}
         self._write_content(
-            config={**config, **options}, auto={"asked": asked, "chosen": dict(options), **about}
+            config={**config, **options},
+            auto={"asked": requested, "chosen": dict(options), **details},
         )
 
     @property
-    def choice(self) -> dict[str, Any] | None:
-        """What `keep_choice` has written: `asked`, `chosen` and why; None: nothing."""
+    def auto_choice(self) -> dict[str, Any] | None:
+        """The entry of `save_auto_choice` (`asked`, `chosen`, `summary`, …), or None."""
         return self._content["auto"]
 
     def log(self, line: dict[str, Any]) -> None:
-        """Append one line to `metrics.jsonl`; numbers that are not finite become null."""
+        """Append one line to `metrics.jsonl`. NaN and infinity become null."""
         text = json.dumps({name: _finite(value) for name, value in line.items()}) + "\n"
         try:
             if self._metrics is None:
                 self.check_present()
                 path = self.path / "metrics.jsonl"
                 access = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-                # Line-buffered: what a killed run had logged is on disk.
+                # Line-buffered, so that a killed run loses no line.
                 descriptor = os.open(path, access, 0o666)
                 self._metrics = open(descriptor, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
             self._metrics.write(text)
         except OSError as error:
             if isinstance(error, HotloopError):
                 raise
-            raise self._unwritable("metrics.jsonl", error) from error
+            raise self._write_error("metrics.jsonl", error) from error
 
     def sync_metrics(self) -> None:
-        """Return when all that was logged outlasts a crash of the machine: before a checkpoint.
+        """Write the logged metrics to disk, so that they survive a crash of the machine.
 
         Raises:
-            RunDirectoryError: it can't be written.
+            RunDirectoryError: `metrics.jsonl` cannot be written.
         """
         if self._metrics is None:
             return
@@ -328,12 +328,12 @@ class RunDirectory:
             sync(self.path / "metrics.jsonl", self.path)
         except OSError as error:
             self.check_present()
-            raise self._unwritable("metrics.jsonl", error) from error
+            raise self._write_error("metrics.jsonl", error) from error
 
     def close(self) -> None:
         """Close `metrics.jsonl` and unlock."""
         if self._metrics is not None:
-            with contextlib.suppress(OSError):  # a full disk: the line that it cut short was said
+            with contextlib.suppress(OSError):  # disk full: `log` has raised an error already
                 self._metrics.close()
             self._metrics = None
         if self._lock is not None:
@@ -342,31 +342,31 @@ class RunDirectory:
             _LOCKED.discard(self.path.resolve())
 
     def remove(self) -> None:
-        """Delete the directory of a run that did not begin; not one that has taken its place."""
+        """Delete the directory of a run that failed to start, unless another one replaced it."""
         with contextlib.suppress(RunDirectoryError):
             self.check_present()
             shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
-    def _unwritable(self, name: str, error: BaseException) -> RunDirectoryError:
-        why = getattr(error, "strerror", None) or error
+    def _write_error(self, name: str, error: BaseException) -> RunDirectoryError:
+        reason = getattr(error, "strerror", None) or error
         return RunDirectoryError(
-            f"{self.path / name} can't be written ({why}): free some space, or choose a --run-dir "
-            "elsewhere"
+            f"{self.path / name} can't be written ({reason}): free some space, or choose a "
+            "--run-dir elsewhere"
         )
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file aside, then rename it, so that no reader sees half of it.
+        """Write a JSON file atomically: write a temporary file, then rename it.
 
         Raises:
-            RunDirectoryError: it can't be written, or the directory is not there any more.
+            RunDirectoryError: the file cannot be written, or the directory is gone.
         """
         self._write_text(name, _json(value))
 
     def _write_content(self, **changed: Any) -> None:
-        """Write `config.json` anew, signed."""
-        # As it will be read: signed is what others find there.
-        content = contents.run_of(documents.parse(_json({**self._content, **changed})))
+        """Rewrite `config.json` with a signature."""
+        # Sign the content as a reader will parse it.
+        content = file_schemas.parse_config(documents.parse(_json({**self._content, **changed})))
         content["signature"] = trust.signature(content)
         self.write_json("config.json", content)
         self._content = content
@@ -374,16 +374,16 @@ class RunDirectory:
     def _write_text(self, name: str, text: str) -> None:
         self.check_present()
         try:
-            with written_whole(self.path / name, durable=True) as aside:
-                aside.write_text(text, encoding="utf-8")
+            with atomic_write(self.path / name, durable=True) as temp_path:
+                temp_path.write_text(text, encoding="utf-8")
         except OutputError as error:
-            raise self._unwritable(name, error.__cause__ or error) from error
+            raise self._write_error(name, error.__cause__ or error) from error
 
     def save_arrays(self, name: str, arrays: Mapping[str, Array]) -> Path:
-        """Write arrays as `<name>.safetensors`.
+        """Write arrays to `<name>.safetensors` and return its path.
 
         Raises:
-            RunDirectoryError: the file can't be written.
+            RunDirectoryError: the file cannot be written.
         """
         path = self.path / f"{name}.safetensors"
         self.check_present()
@@ -391,53 +391,52 @@ class RunDirectory:
             path.unlink(missing_ok=True)
             write_arrays(arrays, path)
         except OSError as error:
-            raise self._unwritable(path.name, error) from error
+            raise self._write_error(path.name, error) from error
         return path
 
     # --- reading ----------------------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, Any]:
-        """What `config.json` says of the run: algorithm, env_id, network, config, may_change,
-        versions, started_at, and in `config` at least seed and total_timesteps."""
+        """Content of `config.json`: algorithm, env_id, network, config, may_change, versions and
+        started_at. Its `config` has at least seed and total_timesteps."""
         return self._content
 
     def _read_content(self) -> dict[str, Any]:
         path = self.path / "config.json"
         try:
-            return contents.run_of(documents.read(path))
+            return file_schemas.parse_config(documents.read(path))
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             raise RunDirectoryError(
-                f"{path} is damaged ({why}): restore the file, or train anew"
+                f"{path} is damaged ({reason}): restore the file, or start a new training"
             ) from error
 
     @property
     def has_metrics(self) -> bool:
-        """Whether an iteration was logged."""
+        """Whether `metrics.jsonl` exists."""
         return (self.path / "metrics.jsonl").exists()
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`; a last line that was cut short is left out.
+        """Return the lines of `metrics.jsonl`, without an incomplete last line.
 
         Raises:
             RunDirectoryError: a line is damaged.
         """
-        return list(self._lines())
+        return list(self._iter_metrics())
 
-    def sound_metrics(self) -> tuple[list[dict[str, Any]], str]:
-        """The same up to the first line that is damaged, and what is wrong with it; empty: none."""
+    def intact_metrics(self) -> tuple[list[dict[str, Any]], str]:
+        """Return the lines before the first damaged one, and the error message, "" if none is."""
         lines: list[dict[str, Any]] = []
         try:
-            lines.extend(self._lines())  # what came before an error stays
+            lines.extend(self._iter_metrics())  # keeps the lines before an error
         except RunDirectoryError as error:
             return lines, str(error)
         return lines, ""
 
-    def _lines(self, until: int | None = None) -> Iterator[dict[str, Any]]:
-        """The same up to an iteration, whatever follows."""
+    def _iter_metrics(self, until: int | None = None) -> Iterator[dict[str, Any]]:
         if self.has_metrics:
-            yield from contents.lines_in(self.path / "metrics.jsonl", until)
+            yield from file_schemas.read_metrics(self.path / "metrics.jsonl", until)
 
     def load_policy(
         self, name: str = "last", *, is_trusted: bool = False
@@ -446,18 +445,17 @@ class RunDirectory:
 
         Args:
             name: see `Checkpoints.load`.
-            is_trusted: whether a network of somebody's own is imported even if this user has not
-                trained this run.
+            is_trusted: whether a custom network is imported even if another user trained the run.
 
         Raises:
             CheckpointError, MissingExtraError: see `Checkpoints.load_policy`.
-            UntrustedError: it is of a network that would have to be imported.
+            UntrustedError: the checkpoint needs a custom network, and the run is not trusted.
         """
-        allowed = {self._content["network"]} if self.is_own else set()
+        allowed = {self._content["network"]} if self.is_signed else set()
 
         def check(module: str) -> None:
             if not is_trusted and module not in allowed:
-                self._refuse_names([f"a network '{module}'"])
+                self._reject_names([f"a network '{module}'"])
 
         return self.checkpoints.load_policy(name, check_module=check)
 
@@ -466,29 +464,28 @@ def _json(value: Any) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
-def _make(directory: Path) -> bool:
-    """Make a directory that outlasts a crash; False where it exists."""
+def _make_directory(directory: Path) -> bool:
+    """Create a directory durably. Return False if it exists."""
     try:
-        missing = [one for one in directory.parents if not one.exists()]
+        missing = [parent for parent in directory.parents if not parent.exists()]
         directory.mkdir(parents=True)
-        sync(*(one.parent for one in (directory, *missing)))
+        sync(*(path.parent for path in (directory, *missing)))
     except OSError as error:
         if isinstance(error, FileExistsError) and directory.exists():
             return False
         raise RunDirectoryError(
-            f"the run directory {directory} can't be made ({error.strerror}): give a --run-dir "
+            f"the run directory {directory} can't be created ({error.strerror}): pass a --run-dir "
             "or --runs-dir that can be written"
         ) from error
     return True
 
 
 def _finite(value: Any) -> Any:
-    """`value`, or None in place of a NaN or an infinity, for which JSON has no word."""
+    """Return `value`, or None for NaN and infinity, which JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _versions() -> dict[str, str]:
-    """What the run ran on."""
     from hotloop import __version__
 
     versions = {"hotloop": __version__, "python": platform.python_version()}

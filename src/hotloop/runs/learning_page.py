@@ -1,4 +1,4 @@
-"""Learning of a run as sections of a page: charts, configuration, videos. Text in it is escaped."""
+"""Sections of a page about a run: charts, configuration and videos. All text is escaped."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Any
 from urllib.parse import quote
 
 from hotloop.durations import duration
-from hotloop.runs.charts import Drawn, Series, chart
-from hotloop.runs.learning import Learning, number
+from hotloop.runs.learning_curves import LearningCurves, format_number
 from hotloop.runs.plots import running_mean
+from hotloop.runs.svg_charts import ChartData, ChartSeries, chart
 from hotloop.types import Array
 
-WINDOW = 100  # episodes that a curve is the mean of
-# Of videos, before they are encoded: a page should stay below 2 MB.
+WINDOW = 100  # episodes in a running mean
+# Maximum size of all embedded videos before encoding, so that a page stays below 2 MB.
 _EMBEDDED_BYTES = 900_000
 _VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 _WIDE, _SMALL = (1100, 380), (360, 210)
 
-# What metrics are, with their units; others are called by their names.
-_ABOUT = {
+# Descriptions of metrics, with their units.
+_DESCRIPTIONS = {
     "policy_loss": "loss of the policy",
     "value_loss": "loss of the value function, squared returns",
     "critic_loss": "loss of the critics, squared returns",
     "loss": "loss of the Q network, squared returns",
     "alpha_loss": "loss of the temperature",
     "entropy": "entropy of the policy, nats",
-    "approx_kl": "KL of the policy before and after, nats",
-    "clip_fraction": "share of ratios that were clipped",
-    "explained_variance": "share of the returns' variance that is explained",
+    "approx_kl": "KL of the policy before and after an update, nats",
+    "clip_fraction": "share of clipped ratios",
+    "explained_variance": "explained share of the variance of returns",
     "grad_norm": "norm of the gradient, before clipping",
     "q_value": "mean Q value, discounted return",
     "td_error": "mean |TD error|, discounted return",
@@ -43,12 +43,12 @@ _ABOUT = {
     "num_updates": "updates",
     "replay_size": "transitions in the replay buffer",
     "torch_threads": "threads of the update",
-    "dropped": "transitions that were dropped",
-    "policy_age_mean": "age of the policy that acted, updates (mean)",
-    "policy_age_max": "age of the policy that acted, updates (greatest)",
-    "steps_per_s": "steps a second",
+    "dropped": "dropped transitions",
+    "policy_age_mean": "mean age of the acting policy, updates",
+    "policy_age_max": "maximum age of the acting policy, updates",
+    "steps_per_s": "steps per second",
 }
-# The first of these groups that has one of the words in a metric's name is the metric's.
+# Groups of metrics. A metric belongs to the first group with a word of its name.
 _GROUPS = (
     ("Losses", ("loss",)),
     ("Policy", ("entropy", "kl", "clip_fraction", "alpha", "temperature", "epsilon")),
@@ -57,159 +57,161 @@ _GROUPS = (
 )
 
 
-def overview(learning: Learning) -> str:
-    """What was trained on what, and how far it is."""
-    about = learning.summary
-    return f"{about.algorithm} on {about.env_id}, seed {about.seed}: {about.status}"
+def overview(curves: LearningCurves) -> str:
+    """Return a title with algorithm, environment, seed and status."""
+    summary = curves.summary
+    return f"{summary.algorithm} on {summary.env_id}, seed {summary.seed}: {summary.status}"
 
 
-def figures(learning: Learning) -> list[tuple[str, str]]:
-    """The few numbers that one looks for first, by their names."""
-    about = learning.summary
-    found = [
-        ("environment", about.env_id),
-        ("algorithm", about.algorithm),
-        ("seed", str(about.seed)),
-        ("status", about.status),
-        (f"steps, of {about.total_timesteps:,}", f"{about.timesteps:,}"),
-        ("training time, h:mm:ss", _clock(learning.elapsed_s)),
+def key_figures(curves: LearningCurves) -> list[tuple[str, str]]:
+    """Return the labels and values of the key figures."""
+    summary = curves.summary
+    labeled = [
+        ("environment", summary.env_id),
+        ("algorithm", summary.algorithm),
+        ("seed", str(summary.seed)),
+        ("status", summary.status),
+        (f"steps, of {summary.total_timesteps:,}", f"{summary.timesteps:,}"),
+        ("training time, h:mm:ss", _clock(curves.elapsed_s)),
     ]
-    if about.mean_return is not None:
-        count = min(WINDOW, about.num_episodes)
-        found.append((f"mean return, last {count} episodes", number(about.mean_return)))
-    if about.best_evaluation is not None:
-        found.append(("best evaluation", number(about.best_evaluation)))
-    for name, series in learning.info.items():
+    if summary.mean_return is not None:
+        count = min(WINDOW, summary.num_episodes)
+        labeled.append((f"mean return, last {count} episodes", format_number(summary.mean_return)))
+    if summary.best_evaluation is not None:
+        labeled.append(("best evaluation", format_number(summary.best_evaluation)))
+    for name, series in curves.info.items():
         if len(series):
             recent = series.values[-WINDOW:]
-            found.append((f"{name}, last {len(recent)} episodes", number(recent.mean())))
-    return found
+            labeled.append((f"{name}, last {len(recent)} episodes", format_number(recent.mean())))
+    return labeled
 
 
-def sections(learning: Learning, run: Path, page: Path) -> list[tuple[str, str, str]]:
-    """Make the sections.
+def sections(curves: LearningCurves, run: Path, page: Path) -> list[tuple[str, str, str]]:
+    """Return the sections of the page.
 
     Args:
-        learning: of the run.
-        run: its directory.
-        page: where the page is going to lie, which videos are linked from.
+        curves: learning curves of the run.
+        run: the run directory.
+        page: path of the page, for relative links to videos.
 
     Returns:
-        Of each its name, its title and its HTML, empty where there is nothing to show.
+        Name, title and HTML of each section. The HTML of a section without content is "".
     """
     return [
-        ("returns", "Returns", _returns(learning)),
-        ("episodes", "Episodes", _episodes(learning)),
-        ("metrics", "Updates", _metrics(learning)),
-        ("configuration", "Configuration", _configuration(learning.content)),
+        ("returns", "Returns", _returns(curves)),
+        ("episodes", "Episodes", _episodes(curves)),
+        ("metrics", "Updates", _metrics(curves)),
+        ("configuration", "Configuration", _configuration(curves.content)),
         ("videos", "Videos", _videos(run, page)),
     ]
 
 
-def _returns(learning: Learning) -> str:
+def _returns(curves: LearningCurves) -> str:
     parts: list[str] = []
-    if learning.problem:
-        parts.append(
-            f'<p class="card">What follows is not shown: {_escaped(learning.problem)}.</p>'
-        )
-    if learning.summary.status == "running":
-        parts.append('<p class="card">It runs at this moment: this is how far it was.</p>')
-    evaluations = learning.evaluations
-    if not len(learning.returns) and not len(evaluations.mean):
-        steps = learning.summary.timesteps
+    if curves.problem:
+        parts.append(f'<p class="card">Later lines are not shown: {_escaped(curves.problem)}.</p>')
+    if curves.summary.status == "running":
+        parts.append('<p class="card">The run is in progress: this is its state so far.</p>')
+    evaluations = curves.evaluations
+    if not len(curves.returns) and not len(evaluations.mean):
+        steps = curves.summary.timesteps
         so_far = f"in {steps:,} steps" if steps else "and no iteration is logged yet"
         return "".join([*parts, f"<p>No episode has ended {so_far}.</p>"])
     legend: list[str] = []
-    if len(learning.returns):
-        legend.append(_key("dots", "a training episode"))
-        legend.append(_key("mean", f"mean of the last {WINDOW} training episodes"))
+    if len(curves.returns):
+        legend.append(_legend_item("dots", "training episode"))
+        legend.append(_legend_item("mean", f"mean of the last {WINDOW} training episodes"))
     if len(evaluations.mean):
         count = evaluations.num_episodes
-        of = f" of {count} episode{'s' * (count > 1)}" if count else ""
-        bar = "; bar: its lowest to its highest return" if count > 1 else ""
-        legend.append(_key("eval", f"an evaluation, mean{of}{bar}"))
+        episodes = f" of {count} episode{'s' * (count > 1)}" if count else ""
+        bar = ", bar: lowest to highest return" if count > 1 else ""
+        legend.append(_legend_item("eval", f"evaluation, mean{episodes}{bar}"))
         parts.append(
-            "<p>A training episode is played by a policy that explores and learns meanwhile, an "
-            "evaluation by the best that it knows.</p>"
+            "<p>The policy explores and learns during training episodes. An evaluation uses its "
+            "most probable actions.</p>"
         )
-    drawn = _of_episodes(learning.returns, marks=evaluations.mean, spread=evaluations.spread)
+    data = _episode_chart(curves.returns, marks=evaluations.mean, mark_bounds=evaluations.bounds)
     width, height = _WIDE
     picture = chart(
-        drawn,
+        data,
         label="undiscounted return",
-        end=learning.end,
+        end=curves.end,
         width=width,
         height=height,
-        about=f"Returns of {len(learning.returns):,} training episodes and "
-        f"{len(evaluations.mean):,} evaluations over {learning.end:,.0f} steps",
+        description=f"Returns of {len(curves.returns):,} training episodes and "
+        f"{len(evaluations.mean):,} evaluations over {curves.end:,.0f} steps",
     )
     parts.append(f'<ul class="legend">{"".join(legend)}</ul>')
     parts.append(f'<div class="scroll wide">{picture}</div>')
     return "\n".join(parts)
 
 
-def _episodes(learning: Learning) -> str:
-    evaluations = learning.evaluations
-    shown: list[str] = []
-    series = [("length: steps in an episode", learning.lengths, evaluations.lengths)]
-    nothing = Series(name="", at=learning.returns.at[:0], values=learning.returns.at[:0])
-    own = "at the last step of an episode"
+def _episodes(curves: LearningCurves) -> str:
+    evaluations = curves.evaluations
+    panels: list[str] = []
+    series = [("length: steps in an episode", curves.lengths, evaluations.lengths)]
+    empty = ChartSeries(name="", steps=curves.returns.steps[:0], values=curves.returns.steps[:0])
+    suffix = "at the last step of an episode"
     series += [
-        (f"{name}: {own}", one, evaluations.info.get(name, nothing))
-        for name, one in learning.info.items()
+        (f"{name}: {suffix}", training, evaluations.info.get(name, empty))
+        for name, training in curves.info.items()
     ]
     series += [
-        (f"{name}: {own}", nothing, one)
-        for name, one in evaluations.info.items()
-        if name not in learning.info
+        (f"{name}: {suffix}", empty, marks)
+        for name, marks in evaluations.info.items()
+        if name not in curves.info
     ]
-    for label, one, marks in series:
-        if len(one) or len(marks):
-            last = running_mean(one.values, WINDOW)[-1] if len(one) else marks.values[-1]
-            shown.append(_panel(_of_episodes(one, marks=marks), label, last, learning.end))
-    if not shown:
+    for label, dots, marks in series:
+        if len(dots) or len(marks):
+            last = running_mean(dots.values, WINDOW)[-1] if len(dots) else marks.values[-1]
+            panels.append(_panel(_episode_chart(dots, marks=marks), label, last, curves.end))
+    if not panels:
         return ""
     return (
-        f"<p>Dots are training episodes, the line is the mean of the last {WINDOW}, whose last "
-        f"value stands beside the name; diamonds are evaluations.</p>{_grid(shown)}"
+        f"<p>Dots are training episodes and diamonds are evaluations. The line is the mean of the "
+        f"last {WINDOW} episodes. Its last value is next to the name.</p>{_grid(panels)}"
     )
 
 
-def _metrics(learning: Learning) -> str:
+def _metrics(curves: LearningCurves) -> str:
     grouped: dict[str, list[str]] = {title: [] for title, _ in _GROUPS}
-    for name, series in learning.metrics.items():
+    for name, series in curves.metrics.items():
         title = next(title for title, words in _GROUPS if any(word in name for word in words))
-        about = "learning rate" if name.endswith("learning_rate") else _ABOUT.get(name, "")
-        label = f"{name}: {about}"
-        drawn = Drawn(averaged=series)
-        grouped[title].append(_panel(drawn, label, series.values[-1], learning.end))
+        description = (
+            "learning rate" if name.endswith("learning_rate") else _DESCRIPTIONS.get(name, "")
+        )
+        label = f"{name}: {description}"
+        data = ChartData(averaged=series)
+        grouped[title].append(_panel(data, label, series.values[-1], curves.end))
     parts = [f"<h3>{title}</h3>\n{_grid(panels)}" for title, panels in grouped.items() if panels]
     if not parts:
         return ""
     return (
-        "<p>Of each iteration, over steps; the last value stands beside the name. Where there are "
-        "more iterations than pixels, the line is their mean and the band goes from the least to "
-        "the greatest.</p>\n" + "\n".join(parts)
+        "<p>Metrics of each iteration over steps. The last value is next to the name. If there are "
+        "more iterations than pixels, the line is their mean and the band goes from their minimum "
+        "to their maximum.</p>\n" + "\n".join(parts)
     )
 
 
-def _of_episodes(episodes: Series, *, marks: Series, spread: Array | None = None) -> Drawn:
+def _episode_chart(
+    episodes: ChartSeries, *, marks: ChartSeries, mark_bounds: Array | None = None
+) -> ChartData:
     if not len(episodes):
-        return Drawn(marks=marks, spread=spread)
+        return ChartData(marks=marks, mark_bounds=mark_bounds)
     mean = running_mean(episodes.values, WINDOW)
-    return Drawn(
+    return ChartData(
         dots=episodes,
-        lines=Series(name=episodes.name, at=episodes.at, values=mean),
+        lines=ChartSeries(name=episodes.name, steps=episodes.steps, values=mean),
         marks=marks,
-        spread=spread,
+        mark_bounds=mark_bounds,
     )
 
 
-def _panel(drawn: Drawn, label: str, last: float, end: float) -> str:
+def _panel(data: ChartData, label: str, last: float, end: float) -> str:
     width, height = _SMALL
     name, _, unit = label.rpartition(": ")
-    picture = chart(drawn, label=unit, end=end, width=width, height=height, about=label)
-    head = f"<span>{_escaped(name)}</span><b>{_escaped(number(float(last)))}</b>"
+    picture = chart(data, label=unit, end=end, width=width, height=height, description=label)
+    head = f"<span>{_escaped(name)}</span><b>{_escaped(format_number(float(last)))}</b>"
     return f"<figure><figcaption>{head}</figcaption>{picture}</figure>"
 
 
@@ -218,7 +220,7 @@ def _grid(panels: list[str]) -> str:
 
 
 def _configuration(content: Mapping[str, Any]) -> str:
-    """What differs from the algorithm's defaults first, and marked."""
+    """Return a table of options. Those that differ from the defaults are first and marked."""
     config, known = content["config"], "defaults" in content
     defaults = content.get("defaults", {})
     differ = [name for name in config if name in defaults]
@@ -232,17 +234,17 @@ def _configuration(content: Mapping[str, Any]) -> str:
         f"<td>{value}</td><td>{default}</td></tr>"
         for k, (name, value, default) in enumerate(rows)
     )
-    about = (
-        "<p>What differs from the algorithm's defaults comes first.</p>"
+    note = (
+        "<p>Options that differ from the algorithm's defaults come first.</p>"
         if known
-        else "<p>Which of them differ from the algorithm's defaults is not known: an earlier "
-        "version did not write that down.</p>"
+        else "<p>The algorithm's defaults are unknown, because an earlier version of hotloop "
+        "wrote this run.</p>"
     )
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items())
     return (
-        f'{about}<div class="scroll"><table class="options"><caption><span>Options of the run'
+        f'{note}<div class="scroll"><table class="options"><caption><span>Options of the run'
         "</span></caption><thead><tr><th>option</th><th>value</th>"
-        f"<th>default, where it differs</th></tr></thead><tbody>\n{body}\n</tbody></table></div>"
+        f"<th>default, if different</th></tr></thead><tbody>\n{body}\n</tbody></table></div>"
         f'<p class="dim">{_escaped(versions)}</p>'
     )
 
@@ -253,40 +255,40 @@ def _value(value: Any) -> str:
 
 
 def _videos(run: Path, page: Path) -> str:
-    """Those in `videos/`: the latest ones in the page as far as there is room, links to others."""
+    """Return the videos in `videos/`: the latest ones embedded, up to a limit, others as links."""
     try:
-        found = sorted(
+        paths = sorted(
             path
             for path in (run / "videos").iterdir()
             if path.suffix.lower() in _VIDEO_TYPES and path.is_file() and not path.is_symlink()
         )
     except OSError:
         return ""
-    left, shown = _EMBEDDED_BYTES, []
-    for path in reversed(found):
+    remaining_bytes, figures = _EMBEDDED_BYTES, []
+    for path in reversed(paths):
         kind = _VIDEO_TYPES[path.suffix.lower()]
         link = quote(os.path.relpath(path, page.resolve().parent))
         steps = re.fullmatch(r"step-(\d+)", path.stem)
         title = f"at {int(steps[1]):,} steps" if steps else path.stem
-        seen = f'<a href="{_escaped(link)}">{_escaped(path.name)}</a>'
+        body = f'<a href="{_escaped(link)}">{_escaped(path.name)}</a>'
         try:
             size = path.stat().st_size
-            if 0 < size <= left:
+            if 0 < size <= remaining_bytes:
                 content = base64.b64encode(path.read_bytes()).decode()
                 source = f"data:{kind};base64,{content}"
-                left -= size
-                seen = (
+                remaining_bytes -= size
+                body = (
                     f'<img alt="{_escaped(title)}" src="{source}">'
                     if kind.startswith("image")
                     else f'<video controls loop muted preload="metadata" src="{source}"></video>'
                 )
         except OSError as error:
-            seen += f" can't be read: {_escaped(error.strerror or error)}"
-        shown.append(f"<figure><figcaption><span>{_escaped(title)}</span></figcaption>{seen}")
-    return _grid([f"{one}</figure>" for one in shown])
+            body += f" can't be read: {_escaped(error.strerror or error)}"
+        figures.append(f"<figure><figcaption><span>{_escaped(title)}</span></figcaption>{body}")
+    return _grid([f"{figure}</figure>" for figure in figures])
 
 
-def _key(kind: str, words: str) -> str:
+def _legend_item(kind: str, label: str) -> str:
     picture = '<path class="dots" d="M5 9h0M13 5h0M21 10h0"/>'
     if kind == "mean":
         picture = '<path class="mean" d="M1 8h24"/>'
@@ -295,7 +297,7 @@ def _key(kind: str, words: str) -> str:
             '<path class="eval" d="M1 8h24"/><path class="diamonds" d="M13 3l5 5l-5 5l-5-5z"/>'
         )
     key = f'<svg class="chart key" viewBox="0 0 26 16" aria-hidden="true">{picture}</svg>'
-    return f"<li>{key}{_escaped(words)}</li>"
+    return f"<li>{key}{_escaped(label)}</li>"
 
 
 def _clock(seconds: float) -> str:
@@ -303,5 +305,5 @@ def _clock(seconds: float) -> str:
     return text if text.count(":") == 2 else f"0:{text:0>5}"
 
 
-def _escaped(words: object) -> str:
-    return html.escape(str(words), quote=True)
+def _escaped(value: object) -> str:
+    return html.escape(str(value), quote=True)

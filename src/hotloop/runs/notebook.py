@@ -1,4 +1,4 @@
-"""HTML of a run for notebooks: a table, the learning curve, where the time went."""
+"""HTML of a run for notebooks: a table and the learning curve."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from pathlib import Path
 from hotloop.errors import HotloopError
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.plots import CURVE_FILE, learning_curve
-from hotloop.runs.summary import summarise
+from hotloop.runs.summary import summarize
 
 
-def run_html(path: Path, more: Mapping[str, object] | None = None) -> str:
-    """Return a run as HTML.
+def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
+    """Return a run as HTML. A damaged run gives the error message instead.
 
     Args:
-        path: its directory, damaged ones too.
-        more: what the table says besides.
+        path: the run directory.
+        extra_rows: additional rows of the table, by label.
     """
     try:
-        about = summarise(path)
+        summary = summarize(path)
     except HotloopError as error:
         return f"<p>{html.escape(str(error))}</p>"
     rows: dict[str, object] = {
-        "environment": about.env_id,
-        "algorithm": about.algorithm,
-        "seed": about.seed,
-        "status": about.status,
-        "steps": f"{about.timesteps:,} of {about.total_timesteps:,}",
-        "mean return, last 100 episodes": _number(about.mean_return),
-        "best evaluation": _number(about.best_evaluation),
-        "steps a second": _number(about.steps_per_s),
-        "run directory": about.path,
-        **(more or {}),
+        "environment": summary.env_id,
+        "algorithm": summary.algorithm,
+        "seed": summary.seed,
+        "status": summary.status,
+        "steps": f"{summary.timesteps:,} of {summary.total_timesteps:,}",
+        "mean return, last 100 episodes": _number(summary.mean_return),
+        "best evaluation": _number(summary.best_evaluation),
+        "steps per second": _number(summary.steps_per_s),
+        "run directory": summary.path,
+        **(extra_rows or {}),
     }
     lines = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
@@ -50,7 +50,7 @@ def _number(value: float | None) -> str:
 
 
 def _curve(run: Path) -> str:
-    """Return the learning curve, drawn where it is missing."""
+    """Return the learning curve as an image. Draw the curve if its file is missing."""
     path = run / CURVE_FILE
     try:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Pictures of runs."""
+"""Matplotlib plots and text plots of runs."""
 
 from __future__ import annotations
 
@@ -11,41 +11,49 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.errors import MissingExtraError
-from hotloop.runs.comparison import NAMES, OVER, Group, Over, episodes_in, grid, over_seeds
 from hotloop.runs.directory import RunDirectory
-from hotloop.system.files import written_whole
+from hotloop.runs.run_groups import (
+    METRIC_LABELS,
+    X_AXIS_LABELS,
+    RunGroup,
+    XAxis,
+    aggregate_seeds,
+    comparison_grid,
+    episodes_from_metrics,
+)
+from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def episodes_of(run: RunDirectory) -> tuple[Array, Array]:
-    """Every training episode of a run.
+def training_episodes(run: RunDirectory) -> tuple[Array, Array]:
+    """Return the training episodes of a run.
 
     Returns:
-        The step at which it ended, int64, (E,), and its undiscounted return, float64, (E,); see
-        `hotloop.runs.comparison.episodes_in`.
+        Step of the end of each episode, int64, (E,), and its undiscounted return, float64, (E,).
+        See `hotloop.runs.run_groups.episodes_from_metrics`.
     """
-    return episodes_in(run.metrics())
+    return episodes_from_metrics(run.metrics())
 
 
 CURVE_FILE = "learning_curve.png"
 
 
 def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
-    """Draw `learning_curve.png`: each episode's return, the running mean of `window`, evaluations.
+    """Draw `learning_curve.png`: returns of episodes, their mean over `window`, and evaluations.
 
     Returns:
-        The picture's path.
+        The path of the image.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        OutputError, RunDirectoryError: the picture can't be written.
+        OutputError, RunDirectoryError: the image cannot be written.
     """
     figure = new_figure(7, 4)
     lines = run.metrics()
-    steps, returns = episodes_in(lines)
+    steps, returns = episodes_from_metrics(lines)
     evaluations = [
         (line["timesteps"], line["evaluation"]["mean_return"])
         for line in lines
@@ -56,9 +64,9 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     if len(returns):
         axes.scatter(steps, returns, s=4, alpha=0.25, linewidths=0, label="training episode")
         mean = running_mean(returns, window)
-        axes.plot(steps, mean, color="C1", label=f"mean of {window} of them")
+        axes.plot(steps, mean, color="C1", label=f"mean of {window} episodes")
     elif not evaluations:
-        axes.text(0.5, 0.5, "no episode ended", ha="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no finished episode", ha="center", transform=axes.transAxes)
     if evaluations:
         axes.plot(*zip(*evaluations, strict=True), "C2o-", markersize=4, label="evaluation")
     if axes.get_legend_handles_labels()[1]:
@@ -70,30 +78,30 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     axes.grid(alpha=0.3)
     path = run.path / CURVE_FILE
     run.check_present()
-    with written_whole(path) as aside:
-        figure.savefig(aside, dpi=120)
+    with atomic_write(path) as temp_path:
+        figure.savefig(temp_path, dpi=120)
     return path
 
 
 def comparison_plot(
-    groups: Sequence[Group], path: Path, *, metric: str = "return", over: Over = "steps"
+    groups: Sequence[RunGroup], path: Path, *, metric: str = "return", x_axis: XAxis = "steps"
 ) -> None:
-    """Draw learning curves over seeds, a panel for each environment.
+    """Draw learning curves over seeds, with a panel for each environment.
 
-    Of each group the interquartile mean over its seeds and a 95 % bootstrap band, as far as all of
-    them go, and each seed as a thin line.
+    A group has its interquartile mean over seeds, a 95 % bootstrap band up to the end of its
+    shortest run, and a thin line for each seed.
 
     Args:
-        groups: at least one.
-        path: where to, by suffix: .png, .svg or .pdf.
-        metric: what the groups' curves are of, for the axis.
-        over: what they are drawn over, for the axis.
+        groups: one or more groups of runs.
+        path: the image, with the suffix .png, .svg or .pdf.
+        metric: metric of the curves, for the label of the vertical axis.
+        x_axis: quantity on the horizontal axis, for its label.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
+        OutputError: `path` cannot be written.
     """
-    panels: dict[str, list[Group]] = {}
+    panels: dict[str, list[RunGroup]] = {}
     for group in groups:
         panels.setdefault(group.env_id, []).append(group)
     num_columns = min(len(panels), 3)
@@ -103,26 +111,26 @@ def comparison_plot(
     for axes in all_axes[len(panels) :]:
         axes.remove()
     for axes, (env_id, members) in zip(all_axes, panels.items(), strict=False):
-        points, width = grid(members)
+        points, width = comparison_grid(members)
         for k, group in enumerate(members):
             _draw_group(axes, group, points, width, color=f"C{k}")
         axes.set_title(env_id, parse_math=False)
-        axes.set_xlabel(OVER[over])
-        axes.set_ylabel(NAMES.get(metric, metric), parse_math=False)
+        axes.set_xlabel(X_AXIS_LABELS[x_axis])
+        axes.set_ylabel(METRIC_LABELS.get(metric, metric), parse_math=False)
         axes.grid(alpha=0.3)
-        # Below: labels are long, and curves are what is to be seen.
+        # Put the legend below the curves, as labels are long.
         legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize="small")
         for text in legend.get_texts():
             text.set_parse_math(False)
-    with written_whole(path) as aside:
-        figure.savefig(aside, dpi=120)
+    with atomic_write(path) as temp_path:
+        figure.savefig(temp_path, dpi=120)
 
 
-def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: str) -> None:
+def _draw_group(axes: Any, group: RunGroup, points: Array, width: float, *, color: str) -> None:
     curves = np.stack([seed.smoothed(points, width) for seed in group.seeds])
-    middle, band = over_seeds(curves)
+    middle, band = aggregate_seeds(curves)
     seeds = "1 seed, no band" if band is None else f"{len(curves)} seeds, 95 %"
-    marker = "o" if len(points) == 1 else None  # of which there is no line
+    marker = "o" if len(points) == 1 else None  # a single point has no line
     label = fill(f"{group.label} ({seeds})", 60)
     axes.plot(points, middle, color=color, label=label, marker=marker)
     if band is not None:
@@ -131,14 +139,14 @@ def _draw_group(axes: Any, group: Group, points: Array, width: float, *, color: 
 
 
 def warm_up() -> None:
-    """Load all that a drawing needs, fonts too, before there is something to draw."""
+    """Load matplotlib and its fonts, so that later drawings are fast."""
     figure = new_figure(1, 1)
     figure.subplots().set_title("0")
     figure.savefig(io.BytesIO())
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure without pyplot: no global state, no window, no backend to choose."""
+    """Return a figure without pyplot, which has global state, windows and backends."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -152,7 +160,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def running_mean(values: Array, window: int) -> Array:
-    """Mean of the last `window` values, of fewer at the start: (E,), from (E,)."""
+    """Return the mean of the last `window` values (fewer at the start), (E,), for (E,)."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(values) + 1)
     start = np.maximum(end - window, 0)
@@ -160,15 +168,15 @@ def running_mean(values: Array, window: int) -> Array:
 
 
 def sparkline(steps: Array, returns: Array, *, width: int = 50) -> str:
-    """A learning curve as one line of text, for terminals.
+    """Return a learning curve as one line of text, such as `22 ▁▂▅▇█ 500`.
 
     Args:
-        steps: int64, (E,), when each episode ended.
-        returns: float64, (E,).
-        width: characters; each is the mean of the episodes that ended in its share of the steps.
+        steps: step of the end of each episode, int64, (E,).
+        returns: return of each episode, float64, (E,).
+        width: number of characters. Each shows the mean of the episodes in its share of the steps.
 
     Returns:
-        `"22 ▁▂▅▇█ 500"`: the first and the last mean around the curve; empty without episodes.
+        The first mean, the curve and the last mean, or "" without episodes.
     """
     if not len(returns):
         return ""

@@ -1,4 +1,4 @@
-"""Reports of a training while it runs, and its result."""
+"""Reports of a running training, and its result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hotloop.types import Episode
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Episodes played with the most probable actions, in environments of their own.
+    """An evaluation of a policy in separate environments, with the most probable actions.
 
     Attributes:
         timesteps: transitions that the policy has learned from.
-        returns: undiscounted, of each episode.
-        lengths: of each episode.
-        is_best: whether no evaluation before had as high a mean.
-        info: the environment's own numbers, see `episode_info`.
+        returns: undiscounted return of each episode.
+        lengths: steps of each episode.
+        is_best: whether the mean return is higher than in all earlier evaluations.
+        info: the environment's own metrics, see `episode_info`.
     """
 
     timesteps: int
@@ -47,18 +47,18 @@ class Evaluation:
         return statistics.pstdev(self.returns)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain lists and numbers, for `metrics.jsonl`."""
-        own = dataclasses.asdict(self)
-        if not own["info"]:
-            del own["info"]
-        return {**own, "mean_return": self.mean_return, "std_return": self.std_return}
+        """Return plain lists and numbers for `metrics.jsonl`."""
+        values = dataclasses.asdict(self)
+        if not values["info"]:
+            del values["info"]
+        return {**values, "mean_return": self.mean_return, "std_return": self.std_return}
 
 
 def episode_info(episodes: Sequence[Episode]) -> dict[str, list[float | None]]:
-    """Return the environment's own numbers of episodes.
+    """Return the environment's own metrics of episodes.
 
     Returns:
-        By name, a number for each episode; None where it has none. Empty where none has any.
+        For each name, a number per episode, or None for an episode that lacks it.
     """
     names = dict.fromkeys(name for episode in episodes for name in episode.info)
     return {name: [episode.info.get(name) for episode in episodes] for name in names}
@@ -66,23 +66,22 @@ def episode_info(episodes: Sequence[Episode]) -> dict[str, list[float | None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The state of a training after an iteration; the first one comes before any, at 0 steps.
+    """The state of a training after an iteration. The first report comes before all iterations.
 
     Attributes:
-        run_dir: the run's directory.
+        run_dir: the run directory.
         timesteps: transitions collected so far, over all environments.
-        total_timesteps: how many there will be.
-        elapsed_s: seconds since the first iteration began.
+        total_timesteps: transitions that the run will collect.
+        elapsed_s: seconds since the first iteration started.
         mean_return: mean undiscounted return of the last 100 episodes, NaN before the first ends.
-        num_episodes: episodes ended so far.
+        num_episodes: number of finished episodes.
         metrics: losses and diagnostics of the iteration's updates, by name.
-        execution: how the updates run, and why so.
-        evaluation: of this iteration's policy; None where none was due.
-        resumed: where the run was resumed and what could not be, a sentence; empty if it was not.
-        workers: what steps the environments, and why so; empty if it is the learner's process as
-            by default.
-        doing: what the training does before it goes on, as compiling an update for the first time
-            on a machine; empty in the reports of iterations.
+        execution: execution of the updates and its reason, as text.
+        evaluation: evaluation of this iteration's policy, if there was one.
+        resumed: a sentence on the checkpoint and on losses if the run was resumed, "" otherwise.
+        workers: processes that step the environments and the reason, "" for the default.
+        activity: current activity that delays the training, such as the first compilation of an
+            update on a machine. Empty in the reports of iterations.
     """
 
     run_dir: Path
@@ -96,29 +95,30 @@ class Report:
     evaluation: Evaluation | None = None
     resumed: str = ""
     workers: str = ""
-    doing: str = ""
+    activity: str = ""
 
     @property
     def steps_per_s(self) -> float:
-        """Transitions a second since the first iteration began; start-up is not in it."""
+        """Transitions per second since the first iteration started, without start-up."""
         return self.timesteps / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
 OnReport = Callable[[Report], "bool | None"]
-"""Called before the first iteration and after each; returning True stops the run cleanly.
+"""Function called before the first iteration and after each. Return True to stop the run.
 
-Also called, with `doing` and the last numbers, while an update is compiled for the first time.
+It is also called with an `activity` and the latest numbers when an update is compiled for the first
+time.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgressPosition:
-    """Episodes and time of a training so far, as a checkpoint holds them.
+class ProgressState:
+    """Progress of a training in a checkpoint.
 
     Attributes:
         elapsed_s: seconds in the training loop.
-        num_episodes: episodes ended.
-        recent_returns: of the last 100 of them.
+        num_episodes: number of finished episodes.
+        recent_returns: undiscounted returns of the last 100 episodes.
     """
 
     elapsed_s: float = 0.0
@@ -126,16 +126,16 @@ class ProgressPosition:
     recent_returns: Sequence[float] = ()
 
 
-class Progress:
-    """Episodes and time of a training so far, and the one who is told of them.
+class RunProgress:
+    """Episodes and elapsed time of a training, and the sender of its reports.
 
     Args:
-        run_dir: the run's directory.
+        run_dir: the run directory.
         total_timesteps: transitions that the run will collect.
-        on_report: is told; may be None.
-        execution: how the updates run, and why so.
-        resumed: where the run was resumed.
-        workers: what steps the environments.
+        on_report: function that receives the reports, if any.
+        execution: text for `Report.execution`.
+        resumed: text for `Report.resumed`.
+        workers: text for `Report.workers`.
     """
 
     def __init__(
@@ -161,47 +161,47 @@ class Progress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this was made, just before the first iteration."""
+        """Seconds since just before the first iteration, earlier processes of the run included."""
         return time.perf_counter() - self._started_s
 
     @property
     def mean_return(self) -> float:
-        """Mean undiscounted return of the last 100 episodes; NaN before the first has ended."""
+        """Mean undiscounted return of the last 100 episodes, NaN before the first ends."""
         recent = self._recent_returns
         return sum(recent) / len(recent) if recent else math.nan
 
-    def position(self) -> ProgressPosition:
-        """Return what a checkpoint holds."""
-        return ProgressPosition(
+    def state(self) -> ProgressState:
+        """Return the state for a checkpoint."""
+        return ProgressState(
             elapsed_s=self.elapsed_s,
             num_episodes=self._num_episodes,
             recent_returns=list(self._recent_returns),
         )
 
-    def load(self, position: ProgressPosition) -> None:
-        """Go on from a checkpoint."""
-        self._started_s = time.perf_counter() - position.elapsed_s
-        self._num_episodes = position.num_episodes
-        self._recent_returns.extend(position.recent_returns)
+    def load(self, state: ProgressState) -> None:
+        """Continue from the state in a checkpoint."""
+        self._started_s = time.perf_counter() - state.elapsed_s
+        self._num_episodes = state.num_episodes
+        self._recent_returns.extend(state.recent_returns)
 
     def add(self, episodes: Sequence[Episode]) -> None:
-        """Count episodes that have ended."""
+        """Add finished episodes."""
         self._num_episodes += len(episodes)
         self._recent_returns.extend(episode.undiscounted_return for episode in episodes)
 
     def report(
         self, timesteps: int, metrics: dict[str, float], evaluation: Evaluation | None = None
     ) -> bool:
-        """Tell where the run stands; True asks to stop it."""
+        """Send a report. Return True if the run should stop."""
         self._timesteps = timesteps
-        return self._told(metrics, evaluation)
+        return self._send_report(metrics, evaluation)
 
-    def doing(self, what: str) -> None:
-        """Tell what is done before the training goes on."""
-        self._told({}, None, doing=what)
+    def announce(self, activity: str) -> None:
+        """Send a report with an activity that delays the training."""
+        self._send_report({}, None, activity=activity)
 
-    def _told(
-        self, metrics: dict[str, float], evaluation: Evaluation | None, *, doing: str = ""
+    def _send_report(
+        self, metrics: dict[str, float], evaluation: Evaluation | None, *, activity: str = ""
     ) -> bool:
         if self._on_report is None:
             return False
@@ -219,27 +219,27 @@ class Progress:
                     evaluation=evaluation,
                     resumed=self._resumed,
                     workers=self._workers,
-                    doing=doing,
+                    activity=activity,
                 )
             )
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """A training that has ended.
+class RunResult:
+    """The result of a training.
 
     Attributes:
-        policy: acts: `result.policy.act(obs)`.
-        run_dir: the run's directory.
+        policy: the trained policy. `result.policy.act(obs)` returns an action.
+        run_dir: the run directory.
         timesteps: transitions collected.
         elapsed_s: seconds in the training loop.
         mean_return: mean undiscounted return of the last 100 training episodes.
-        status: whether it ran to its end, or `on_report` stopped it.
-        execution: how the updates ran, and what compiling them brought.
-        compile_s: seconds of `elapsed_s` that compiling took.
-        accounting: what became of every transition, and what each worker did with its time, until
-            then, as `hotloop.rollouts.Accounting.to_json` gives it.
+        status: "finished", or "stopped" if `on_report` stopped the run.
+        execution: execution of the updates and the benefit of compiling them, as text.
+        compile_s: seconds of `elapsed_s` spent on compilation.
+        accounting: outcome of every transition and time of each worker, in the format of
+            `hotloop.rollouts.Accounting.to_json`.
     """
 
     policy: ActingPolicy
@@ -254,30 +254,30 @@ class Result:
 
     @property
     def timing(self) -> Node:
-        """Return where the training's time went, of its own process: `print(result.timing)`.
+        """Time spent in each part of the training's process, as a tree that can be printed.
 
         Raises:
-            RecordingError: its recording is gone, or was not written.
+            RecordingError: the recording does not exist.
         """
         recordings, problems = timing.read_directory(self.run_dir / "timing")
-        own = [one for one in recordings if one.component == "learner"]
-        if not own:
+        learners = [x for x in recordings if x.component == "learner"]
+        if not learners:
             raise timing.RecordingError(
                 str(problems[0])
                 if problems
-                else f"expected a recording in {self.run_dir / 'timing'}, got none: keep what a "
-                "training writes there"
+                else f"expected a recording in {self.run_dir / 'timing'}, got none: keep the files "
+                "that a training writes there"
             )
-        # A resumed run has one of each of its processes.
-        return max(own, key=lambda one: one.start_ns + one.wall_offset_ns).tree()
+        # A resumed run has one recording per process. Take the latest.
+        return max(learners, key=lambda x: x.start_ns + x.wall_offset_ns).tree()
 
     def _repr_html_(self) -> str:
-        """Return the run as HTML, for notebooks."""
+        """Return the run as HTML for notebooks."""
         from hotloop.runs.notebook import run_html
 
-        shown = run_html(self.run_dir, {"updates": self.execution})
+        summary_html = run_html(self.run_dir, {"updates": self.execution})
         try:
             tree = self.timing._repr_html_()
         except timing.RecordingError:
-            return shown
-        return f"{shown}<details><summary>where the time went</summary>{tree}</details>"
+            return summary_html
+        return f"{summary_html}<details><summary>time by part</summary>{tree}</details>"

@@ -1,4 +1,4 @@
-"""Summaries of runs, read from their directories, damaged or not."""
+"""Summaries of runs, read from their directories."""
 
 from __future__ import annotations
 
@@ -17,29 +17,26 @@ from hotloop.runs.directory import RunDirectory
 
 Status = Literal["finished", "running", "stopped", "killed", "unknown"]
 
-_MAX_DEPTH = 4  # runs/, a sweep, its parts, a run
+_MAX_DEPTH = 4  # runs/, a sweep, its subdirectories, a run
 _STARTED_AT = "%Y-%m-%dT%H:%M:%S%z"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """Where a run stands. What is not known, or not there yet, is None.
+    """The state and the main metrics of a run. Unknown or missing values are None.
 
     Attributes:
-        path: its directory.
-        env_id: the environment.
-        algorithm: the algorithm.
-        seed: the run's.
-        status: `finished`: it has all its steps; `running`; `stopped`: it ended before that, by
-            itself or by a signal; `killed`: it ended without a word; `unknown`: it ran on another
-            machine or before a reboot, or left no timing.
+        path, env_id, algorithm, seed: the run directory and its configuration.
+        status: `finished`: the run has all its steps. `running`: it is in progress. `stopped`: it
+            ended early, by itself or by a signal. `killed`: it ended without closing its files.
+            `unknown`: it ran on another machine or before a reboot, or has no timing.
         timesteps: transitions collected.
-        total_timesteps: how many were asked for.
+        total_timesteps: transitions of the complete run.
         mean_return: mean undiscounted return of the last 100 training episodes.
-        best_evaluation: the highest mean return of an evaluation.
-        num_episodes: training episodes that ended.
-        steps_per_s: transitions a second in the training loop.
-        started_at: as `config.json` has it, ISO 8601.
+        best_evaluation: highest mean return of an evaluation.
+        num_episodes: number of finished training episodes.
+        steps_per_s: transitions per second in the training loop.
+        started_at: start time in `config.json`, ISO 8601.
     """
 
     path: Path
@@ -56,36 +53,36 @@ class RunSummary:
     started_at: str | None
 
     @property
-    def started(self) -> datetime | None:
-        """When it was started, with its time zone."""
+    def start_time(self) -> datetime | None:
+        """The start time, with its time zone."""
         try:
             return datetime.strptime(self.started_at or "", _STARTED_AT)
         except ValueError:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """As values that `json.dumps` takes."""
+        """Return a dictionary for `json.dumps`."""
         return {**dataclasses.asdict(self), "path": str(self.path)}
 
 
-def summarise(path: Path) -> RunSummary:
-    """Read one run directory.
+def summarize(path: Path) -> RunSummary:
+    """Return the summary of a run directory.
 
     Raises:
-        RunDirectoryError: it is none, or it is damaged.
+        RunDirectoryError: the path is not a run directory, or the run is damaged.
     """
     if not (path / "config.json").exists():
         raise RunDirectoryError(f"{path} has no config.json: restore it, or remove the directory")
     run = RunDirectory.open(path)
-    return summary_of(run, run.metrics())
+    return summarize_run(run, run.metrics())
 
 
-def summary_of(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSummary:
-    """Sum up a run that was read.
+def summarize_run(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSummary:
+    """Return the summary of an open run.
 
     Args:
         run: the run.
-        lines: of its metrics.
+        lines: lines of its metrics.
     """
     content, path = run.config, run.path
     returns = [float(x) for line in lines for x in line["episode_returns"]]
@@ -99,7 +96,7 @@ def summary_of(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSumm
         env_id=content["env_id"],
         algorithm=content["algorithm"],
         seed=content["config"]["seed"],
-        status="finished" if timesteps >= total_timesteps else _unfinished(path),
+        status="finished" if timesteps >= total_timesteps else _unfinished_status(path),
         timesteps=timesteps,
         total_timesteps=total_timesteps,
         mean_return=_finite(sum(recent) / len(recent)) if recent else None,
@@ -111,27 +108,27 @@ def summary_of(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunSumm
 
 
 def find_runs(directory: Path) -> list[Path]:
-    """The run directories in `directory`, four levels deep, or itself where it is one.
+    """Return the run directories in `directory`, up to four levels deep, or `directory` itself.
 
-    What has a `config.json` or a `metrics.jsonl` is taken for one, whole or not. Hidden directories
-    are left out, and so is what can't be read.
+    A run directory contains a `config.json` or a `metrics.jsonl`, perhaps damaged. The search skips
+    hidden and unreadable directories.
 
     Raises:
-        RunDirectoryError: there is no such directory.
+        RunDirectoryError: the directory does not exist.
     """
     if not directory.is_dir():
         raise RunDirectoryError(
             f"expected a directory of runs, got {directory}, which "
-            f"{'is a file' if directory.exists() else 'does not exist'}: name the --runs-dir of a "
+            f"{'is a file' if directory.exists() else 'does not exist'}: pass the --runs-dir of a "
             "training"
         )
-    found: dict[Path, Path] = {}  # a link to a run is that run, by its shortest path
-    for path in sorted(_find(directory, depth=0), key=lambda path: len(path.parts)):
-        found.setdefault(path.resolve(), path)
-    return sorted(found.values())
+    runs: dict[Path, Path] = {}  # shortest path of each run, without links to it
+    for path in sorted(_iter_runs(directory, depth=0), key=lambda path: len(path.parts)):
+        runs.setdefault(path.resolve(), path)
+    return sorted(runs.values())
 
 
-def _find(directory: Path, depth: int) -> Iterator[Path]:
+def _iter_runs(directory: Path, depth: int) -> Iterator[Path]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
         if any(entry.name in ("config.json", "metrics.jsonl") for entry in entries):
@@ -142,11 +139,11 @@ def _find(directory: Path, depth: int) -> Iterator[Path]:
         return
     if depth < _MAX_DEPTH:
         for name in folders:
-            yield from _find(directory / name, depth + 1)
+            yield from _iter_runs(directory / name, depth + 1)
 
 
-def _unfinished(path: Path) -> Status:
-    """How a run ended that has not all its steps, by what its learner's last recording says."""
+def _unfinished_status(path: Path) -> Status:
+    """Return the status of an incomplete run, from the last recording of its learner."""
     try:
         recordings, _ = timing.read_directory(path / "timing")
     except (OSError, ValueError):  # no such directory
@@ -154,7 +151,7 @@ def _unfinished(path: Path) -> Status:
     learners = [recording for recording in recordings if recording.component == "learner"]
     if not learners:
         return "unknown"
-    # A resumed run has one of each of its processes.
+    # A resumed run has one recording per process. Take the latest.
     last = max(learners, key=lambda recording: recording.start_ns + recording.wall_offset_ns)
     return "stopped" if last.state == "complete" else last.state
 

@@ -1,14 +1,14 @@
-"""Metrics to TensorBoard and to Weights & Biases, while a run goes; neither is imported unasked.
+"""Live tracking of metrics with TensorBoard and Weights & Biases, imported only on request.
 
-What `metrics.jsonl` holds is what they get, as scalars over `timesteps`:
+The trackers get the content of `metrics.jsonl`, as scalars over `timesteps`:
 
     charts/return charts/length charts/steps_per_s charts/learning_rate …
     losses/policy_loss losses/value_loss …
     eval/return eval/return_std eval/length
-    info/is_success eval/is_success …            the environment's own numbers
+    info/is_success eval/is_success …            the environment's own metrics
 
-A tracker that can't be opened stops a run before it begins. One that fails later does not: that is
-said once on standard error, and the run goes on without it; `metrics.jsonl` has everything.
+A tracker that cannot be opened stops the run before it starts. If a tracker fails later, one
+message goes to standard error and the run continues without it. `metrics.jsonl` has all metrics.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hotloop.runs.directory import RunDirectory
 TrackerName = Literal["tensorboard", "wandb"]
 Status = Literal["finished", "stopped", "failed"]
 
-# What of a line of metrics is no loss and no diagnostic of the updates.
+# Keys of a line of metrics that are neither losses nor diagnostics of the updates.
 _NOT_LOSSES = {"iteration", "timesteps", "elapsed_s"}
 _CHARTS = {"learning_rate", "num_updates"}
-# After so many seconds what W&B has not uploaded stays in the run directory: `wandb sync` sends it.
+# After this time, the rest of W&B's data stays in the run directory. `wandb sync` uploads it.
 _UPLOAD_S = 60.0
 
 
@@ -45,53 +45,53 @@ class _Tracker(Protocol):
 
 
 class Trackers:
-    """Those that are asked for, and have not failed. Made by `open_trackers`."""
+    """The open trackers of a run, see `open_trackers`. A tracker that fails is removed."""
 
     def __init__(self, trackers: Sequence[_Tracker]) -> None:
         self._trackers = list(trackers)
 
     def log(self, timesteps: int, line: Mapping[str, Any]) -> None:
-        """Send an iteration's metrics; never raises for a tracker's sake.
+        """Send an iteration's metrics. Errors of a tracker are reported, not raised.
 
         Args:
             timesteps: transitions collected so far.
-            line: as `RunDirectory.log` takes it.
+            line: the line for `RunDirectory.log`.
         """
-        scalars = scalars_of(line)
+        scalars = tracker_scalars(line)
         for tracker in list(self._trackers):
             try:
                 tracker.log(timesteps, scalars)
             except Exception as error:
                 self._trackers.remove(tracker)
-                _say_failed(tracker, error, "the run goes on without it")
+                _report_failure(tracker, error, "the run continues without it")
 
     def close(self, status: Status) -> None:
-        """Write what is buffered; harmless when repeated.
+        """Flush and close the trackers. Further calls do nothing.
 
         Args:
-            status: how the run ended.
+            status: final status of the run.
         """
         trackers, self._trackers = self._trackers, []
         for tracker in trackers:
             try:
                 tracker.close(status)
             except Exception as error:
-                _say_failed(tracker, error, "metrics.jsonl has what it misses")
+                _report_failure(tracker, error, "metrics.jsonl has all metrics")
 
 
 def open_trackers(names: Sequence[TrackerName], run: RunDirectory, resumed: bool) -> Trackers:
     """Open trackers for a run whose directory exists.
 
     Args:
-        names: which.
-        run: the run directory; TensorBoard's files go to `tensorboard/` in it, W&B's to `wandb/`.
-        resumed: go on with what the run logged before. Its metrics must have been cut back to the
+        names: names of the trackers.
+        run: the run directory. TensorBoard writes to its `tensorboard/`, W&B to its `wandb/`.
+        resumed: whether to continue earlier logs. The metrics must have been truncated to the
             checkpoint already.
 
     Raises:
         MissingExtraError: the library is not installed.
-        ConfigError: W&B can't be started: nobody is logged in, or it can't be reached.
-        RunDirectoryError: TensorBoard's files can't be written.
+        ConfigError: W&B cannot be started, because there is no login or no connection.
+        RunDirectoryError: TensorBoard's files cannot be written.
     """
     opened: list[_Tracker] = []
     try:
@@ -103,8 +103,8 @@ def open_trackers(names: Sequence[TrackerName], run: RunDirectory, resumed: bool
     return Trackers(opened)
 
 
-def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers in a line of metrics, under the names that trackers show."""
+def tracker_scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers in a line of metrics, by their names in trackers."""
     scalars: dict[str, Any] = {}
     if line.get("episode_returns"):
         scalars["charts/return"] = _mean(line["episode_returns"])
@@ -128,9 +128,9 @@ def scalars_of(line: Mapping[str, Any]) -> dict[str, float]:
 def _info_scalars(
     group: str, info: Mapping[str, Sequence[float | None]] | None
 ) -> dict[str, float]:
-    """Return the means of the environment's own numbers, over the episodes that have them."""
-    found = {name: [x for x in values if x is not None] for name, values in (info or {}).items()}
-    return {f"{group}/{name}": _mean(values) for name, values in found.items() if values}
+    """Return the means of the environment's own metrics, over the episodes that have them."""
+    numbers = {name: [x for x in values if x is not None] for name, values in (info or {}).items()}
+    return {f"{group}/{name}": _mean(values) for name, values in numbers.items() if values}
 
 
 class _TensorBoard:
@@ -146,7 +146,7 @@ class _TensorBoard:
                 "pip install 'hotloop[train,tensorboard]'"
             ) from error
         lines = run.metrics() if resumed else []
-        # What was logged after the checkpoint is logged anew.
+        # Remove the points after the checkpoint. The resumed run logs them again.
         purge_step = 1 + (lines[-1]["timesteps"] if lines else 0) if resumed else None
         try:
             self._writer = SummaryWriter(
@@ -162,7 +162,7 @@ class _TensorBoard:
         self._writer.add_text("config", "    " + text.replace("\n", "\n    "))
         plain = {k: v if isinstance(v, (bool, int, float)) else str(v) for k, v in config.items()}
         assert self._writer.file_writer is not None
-        # Not `add_hparams`, which makes a second run of it.
+        # `add_hparams` would create a second run.
         for summary in hparams(plain, {"charts/return": 0.0}):
             self._writer.file_writer.add_summary(summary)
 
@@ -181,41 +181,41 @@ class _WandB:
         try:
             import wandb
 
-            wandb.init  # noqa: B018  # a folder of that name, such as it makes, can be imported too
+            wandb.init  # noqa: B018  # a folder named `wandb` can be imported too
         except (ImportError, AttributeError) as error:
             raise MissingExtraError(
                 "tracking with W&B needs wandb: pip install 'hotloop[wandb]'"
             ) from error
-        before = _read_json(run, "wandb.json") if resumed else {}
+        stored = _read_json(run, "wandb.json") if resumed else {}
         settings: dict[str, Any] = {"console": "off", "silent": True}
-        if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait for ever
+        if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait forever
             settings["finish_timeout"] = _UPLOAD_S
         try:
             self._run = wandb.init(
                 dir=str(run.path),
-                project=before.get("project") or os.environ.get("WANDB_PROJECT") or "hotloop",
-                entity=before.get("entity") or None,
+                project=stored.get("project") or os.environ.get("WANDB_PROJECT") or "hotloop",
+                entity=stored.get("entity") or None,
                 name=run.path.resolve().name,
-                id=before.get("id") or secrets.token_hex(4),
-                resume="allow" if before else None,
+                id=stored.get("id") or secrets.token_hex(4),
+                resume="allow" if stored else None,
                 config=_hyperparameters(run),
                 allow_val_change=True,
-                reinit="create_new",  # the user's own runs are none of ours
+                reinit="create_new",  # do not replace a run of the user's own
                 settings=wandb.Settings(**settings),
             )
         except Exception as error:
-            why = str(error).strip().split("\n")[0]
+            reason = str(error).strip().split("\n")[0]
             raise ConfigError(
-                f"W&B can't be started ({why}): run `wandb login`, check the network, or set "
-                "WANDB_MODE=offline, which keeps its files in the run directory"
+                f"W&B can't be started ({reason}): run `wandb login`, check the network, or set "
+                "WANDB_MODE=offline to store its files in the run directory"
             ) from error
         identity = {"id": self._run.id, "project": self._run.project, "entity": self._run.entity}
         run.write_json("wandb.json", identity)
         self._run.define_metric("timesteps")
         self._run.define_metric("*", step_metric="timesteps")
-        # What the server has of the steps after the checkpoint can't be taken back, nor need it be:
-        # the same steps give the same metrics.
-        self._logged_until = int(self._run.summary.get("timesteps") or 0) if before else 0
+        # The server's points after the checkpoint cannot be deleted. Skip these steps, as the
+        # resumed run logs the same metrics.
+        self._logged_until = int(self._run.summary.get("timesteps") or 0) if stored else 0
 
     def log(self, timesteps: int, scalars: dict[str, float]) -> None:
         if timesteps > self._logged_until:
@@ -235,7 +235,6 @@ def _hyperparameters(run: RunDirectory) -> dict[str, Any]:
 
 
 def _read_json(run: RunDirectory, name: str) -> dict[str, Any]:
-    """A file that `RunDirectory.write_json` wrote; empty where there is none, or it is damaged."""
     with contextlib.suppress(OSError, ValueError):
         content = documents.read(run.path / name)
         return content if isinstance(content, dict) else {}
@@ -246,8 +245,8 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _say_failed(tracker: _Tracker, error: Exception, so: str) -> None:
-    why = str(error).strip().split("\n")[0]
-    with contextlib.suppress(OSError, ValueError):  # nobody may be there to read it
-        message = f"{tracker.title} failed ({type(error).__name__}: {why})"
-        print(f"hotloop: {message}: {so}", file=sys.stderr, flush=True)
+def _report_failure(tracker: _Tracker, error: Exception, consequence: str) -> None:
+    reason = str(error).strip().split("\n")[0]
+    with contextlib.suppress(OSError, ValueError):  # standard error may be closed
+        message = f"{tracker.title} failed ({type(error).__name__}: {reason})"
+        print(f"hotloop: {message}: {consequence}", file=sys.stderr, flush=True)

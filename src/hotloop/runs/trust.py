@@ -1,10 +1,10 @@
-"""Trust in run directories: whose names of modules may be imported and called.
+"""Trust in run directories: protection against imports of untrusted modules.
 
-Whoever writes a run directory decides what `eval`, `resume` and `export` import: an environment
-`module:Id`, a network, an algorithm, a schedule. So a training signs `config.json` with a key that
-only its user can read, and what is not signed by that key may name nothing but environments of
-Gymnasium's registry and what hotloop has itself. A user's key lies in `$XDG_STATE_HOME/hotloop/key`
-(`~/.local/state/hotloop/key`).
+The `config.json` of a run names the modules that `eval`, `resume` and `export` import: an
+environment `module:Id`, a network, an algorithm, a schedule. A training therefore signs
+`config.json` with a key that only its user can read. Without a valid signature, a run may only use
+environments in Gymnasium's registry and parts of hotloop. The key is stored in
+`$XDG_STATE_HOME/hotloop/key` (`~/.local/state/hotloop/key`).
 """
 
 from __future__ import annotations
@@ -24,42 +24,43 @@ from hotloop.errors import RunDirectoryError
 from hotloop.system.files import sync, write_new
 
 _KEY_BYTES = 32
-# What their ids begin with: hotloop looks names up in these libraries and imports nothing else.
+# Prefixes of environment ids that import known libraries only.
 _KNOWN_LIBRARIES = ("envpool:", "hotloop:", "gymnax:", "brax:", "playground:")
 _SCHEDULE = re.compile(r"(linear|cosine|piecewise|steps):[-+.,=\deE]*")
 _NEVER_SCHEDULED = ("algorithm", "network", "critic_network")
-_PLACES = ("runs_dir", "run_dir", "device")  # options that may hold a colon and name no module
+# Options whose value may contain a colon but names no module.
+_PLACES = ("runs_dir", "run_dir", "device")
 
 
-def named_objects(content: Mapping[str, Any]) -> list[str]:
-    """Return what going on with a run imports or calls besides hotloop and registered environments.
+def imported_objects(content: Mapping[str, Any]) -> list[str]:
+    """Return the objects outside of hotloop and Gymnasium's registry that resuming a run imports.
 
     Args:
-        content: of `config.json`.
+        content: content of `config.json`.
 
     Returns:
-        Each as "`option` 'module:name'", for a message; none of a run of hotloop's own parts.
+        A text "`option` 'module:name'" for each object.
     """
-    found = [*named_environment(content)]
+    descriptions = [*imported_environment(content)]
     options = {
         "algorithm": content["algorithm"],
         "network": content["network"],
         **_without_environment(content["config"]),
     }
     for option, value in options.items():
-        names = [] if option in _PLACES else [x for x in _texts(value) if ":" in x]
+        names = [] if option in _PLACES else [x for x in _strings(value) if ":" in x]
         may_be_scheduled = option not in _NEVER_SCHEDULED
-        found += [
+        descriptions += [
             f"`{option}` '{x}'" for x in names if not (may_be_scheduled and _SCHEDULE.fullmatch(x))
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(descriptions))
 
 
-def named_environment(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the same of what playing in the run's environment imports or calls.
+def imported_environment(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a text for each object that creating the run's environment imports.
 
-    Numbers are handed to whatever environment; with texts, some of Gymnasium's import modules and
-    open files.
+    Numeric keyword arguments are safe. With strings, some of Gymnasium's environments import
+    modules and open files.
     """
     env_id, env_kwargs = content["env_id"], content["config"].get("env_kwargs", {})
     if ":" in env_id and not env_id.startswith(_KNOWN_LIBRARIES):
@@ -69,33 +70,34 @@ def named_environment(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def signature(content: Mapping[str, Any]) -> str:
-    """Return the user's signature of what `config.json` holds; empty where no key can be kept."""
+    """Return the user's signature of the content of `config.json`, or "" without a key."""
     key = _key()
     return "" if key is None else _signature(key, content)
 
 
 def is_signed(content: Mapping[str, Any]) -> bool:
-    """Return whether this user has signed it, as it is now."""
-    key, given = _key(), content.get("signature")
-    if key is None or not isinstance(given, str) or not given.isascii():
+    """Return whether the content has a valid signature of this user."""
+    key, stored = _key(), content.get("signature")
+    if key is None or not isinstance(stored, str) or not stored.isascii():
         return False
-    return hmac.compare_digest(given, _signature(key, content))
+    return hmac.compare_digest(stored, _signature(key, content))
 
 
-def refuse_ways_out(directory: Path, *, is_own: bool) -> None:
-    """Refuse links that lead out of a run directory: what is written there would be elsewhere.
+def check_links(directory: Path, *, is_own_run: bool) -> None:
+    """Raise an error for links that lead out of a run directory, since a run would write there.
 
     Args:
-        directory: the run's.
-        is_own: whether this user has trained it: W&B makes such links in a directory of its own.
+        directory: the run directory.
+        is_own_run: whether this user trained the run. Then the links that W&B creates in `wandb/`
+            are allowed.
 
     Raises:
-        RunDirectoryError: there is one, or something that is neither file nor directory.
-        OSError: it can't be read.
+        RunDirectoryError: there is such a link, or something that is neither file nor directory.
+        OSError: the directory cannot be read.
     """
     root = os.path.realpath(directory)
     for folder, names, files in os.walk(directory):
-        if is_own and Path(folder) == directory and not (directory / "wandb").is_symlink():
+        if is_own_run and Path(folder) == directory and not (directory / "wandb").is_symlink():
             names[:] = [name for name in names if name != "wandb"]
         for name in (*names, *files):
             path = os.path.join(folder, name)
@@ -104,8 +106,8 @@ def refuse_ways_out(directory: Path, *, is_own: bool) -> None:
                 target = os.path.realpath(path)
                 if os.path.commonpath([root, target]) != root:
                     raise RunDirectoryError(
-                        f"a run is written within its directory alone, but {path} is a link to "
-                        f"{target}: put there what it leads to, or remove it"
+                        f"all files of a run must be in its directory, but {path} is a link to "
+                        f"{target}: replace the link by its target, or remove it"
                     )
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise RunDirectoryError(
@@ -121,26 +123,26 @@ def _signature(key: bytes, content: Mapping[str, Any]) -> str:
 
 
 def _key() -> bytes | None:
-    """Return the user's key, which is made if need be; None: it can't be kept, or be secret."""
+    """Return the user's key, created on first use. None if it cannot be stored secretly."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    with contextlib.suppress(OSError, RuntimeError):  # no home
+    with contextlib.suppress(OSError, RuntimeError):  # no home directory
         folder = (Path(state) if state else Path.home() / ".local" / "state") / "hotloop"
         path = folder / "key"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Linked when it is whole: of two processes that make one, the first one's stays.
-            aside = folder / f".key.{os.getpid()}.{os.urandom(4).hex()}"
+            # Link the complete file: if two processes create a key, the first one remains.
+            temp_path = folder / f".key.{os.getpid()}.{os.urandom(4).hex()}"
             try:
-                write_new(aside, os.urandom(_KEY_BYTES), mode=0o600)
-                sync(aside)
+                write_new(temp_path, os.urandom(_KEY_BYTES), mode=0o600)
+                sync(temp_path)
                 with contextlib.suppress(FileExistsError):
-                    os.link(aside, path)
+                    os.link(temp_path, path)
             finally:
-                aside.unlink(missing_ok=True)
+                temp_path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            about, key = os.fstat(descriptor), file.read(_KEY_BYTES + 1)
-        is_secret = about.st_uid == os.geteuid() and not stat.S_IMODE(about.st_mode) & 0o077
+            status, key = os.fstat(descriptor), file.read(_KEY_BYTES + 1)
+        is_secret = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
         return key if is_secret and len(key) == _KEY_BYTES else None
     return None
 
@@ -149,14 +151,13 @@ def _without_environment(config: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in ("env_id", "env_kwargs")}
 
 
-def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a JSON value, however deep."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            yield one
-        elif isinstance(one, (list, tuple)):
-            waiting += one
-        elif isinstance(one, dict):
-            waiting += [*one.keys(), *one.values()]
+def _strings(value: Any) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, (list, tuple)):
+            pending += item
+        elif isinstance(item, dict):
+            pending += [*item.keys(), *item.values()]

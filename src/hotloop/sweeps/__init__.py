@@ -1,13 +1,13 @@
-"""Sweeps: spaces of options, what came of their points, and who computes them.
+"""Sweeps: search spaces of options, their results, and the processes that compute them.
 
-Of trainings, with samplers, pruners and a pool of processes; of bandits in `bandits/`, which needs
-neither torch nor Optuna. Both read spaces in one grammar, and keep results in one SQLite file.
+Sweeps of trainings have samplers, pruners and a pool of processes. Sweeps of bandits are in
+`bandits/`, and need neither torch nor Optuna. Both use one syntax of spaces and one SQLite file.
 """
 
 from __future__ import annotations
 
-from hotloop.sweeps.grammar import Choices, Range
 from hotloop.sweeps.results import Results, Run, Trial
+from hotloop.sweeps.space_syntax import Choices, Range
 from hotloop.sweeps.spaces import Space
 
 __all__ = ["Choices", "Range", "Results", "Run", "Space", "Trial"]

@@ -1,4 +1,4 @@
-"""Tables as Parquet files."""
+"""Output of tables as Parquet files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from hotloop.errors import MissingExtraError
-from hotloop.system.files import written_whole
+from hotloop.system.files import atomic_write
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows; where one lacks a column that others have, it is empty.
+    """Write rows, with nulls for columns that a row lacks.
 
     Raises:
         MissingExtraError: pyarrow is not installed.
@@ -28,18 +28,18 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             f"Parquet needs pyarrow ({error}): pip install 'hotloop[parquet]'"
         ) from error
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: arrow.array(_alike([row.get(name) for row in rows])) for name in names}
-    with written_whole(path) as aside:
-        parquet.write_table(arrow.table(columns), aside)
+    columns = {name: arrow.array(_uniform([row.get(name) for row in rows])) for name in names}
+    with atomic_write(path) as temporary_path:
+        parquet.write_table(arrow.table(columns), temporary_path)
 
 
-def _alike(values: list[Any]) -> list[Any]:
-    """A column has one type; whatever else JSON can hold stands there as text."""
+def _uniform(values: list[Any]) -> list[Any]:
+    """Convert the values of a column to one type, objects to JSON text."""
     known = [value for value in values if value is not None]
     if any(isinstance(value, dict) for value in known):
         return [value if value is None else json.dumps(value) for value in values]
     if any(isinstance(value, list) for value in known):
-        return [value if value is None else [float(one) for one in value] for value in values]
+        return [value if value is None else [float(item) for item in value] for value in values]
     if any(isinstance(value, int) and value >= 1 << 63 for value in known):
         return [np.uint64(value) for value in values]
     return values

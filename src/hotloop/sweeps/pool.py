@@ -1,4 +1,4 @@
-"""A pool of processes that take trainings: started once, replaced where one dies."""
+"""A pool of processes that train one run after another, and are replaced if they die."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.sweeps.worker import packed
+from hotloop.sweeps.worker import pack
 from hotloop.system.crowding import JOBS
 
 _END_S = 5.0
 
 
-class Process:
-    """One of the pool.
+class PoolProcess:
+    """A process of the pool.
 
     Args:
-        log: what it prints goes there.
-        jobs: how many there are.
+        log: file that receives its output.
+        jobs: number of processes in the pool.
 
     Attributes:
-        work: what it is at, as its owner calls it; None: it is idle.
-        has_made: as how many lanes it has trained before, and has them compiled.
+        work: the owner's object for the current training, None if the process is idle.
+        trained_lanes: the numbers of lanes that it has trained before, and so has compiled.
     """
 
     def __init__(self, log: Path, jobs: int) -> None:
         self.work: Any = None
-        self.has_made: set[int] = set()
+        self.trained_lanes: set[int] = set()
         with log.open("ab") as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hotloop.sweeps.worker"],
@@ -41,66 +41,68 @@ class Process:
                 stderr=file,
                 # W&B shows the runs of a sweep as one group.
                 env={"WANDB_RUN_GROUP": log.parent.name, **os.environ, JOBS: str(jobs)},
-                start_new_session=True,  # a terminal's Ctrl-C reaches the sweep alone
+                start_new_session=True,  # a terminal sends Ctrl-C only to the sweep
             )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._in, self.out = self._process.stdin, self._process.stdout
         os.set_blocking(self.out.fileno(), False)
-        self._rest = b""
+        self._partial_line = b""
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The process id."""
         return self._process.pid
 
     def train(
-        self, work: Any, algorithm: str, configs: Sequence[Any], metric: str, runs: int
+        self, work: Any, algorithm: str, configs: Sequence[Any], metric: str, runs_per_update: int
     ) -> None:
-        """Hand it a training, or lanes of one.
+        """Start a training, or several as lanes of one.
 
         Args:
-            work: as its owner calls it.
-            algorithm: by its name on the command line.
-            configs: of each lane.
-            metric: see `worker.METRICS`.
-            runs: that share a compiled update.
+            work: any object that identifies the training, for `self.work`.
+            algorithm: name of the algorithm on the command line.
+            configs: configurations of the lanes.
+            metric: a key of `worker.METRICS`.
+            runs_per_update: number of runs that share a compiled update.
         """
         self.work = work
-        texts = [packed(config) for config in configs]
-        self._tell({"algorithm": algorithm, "configs": texts, "metric": metric, "runs": runs})
+        texts = [pack(config) for config in configs]
+        self._send(
+            {"algorithm": algorithm, "configs": texts, "metric": metric, "runs": runs_per_update}
+        )
 
     def stop(self) -> None:
-        """Have it end what it is at, at the next report."""
-        self._tell({"stop": True})
+        """Stop the current training at its next report."""
+        self._send({"stop": True})
 
-    def _tell(self, message: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # it is dead: noticed by what it does not say
+    def _send(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # a dead process is detected in `read`
             self._in.write(json.dumps(message).encode() + b"\n")
             self._in.flush()
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return what it has said since the last time; None: it has ended."""
-        found, has_ended = self._rest, False
+        """Return the messages since the last call, None if the process has ended."""
+        data, has_ended = self._partial_line, False
         while True:
             try:
-                some = os.read(self.out.fileno(), 1 << 16)
+                chunk = os.read(self.out.fileno(), 1 << 16)
             except BlockingIOError:
                 break
-            if not some:
+            if not chunk:
                 has_ended = True
                 break
-            found += some
-        *lines, self._rest = found.split(b"\n")
+            data += chunk
+        *lines, self._partial_line = data.split(b"\n")
         messages = [json.loads(line) for line in lines]
         return None if has_ended and not messages else messages
 
     def exit_code(self) -> int:
-        """Return it, once it has ended."""
+        """Wait for the end of the process, and return its exit code."""
         return self._process.wait()
 
     def end(self, *, gently: bool = False) -> None:
-        """End it: when it has nothing to read it ends itself."""
+        """End the process. If `gently`, first wait for it to exit, since its input is closed."""
         with contextlib.suppress(OSError):
             self._in.close()
         if gently:
@@ -112,20 +114,20 @@ class Process:
 
 
 class Pool:
-    """So many processes.
+    """A pool of processes.
 
     Args:
-        jobs: how many.
-        log: what they print goes there.
+        jobs: number of processes.
+        log: file that receives their output.
     """
 
     def __init__(self, jobs: int, log: Path) -> None:
         self._jobs, self._log = jobs, log
-        self.processes: list[Process] = []
+        self.processes: list[PoolProcess] = []
         self._selector = selectors.DefaultSelector()
 
-    def idle(self) -> Process | None:
-        """Return one that has nothing to do; None: all are at work."""
+    def idle(self) -> PoolProcess | None:
+        """Return an idle process, None if all are busy."""
         for process in self.processes:
             if process.work is None:
                 return process
@@ -133,32 +135,32 @@ class Pool:
             return self.start()
         return None
 
-    def start(self) -> Process:
-        """Start another one, however many there are."""
-        process = Process(self._log, self._jobs)
+    def start(self) -> PoolProcess:
+        """Start another process, even beyond the number of jobs."""
+        process = PoolProcess(self._log, self._jobs)
         self.processes.append(process)
         self._selector.register(process.out, selectors.EVENT_READ, process)
         return process
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether one of them is."""
+    def is_busy(self) -> bool:
+        """Whether a process is training."""
         return any(process.work is not None for process in self.processes)
 
-    def wait(self, timeout_s: float) -> list[tuple[Process, list[dict[str, Any]] | None]]:
-        """Return who has said something, and what; None: it has ended, and has left the pool."""
-        found: list[tuple[Process, list[dict[str, Any]] | None]] = []
+    def wait(self, timeout_s: float) -> list[tuple[PoolProcess, list[dict[str, Any]] | None]]:
+        """Return processes with new messages, or with None if the process ended and was removed."""
+        received: list[tuple[PoolProcess, list[dict[str, Any]] | None]] = []
         for key, _ in self._selector.select(timeout_s):
-            process: Process = key.data
+            process: PoolProcess = key.data
             messages = process.read()
             if messages is None:
                 self._selector.unregister(process.out)
                 self.processes.remove(process)
-            found.append((process, messages))
-        return found
+            received.append((process, messages))
+        return received
 
     def end(self) -> None:
-        """End all of them."""
+        """End all processes."""
         for process in self.processes:
             self._selector.unregister(process.out)
             process.end(gently=process.work is None)

@@ -1,4 +1,4 @@
-"""Samplers: which point of the space is tried next, by their names."""
+"""Samplers, which choose the next point of the search space."""
 
 from __future__ import annotations
 
@@ -13,36 +13,39 @@ from hotloop.sweeps.spaces import MAX_POINTS, Choices, Space, draw, grid_size, p
 
 SAMPLERS = {
     "grid": "all points, in order",
-    "random": "independent draws",
+    "random": "independent random draws",
     "tpe": "Optuna's tree-structured Parzen estimator",
     "gp": "Optuna's Gaussian process",
-    "cmaes": "Optuna's CMA-ES, of ranges alone",
-    "pbt": "population-based training: the worst quarter goes on from the best, with other options",
+    "cmaes": "Optuna's CMA-ES, for ranges only",
+    "pbt": "population-based training: the worst quarter continues from the best with new options",
 }
 
 
-class Past(Protocol):
-    """What has come of the trials so far."""
+class Outcomes(Protocol):
+    """The outcomes of the trials so far."""
 
     def score(self, trial: int) -> float | None:
-        """Of a trial; None: it is not known yet."""
+        """Return the score of a trial, None if unknown."""
         ...
 
     def state(self, trial: int) -> str:
-        """`running`, `done`, `pruned` or `failed`."""
+        """Return `running`, `done`, `pruned` or `failed`."""
         ...
 
 
-class Sampler:
-    """Gives the options of one trial after another.
+class SearchSampler:
+    """A sampler, which suggests the options of one trial after another.
 
     Args:
-        name: of `SAMPLERS`.
-        space: of which they are.
-        seed: of the draws.
+        name: a key of `SAMPLERS`.
+        space: the search space.
+        seed: seed of random draws.
+
+    Attributes:
+        max_trials: number of points of a grid, None for other samplers.
 
     Raises:
-        ConfigError: there is no such sampler, or it can't take this space.
+        ConfigError: there is no such sampler, or it does not support this space.
         MissingExtraError: Optuna is not installed.
     """
 
@@ -50,58 +53,60 @@ class Sampler:
         if name not in SAMPLERS:
             raise ConfigError(f"`--sampler` must be {', '.join(SAMPLERS)}, got '{name}'")
         self.name, self._space, self._seed = name, space, seed
-        self.most: int | None = None
+        self.max_trials: int | None = None
         if name == "grid":
-            self.most = grid_size(space)
-            if self.most > MAX_POINTS:
+            self.max_trials = grid_size(space)
+            if self.max_trials > MAX_POINTS:
                 raise ConfigError(
-                    f"the grid has {self.most:,} points, and a sweep has at most {MAX_POINTS:,}: "
-                    "list fewer values, or take `--sampler random` with `--trials`"
+                    f"the grid has {self.max_trials:,} points, and a sweep has at most "
+                    f"{MAX_POINTS:,}: list fewer values, or use `--sampler random` with `--trials`"
                 )
         elif name not in ("random", "pbt"):
             self._optuna = _import_optuna()
-            if name == "cmaes" and any(isinstance(one, Choices) for one in space.values()):
+            if name == "cmaes" and any(isinstance(x, Choices) for x in space.values()):
                 raise ConfigError(
-                    "CMA-ES takes ranges alone, and the space has lists of values: write ranges, "
-                    "or take `--sampler tpe`"
+                    "`--sampler cmaes` supports ranges only, but the space has lists of values: "
+                    "write ranges, or use `--sampler tpe`"
                 )
 
-    def ask(self, number: int, trials: Sequence[Trial], past: Past) -> tuple[dict[str, Any], Any]:
-        """Return the options of a trial, counted from 1, and what is to be kept of it.
+    def suggest(
+        self, number: int, trials: Sequence[Trial], outcomes: Outcomes
+    ) -> tuple[dict[str, Any], Any]:
+        """Return the options of a new trial, and the attributes to store with it.
 
         Args:
-            number: its number. Grids and random draws depend on nothing else.
-            trials: those before.
-            past: what has come of them.
+            number: number of the trial from 1, the only input of grids and random draws.
+            trials: all earlier trials.
+            outcomes: their outcomes.
         """
         if self.name == "grid":
             return point(self._space, number - 1), {}
         if self.name in ("random", "pbt"):
             return draw(self._space, self._seed, number), {}
-        study = self._study(number, trials, past)
+        study = self._study(number, trials, outcomes)
         trial = study.ask(self._distributions())
         params = {
-            name: one.values[trial.params[name]] if isinstance(one, Choices) else trial.params[name]
-            for name, one in self._space.items()
+            name: x.values[trial.params[name]] if isinstance(x, Choices) else trial.params[name]
+            for name, x in self._space.items()
         }
         return params, {"system": study.trials[-1].system_attrs}
 
     def _distributions(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, one in self._space.items():
-            if isinstance(one, Choices):  # by their numbers: values may be of any type
+        distributions: dict[str, Any] = {}
+        for name, domain in self._space.items():
+            if isinstance(domain, Choices):  # as indices, since values may be of any type
                 kind = self._optuna.distributions.CategoricalDistribution
-                found[name] = kind(list(range(len(one.values))))
-            elif one.is_int:
+                distributions[name] = kind(list(range(len(domain.values))))
+            elif domain.is_int:
                 kind = self._optuna.distributions.IntDistribution
-                found[name] = kind(int(one.low), int(one.high))
+                distributions[name] = kind(int(domain.low), int(domain.high))
             else:
                 kind = self._optuna.distributions.FloatDistribution
-                found[name] = kind(one.low, one.high, log=one.is_log)
-        return found
+                distributions[name] = kind(domain.low, domain.high, log=domain.is_log)
+        return distributions
 
-    def _study(self, number: int, trials: Sequence[Trial], past: Past) -> Any:
-        """Return a study in memory that knows all trials: the file of results is what there is."""
+    def _study(self, number: int, trials: Sequence[Trial], outcomes: Outcomes) -> Any:
+        """Return an in-memory study with all trials. Only the file of results is persistent."""
         optuna, seed = self._optuna, self._seed + number
         samplers = optuna.samplers
         if self.name == "tpe":
@@ -115,13 +120,13 @@ class Sampler:
         states = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": "RUNNING"}
         for trial in trials:
             params = {
-                name: one.values.index(_as_value(trial.params[name]))
-                if isinstance(one, Choices)
+                name: domain.values.index(_as_tuple(trial.params[name]))
+                if isinstance(domain, Choices)
                 else trial.params[name]
-                for name, one in self._space.items()
+                for name, domain in self._space.items()
             }
-            state, score = past.state(trial.number), past.score(trial.number)
-            made = optuna.trial.create_trial(
+            state, score = outcomes.state(trial.number), outcomes.score(trial.number)
+            frozen_trial = optuna.trial.create_trial(
                 state=optuna.trial.TrialState[states[state]],
                 params=params,
                 distributions=distributions,
@@ -129,25 +134,24 @@ class Sampler:
                 intermediate_values={0: score} if state == "pruned" and score is not None else {},
                 system_attrs=trial.attrs.get("system", {}),
             )
-            study.add_trial(made)
+            study.add_trial(frozen_trial)
         return study
 
 
-def importances(space: Space, trials: Sequence[Trial], past: Past) -> dict[str, float] | None:
-    """Return how much each option decides whether a trial is good: shares of 1, by PED-ANOVA.
+def importances(
+    space: Space, trials: Sequence[Trial], outcomes: Outcomes
+) -> dict[str, float] | None:
+    """Return the importance of each option as a share of 1, None without Optuna or enough trials.
 
-    Watanabe, Bansal and Hutter 2023, arXiv:2304.10255.
-
-    Returns:
-        None: Optuna is not installed, or there are too few trials.
+    PED-ANOVA: Watanabe, Bansal and Hutter 2023, arXiv:2304.10255.
     """
     try:
-        sampler = Sampler("tpe", space, 0)
+        sampler = SearchSampler("tpe", space, 0)
     except MissingExtraError:
         return None
-    optuna, study = sampler._optuna, sampler._study(0, trials, past)
-    complete = [one for one in study.trials if one.state.name == "COMPLETE"]
-    if len(complete) < 4 or len({one.value for one in complete}) < 2:
+    optuna, study = sampler._optuna, sampler._study(0, trials, outcomes)
+    complete_trials = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
+    if len(complete_trials) < 4 or len({trial.value for trial in complete_trials}) < 2:
         return None
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     with contextlib.suppress(ValueError, RuntimeError, ZeroDivisionError):
@@ -155,7 +159,7 @@ def importances(space: Space, trials: Sequence[Trial], past: Past) -> dict[str, 
     return None
 
 
-def _as_value(x: Any) -> Any:
+def _as_tuple(x: Any) -> Any:
     return tuple(x) if isinstance(x, list) else x
 
 
@@ -166,13 +170,13 @@ def _import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise MissingExtraError(
-            f"this needs Optuna ({error}): pip install 'hotloop[sweep]', or take `--sampler random`"
+            f"this needs Optuna ({error}): pip install 'hotloop[sweep]', or use `--sampler random`"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
 
 
-def key_of(params: Mapping[str, Any]) -> str:
-    """Return what is the same of equal options."""
+def params_key(params: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal options."""
     return json.dumps(params, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Spaces of a training's options: what texts stand for, draws, and grids."""
+"""Search spaces of a training's options: parsing, random draws, and grids."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bandits.options import value_of as plain_value_of
+from hotloop.bandits.parsing import parse_value as parse_plain_value
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-from hotloop.sweeps.grammar import FORMS, Choices, Range, parsed
-from hotloop.sweeps.grammar import MAX_POINTS as MAX_POINTS
-from hotloop.sweeps.grammar import texts_of as texts_of
+from hotloop.sweeps.space_syntax import MAX_POINTS as MAX_POINTS
+from hotloop.sweeps.space_syntax import SYNTAX, Choices, Range, parse_domain
+from hotloop.sweeps.space_syntax import parse_assignments as parse_assignments
 
-_NOT_SWEPT = ("seed", "run_dir", "runs_dir", "env_id", "total_timesteps")
+_FIXED_OPTIONS = ("seed", "run_dir", "runs_dir", "env_id", "total_timesteps")
 Space = Mapping[str, "Choices | Range"]
-"""Options, and the values that each may take."""
+"""Option name → its possible values."""
 
 
-def value_of(name: str, text: str, config_class: type) -> Any:
-    """Return the value of an option that a text stands for.
+def parse_value(name: str, text: str, config_class: type) -> Any:
+    """Return the value of an option from its text.
 
     Raises:
-        ConfigError, UnknownNameError: it stands for none.
+        ConfigError, UnknownNameError: the option has no such value.
     """
     from hotloop.training.options.constraints import check_value, type_hints
 
     hint = type_hints(config_class)[name]
     candidates: list[Any] = [text]
-    with contextlib.suppress(ConfigError):  # else it is no number and no word
-        parts = [plain_value_of(part) for part in text.split()]
-        whole = [int(x) if isinstance(x, float) and x.is_integer() else x for x in parts]
+    with contextlib.suppress(ConfigError):  # neither a number nor a keyword
+        parts = [parse_plain_value(part) for part in text.split()]
+        integers = [int(x) if isinstance(x, float) and x.is_integer() else x for x in parts]
         floats = [float(x) if type(x) is int else x for x in parts]
-        for form in (floats, whole, parts):
+        for form in (floats, integers, parts):
             candidates[:0] = [form[0], tuple(form)] if len(form) == 1 else [tuple(form)]
     for candidate in candidates:
         with contextlib.suppress(ConfigError, UnknownNameError):
@@ -46,112 +46,102 @@ def value_of(name: str, text: str, config_class: type) -> Any:
 
 
 def parse(texts: Mapping[str, Any], config_class: type) -> dict[str, Choices | Range]:
-    """Return the space that is written down.
+    """Return a search space from text.
 
     Args:
-        texts: of each option; of a file, a list may stand for choices.
-        config_class: whose options they are.
+        texts: option → its space as text or, from a file, a list of its values.
+        config_class: configuration class with these options.
 
     Raises:
         UnknownNameError: there is no such option.
-        ConfigError: it is written wrongly.
+        ConfigError: the syntax or a value is wrong.
     """
-    known = [field.name for field in fields(config_class)]
+    option_names = [field.name for field in fields(config_class)]
     space: dict[str, Choices | Range] = {}
     for name, text in texts.items():
-        if name not in known:
-            hint = nearest(name, known) or ": `hotloop train ALGORITHM --help` lists them"
-            raise UnknownNameError(f"a space must name options, got '{name}'{hint}")
-        if name in _NOT_SWEPT:
+        if name not in option_names:
+            hint = nearest(name, option_names) or ": `hotloop train ALGORITHM --help` lists them"
+            raise UnknownNameError(f"expected the name of an option, got '{name}'{hint}")
+        if name in _FIXED_OPTIONS:
             raise ConfigError(
-                f"`{name}` can't be swept over: seeds are what `--seeds` is for, the rest is the "
-                "same for all trials"
+                f"`{name}` can't be swept over: pass a single value, or several seeds with "
+                "`--seeds`"
             )
-        space[name] = _one(name, text, config_class)
+        space[name] = _parse_domain(name, text, config_class)
     if not space:
-        raise ConfigError(f"a sweep needs options to sweep over, got none: {FORMS}")
+        raise ConfigError(f"a sweep needs options to sweep over, got none: {SYNTAX}")
     return space
 
 
-def _one(name: str, text: Any, config_class: type) -> Choices | Range:
+def _parse_domain(name: str, text: Any, config_class: type) -> Choices | Range:
     if isinstance(text, list):
         listed = [str(x) if not isinstance(x, list) else " ".join(map(str, x)) for x in text]
-        found = Choices(tuple(value_of(name, x, config_class) for x in listed))
+        domain = Choices(tuple(parse_value(name, x, config_class) for x in listed))
     else:
-        found = parsed(name, str(text), lambda x: value_of(name, x, config_class))
-    if isinstance(found, Range):
-        _check_range(name, str(text), found, config_class)
-    elif any(found.values.count(x) > 1 for x in found.values):
-        raise ConfigError(f"`{name}={text}` names a value twice: name each once")
-    return found
+        domain = parse_domain(name, str(text), lambda x: parse_value(name, x, config_class))
+    if isinstance(domain, Range):
+        _check_range(name, str(text), domain, config_class)
+    elif any(domain.values.count(x) > 1 for x in domain.values):
+        raise ConfigError(f"`{name}={text}` has a value twice: list each value once")
+    return domain
 
 
-def _check_range(name: str, text: str, found: Range, config_class: type) -> None:
+def _check_range(name: str, text: str, domain: Range, config_class: type) -> None:
     low, high = (x.strip() for x in text.partition(":")[2].split(",")[:2])
-    ends = [value_of(name, x, config_class) for x in (low, high)]
+    ends = [parse_value(name, x, config_class) for x in (low, high)]
     if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in ends):
-        raise ConfigError(f"`{name}` is no number, so it has no ranges: list its values")
-    if not found.is_int and _is_whole(name, config_class):
-        raise ConfigError(f"`{name}` is a whole number: write `{name}=int:{low},{high}`")
+        raise ConfigError(f"`{name}` is not a number, so it can't have a range: list its values")
+    if not domain.is_int and _is_integer(name, config_class):
+        raise ConfigError(f"`{name}` is an integer: write `{name}=int:{low},{high}`")
 
 
-def _is_whole(name: str, config_class: type) -> bool:
-    """Whether an option takes no fractions."""
+def _is_integer(name: str, config_class: type) -> bool:
     try:
-        return not isinstance(value_of(name, "0.5", config_class), float)
+        return not isinstance(parse_value(name, "0.5", config_class), float)
     except (ConfigError, UnknownNameError):
         return True
 
 
 def grid_size(space: Space) -> int:
-    """Return how many points a grid has.
+    """Return the number of points of a grid.
 
     Raises:
-        ConfigError: a range has no points.
+        ConfigError: a range has no number of points.
     """
-    return math.prod(len(one.points(name)) for name, one in space.items())
+    return math.prod(len(domain.points(name)) for name, domain in space.items())
 
 
 def point(space: Space, number: int) -> dict[str, Any]:
-    """Return a point of the grid, of which the last option changes first.
-
-    Args:
-        space: which.
-        number: 0 to its size.
-    """
-    found: dict[str, Any] = {}
+    """Return point `number`, from 0, of the grid, in which the last option changes fastest."""
+    values: dict[str, Any] = {}
     for name in reversed(list(space)):
-        listed = space[name].points(name)
-        number, index = divmod(number, len(listed))
-        found[name] = listed[index]
-    return {name: found[name] for name in space}
+        choices = space[name].points(name)
+        number, index = divmod(number, len(choices))
+        values[name] = choices[index]
+    return {name: values[name] for name in space}
 
 
 def draw(space: Space, seed: int, number: int) -> dict[str, Any]:
-    """Return a random point, which depends on the seed and its number alone."""
+    """Return a random point that depends only on the seed and its number."""
     rng = np.random.default_rng([seed, number])
-    return {name: one.draw(rng) for name, one in space.items()}
+    return {name: domain.draw(rng) for name, domain in space.items()}
 
 
 def from_json(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that were kept as JSON, which knows no tuples."""
+    """Return options from JSON, with lists as tuples."""
     return {name: tuple(x) if isinstance(x, list) else x for name, x in params.items()}
 
 
-def runs_alike(space: Space, config: Any, num_runs: int) -> int:
-    """Return how many runs of a sweep share a compiled update, on average.
+def runs_per_update(space: Space, config: Any, num_runs: int) -> int:
+    """Return how many of a sweep's runs share a compiled update on average.
 
-    Options that may be schedules are what it is given; by any other it may become another one.
-
-    Args:
-        space: of the options.
-        config: that trials change.
-        num_runs: of the sweep.
+    Options that may be schedules are inputs of the update. Another value of any other option may
+    need another update.
     """
-    from hotloop.training.options.constraints import scheduled
+    from hotloop.training.options.constraints import scheduled_options
 
-    may, kinds = scheduled(type(config)), 1
-    for name, one in space.items():
-        if name not in may:
-            kinds *= len(one.values) if isinstance(one, Choices) else num_runs
-    return max(1, num_runs // kinds)
+    schedulable, num_updates = scheduled_options(type(config)), 1
+    for name, domain in space.items():
+        if name not in schedulable:
+            num_updates *= len(domain.values) if isinstance(domain, Choices) else num_runs
+    return max(1, num_runs // num_updates)

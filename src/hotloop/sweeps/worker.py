@@ -1,12 +1,12 @@
-"""A process that imports once and takes one training after another.
+"""A process that imports hotloop once and trains one run after another.
 
     python -m hotloop.sweeps.worker
 
-It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …, "runs": …}`, configurations
-as pickles in base64, which are lanes of one update where there are several, and how many runs share
-it compiled; and `{"stop": true}` while they train. It writes `{"report": [lane, transitions,
-score]}` and in the end `{"done": […]}`, a list [state, score, reason, seconds] for each. When
-nobody is there to write to it, it ends.
+It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …, "runs": …}` starts a
+training. Configurations are pickles in base64, several are trained as lanes of one update, and
+`runs` is the number of runs that share it when compiled. `{"stop": true}` stops the training. The
+process writes `{"report": [lane, transitions, score]}`, and at the end `{"done": […]}` with
+[state, score, reason, seconds] for each lane. It exits at the end of its input.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hotloop.cache import SHARED
+from hotloop.cache import SHARING
 from hotloop.errors import HotloopError, NonFiniteError
 from hotloop.sweeps.pruners import NUM_REPORTS
 
 if TYPE_CHECKING:
-    from hotloop.runs import Report, Result
+    from hotloop.runs import Report, RunResult
 
 METRICS = {
     "return": "mean return of the last 100 training episodes",
-    "evaluation": "mean return of the last evaluation, of runs with `--eval-interval`",
+    "evaluation": "mean return of the last evaluation, which needs `--eval-interval`",
 }
 
 
 def main() -> int:
-    """Take one training after another until stdin ends."""
-    # What environments print is not for the sweep: it goes to the log.
+    """Train one run after another until the end of stdin."""
+    # Output of environments goes to the log instead of the sweep.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    asked: queue.Queue[dict[str, Any]] = queue.Queue()
+    requests: queue.Queue[dict[str, Any]] = queue.Queue()
     stopping = threading.Event()
-    threading.Thread(target=_listen, args=(asked, stopping), daemon=True).start()
+    threading.Thread(target=_listen, args=(requests, stopping), daemon=True).start()
     while True:
-        work = asked.get()
+        request = requests.get()
         stopping.clear()
         try:
-            done = _Work(work, out, stopping).train()
-        except Exception as error:  # of the trial: the next one may do better
-            done = [["failed", None, reason_of(error), None]] * len(work["configs"])
-        _write(out, {"done": done})
+            outcomes = _TrainingJob(request, out, stopping).train()
+        except Exception as error:  # the trial failed, the next one may not
+            outcomes = [["failed", None, failure_reason(error), None]] * len(request["configs"])
+        _write(out, {"done": outcomes})
 
 
-def _listen(asked: queue.Queue[dict[str, Any]], stopping: threading.Event) -> None:
+def _listen(requests: queue.Queue[dict[str, Any]], stopping: threading.Event) -> None:
     for line in sys.stdin:
         message = json.loads(line)
         if "stop" in message:
             stopping.set()
         else:
-            asked.put(message)
-    os._exit(0)  # the sweep is gone; processes of environments notice that themselves
+            requests.put(message)
+    os._exit(0)  # the sweep has ended; processes of environments detect that themselves
 
 
 def _write(out: TextIO, message: dict[str, Any]) -> None:
@@ -68,11 +68,11 @@ def _write(out: TextIO, message: dict[str, Any]) -> None:
     out.flush()
 
 
-class Scored:
-    """What a sweep hears of a training: its score, at some of its reports and at the end.
+class ScoreTracker:
+    """A tracker of a training's score, which selects the reports to send and gives the outcome.
 
     Args:
-        metric: of `METRICS`.
+        metric: a key of `METRICS`.
     """
 
     def __init__(self, metric: str) -> None:
@@ -80,49 +80,49 @@ class Scored:
         self._evaluation: float | None = None
         self._rung = -1
 
-    def of(self, report: Report) -> float:
-        """Return the score so far; NaN: it is not known yet."""
+    def update(self, report: Report) -> float:
+        """Return the score after this report, NaN if it is not known yet."""
         if report.evaluation is not None:
             self._evaluation = report.evaluation.mean_return
         if self._by_evaluation:
             return math.nan if self._evaluation is None else self._evaluation
         return report.mean_return
 
-    def is_kept(self, report: Report, score: float) -> bool:
-        """Whether this report is one of the `NUM_REPORTS` that are kept."""
+    def should_report(self, report: Report, score: float) -> bool:
+        """Return whether this report is one of the `NUM_REPORTS` to send."""
         rung = report.timesteps * NUM_REPORTS // report.total_timesteps
         if rung <= self._rung or not math.isfinite(score):
             return False
         self._rung = rung
         return True
 
-    def ended(self, result: Result | Exception) -> list[Any]:
+    def outcome(self, result: RunResult | Exception) -> list[Any]:
         """Return state, score, reason and seconds of the training."""
         if isinstance(result, Exception):
-            return ["failed", None, reason_of(result), None]
+            return ["failed", None, failure_reason(result), None]
         score = self._evaluation if self._by_evaluation else result.mean_return
         if score is None or not math.isfinite(score):
-            what = "evaluation was due" if self._by_evaluation else "episode ended"
-            return ["failed", None, f"no {what}: train for longer", result.elapsed_s]
+            cause = "evaluation was due" if self._by_evaluation else "episode ended"
+            return ["failed", None, f"no {cause}: train for longer", result.elapsed_s]
         state = "done" if result.status == "finished" else "pruned"
         return [state, score, "", result.elapsed_s]
 
 
-class _Work:
-    """One training, or lanes of one."""
+class _TrainingJob:
+    """A training with one lane or more."""
 
-    def __init__(self, work: dict[str, Any], out: TextIO, stopping: threading.Event) -> None:
+    def __init__(self, request: dict[str, Any], out: TextIO, stopping: threading.Event) -> None:
         from hotloop.algorithms import find
 
-        SHARED.runs = work["runs"]
-        self._algorithm = find(work["algorithm"])
-        self._configs = [unpacked(text) for text in work["configs"]]
+        SHARING.runs = request["runs"]
+        self._algorithm = find(request["algorithm"])
+        self._configs = [unpack(text) for text in request["configs"]]
         self._out, self._stopping = out, stopping
-        self._scored = [Scored(work["metric"]) for _ in self._configs]
+        self._trackers = [ScoreTracker(request["metric"]) for _ in self._configs]
 
     def train(self) -> list[list[Any]]:
-        """Train; return state, score, reason and seconds of each."""
-        results: list[Result | Exception]
+        """Train, and return state, score, reason and seconds of each lane."""
+        results: list[RunResult | Exception]
         if len(self._configs) == 1:
             results = [
                 self._algorithm.train(
@@ -135,28 +135,28 @@ class _Work:
             from hotloop.training.lanes import train_lanes
 
             results = train_lanes(self._algorithm, self._configs, on_report=self._on_report)
-        return [one.ended(result) for one, result in zip(self._scored, results, strict=True)]
+        return [x.outcome(result) for x, result in zip(self._trackers, results, strict=True)]
 
     def _on_report(self, lane: int, report: Report) -> bool:
-        scored = self._scored[lane]
-        score = scored.of(report)
-        if scored.is_kept(report, score):
+        tracker = self._trackers[lane]
+        score = tracker.update(report)
+        if tracker.should_report(report, score):
             _write(self._out, {"report": [lane, report.timesteps, score]})
         return self._stopping.is_set()
 
 
-def packed(config: Any) -> str:
-    """Return a configuration as a text, for another process of the same user."""
+def pack(config: Any) -> str:
+    """Return a configuration as text, for another process of the same user."""
     return base64.b64encode(pickle.dumps(config)).decode()
 
 
-def unpacked(text: str) -> Any:
-    """Return the configuration of such a text."""
+def unpack(text: str) -> Any:
+    """Return a configuration from the text of `pack`."""
     return pickle.loads(base64.b64decode(text))
 
 
-def reason_of(error: BaseException) -> str:
-    """Return why a trial failed; what is no error of a user's goes to the log whole."""
+def failure_reason(error: BaseException) -> str:
+    """Return why a trial failed, and print the traceback of an unexpected error to the log."""
     if isinstance(error, NonFiniteError):
         return f"NaN: {error}"
     if isinstance(error, MemoryError):

@@ -1,1 +1,1 @@
-"""Questions and requests to the operating system: processes, cores, memory, files, signals."""
+"""Access to the operating system: processes, cores, memory, files, signals."""

@@ -1,7 +1,7 @@
-/* Many small files of the kernel's at one go, without the GIL.
+/* Reading of many small files in /proc without the GIL.
  *
- * A thread that reads them one by one gives the GIL away at each, and has to ask for it again: the
- * program would be interrupted some hundred times a second.
+ * A thread that reads files one by one releases and takes the GIL for each of them, which would
+ * interrupt the program some hundred times a second.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -14,15 +14,15 @@
 
 #define MAX_SIZE 65536
 
-typedef struct Found {
-    struct Found *next;
+typedef struct File {
+    struct File *next;
     char *path;
     ssize_t size;
     char text[];
-} Found;
+} File;
 
-/* Adds to the end of the list; returns the new end. What can't be read is left out. */
-static Found **read_all(const char *pattern, Found **end) {
+/* Append all matching files to the list, return its new end, and omit unreadable files. */
+static File **read_all(const char *pattern, File **end) {
     glob_t matches;
     if (glob(pattern, GLOB_NOSORT, NULL, &matches) != 0) return end;
     static _Thread_local char text[MAX_SIZE];
@@ -37,67 +37,67 @@ static Found **read_all(const char *pattern, Found **end) {
             size += more;
         }
         close(file);
-        if (more < 0) continue; /* its thread or process has ended */
-        if (size == MAX_SIZE) /* there is more: not half a number of many */
+        if (more < 0) continue; /* the file's thread or process has ended */
+        if (size == MAX_SIZE) /* truncated: drop the last, incomplete number */
             while (size > 0 && text[size - 1] > ' ') size--;
-        Found *found = malloc(sizeof(Found) + (size_t)size);
-        if (found == NULL) break;
-        *found = (Found){.path = strdup(matches.gl_pathv[i]), .size = size};
-        memcpy(found->text, text, (size_t)size);
-        *end = found;
-        end = &found->next;
+        File *item = malloc(sizeof(File) + (size_t)size);
+        if (item == NULL) break;
+        *item = (File){.path = strdup(matches.gl_pathv[i]), .size = size};
+        memcpy(item->text, text, (size_t)size);
+        *end = item;
+        end = &item->next;
     }
     globfree(&matches);
     return end;
 }
 
 static PyObject *read_files(PyObject *Py_UNUSED(module), PyObject *patterns) {
-    PyObject *given = PySequence_Tuple(patterns);
-    if (given == NULL) return NULL;
-    Py_ssize_t count = PyTuple_GET_SIZE(given);
+    PyObject *tuple = PySequence_Tuple(patterns);
+    if (tuple == NULL) return NULL;
+    Py_ssize_t count = PyTuple_GET_SIZE(tuple);
     for (Py_ssize_t i = 0; i < count; i++)
-        if (PyUnicode_AsUTF8(PyTuple_GET_ITEM(given, i)) == NULL) { /* it keeps the bytes */
-            Py_DECREF(given);
+        if (PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, i)) == NULL) { /* the object caches the bytes */
+            Py_DECREF(tuple);
             return NULL;
         }
-    Found *first = NULL, **end = &first;
+    File *first = NULL, **end = &first;
     const char **texts = PyMem_Malloc((size_t)(count + 1) * sizeof(char *));
     if (texts == NULL) {
-        Py_DECREF(given);
+        Py_DECREF(tuple);
         return PyErr_NoMemory();
     }
-    for (Py_ssize_t i = 0; i < count; i++) texts[i] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(given, i));
+    for (Py_ssize_t i = 0; i < count; i++) texts[i] = PyUnicode_AsUTF8(PyTuple_GET_ITEM(tuple, i));
     Py_BEGIN_ALLOW_THREADS;
     for (Py_ssize_t i = 0; i < count; i++) end = read_all(texts[i], end);
     Py_END_ALLOW_THREADS;
     PyMem_Free(texts);
-    Py_DECREF(given);
+    Py_DECREF(tuple);
     PyObject *files = PyList_New(0);
     while (first != NULL) {
-        Found *found = first;
-        first = found->next;
-        if (files != NULL && found->path != NULL) {
-            PyObject *pair = Py_BuildValue("(sy#)", found->path, found->text,
-                                           (Py_ssize_t)found->size);
+        File *item = first;
+        first = item->next;
+        if (files != NULL && item->path != NULL) {
+            PyObject *pair = Py_BuildValue("(sy#)", item->path, item->text,
+                                           (Py_ssize_t)item->size);
             if (pair == NULL || PyList_Append(files, pair) < 0) Py_CLEAR(files);
             Py_XDECREF(pair);
         }
-        free(found->path);
-        free(found);
+        free(item->path);
+        free(item);
     }
     return files;
 }
 
 static PyMethodDef methods[] = {
     {"read_files", read_files, METH_O,
-     "read_files(patterns): path and contents of all files that match, as (str, bytes)."},
+     "read_files(patterns): return path and content of all matching files, as (str, bytes)."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "hotloop.system._files",
-    .m_doc = "Many small files at one go.",
+    .m_doc = "Reading of many small files without the GIL.",
     .m_size = 0,
     .m_methods = methods,
 };

@@ -1,19 +1,19 @@
-"""Cores that this process may use, and who else wants them."""
+"""Number of cores that this process may use, and number of idle ones among them."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
 
-from hotloop.system import groups
+from hotloop.system import control_groups
 
 
 def available_cores() -> int:
-    """Return the cores that this process may use: by its affinity, and by its groups' quotas."""
+    """Return the number of cores that the CPU affinity and control group quotas allow."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     count = count or 1
-    for directory, is_first in groups.control_groups("cpu"):
-        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_first else ("cpu.max",)
+    for directory, is_version_1 in control_groups.group_directories("cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_version_1 else ("cpu.max",)
         with suppress(OSError, ValueError):
             texts = [(directory / name).read_text(encoding="utf-8") for name in names]
             quota, period = " ".join(texts).split()
@@ -23,17 +23,17 @@ def available_cores() -> int:
 
 
 def free_cores() -> int | None:
-    """Return the cores that no other process's thread wants at this moment; None: not known.
+    """Return the number of available cores that are idle now, None if unknown.
 
-    Of those that this process may use. Threads of its own are not counted, only its children's.
+    Runnable threads of this process do not count as load. Threads of its children do.
     """
     try:
-        lines = (groups.PROC / "stat").read_text(encoding="ascii").splitlines()
+        lines = (control_groups.PROC / "stat").read_text(encoding="ascii").splitlines()
         running = next(int(line.split()[1]) for line in lines if line.startswith("procs_running"))
-        own = 0
-        for thread in (groups.PROC / "self" / "task").iterdir():
+        num_own = 0
+        for thread in (control_groups.PROC / "self" / "task").iterdir():
             with suppress(OSError):
-                own += (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
+                num_own += (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
     except (OSError, ValueError, IndexError, StopIteration):
         return None
-    return min(available_cores(), max(0, (os.cpu_count() or 1) - max(0, running - own)))
+    return min(available_cores(), max(0, (os.cpu_count() or 1) - max(0, running - num_own)))

@@ -1,4 +1,4 @@
-"""Crowding: how long a training's threads waited for a core, and which of them are too many."""
+"""Crowding: the time that a training's threads waited for a core, and its causes."""
 
 from __future__ import annotations
 
@@ -9,40 +9,39 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from hotloop.system.control_groups import PROC
 from hotloop.system.cores import available_cores
-from hotloop.system.groups import PROC
-from hotloop.system.processes import Times, descendants, read_files
+from hotloop.system.processes import CoreTimes, descendants, read_files
 
-# Share of the time in which threads could run that they wait for a core, from which on it is told.
-TOLD = 0.15
-# Of a shorter time, and of threads that could run for less of it, nothing is told.
-_LEAST_S, _LEAST_SHARE = 1.0, 0.05
-# A thread that could run for so much of the time is at work.
-_AT_WORK = 0.02
-# Seconds between two looks.
-_LOOK_S = 5.0
+# Minimum share of the runnable time that a crowded run waits for cores.
+CROWDED_SHARE = 0.15
+# Minimum duration of such a run, and minimum share that one of its threads waited.
+_MIN_S, _MIN_SHARE = 1.0, 0.05
+# Minimum share of the time in which a working thread is runnable.
+_WORKING_SHARE = 0.02
+_READ_INTERVAL_S = 5.0
 _WORKER, _INFERENCE = "hotloop.rollouts.worker", "hotloop.rollouts.inference"
-# In the environment of trainings that `--seeds` starts: how many run at a time.
+# Environment variable with the number of trainings that `--seeds` runs at a time.
 JOBS = "HOTLOOP_JOBS"
-# How the line begins that tells of it.
+# Start of the line that reports crowding.
 CROWDED = "threads waited for a core"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crowding:
-    """What `cores.json` of a run says, of the process that ran last and of those that it started.
+    """The content of a run's `cores.json`: core times of its last process and of its children.
 
     Attributes:
-        cores: that it may use.
-        seconds: from the first iteration on.
-        on_core_s, queued_s: of all threads together: on a core, and waiting for one.
-        longest_s: the queued time of the thread that waited the longest.
-        threads: of the learner that were at work.
-        torch_threads: that it was allowed; 0: as many as are free.
-        workers: processes.
-        workers_queued_s: their part of `queued_s`.
-        jobs: trainings that `--seeds` runs at a time; 0: it was started by itself.
-        others: other trainings on the machine, while cores were short.
+        cores: number of available cores.
+        seconds: seconds since the first iteration.
+        on_core_s, queued_s: seconds that all threads together spent on a core and waiting for one.
+        longest_s: queued seconds of the thread that waited the longest.
+        threads: number of working threads in the main process.
+        torch_threads: limit of torch threads, 0 for the number of free cores.
+        workers: number of worker processes.
+        workers_queued_s: the workers' part of `queued_s`.
+        jobs: number of trainings that `--seeds` runs at a time, 0 without `--seeds`.
+        others: number of other trainings on the machine while it was crowded.
     """
 
     cores: int
@@ -59,71 +58,73 @@ class Crowding:
 
     @property
     def share(self) -> float:
-        """Of the time in which threads could run, what they waited for a core."""
+        """Share of the runnable time of all threads that they waited for a core."""
         could_run_s = self.on_core_s + self.queued_s
         return self.queued_s / could_run_s if could_run_s else 0.0
 
     @property
     def is_crowded(self) -> bool:
-        """Whether there is something to tell."""
-        is_known = self.cores > 0 and self.seconds >= _LEAST_S
-        return is_known and self.share > TOLD and self.longest_s > _LEAST_SHARE * self.seconds
+        """Whether threads waited for long enough to report it."""
+        is_known = self.cores > 0 and self.seconds >= _MIN_S
+        return (
+            is_known and self.share > CROWDED_SHARE and self.longest_s > _MIN_SHARE * self.seconds
+        )
 
     @property
     def has_many_threads(self) -> bool:
-        """Whether its update has more threads than it finds cores for."""
-        wanted = self.torch_threads * max(1, self.jobs, self.others + 1)
-        return self.torch_threads > 1 and min(self.threads, wanted) > 1 and wanted > self.cores
+        """Whether all updates together have more threads than there are cores."""
+        total = self.torch_threads * max(1, self.jobs, self.others + 1)
+        return self.torch_threads > 1 and min(self.threads, total) > 1 and total > self.cores
 
     @property
     def has_many_workers(self) -> bool:
-        """Whether its workers are more than the cores, and are what waits."""
+        """Whether there are more workers than cores, and most of the waiting is theirs."""
         return self.workers > self.cores and self.workers_queued_s > 0.5 * self.queued_s
 
     @property
     def causes(self) -> list[tuple[str, str]]:
-        """What is too many, and the option that cures it; the first is to be tried first."""
-        found: list[tuple[str, str]] = []
+        """Causes of crowding with the options that fix them, most promising first."""
+        causes: list[tuple[str, str]] = []
         if self.has_many_threads:
-            found.append((f"{self.torch_threads} torch threads", "--torch-threads 1"))
+            causes.append((f"{self.torch_threads} torch threads", "--torch-threads 1"))
         if self.has_many_workers:
-            found.append((f"{self.workers} workers", f"--workers {self.cores}, or auto"))
-        fewer = max(1, self.cores // (1 + self.workers))
-        if self.jobs > fewer:
-            found.append((f"{self.jobs} seeds at a time", f"--jobs {fewer}"))
-        strangers = self.others - max(0, self.jobs - 1)
-        if strangers > 0:
-            count = f"{strangers} other training{'s' * (strangers > 1)}"
-            found.append((f"{count} beside this one", "one after another: --seeds 1-5 --jobs 1"))
-        return found or [("other programs", "a machine of its own, or nice for the others")]
+            causes.append((f"{self.workers} workers", f"--workers {self.cores} or auto"))
+        max_jobs = max(1, self.cores // (1 + self.workers))
+        if self.jobs > max_jobs:
+            causes.append((f"{self.jobs} seeds at a time", f"--jobs {max_jobs}"))
+        num_unrelated = self.others - max(0, self.jobs - 1)
+        if num_unrelated > 0:
+            count = f"{num_unrelated} other training{'s' * (num_unrelated > 1)}"
+            causes.append((count, "running them in sequence: --seeds 1-5 --jobs 1"))
+        return causes or [("other programs", "an idle machine or `nice`")]
 
     @property
     def gain(self) -> float:
-        """How many times as fast it is at most if nothing waits for a core.
+        """Upper bound of the speed-up if no thread waits for a core.
 
-        Work that was done on the cores has to be done then too; but threads that share an operation
-        spin while they wait for each other.
+        The work done on the cores remains, unless torch threads are too many: threads that share an
+        operation spin while they wait for each other.
         """
-        least_s = 0.02 * self.seconds
+        min_s = 0.02 * self.seconds
         if not self.has_many_threads:
-            least_s = max(least_s, min(self.seconds, self.on_core_s / self.cores))
-        return self.seconds / max(self.seconds - self.longest_s, least_s)
+            min_s = max(min_s, min(self.seconds, self.on_core_s / self.cores))
+        return self.seconds / max(self.seconds - self.longest_s, min_s)
 
-    def told(self) -> str:
-        """In a line, for the end of a training; "" where there is nothing to tell."""
+    def summary(self) -> str:
+        """Return one line for the end of a training, "" if it was not crowded."""
         if not self.is_crowded:
             return ""
-        what = " and ".join(cause for cause, _ in self.causes)
+        causes = " and ".join(cause for cause, _ in self.causes)
         cores = f"{self.cores} core{'s' * (self.cores > 1)}"
         return (
-            f"{CROWDED} for {self.share:.0%} of the time in which they could run: "
-            f"{what} on {cores}; up to {self.gain:.1f}× as fast without; try "
-            f"{self.causes[0][1]}"
+            f"{CROWDED} for {self.share:.0%} of their runnable time: "
+            f"{causes} on {cores}; try {self.causes[0][1]} "
+            f"for a speed-up of up to {self.gain:.1f}×"
         )
 
     @classmethod
-    def of(cls, value: Any) -> Crowding | None:
-        """Of a file's content; None where it is of another shape."""
+    def from_json(cls, value: Any) -> Crowding | None:
+        """Return the crowding from the content of `cores.json`, None if it is invalid."""
         names = cls.__dataclass_fields__
         if not isinstance(value, dict) or not {"cores", "seconds", "queued_s"} <= value.keys():
             return None
@@ -136,103 +137,103 @@ class Crowding:
             return None
 
 
-class CoreTimes:
-    """Adds up how long threads of this process and of its workers are on a core and queued.
+class CrowdingMonitor:
+    """A monitor of the core times of this process's threads and of its workers'.
 
     Args:
-        torch_threads: that the update is allowed; 0: as many as are free.
+        torch_threads: limit of torch threads, 0 for the number of free cores.
     """
 
     def __init__(self, torch_threads: int) -> None:
         self._torch_threads = torch_threads
-        self._own: dict[str, Times] = {}
-        self._workers: dict[str, Times] = {}
-        self._inference: dict[str, Times] = {}
-        self._begin: dict[str, Times] = {}
-        self._others = 0
-        self._began_s = self._looked_s = time.monotonic()
+        self._main_times: dict[str, CoreTimes] = {}
+        self._worker_times: dict[str, CoreTimes] = {}
+        self._inference_times: dict[str, CoreTimes] = {}
+        self._start_times: dict[str, CoreTimes] = {}
+        self._num_others = 0
+        self._start_s = self._read_s = time.monotonic()
 
-    def begin(self) -> None:
-        """Count from here on."""
-        self._began_s = self._looked_s = time.monotonic()
+    def start(self) -> None:
+        """Start to count."""
+        self._start_s = self._read_s = time.monotonic()
         self._read()
-        self._begin = {**self._own, **self._workers, **self._inference}
+        self._start_times = {**self._main_times, **self._worker_times, **self._inference_times}
 
-    def look(self, *, is_last: bool = False) -> None:
-        """Read the times, if some have passed since the last look."""
+    def update(self, *, is_final: bool = False) -> None:
+        """Read the times if the last reading is some seconds old, or if this is the last one."""
         now = time.monotonic()
-        if not is_last and now - self._looked_s < _LOOK_S:
+        if not is_final and now - self._read_s < _READ_INTERVAL_S:
             return
-        self._looked_s = now
+        self._read_s = now
         self._read()
         if self.crowding().is_crowded:
-            self._others = max(self._others, _other_trainings())
+            self._num_others = max(self._num_others, _count_other_trainings())
 
     def crowding(self) -> Crowding:
-        """What is known by the last look."""
-        seconds = self._looked_s - self._began_s
-        own, workers = self._since(self._own), self._since(self._workers)
-        every = [*own, *workers, *self._since(self._inference)]
-        at_work = [one for one in own if sum(one) > _AT_WORK * seconds * 1e9]
+        """Return the crowding from the start to the last reading."""
+        seconds = self._read_s - self._start_s
+        main_times, worker_times = self._since(self._main_times), self._since(self._worker_times)
+        all_times = [*main_times, *worker_times, *self._since(self._inference_times)]
+        working = [times for times in main_times if sum(times) > _WORKING_SHARE * seconds * 1e9]
         return Crowding(
             cores=available_cores(),
             seconds=round(seconds, 3),
-            on_core_s=sum(one.on_core_ns for one in every) / 1e9,
-            queued_s=sum(one.queued_ns for one in every) / 1e9,
-            longest_s=max((one.queued_ns for one in every), default=0) / 1e9,
-            threads=len(at_work),
+            on_core_s=sum(times.on_core_ns for times in all_times) / 1e9,
+            queued_s=sum(times.queued_ns for times in all_times) / 1e9,
+            longest_s=max((times.queued_ns for times in all_times), default=0) / 1e9,
+            threads=len(working),
             torch_threads=self._torch_threads,
-            workers=len({path.split("/")[2] for path in self._workers}),
-            workers_queued_s=sum(one.queued_ns for one in workers) / 1e9,
-            jobs=_jobs(),
-            others=self._others,
+            workers=len({path.split("/")[2] for path in self._worker_times}),
+            workers_queued_s=sum(times.queued_ns for times in worker_times) / 1e9,
+            jobs=_num_jobs(),
+            others=self._num_others,
         )
 
-    def _since(self, times: dict[str, Times]) -> list[Times]:
-        none = Times(0, 0)
+    def _since(self, times: dict[str, CoreTimes]) -> list[CoreTimes]:
+        zero = CoreTimes(0, 0)
         return [
-            Times(*(now - then for now, then in zip(one, self._begin.get(path, none), strict=True)))
-            for path, one in times.items()
+            CoreTimes(*(b - a for b, a in zip(end, self._start_times.get(path, zero), strict=True)))
+            for path, end in times.items()
         ]
 
     def _read(self) -> None:
-        """Read them; of threads that have ended, what was last seen stays."""
-        started = descendants()
+        """Read the times. Ended threads keep their last ones."""
+        processes = descendants()
         workers, inference = (
-            [one.pid for one in started if program in one.command]
+            [process.pid for process in processes if program in process.command]
             for program in (_WORKER, _INFERENCE)
         )
-        for into, pids in (
-            (self._own, [os.getpid()]),
-            (self._workers, workers),
-            (self._inference, inference),
+        for times, pids in (
+            (self._main_times, [os.getpid()]),
+            (self._worker_times, workers),
+            (self._inference_times, inference),
         ):
             for path, text in read_files([f"/proc/{pid}/task/*/schedstat" for pid in pids]):
                 with suppress(ValueError):
                     on_core, queued, _ = map(int, text.split())
-                    into[path] = Times(on_core, queued)
+                    times[path] = CoreTimes(on_core, queued)
 
 
-def _jobs() -> int:
+def _num_jobs() -> int:
     text = os.environ.get(JOBS, "")
     return int(text) if text.isdecimal() else 0
 
 
-def _other_trainings() -> int:
-    """Count the processes that train by `hotloop train` or `resume`, this one left out."""
-    found = 0
+def _count_other_trainings() -> int:
+    """Return the number of other processes that run `hotloop train` or `resume`."""
+    count = 0
     with suppress(OSError):
         for entry in os.scandir(PROC):
             if entry.name.isdecimal() and int(entry.name) != os.getpid():
                 with suppress(OSError):
-                    found += _is_training((PROC / entry.name / "cmdline").read_bytes())
-    return found
+                    count += _is_training((PROC / entry.name / "cmdline").read_bytes())
+    return count
 
 
 def _is_training(command: bytes) -> bool:
-    """Whether a command trains by itself; one with `--seeds` waits for others that do."""
+    """Return whether a command trains by itself. With `--seeds` it only waits for others."""
     arguments = command.decode(errors="replace").split("\0")
-    for name, then in pairwise(arguments):
-        if name.rpartition("/")[2] == "hotloop" and then in ("train", "resume"):
+    for name, command_name in pairwise(arguments):
+        if name.rpartition("/")[2] == "hotloop" and command_name in ("train", "resume"):
             return not any(x.partition("=")[0] == "--seeds" for x in arguments)
     return False

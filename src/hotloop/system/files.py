@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also after the machine has crashed."""
+"""Atomic writes of files, which can survive a crash of the machine, and safe reads."""
 
 from __future__ import annotations
 
@@ -12,67 +12,69 @@ from pathlib import Path
 from hotloop.errors import HotloopError, OutputError
 from hotloop.system import memory
 
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LARGE = 2**24  # what is smaller is read without a question
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_LARGE_BYTES = 2**24  # smaller files are read without a check of the free memory
 
 
 @contextlib.contextmanager
-def written_whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Another name to write to, beside `path`; it takes `path`'s place when the body has ended.
+def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Yield a temporary path beside `path`, and rename it to `path` at the end of the body.
 
-    Whatever fails or interrupts the body, nothing half-written is left, and what `path` held before
-    stays. Missing directories are made. The other name has the same suffix; what has that name
-    already, a link that leads elsewhere too, is removed and not written to.
+    If the body fails or is interrupted, the old content of `path` stays and the temporary file is
+    removed. Missing directories are created. The temporary name has the same suffix. An existing
+    file or link of that name is removed first and never written through.
 
     Args:
-        path: what is written.
-        durable: whether it must outlast a crash of the machine from then on: some ms more.
+        path: the file to write.
+        durable: whether the file must survive a crash of the machine, which takes some ms more.
 
     Raises:
         OutputError: the directory or the file can't be written.
     """
-    aside = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    temporary_path = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.unlink(missing_ok=True)
-        os.close(os.open(aside, _NEW, 0o666))  # fails before the work begins, if it must
-        yield aside
+        temporary_path.unlink(missing_ok=True)
+        os.close(os.open(temporary_path, _NEW_FILE, 0o666))  # fail before the work begins
+        yield temporary_path
         if durable:
-            sync(aside)
-        os.replace(aside, path)
+            sync(temporary_path)
+        os.replace(temporary_path, path)
         if durable:
             sync(path.parent)
     except OSError as error:
         if isinstance(error, HotloopError):
             raise
-        why = error.strerror or str(error).strip().split("\n")[0]
+        reason = error.strerror or str(error).strip().split("\n")[0]
         if isinstance(error, FileExistsError):  # of mkdir
-            why = "a part of its path is a file"
-        free = "free some space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise OutputError(f"{path} can't be written ({why}): {free}name another place") from error
+            reason = "a parent is not a directory"
+        advice = "free some space, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        raise OutputError(
+            f"{path} can't be written ({reason}): {advice}choose another path"
+        ) from error
     finally:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            temporary_path.unlink()
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Write a file of a name that there must be none of; a link counts as one.
+    """Write a new file. An existing file or link of this name is an error.
 
     Raises:
-        OSError: it can't be written.
+        OSError: the file exists or can't be written.
     """
-    with open(os.open(path, _NEW, mode), "wb") as file:
+    with open(os.open(path, _NEW_FILE, mode), "wb") as file:
         file.write(content)
 
 
 def sync(*paths: Path) -> None:
-    """Return when files and directories, with the names in them, are on the disk.
+    """Flush files and directories, with their entries, to the disk.
 
-    All of them begin to be written before the first is waited for: the file system then writes its
-    journal once, and not once for each, 4 ms on a busy disk.
+    Writing of all files starts before the wait for the first. The file system then writes its
+    journal once instead of once per file, which takes 4 ms on a busy disk.
 
     Raises:
-        OSError: one of them can't be opened or written.
+        OSError: a file can't be opened or written.
     """
     with contextlib.ExitStack() as exits:
         descriptors: list[int] = []
@@ -87,29 +89,27 @@ def sync(*paths: Path) -> None:
             try:
                 os.fsync(descriptor)
             except OSError as error:
-                # Some file systems have no such call for directories: there is nothing to wait for.
+                # Some file systems do not support this call for directories.
                 if error.errno != errno.EINVAL:
                     raise
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a file that is one: a pipe would be waited for, a device has no end.
+    """Return the content of a regular file. A pipe could block, and a device has no end.
 
     Raises:
-        OSError: it can't be read, or is no regular file.
+        OSError: the file can't be read, is not a regular file, or does not fit into memory.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         with open(descriptor, "rb", closefd=False) as file:
-            if about.st_size > _LARGE:
+            if status.st_size > _LARGE_BYTES:
                 free = memory.available_memory()
-                if free is not None and about.st_size > free:
-                    raise OSError(
-                        errno.EFBIG, "it is larger than the memory that is free", str(path)
-                    )
+                if free is not None and status.st_size > free:
+                    raise OSError(errno.EFBIG, "it is larger than the free memory", str(path))
             return file.read()
     except MemoryError as error:
         raise OSError(errno.EFBIG, "it does not fit into memory", str(path)) from error

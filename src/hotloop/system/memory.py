@@ -1,4 +1,4 @@
-"""Memory that is free, and the refusal of what would not fit into it, before any is taken."""
+"""Free memory, and checks before an allocation that it suffices."""
 
 from __future__ import annotations
 
@@ -6,69 +6,70 @@ import os
 from contextlib import suppress
 
 from hotloop.errors import ConfigError
-from hotloop.system import groups
+from hotloop.system import control_groups
 
-_NO_LIMIT = 2**62  # what the first version of groups says is some pages less than 2⁶³
+_NO_LIMIT = 2**62  # cgroups version 1 report some pages less than 2⁶³ if there is no limit
 
-# What is so small is not asked for: the question takes 0.2 ms.
+# Smaller allocations are not checked, because a check takes 0.2 ms.
 _SMALL_BYTES = 2**24
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB")
 
 
 def available_memory() -> int | None:
-    """Return the bytes that may still be used, by the machine and by this process's groups.
+    """Return the free memory in bytes that the machine and the control groups allow.
 
-    Where the system tells only how much there is at all, it is that; None: not known.
+    If the system reports only its total memory, return that. Return None if nothing is known.
     """
-    found: list[int] = []
+    limits: list[int] = []
     with suppress(OSError, ValueError):
-        for line in (groups.PROC / "meminfo").read_text(encoding="utf-8").splitlines():
+        for line in (control_groups.PROC / "meminfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    for directory, is_first in groups.control_groups("memory"):
-        names = ("limit_in_bytes", "usage_in_bytes") if is_first else ("max", "current")
+                limits.append(int(line.split()[1]) * 1024)
+    for directory, is_version_1 in control_groups.group_directories("memory"):
+        names = ("limit_in_bytes", "usage_in_bytes") if is_version_1 else ("max", "current")
         with suppress(OSError, ValueError):
-            most, used, statistics = (
+            limit, used, statistics = (
                 (directory / f"memory.{name}").read_text(encoding="utf-8").strip()
                 for name in (*names, "stat")
             )
-            if most == "max" or int(most) >= _NO_LIMIT:
+            if limit == "max" or int(limit) >= _NO_LIMIT:
                 continue
-            # What files are cached in is given back when it is needed.
-            prefix = "total_" if is_first else ""
+            # The kernel frees cached files on demand.
+            prefix = "total_" if is_version_1 else ""
             cached = (f"{prefix}active_file", f"{prefix}inactive_file")
             sizes = dict(line.split() for line in statistics.splitlines())
-            held = int(used) - sum(int(sizes.get(name, 0)) for name in cached)
-            found.append(max(0, int(most) - held))
-    if not found and hasattr(os, "sysconf"):
+            used_bytes = int(used) - sum(int(sizes.get(name, 0)) for name in cached)
+            limits.append(max(0, int(limit) - used_bytes))
+    if not limits and hasattr(os, "sysconf"):
         with suppress(OSError, ValueError):
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(found, default=None)
+            limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
 
 
-def need_memory(size_bytes: int, what: str, advice: str) -> None:
-    """Refuse what takes more than the machine, or this process's group, has free.
+def require_memory(size_bytes: int, subject: str, advice: str) -> None:
+    """Raise an error if an allocation exceeds the free memory.
 
-    Where that is not known, nothing is refused. What passes may still fail later: others take
-    memory too, and `size_bytes` is a lower bound.
+    If the free memory is unknown, nothing is raised. The allocation may fail all the same, since
+    other processes allocate memory too and `size_bytes` is a lower bound.
 
     Args:
-        size_bytes: that it takes at least.
-        what: it is, in the plural, as the sentence begins.
-        advice: what to do instead.
+        size_bytes: lower bound of the allocation's size.
+        subject: subject of the error message, in the plural.
+        advice: what the user can change.
 
     Raises:
-        ConfigError: there is not as much.
+        ConfigError: there is not enough free memory.
     """
     free = available_memory() if size_bytes > _SMALL_BYTES else None
     if free is not None and size_bytes > free:
         raise ConfigError(
-            f"{what} take at least {in_units(size_bytes)}, and {in_units(free)} are free: {advice}"
+            f"{subject} take at least {format_bytes(size_bytes)}, and {format_bytes(free)} are "
+            f"free: {advice}"
         )
 
 
-def in_units(size_bytes: int) -> str:
-    """Return a size as people read it, in two digits or more: 4.2 TiB, 18 GiB."""
+def format_bytes(size_bytes: int) -> str:
+    """Return a size as text with at least two digits, such as 4.2 TiB or 18 GiB."""
     unit = min(max(size_bytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     tenths = 10 * size_bytes >> 10 * unit
     number = f"{tenths // 10}.{tenths % 10}" if tenths < 100 and unit else f"{tenths // 10:,}"

@@ -1,4 +1,4 @@
-"""Processes and their threads, as the kernel tells of them: on a core, queued, blocked."""
+"""Processes and threads, with their states and times as reported by the kernel in /proc."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") e
 
 
 def _stat(pid: int | str) -> list[str]:
-    """Return what /proc tells of a process, from its state on: without number and command.
-
-    Raises:
-        OSError: there is no such process, or no /proc.
-    """
+    """Return /proc/PID/stat's fields after the command, or raise OSError if there is none."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        # The command stands in parentheses, and may hold some.
+        # The command is in parentheses, and may contain parentheses.
         return file.read().rpartition(")")[2].split()
 
 
 def process_start(pid: int) -> int:
-    """Return when a process was started, in clock ticks since boot; 0 where nothing says.
+    """Return the start time of a process in clock ticks since boot, 0 if unknown.
 
-    Together with the pid it names a process: pids are used again.
+    Together with the pid, which the kernel reuses, it identifies a process.
     """
     try:
         return int(_stat(pid)[19])
@@ -36,7 +32,7 @@ def process_start(pid: int) -> int:
 
 
 def process_state(pid: int) -> str:
-    """Return the letter of a process's state: R, S, T when stopped, Z when ended; "": not known."""
+    """Return the state of a process: R, S, T (stopped), Z (zombie), …, or "" if unknown."""
     try:
         return _stat(pid)[0]
     except (OSError, IndexError):
@@ -47,37 +43,37 @@ def process_age_s() -> float:
     """Return the seconds since this process started, imports included."""
     try:
         ticks = int(_stat("self")[19])
-    except OSError:  # no /proc (macOS): since this module was imported
+    except OSError:  # without /proc (macOS), count from the import of this module
         return time.monotonic() - _IMPORTED_AT
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks * _TICK_NS / 1e9
 
 
 def boot_id() -> str:
-    """Return the name of this boot of this machine: only within it do monotonic clocks agree."""
+    """Return the id of this boot, within which all monotonic clocks agree, or "" if unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
 
-class Times(NamedTuple):
-    """Of a thread since it began, in nanoseconds; the rest of its life it was blocked."""
+class CoreTimes(NamedTuple):
+    """Nanoseconds of a thread on a core and queued for one. The rest of its life it was blocked."""
 
     on_core_ns: int
     queued_ns: int
 
 
 class ThreadTimes:
-    """Reads the times of this process's threads: some 2 µs each.
+    """A reader of the scheduler times of this process's threads, at some 2 µs per thread.
 
-    Where the system doesn't tell (it is not Linux, or was built without), there are none.
+    It returns None on systems without these times: other than Linux, or kernels built without.
     """
 
     def __init__(self) -> None:
         self._files: dict[int, int] = {}
 
-    def read(self, thread: int) -> Times | None:
-        """Of one thread, by its native number; None: it has ended, or nothing is known."""
+    def read(self, thread: int) -> CoreTimes | None:
+        """Return the times of the thread with this native id, None if it ended or is unknown."""
         try:
             file = self._files.get(thread)
             if file is None:
@@ -87,119 +83,119 @@ class ThreadTimes:
         except (OSError, ValueError):
             self.forget(thread)
             return None
-        return Times(int(on_core), int(queued))
+        return CoreTimes(int(on_core), int(queued))
 
-    def keep(self, threads: Set[int]) -> None:
-        """Close what was kept open for others."""
-        for gone in self._files.keys() - threads:
-            self.forget(gone)
+    def forget_except(self, threads: Set[int]) -> None:
+        """Close the files of all threads but these."""
+        for thread in self._files.keys() - threads:
+            self.forget(thread)
 
     def forget(self, thread: int) -> None:
-        """Close what was kept open for a thread."""
+        """Close the file of a thread."""
         file = self._files.pop(thread, None)
         if file is not None:
             with suppress(OSError):
                 os.close(file)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all files."""
         for thread in list(self._files):
             self.forget(thread)
 
 
-def _read_one_by_one(patterns: Iterable[str]) -> list[tuple[str, bytes]]:
-    """Do what the extension does at one go."""
-    import glob  # which brings `re`
+def _read_files_in_python(patterns: Iterable[str]) -> list[tuple[str, bytes]]:
+    """Return paths and contents of all matching files, like `_files.read_files`."""
+    import glob  # slow to import, since it imports `re`
 
-    found: list[tuple[str, bytes]] = []
+    files: list[tuple[str, bytes]] = []
     for pattern in patterns:
         for path in glob.glob(pattern):
             with suppress(OSError), open(path, "rb") as file:
-                found.append((path, file.read()))
-    return found
+                files.append((path, file.read()))
+    return files
 
 
 try:
     from hotloop.system import _files
 except ImportError:
-    read_files = _read_one_by_one
+    read_files = _read_files_in_python
 else:
     read_files = _files.read_files
 
 
-class Thread(NamedTuple):
-    """One of this process's, also where no Python runs in it."""
+class ThreadInfo(NamedTuple):
+    """A thread of this process, which may not run Python."""
 
     number: int
     name: str
-    times: Times
+    times: CoreTimes
 
 
-def threads() -> list[Thread]:
-    """All threads of this process; none where the system doesn't tell of them."""
+def threads() -> list[ThreadInfo]:
+    """Return all threads of this process, an empty list without /proc."""
     texts: dict[int, dict[str, str]] = {}
     for path, text in read_files(("/proc/self/task/*/schedstat", "/proc/self/task/*/comm")):
         *_, number, name = path.split("/")
         texts.setdefault(int(number), {})[name] = text.decode(errors="replace").strip()
-    found: list[Thread] = []
+    infos: list[ThreadInfo] = []
     for number in sorted(texts):
         with suppress(KeyError, ValueError):
             on_core, queued, _ = map(int, texts[number]["schedstat"].split())
-            found.append(Thread(number, texts[number]["comm"], Times(on_core, queued)))
-    return found
+            infos.append(ThreadInfo(number, texts[number]["comm"], CoreTimes(on_core, queued)))
+    return infos
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds at the moment; 0: not known."""
-    return _held_bytes()[0]
+    """Return the resident memory of this process, 0 if unknown."""
+    return _memory_bytes()[0]
 
 
 def private_bytes() -> int:
-    """Return the memory that this process holds and shares with no other; 0: not known."""
-    resident, shared = _held_bytes()
+    """Return the resident memory of this process that it shares with no other, 0 if unknown."""
+    resident, shared = _memory_bytes()
     return resident - shared
 
 
-def _held_bytes() -> tuple[int, int]:
-    """Return what this process holds, and the part of it that is of files or shared."""
+def _memory_bytes() -> tuple[int, int]:
+    """Return resident bytes of this process, and how many of them are files or shared."""
     with suppress(OSError, ValueError, IndexError):
         ((_, text),) = read_files(("/proc/self/statm",))
         _, resident, shared = text.split()[:3]
-        page = os.sysconf("SC_PAGE_SIZE")
-        return int(resident) * page, int(shared) * page
+        page_bytes = os.sysconf("SC_PAGE_SIZE")
+        return int(resident) * page_bytes, int(shared) * page_bytes
     return 0, 0
 
 
-class OtherProcess(NamedTuple):
-    """A process that descends from this one."""
+class DescendantProcess(NamedTuple):
+    """A descendant of this process."""
 
     pid: int
     parent: int
     command: str
     cpu_ns: int
-    """User and system time so far."""
+    """User and system time."""
 
 
-def descendants() -> list[OtherProcess]:
-    """All processes that this one has started, and those that they have."""
-    found: dict[int, OtherProcess] = {}
-    waiting = {os.getpid()}
-    while waiting:
-        # Of a process: those that any of its threads has started.
-        files = read_files([f"/proc/{pid}/task/*/children" for pid in sorted(waiting)])
-        waiting = {int(pid) for _, text in files for pid in text.split()} - found.keys()
+def descendants() -> list[DescendantProcess]:
+    """Return all descendants of this process."""
+    processes: dict[int, DescendantProcess] = {}
+    new_pids = {os.getpid()}
+    while new_pids:
+        # The kernel lists children per thread.
+        files = read_files([f"/proc/{pid}/task/*/children" for pid in sorted(new_pids)])
+        new_pids = {int(pid) for _, text in files for pid in text.split()} - processes.keys()
         texts = {
             path: text.decode(errors="replace")
             for path, text in read_files(
-                [f"/proc/{pid}/{name}" for pid in sorted(waiting) for name in ("stat", "cmdline")]
+                [f"/proc/{pid}/{name}" for pid in sorted(new_pids) for name in ("stat", "cmdline")]
             )
         }
-        for pid in sorted(waiting):
+        for pid in sorted(new_pids):
             with suppress(KeyError, ValueError, IndexError):
-                # After the command's closing parenthesis: state, parent; …, user and system time.
+                # Fields after the command: state, parent, …, user time, system time.
                 stat = texts[f"/proc/{pid}/stat"].rpartition(")")[2].split()
                 command = texts[f"/proc/{pid}/cmdline"].replace("\0", " ").strip()
                 cpu_ns = (int(stat[11]) + int(stat[12])) * _TICK_NS
-                found[pid] = OtherProcess(pid, int(stat[1]), command[:300], cpu_ns)
-        waiting &= found.keys()
-    return [found[pid] for pid in sorted(found)]
+                processes[pid] = DescendantProcess(pid, int(stat[1]), command[:300], cpu_ns)
+        new_pids &= processes.keys()
+    return [processes[pid] for pid in sorted(processes)]

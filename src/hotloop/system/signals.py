@@ -1,4 +1,4 @@
-"""Ctrl-C, `kill` and a closed terminal: each ends a run once, and cleanly."""
+"""Handling of SIGINT (Ctrl-C), SIGTERM (`kill`) and SIGHUP (a closed terminal)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ended(KeyboardInterrupt):
-    """A signal asked the run to end.
+class Interrupted(KeyboardInterrupt):
+    """An exception raised when a signal interrupts the run.
 
     Attributes:
-        exit_code: 128 + the signal's number: 130 for Ctrl-C.
+        exit_code: 128 + the signal's number, such as 130 for Ctrl-C.
     """
 
     def __init__(self, number: int) -> None:
@@ -23,11 +23,11 @@ class Ended(KeyboardInterrupt):
         self.exit_code = 128 + number
 
 
-class Ending:
-    """Whether a signal has asked the run to end, and what the next one does.
+class InterruptGuard:
+    """The received signal of a run, and control over the next ones.
 
     Args:
-        numbers: the signals that are looked after; none outside the main thread.
+        numbers: numbers of the handled signals, empty outside the main thread.
     """
 
     def __init__(self, numbers: Sequence[int] = ()) -> None:
@@ -35,20 +35,20 @@ class Ending:
         self.numbers = numbers
 
     def check(self) -> None:
-        """Raise `Ended` again, if what was raised in the signal's moment got lost.
+        """Raise `Interrupted` if a signal has arrived.
 
-        Python drops exceptions in callbacks and destructors, and a bare `except` in an environment
-        catches them.
+        The exception raised by the signal handler can get lost: Python drops exceptions in
+        callbacks and destructors, and a bare `except` in an environment catches them.
         """
         if self.number is not None:
-            raise Ended(self.number)
+            raise Interrupted(self.number)
 
     def ignore(self) -> None:
-        """Let the signals pass from here on: what is left to do takes a second."""
+        """Ignore further signals, for final work that takes at most a second."""
         self._handle(signal.SIG_IGN)
 
-    def obey(self) -> None:
-        """Let them end the process at once from here on: there is nothing left to lose."""
+    def restore_defaults(self) -> None:
+        """Restore the default handlers, so that the next signal ends the process at once."""
         self._handle(signal.SIG_DFL)
 
     def _handle(self, handler: signal.Handlers) -> None:
@@ -57,13 +57,13 @@ class Ending:
 
 
 @contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Any) -> Iterator[Callable[[], None]]:
-    """Handle signals in the body; yield what gives them back to who had them before."""
-    before = {number: signal.signal(number, handler) for number in numbers}
+def _install_handler(numbers: Sequence[int], handler: Any) -> Iterator[Callable[[], None]]:
+    """Install a handler for the body. Yield a function that restores the old handlers early."""
+    old_handlers = {number: signal.signal(number, handler) for number in numbers}
 
     def restore() -> None:
-        for number, one in before.items():
-            signal.signal(number, one)
+        for number, old_handler in old_handlers.items():
+            signal.signal(number, old_handler)
 
     try:
         yield restore
@@ -72,69 +72,69 @@ def _handled(numbers: Sequence[int], handler: Any) -> Iterator[Callable[[], None
 
 
 @contextlib.contextmanager
-def end_once() -> Iterator[Ending]:
-    """Raise `Ended` at the first signal; let later ones pass, so that what follows can finish.
+def interrupt_once() -> Iterator[InterruptGuard]:
+    """Raise `Interrupted` at the first signal in the body, and ignore later ones.
 
-    Under `nohup` a closed terminal goes on meaning nothing.
+    Ignoring them lets the cleanup finish. Under `nohup` SIGHUP stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield Ending()
+        yield InterruptGuard()
         return
     is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    ending = Ending([one for one in ENDING if one is not signal.SIGHUP or not is_detached])
+    guard = InterruptGuard([x for x in SIGNALS if x is not signal.SIGHUP or not is_detached])
 
-    def end(number: int, _frame: object) -> None:
-        ending.ignore()
-        ending.number = number
-        raise Ended(number)
+    def interrupt(number: int, _frame: object) -> None:
+        guard.ignore()
+        guard.number = number
+        raise Interrupted(number)
 
-    with _handled(ending.numbers, end):
-        yield ending
+    with _install_handler(guard.numbers, interrupt):
+        yield guard
 
 
-class Pending:
-    """Whether a signal waits to be acted on."""
+class PendingInterrupt:
+    """The signals that arrived in the body of `pending_interrupt`."""
 
     def __init__(self) -> None:
         self.arrived: list[int] = []
 
     @property
-    def has_come(self) -> bool:
-        """True from the first signal on."""
+    def has_arrived(self) -> bool:
+        """Whether a signal has arrived."""
         return bool(self.arrived)
 
 
 @contextlib.contextmanager
-def pending_interrupt(*, is_patient: bool = False) -> Iterator[Pending]:
-    """Tell the body of SIGINT, SIGTERM and SIGHUP, which are acted on when it has ended.
+def pending_interrupt(*, delays_repeats: bool = False) -> Iterator[PendingInterrupt]:
+    """Delay SIGINT, SIGTERM and SIGHUP until the end of the body.
 
-    The body is to look, and to end soon. Outside the main thread, where signals don't arrive, it
-    does nothing.
+    The body should poll `has_arrived`, and return soon after a signal. Outside the main thread,
+    which never receives signals, this does nothing.
 
     Args:
-        is_patient: let a second signal wait too; else it is acted on at once, for where the body
-            can't look.
+        delays_repeats: whether to delay further signals too. By default the second signal acts at
+            once, in case the body does not poll.
     """
-    pending = Pending()
+    pending = PendingInterrupt()
     if threading.current_thread() is not threading.main_thread():
         yield pending
         return
 
-    def note(number: int, _frame: object) -> None:
+    def record(number: int, _frame: object) -> None:
         pending.arrived.append(number)
-        if len(pending.arrived) > 1 and not is_patient:
+        if len(pending.arrived) > 1 and not delays_repeats:
             restore()
             signal.raise_signal(number)
 
-    with _handled(ENDING, note) as restore:
+    with _install_handler(SIGNALS, record) as restore:
         yield pending
     for number in pending.arrived[:1]:
         signal.raise_signal(number)
 
 
-def delayed_interrupt() -> contextlib.AbstractContextManager[Pending]:
-    """Let the body finish before SIGINT, SIGTERM and SIGHUP are acted on.
+def delayed_interrupt() -> contextlib.AbstractContextManager[PendingInterrupt]:
+    """Delay all SIGINT, SIGTERM and SIGHUP until the end of the body.
 
-    For the moments in which something is half-written.
+    Use it while something is half-written.
     """
-    return pending_interrupt(is_patient=True)
+    return pending_interrupt(delays_repeats=True)

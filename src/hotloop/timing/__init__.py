@@ -1,9 +1,9 @@
-"""Timing that is always on: where the time of a program goes, as a tree.
+"""Always-on timing: a tree of the time that a program spends in named spans.
 
     from hotloop import timing
     from hotloop.timing import span
 
-    timing.start("runs/one/timing", component="learner")  # optional: a file that outlives a kill
+    timing.start("runs/one/timing", component="learner")  # optional: a file that survives a kill
     with span("iteration"):
         with span("env_step"):
             ...
@@ -11,15 +11,15 @@
             ...
     print(timing.report())
 
-Spans nest; each place in the nesting is a node with its count, total, extremes and percentiles. A
-span costs some 0.1 µs (0.7 µs without the C extension), so they can stay in the code. Before
-`start()` they are recorded in memory. A file can be read while it is written, and after its process
-was killed: `read(path).tree()`.
+Spans nest. Each path of nested spans is a node with its count, total, extremes and percentiles. A
+span costs about 0.1 µs (0.7 µs without the C extension), so spans can stay in the code. Before
+`start()` they are recorded in memory. `read(path).tree()` reads a file while it is written, or
+after its process was killed.
 
-What is open is known per thread. A span ends at the latest with the span around it: when one is
-left out of order, those inside of it end with it, and leaving them later does nothing. So don't
-hold a span across an `await` or a `yield`: what other tasks do meanwhile would count as inside it.
-An object that `span()` returned belongs to the thread that asked for it.
+Each thread has its own stack of open spans. A span ends at the latest with the span around it: if
+a span exits out of order, the spans inside it end with it, and their own exits do nothing. Don't
+hold a span across an `await` or a `yield`, because it would include the time of other tasks. An
+object that `span()` returns belongs to the thread that called `span()`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hotloop.timing._span import Span
     from hotloop.timing._totals import Total, totals
     from hotloop.timing.calibrate import cost_share, overhead
-    from hotloop.timing.keyed import Timing
     from hotloop.timing.reader import (
         Recording,
         RecordingError,
@@ -42,17 +41,19 @@ if TYPE_CHECKING:
         read,
         read_directory,
     )
+    from hotloop.timing.sample_factory import Timing
     from hotloop.timing.table import render, renderable, report
-    from hotloop.timing.tree import Cost, Node, costliest, merge
+    from hotloop.timing.tree import Node, SpanCost, costliest, merge
 
     def span(name: str, kind: Kind = "work") -> Span:
-        """Time a stretch of code: `with span("env_step"):`, or `@span("step")` above a function.
+        """Time a block of code: `with span("env_step"):`, or `@span("step")` above a function.
 
         Args:
-            name: what it is called; from a small set, since each place in the nesting holds 2.7 kB.
+            name: one of a small set of names, because each node of the tree takes 2.7 kB.
             kind: "work", "wait" for another process or a device, or "transfer" of bytes.
         Raises:
-            TypeError, ValueError: the name is no string; there is no such kind.
+            TypeError: `name` is not a string.
+            ValueError: `kind` does not exist.
         """
         ...
 else:
@@ -60,12 +61,12 @@ else:
 
 __all__ = [
     "KINDS",
-    "Cost",
     "Kind",
     "Node",
     "Recording",
     "RecordingError",
     "Span",
+    "SpanCost",
     "Timing",
     "Total",
     "cost_share",
@@ -85,12 +86,12 @@ __all__ = [
     "totals",
 ]
 
-# The reading half brings numpy and rich, which a process that only records need not load.
+# The readers import numpy and rich, so a process that only records does not load them.
 _LAZY = {
     "Span": "_span",
     "cost_share": "calibrate",
     "overhead": "calibrate",
-    "Timing": "keyed",
+    "Timing": "sample_factory",
     "Recording": "reader",
     "RecordingError": "reader",
     "Total": "_totals",
@@ -101,8 +102,8 @@ _LAZY = {
     "render": "table",
     "renderable": "table",
     "report": "table",
-    "Cost": "tree",
     "Node": "tree",
+    "SpanCost": "tree",
     "costliest": "tree",
     "merge": "tree",
 }

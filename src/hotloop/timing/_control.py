@@ -1,4 +1,4 @@
-"""Control of recording: the recorder of this process, its directory, its start and end."""
+"""The recorder of this process, and the functions that start and stop recordings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hotloop.timing import _format as f
+from hotloop.timing import _format as fmt
 from hotloop.timing import _span
 from hotloop.timing._writer import Recorder, Segment, in_multiprocessing_child
 
 
-def _choose() -> ModuleType:
-    """The extension, or Python where it wasn't built, or where the environment asks for it."""
+def _choose_backend() -> ModuleType:
+    """Return the C extension, or the Python module if it is missing or switched off."""
     if not os.environ.get("HOTLOOP_PURE_TIMING"):
         try:
             from hotloop.timing import _recorder
@@ -28,8 +28,8 @@ def _choose() -> ModuleType:
     return _pure
 
 
-class _Loan:
-    """Lives as long as a thread, and then gives its segment back."""
+class _SegmentGuard:
+    """A thread-local object that releases the thread's segment when the thread ends."""
 
     __slots__ = ("segment",)
 
@@ -40,99 +40,98 @@ class _Loan:
         self.segment.release()
 
 
-backend: Any = _choose()
+backend: Any = _choose_backend()
 _recorder = Recorder(None, "main", backend.FLAGS)
-_loans = threading.local()
-_ended: list[Path] = []
+_guards = threading.local()
+_closed_paths: list[Path] = []
 
 
 def _attach() -> Any:
-    """A state for the calling thread, which from now on records into it."""
+    """Return a state for the calling thread, which records into it from now on."""
     while True:
-        recorder, loans = _recorder, _loans
-        segment = recorder.lend()
+        recorder, guards = _recorder, _guards
+        segment = recorder.acquire_segment()
         if segment.state is None:
-            segment.state = backend.State(segment)
+            segment.state = backend.RecorderState(segment)
         else:
             segment.state.rewind()
-        loans.loan = _Loan(segment)
+        guards.guard = _SegmentGuard(segment)
         state = segment.state
         if recorder is _recorder and state is not None:
             return state
-        # Another thread started or stopped a recording meanwhile: take part in that one.
+        # Another thread started or stopped a recording in between: attach to the new one.
 
 
-def _switch(recorder: Recorder, *, in_child: bool = False) -> Path | None:
-    """Have all threads record into `recorder`, and end the one before it; returns its file."""
-    global _recorder, _loans
+def _switch_recorder(recorder: Recorder, *, in_child: bool = False) -> Path | None:
+    """Switch all threads to `recorder`, end the previous one, and return its file."""
+    global _recorder, _guards
     previous, _recorder = _recorder, recorder
     backend.reset()
     path = previous.abandon() if in_child else previous.close()
     if in_child:
-        _ended.clear()
+        _closed_paths.clear()
     elif path is not None:
-        _ended.append(path)
-    _loans = threading.local()  # after the end: spans that are open stay on record as open
+        _closed_paths.append(path)
+    _guards = threading.local()  # after the end, so that open spans stay recorded as open
     return path
 
 
 def start(directory: str | os.PathLike[str], component: str = "main") -> Path | None:
-    """Record into a file of this process from here on: `<directory>/<component>-<pid>.hlt`.
+    """Start to record into the file `<directory>/<component>-<pid>.hlt`.
 
-    The recording begins clean: what was recorded before stays behind, a span that is open is not
-    part of it. A recording that was started before ends. A process forked from this one gets a file
-    of its own beside it. If there is no space, that is warned of once, and recording goes on in
-    memory.
+    The new recording is empty and does not include spans that are open already. The previous
+    recording ends. A process forked from this one gets its own file beside it. If there is no
+    space, a warning appears once and recording continues in memory.
 
     Args:
-        directory: made if it is missing.
-        component: what this process is in the program: "learner", "worker-3".
+        directory: created if it is missing.
+        component: role of this process in the program, such as "learner" or "worker-3".
     Returns:
-        The file, or None if it couldn't be made.
+        The file, or None if it could not be created.
     """
     recorder = Recorder(Path(directory).absolute(), component, backend.FLAGS)
     recorder.open()
-    _switch(recorder)
+    _switch_recorder(recorder)
     return recorder.path
 
 
 def stop() -> Path | None:
-    """End the recording cleanly; what follows is recorded in memory, as before `start()`.
+    """Close the recording. Later spans are recorded in memory, as before `start()`.
 
     Returns:
-        The file that was written, or None if there is none.
+        The closed file, or None if there is none.
     """
-    return _switch(Recorder(None, _recorder.component, backend.FLAGS))
+    return _switch_recorder(Recorder(None, _recorder.component, backend.FLAGS))
 
 
 def recorder() -> Recorder:
-    """The one in use."""
+    """Return the recorder in use."""
     return _recorder
 
 
-def files() -> list[Path]:
-    """All that this process has recorded into so far."""
+def recording_paths() -> list[Path]:
+    """Return all files into which this process has recorded so far."""
     path = _recorder.path
-    return _ended + ([] if path is None else [path])
+    return _closed_paths + ([] if path is None else [path])
 
 
 def open_paths() -> dict[int, tuple[str, ...]]:
-    """What each thread of this process is inside of at the moment, by its native number.
+    """Return the names of each thread's open spans, outermost first, by native thread id.
 
-    For a sampler in a thread of its own. Threads that have had no span yet are missing.
+    A sampler calls this from its own thread. Threads that have had no span yet are missing.
     """
     paths: dict[int, tuple[str, ...]] = {}
     for segment in list(_recorder.segments):
         state, words = segment.state, segment.words
-        if state is not None and words[f.S_STATE] == f.LIVE:
-            paths[words[f.S_IDENT]] = segment.path(state.current())
+        if state is not None and words[fmt.S_STATE] == fmt.LIVE:
+            paths[words[fmt.S_IDENT]] = segment.path(state.current())
     return paths
 
 
-def _in_child() -> None:
-    # The file is opened at the child's first span: most forks are soon replaced by a program.
+def _after_fork() -> None:
+    # The file is opened at the child's first span, because most forks soon call exec.
     parent = _recorder
-    _switch(Recorder(parent.directory, parent.component, backend.FLAGS), in_child=True)
+    _switch_recorder(Recorder(parent.directory, parent.component, backend.FLAGS), in_child=True)
     if parent.directory is not None:
         in_multiprocessing_child(stop)
 
@@ -146,5 +145,5 @@ if backend.__name__.endswith("_pure"):
     backend.install(_attach)
 else:
     backend.install(_attach, _span.decorate, _span.check_span)
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -1,13 +1,12 @@
 """The recorder in Python, for installations without a compiler.
 
-Everything here is shaped by what costs time in CPython 3.11 (ns on one 2-core machine): reading the
-clock 48, a `threading.local` attribute 45, calling a Python function 42, from C 65, packing three
-numbers 80, an attribute of `self` 8. So a span is an object of one thread and one place in its
-tree; it is found when `span()` is called, with the only look-up of the thread; and it has a class
-of its own, whose `__enter__` and `__exit__` are closures over local cells instead of methods
-(0.1 µs saved of 0.7).
+The design follows from costs in CPython 3.11 (in ns, on a 2-core machine): reading the clock 48, a
+`threading.local` attribute 45, a call of a Python function 42, from C 65, packing three numbers 80,
+an attribute of `self` 8. So a span object belongs to one thread and one node of its tree. `span()`
+finds it with a single access to thread-local data. Each span has its own class, whose `__enter__`
+and `__exit__` are closures over local cells instead of methods (this saves 0.1 µs of 0.7).
 
-The price: a span object belongs to the thread that called `span()`, and must be entered there.
+The limitation is that a span object must be entered in the thread that called `span()`.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.timing import _format as f
+from hotloop.timing import _format as fmt
 from hotloop.timing._fold import fold as fold_events
 from hotloop.timing._span import check_span, decorate
 
-FLAGS = f.FLOAT_TIMES | f.PYTHON_RECORDER
+FLAGS = fmt.FLOAT_TIMES | fmt.PYTHON_RECORDER
 _WORK = "work"
 _EVENT = np.dtype([("start", "f8"), ("node", "i8"), ("end", "f8")])
 _pack_event = struct.Struct("dqd").pack_into  # in this order: the end commits
 
 
 class _Span:
-    """Base of every span's own class: what need not be fast."""
+    """The base class of all spans, with the methods that need not be fast."""
 
     __slots__ = ("kind", "name")
 
@@ -47,11 +46,11 @@ class _Span:
 
 
 class _Uncounted(_Span):
-    """A span for which no node was left: it keeps the nesting right, and its parent's time."""
+    """A span without a node, because the table is full. Its time counts as its parent's."""
 
     __slots__ = ("children", "parent", "state")
 
-    def __init__(self, name: str, kind: str, state: State, parent: _Children) -> None:
+    def __init__(self, name: str, kind: str, state: RecorderState, parent: _Children) -> None:
         super().__init__(name, kind)
         self.state = state
         self.parent = parent
@@ -60,9 +59,9 @@ class _Uncounted(_Span):
         self.children.make = parent.make
 
     def __enter__(self) -> _Uncounted:
-        here = self.state.here
-        if here[0] is self.parent:
-            here[0] = self.children
+        innermost = self.state.innermost
+        if innermost[0] is self.parent:
+            innermost[0] = self.children
             self.state.segment.count_unnamed()
         return self
 
@@ -71,7 +70,7 @@ class _Uncounted(_Span):
 
 
 class _Children(dict):
-    """The spans that can be entered at one place of the tree; made when first asked for."""
+    """The child spans of one node of the tree by name, created on first access."""
 
     __slots__ = ("make", "node")
 
@@ -82,169 +81,173 @@ class _Children(dict):
         name, kind = key, _WORK
         if isinstance(key, str) and "\0" in key:
             name, _, kind = key.rpartition("\0")
-            if kind not in f.KINDS:
+            if kind not in fmt.KINDS:
                 name, kind = key, _WORK
         check_span(name, kind)
         return self.make(self, name, kind)  # pyright: ignore[reportArgumentType]
 
 
-class State:
-    """One thread's recorder: where it is in its tree, and how it writes an event.
+class RecorderState:
+    """The recorder of one thread: its position in the tree, and the functions that write events.
 
     Args:
-        segment: what it writes to.
-        clock: seconds; tests put their own here.
+        segment: the segment to write into.
+        clock: a function that returns seconds. Tests pass their own.
     """
 
     def __init__(self, segment: Any, clock: Callable[[], float] = time.monotonic) -> None:
         layout = segment.layout
         memory = memoryview(segment.buffer)
         words = segment.words
+        # Map the parts of the segment.
         opens = memory[layout.opens : layout.ring].cast("d")
         ring = memory[layout.ring : layout.bank_a]
         events = np.frombuffer(ring, _EVENT)
         bank_size = layout.bank_b - layout.bank_a
         banks = [
-            np.frombuffer(memory[at : at + bank_size], np.int64).reshape(-1, f.ROW_WORDS)
-            for at in (layout.bank_a, layout.bank_b)
+            np.frombuffer(memory[offset : offset + bank_size], np.int64).reshape(-1, fmt.ROW_WORDS)
+            for offset in (layout.bank_a, layout.bank_b)
         ]
         root = _Children()
         root.node = None
-        here = [root]  # one cell: the children of the innermost open span
-        pack, struct_error, event_size = _pack_event, struct.error, f.EVENT_SIZE
-        period_bytes, ring_bytes = f.PERIOD * event_size, layout.ring_capacity * event_size
-        window = ring[:period_bytes]  # the period that is being filled
+        innermost = [root]  # a list of one item: the children of the innermost open span
+        pack, struct_error, event_size = _pack_event, struct.error, fmt.EVENT_SIZE
+        period_bytes, ring_bytes = fmt.PERIOD * event_size, layout.ring_capacity * event_size
+        window = ring[:period_bytes]  # the current period
         offset, limit = 0, period_bytes
+        # The last eighth is for overflow nodes, one per parent with too many children.
         named_nodes = layout.node_capacity - layout.node_capacity // 8
         overflows: dict[int, Any] = {}
 
         def fold() -> None:
-            """Add the period that is full to the totals, and go on to the next."""
+            """Add the full period to the totals and start the next one."""
             nonlocal limit, window, offset
-            first = limit // event_size - f.PERIOD
-            period = events[first : first + f.PERIOD]
+            first = limit // event_size - fmt.PERIOD
+            period = events[first : first + fmt.PERIOD]
             start_ns = np.rint(period["start"] * 1e9).astype(np.int64)
             end_ns = np.rint(period["end"] * 1e9).astype(np.int64)
-            num_folded, side = divmod(words[f.S_FOLDED], 2)
-            num_rows = 1 + words[f.S_NUM_NODES]
-            idle = banks[1 - side]
-            idle[:num_rows] = banks[side][:num_rows]
+            num_folded, bank = divmod(words[fmt.S_FOLDED], 2)
+            num_rows = 1 + words[fmt.S_NUM_NODES]
+            idle = banks[1 - bank]
+            idle[:num_rows] = banks[bank][:num_rows]
             fold_events(idle[1:num_rows], period["node"], start_ns, end_ns)
             idle[0, 0] = end_ns.min()
-            words[f.S_FOLDED] = 2 * (num_folded + f.PERIOD) + (1 - side)
-            following = limit % ring_bytes
-            limit = following + period_bytes
-            window, offset = ring[following:limit], 0
+            words[fmt.S_FOLDED] = 2 * (num_folded + fmt.PERIOD) + (1 - bank)
+            start = limit % ring_bytes
+            limit = start + period_bytes
+            window, offset = ring[start:limit], 0
 
-        def leave(left: Any, end: float) -> None:
-            """Leave a span that is not the innermost: those inside of it end with it."""
+        def leave(outer: Any, end: float) -> None:
+            """Leave a span that is not the innermost one, and all spans inside it."""
             nonlocal offset
-            chain = []
-            children = here[0]
+            nodes = []
+            children = innermost[0]
             while True:
                 if children.node is None:
-                    return  # not open, or ended already with a span around it
-                chain.append(children.node)
-                if children.node[0] is left:
+                    return  # not open, or already ended with a span around it
+                nodes.append(children.node)
+                if children.node[0] is outer:
                     break
                 children = children.node[1]
-            for _, parent, index, started in chain:
-                if started is not None:
+            for _, parent, index, get_start in nodes:
+                if get_start is not None:
                     try:
-                        pack(window, offset, started(), index, end)
+                        pack(window, offset, get_start(), index, end)
                     except struct_error:
                         fold()
-                        pack(window, 0, started(), index, end)
+                        pack(window, 0, get_start(), index, end)
                     offset += event_size
-                here[0] = parent
+                innermost[0] = parent
 
-        def place(parent: _Children, index: int, depth: int, name: str, kind: str) -> Any:
-            """The span of one node: the hot path."""
+        def make_span(parent: _Children, index: int, depth: int, name: str, kind: str) -> Any:
+            """Create the span of one node. Its `enter` and `exit_` are the hot path."""
             children = _Children()
             start = 0.0
-            elsewhere: list[Any] = []
+            redirected: list[Any] = []
 
-            # Static methods need no bound method; ExitStack passes the span all the same.
+            # Static methods save a bound method. ExitStack passes the span nevertheless.
             def enter(_span: object = None) -> Any:
                 nonlocal start
-                if here[0] is parent:
-                    here[0] = children
+                if innermost[0] is parent:
+                    innermost[0] = children
                     start = opens[index] = clock()
-                else:  # an object that its user kept, and enters at another place of the tree
-                    real = here[0][name if kind == _WORK else f"{name}\0{kind}"]
-                    elsewhere.append(real)
-                    real.__enter__()
-                return made
+                else:  # a stored object, entered at another node of the tree
+                    target = innermost[0][name if kind == _WORK else f"{name}\0{kind}"]
+                    redirected.append(target)
+                    target.__enter__()
+                return new_span
 
             def exit_(_1: object, _2: object = None, _3: object = None, _4: object = None) -> None:
                 nonlocal offset
                 end = clock()
-                if here[0] is children:
+                if innermost[0] is children:
                     try:
                         pack(window, offset, start, index, end)
-                    except struct_error:  # the period is full; looking first would cost 10 ns
+                    except struct_error:  # the period is full: a check before would cost 10 ns
                         fold()
                         pack(window, 0, start, index, end)
                     offset += event_size
-                    here[0] = parent
-                elif elsewhere:
-                    elsewhere.pop().__exit__(None, None, None)
+                    innermost[0] = parent
+                elif redirected:
+                    redirected.pop().__exit__(None, None, None)
                 else:
-                    leave(made, end)
+                    leave(new_span, end)
 
             members = {"__enter__": staticmethod(enter), "__exit__": staticmethod(exit_)}
-            made: Any = type("Span", (_Span,), {"__slots__": (), **members})(name, kind)
-            children.node = (made, parent, index, lambda: start)
-            children.make = uncounted if name == f.OVERFLOW else maker(index, depth + 1)
-            return made
+            new_span: Any = type("Span", (_Span,), {"__slots__": (), **members})(name, kind)
+            children.node = (new_span, parent, index, lambda: start)
+            children.make = uncounted if name == fmt.OVERFLOW else span_maker(index, depth + 1)
+            return new_span
 
         def uncounted(parent: _Children, name: str, kind: str) -> Any:
             return _Uncounted(name, kind, self, parent)
 
-        def maker(parent_index: int, depth: int) -> Callable[[_Children, str, str], Any]:
+        def span_maker(parent_index: int, depth: int) -> Callable[[_Children, str, str], Any]:
+            """Return a function that creates the span of a new child, or an overflow span."""
+
             def make(parent: _Children, name: str, kind: str) -> Any:
-                if words[f.S_NUM_NODES] < named_nodes and depth <= f.MAX_DEPTH:
+                if words[fmt.S_NUM_NODES] < named_nodes and depth <= fmt.MAX_DEPTH:
                     index = segment.add_node(parent_index, name, kind)
-                    made = place(parent, index, depth, name, kind)
-                    parent[name if kind == _WORK else f"{name}\0{kind}"] = made
-                    return made
+                    new_span = make_span(parent, index, depth, name, kind)
+                    parent[name if kind == _WORK else f"{name}\0{kind}"] = new_span
+                    return new_span
                 if parent_index not in overflows:
-                    if words[f.S_NUM_NODES] == layout.node_capacity:
+                    if words[fmt.S_NUM_NODES] == layout.node_capacity:
                         return uncounted(parent, name, kind)
-                    index = segment.add_node(parent_index, f.OVERFLOW, _WORK)
-                    made = place(parent, index, depth, f.OVERFLOW, _WORK)
-                    overflows[parent_index] = made
+                    index = segment.add_node(parent_index, fmt.OVERFLOW, _WORK)
+                    new_span = make_span(parent, index, depth, fmt.OVERFLOW, _WORK)
+                    overflows[parent_index] = new_span
                 return overflows[parent_index]
 
             return make
 
-        root.make = maker(0, 1)
+        root.make = span_maker(0, 1)
         self.segment = segment
         self.clock = clock
-        self.here = here
+        self.innermost = innermost
         self.leave = leave
         self.root = root
 
     def current(self) -> int:
-        """Index of the innermost open span that is counted; 0 where none is."""
-        node = self.here[0].node
+        """Return the node index of the innermost open span that is counted, 0 if there is none."""
+        node = self.innermost[0].node
         while node is not None and node[2] < 0:
             node = node[1].node
         return 0 if node is None else node[2]
 
     def rewind(self) -> None:
-        """Begin again at the top of the tree, for the next thread."""
-        self.here[0] = self.root
+        """Return to the root of the tree, for the next thread."""
+        self.innermost[0] = self.root
 
     def retire(self) -> None:
-        """Write no more: spans that are open go nowhere, kept ones to where the process is now.
+        """Stop writing. Open spans are discarded, stored span objects use the current recorder.
 
         In a forked child this memory is the parent's file.
         """
-        nowhere = _Children()
-        nowhere.node = None
-        nowhere.make = lambda _, name, kind: span(name, kind)
-        self.here[0] = nowhere
+        retired = _Children()
+        retired.node = None
+        retired.make = lambda _, name, kind: span(name, kind)
+        self.innermost[0] = retired
 
 
 def _not_installed() -> Any:
@@ -256,39 +259,39 @@ _local = threading.local()
 
 
 def install(attach: Callable[[], Any]) -> None:
-    """Say where a thread gets its state from."""
+    """Set the function that returns a state for the calling thread."""
     global _attach
     _attach = attach
 
 
 def reset() -> None:
-    """Have every thread ask for a state again, when it next needs one."""
+    """Discard the states of all threads. Each thread requests a new one at its next span."""
     global _local
     _local = threading.local()
 
 
-def exchange(state: State | None) -> State | None:
-    """Have the calling thread record into another state; returns the one it had."""
+def exchange(state: RecorderState | None) -> RecorderState | None:
+    """Switch the calling thread to another state, and return its previous state."""
     previous = getattr(_local, "state", None)
     if state is None:
         _local.__dict__.clear()
     else:
         _local.state = state
-        _local.here = state.here
+        _local.innermost = state.innermost
     return previous
 
 
 def span(name: str, kind: str | None = None) -> Any:
-    """See `hotloop.timing.span`."""
+    """Return a span: see `hotloop.timing.span`."""
     if kind is None:  # instead of comparing with "work": 45 ns
         try:
-            return _local.here[0][name]
+            return _local.innermost[0][name]
         except AttributeError:
             exchange(_attach())
-            return _local.here[0][name]
+            return _local.innermost[0][name]
     check_span(name, kind)
     if kind == _WORK:
         return span(name)
-    if not hasattr(_local, "here"):
+    if not hasattr(_local, "innermost"):
         exchange(_attach())
-    return _local.here[0][f"{name}\0{kind}"]
+    return _local.innermost[0][f"{name}\0{kind}"]

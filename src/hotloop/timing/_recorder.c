@@ -1,13 +1,13 @@
-/* The recorder in C: what happens at every span, and nothing else.
+/* The recorder in C, which contains only the code that runs at every span.
  *
- * Files, segments, names and threads that come and go are the business of Python (_control,
- * _writer), which is called for a thread's first span and for each new node. The layout of what is
- * written is told in _format; the constants below are its twins, which a test compares.
+ * Python (_control, _writer) handles files, segments, names, and the start and end of threads.
+ * It is called for a thread's first span and for each new node. _format documents the file format.
+ * The constants below are copies of those in _format, and a test compares them.
  *
- * All state of a thread is behind one thread-local pointer. It is valid while the thread's
- * generation is the module's: `reset()` counts it up, and nobody follows an old pointer. The GIL
- * guards the rest; a call into Python may give it away, so such calls hold a reference and look
- * again afterwards.
+ * The state of a thread is behind one thread-local pointer, which is valid while the thread's
+ * generation equals the module's. `reset()` increments the latter, so old pointers are not used.
+ * The GIL protects everything else. A call into Python may release it, so such calls hold a
+ * reference and check the generation again afterwards.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -38,27 +38,27 @@ typedef struct {
     int64_t start, node, end;
 } Event;
 
-/* A name and a kind. One object for all threads and places: what is open is known by the thread. */
+/* A name and a kind. All threads and nodes share one object. Each thread tracks its open spans. */
 typedef struct {
     PyObject_HEAD
     PyObject *name, *kind;
-    PyObject *enter, *exit; /* bound once: a bound method for each `with` would cost 2 x 25 ns */
+    PyObject *enter, *exit; /* bound once, because bound methods for each `with` cost 2 x 25 ns */
 } Span;
 
 typedef struct Node {
     struct Node *parent;
-    struct Node *overflow; /* the child that takes what finds no place */
+    struct Node *overflow; /* the child for spans that do not fit in the table */
     Span *span;            /* NULL at the root */
-    Span *entered;         /* the one that is inside: another only where this is an overflow */
+    Span *entered;         /* the open span, different from `span` only in overflow nodes */
     int64_t start;
-    int32_t index; /* in the segment's table; -1: not counted, and freed when it is left */
+    int32_t index; /* in the segment's table; -1: not counted, and freed on exit */
     int32_t depth;
 } Node;
 
 typedef struct State {
     PyObject_HEAD
     PyObject *segment;
-    struct State *previous, *next; /* all that there are */
+    struct State *previous, *next; /* list of all states */
     Py_buffer view;
     int64_t *words, *opens;
     Event *ring;
@@ -69,11 +69,11 @@ typedef struct State {
     Node *current;
     Node **table; /* (parent, span) -> node, open addressing, at most a quarter full */
     Node *nodes;
-    uint64_t generation; /* in which a thread took it; 0: none did */
-    int is_naming;       /* while Python enters a node into the segment's table */
+    uint64_t generation; /* generation in which it was attached to a thread; 0: never */
+    int is_adding_node;  /* while Python adds a node to the segment's table */
 } State;
 
-static PyTypeObject SpanType, StateType, DoorType;
+static PyTypeObject SpanType, StateType, SpanMethodType;
 static PyObject *attach_hook, *decorate_hook, *check_hook, *span_function;
 static PyObject *spans[3]; /* by kind: name -> Span */
 static PyObject *kind_names[3];
@@ -129,7 +129,7 @@ static inline void record(State *s, const Node *node, int64_t end) {
     Event *e = s->ring + s->position++;
     e->start = node->start;
     e->node = node->index;
-    __atomic_store_n(&e->end, end, __ATOMIC_RELEASE); /* commits it */
+    __atomic_store_n(&e->end, end, __ATOMIC_RELEASE); /* commits the event */
 }
 
 /* ---- nodes ---- */
@@ -152,15 +152,15 @@ static void rebuild_table(State *s) {
 }
 
 static Node *new_node(State *s, Node *parent, Span *span) {
-    s->is_naming = 1;
+    s->is_adding_node = 1;
     PyObject *number = PyObject_CallMethod(s->segment, "add_node", "iOO", (int)parent->index,
                                            span->name, span->kind);
-    s->is_naming = 0;
+    s->is_adding_node = 0;
     if (number == NULL) return NULL;
     long index = PyLong_AsLong(number);
     Py_DECREF(number);
     if (index < 0 || index >= s->node_capacity) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "a node outside of the table");
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "a node index is out of range");
         return NULL;
     }
     Node *node = s->nodes + index;
@@ -180,11 +180,11 @@ static inline Node *look_up(const State *s, const Span *span) {
     return NULL;
 }
 
-/* The child for a span that was not met at this place before. NULL with an exception set. */
+/* Return the child for a span that is not in the table, or NULL with an exception set. */
 static Node *find_node(State *s, Span *span) {
     Node *parent = s->current;
     if (parent->index >= 0) {
-        /* The cache of spans is emptied when it is full: a name may come back as a new object. */
+        /* The cache of spans is cleared when it is full, so a name may have a new object. */
         for (Node *node = s->nodes + 1; node < s->nodes + s->num_nodes; node++) {
             if (node->parent != parent || node == parent->overflow || node->span == NULL ||
                 node->span->kind != span->kind ||
@@ -200,8 +200,8 @@ static Node *find_node(State *s, Span *span) {
     }
     int inside_overflow = parent->index < 0 || (parent->span == overflow_span && parent->parent &&
                                                 parent->parent->overflow == parent);
-    /* What a signal's handler or a finalizer opens while a node is entered has no node itself. */
-    if (!inside_overflow && !s->is_naming) {
+    /* Spans opened by a signal handler or a finalizer while a node is added get no node. */
+    if (!inside_overflow && !s->is_adding_node) {
         if (s->num_nodes < s->node_capacity - s->node_capacity / 8 && parent->depth < MAX_DEPTH) {
             Node *node = new_node(s, parent, span);
             if (node == NULL) return NULL;
@@ -240,44 +240,44 @@ static inline void pop(State *s, int64_t end) {
     }
 }
 
-/* ---- entering and leaving ---- */
+/* ---- entry and exit ---- */
 
 static State *attach(void) {
     for (;;) {
-        uint64_t asked_in = generation;
+        uint64_t attach_generation = generation;
         PyObject *state = PyObject_CallNoArgs(attach_hook);
         if (state == NULL) return NULL;
         if (!PyObject_TypeCheck(state, &StateType)) {
-            PyErr_SetString(PyExc_TypeError, "the hook must return a State");
+            PyErr_SetString(PyExc_TypeError, "the hook must return a RecorderState");
             Py_DECREF(state);
             return NULL;
         }
-        if (asked_in == generation) {
+        if (attach_generation == generation) {
             thread_state = (State *)state;
             thread_generation = thread_state->generation = generation;
-            Py_DECREF(state); /* its segment keeps it */
+            Py_DECREF(state); /* its segment holds a reference */
             return thread_state;
         }
-        Py_DECREF(state); /* of a recording that ended meanwhile */
+        Py_DECREF(state); /* its recording ended in between */
     }
 }
 
-static int enter_slowly(Span *span) {
+static int enter_slow_path(Span *span) {
     if (thread_generation != generation && attach() == NULL) return -1;
     State *s = thread_state;
-    uint64_t entered_in = generation;
+    uint64_t enter_generation = generation;
     Py_INCREF(s);
     Node *node = look_up(s, span);
     if (node == NULL && (node = find_node(s, span)) == NULL) {
         Py_DECREF(s);
         return -1;
     }
-    if (entered_in == generation) {
+    if (enter_generation == generation) {
         s->current = node;
         node->entered = span;
         node->start = now();
         if (node->index >= 0) s->opens[node->index] = node->start;
-    } else if (node->index < 0) { /* another thread began a new recording meanwhile */
+    } else if (node->index < 0) { /* another thread started a new recording in between */
         Py_DECREF(node->span);
         PyMem_Free(node);
     }
@@ -298,7 +298,7 @@ static PyObject *span_enter(PyObject *self, PyObject *Py_UNUSED(ignored)) {
             return self;
         }
     }
-    if (enter_slowly(span) < 0) return NULL;
+    if (enter_slow_path(span) < 0) return NULL;
     Py_INCREF(self);
     return self;
 }
@@ -311,7 +311,7 @@ static PyObject *span_exit(PyObject *self, PyObject *const *Py_UNUSED(args),
         Span *span = (Span *)self;
         const Node *node = s->current;
         while (node != NULL && node->entered != span) node = node->parent;
-        /* Not found: never entered here, or ended already with a span around it. */
+        /* NULL: never entered here, or already ended with a span around it. */
         if (node != NULL) {
             while (s->current != node) pop(s, end);
             pop(s, end);
@@ -329,32 +329,32 @@ static PyMethodDef exit_def = {"__exit__", (PyCFunction)(void (*)(void))span_exi
 typedef struct {
     PyObject_HEAD
     int is_exit;
-} Door;
+} SpanMethod;
 
-static PyObject *door_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type)) {
-    PyObject *found = self;
+static PyObject *span_method_get(PyObject *self, PyObject *object, PyObject *Py_UNUSED(type)) {
+    PyObject *method = self;
     if (object != NULL && Py_TYPE(object) == &SpanType)
-        found = ((Door *)self)->is_exit ? ((Span *)object)->exit : ((Span *)object)->enter;
-    Py_INCREF(found);
-    return found;
+        method = ((SpanMethod *)self)->is_exit ? ((Span *)object)->exit : ((Span *)object)->enter;
+    Py_INCREF(method);
+    return method;
 }
 
 /* Span.__enter__(span), as contextlib.ExitStack calls it */
-static PyObject *door_call(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
+static PyObject *span_method_call(PyObject *self, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     if (PyTuple_GET_SIZE(args) < 1 || Py_TYPE(PyTuple_GET_ITEM(args, 0)) != &SpanType) {
         PyErr_SetString(PyExc_TypeError, "expected a span: call it as `with span(name):` does");
         return NULL;
     }
     PyObject *span = PyTuple_GET_ITEM(args, 0);
-    return ((Door *)self)->is_exit ? span_exit(span, NULL, 0) : span_enter(span, NULL);
+    return ((SpanMethod *)self)->is_exit ? span_exit(span, NULL, 0) : span_enter(span, NULL);
 }
 
-static PyTypeObject DoorType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "hotloop.timing._recorder._Door",
-    .tp_basicsize = sizeof(Door),
+static PyTypeObject SpanMethodType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "hotloop.timing._recorder._SpanMethod",
+    .tp_basicsize = sizeof(SpanMethod),
     .tp_flags = Py_TPFLAGS_DEFAULT,
-    .tp_descr_get = door_get,
-    .tp_call = door_call,
+    .tp_descr_get = span_method_get,
+    .tp_call = span_method_call,
 };
 
 static int span_traverse(Span *self, visitproc visit, void *arg) {
@@ -404,7 +404,7 @@ static PyGetSetDef span_getset[] = {
 
 static PyTypeObject SpanType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "hotloop.timing._recorder.Span",
-    .tp_doc = "A stretch of time with a name; made by span().",
+    .tp_doc = "A named block of time, created by span().",
     .tp_basicsize = sizeof(Span),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_dealloc = (destructor)span_dealloc,
@@ -431,7 +431,7 @@ static Span *make_span(PyObject *name, PyObject *kind) {
     return self;
 }
 
-static PyObject *span_slowly(PyObject *name, PyObject *kind) {
+static PyObject *span_slow_path(PyObject *name, PyObject *kind) {
     PyObject *checked = PyObject_CallFunctionObjArgs(check_hook, name, kind, NULL);
     if (checked == NULL) return NULL;
     Py_DECREF(checked);
@@ -445,11 +445,11 @@ static PyObject *span_slowly(PyObject *name, PyObject *kind) {
             Py_INCREF(found);
             return found;
         }
-        if (PyDict_GET_SIZE(spans[k]) >= MAX_SPANS) PyDict_Clear(spans[k]); /* made-up names */
-        Span *made = make_span(name, kind_names[k]);
-        if (made != NULL && PyDict_SetItem(spans[k], name, (PyObject *)made) < 0)
-            Py_CLEAR(made);
-        return (PyObject *)made;
+        if (PyDict_GET_SIZE(spans[k]) >= MAX_SPANS) PyDict_Clear(spans[k]); /* generated names */
+        Span *span = make_span(name, kind_names[k]);
+        if (span != NULL && PyDict_SetItem(spans[k], name, (PyObject *)span) < 0)
+            Py_CLEAR(span);
+        return (PyObject *)span;
     }
     Py_UNREACHABLE();
 }
@@ -483,7 +483,7 @@ static PyObject *open_span(PyObject *Py_UNUSED(module), PyObject *const *args, P
         }
         if (PyErr_Occurred()) return NULL;
     }
-    return span_slowly(name, kind == NULL ? kind_names[0] : kind);
+    return span_slow_path(name, kind == NULL ? kind_names[0] : kind);
 }
 
 /* ---- State ---- */
@@ -575,7 +575,7 @@ static PyObject *state_retire(State *Py_UNUSED(self), PyObject *Py_UNUSED(ignore
     Py_RETURN_NONE;
 }
 
-/* Its thread may be anywhere but inside of a call of ours: whoever asks holds the GIL. */
+/* The caller holds the GIL, so the state's thread is not inside a function of this module. */
 static int32_t current_node(const State *self) {
     const Node *node = self->current;
     while (node->index < 0) node = node->parent;
@@ -586,7 +586,7 @@ static PyObject *state_current(State *self, PyObject *Py_UNUSED(ignored)) {
     return PyLong_FromLong(current_node(self));
 }
 
-/* For who samples threads: the State of one, by the kernel's number, and where it is. */
+/* Return the State of a thread (borrowed) by native id, and its current node. For samplers. */
 static PyObject *find_current(unsigned long thread, int32_t *node) {
     for (State *s = all_states; s != NULL; s = s->next) {
         if (s->generation != generation || s->words[S_STATE] != LIVE ||
@@ -606,23 +606,23 @@ static PyObject *state_segment(State *self, void *Py_UNUSED(ignored)) {
 }
 
 static PyGetSetDef state_getset[] = {
-    {"segment", (getter)state_segment, NULL, "What it writes into.", NULL},
+    {"segment", (getter)state_segment, NULL, "The segment to write into.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMethodDef state_methods[] = {
     {"current", (PyCFunction)state_current, METH_NOARGS,
-     "Index of the innermost open span that is counted; 0 where none is."},
+     "Return the node index of the innermost open span that is counted, 0 if there is none."},
     {"rewind", (PyCFunction)state_rewind, METH_NOARGS,
-     "Begin again at the top of the tree, for the next thread."},
+     "Return to the root of the tree, for the next thread."},
     {"retire", (PyCFunction)state_retire, METH_NOARGS,
-     "Write no more. Nothing to do: after a reset, no thread comes back to it."},
+     "Stop writing. Does nothing, because no thread uses the state after a reset."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyTypeObject StateType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "hotloop.timing._recorder.State",
-    .tp_doc = "One thread's recorder, writing into a segment.",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "hotloop.timing._recorder.RecorderState",
+    .tp_doc = "The recorder of one thread, which writes into a segment.",
     .tp_basicsize = sizeof(State),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = state_new,
@@ -634,12 +634,12 @@ static PyTypeObject StateType = {
 /* ---- the module ---- */
 
 static PyObject *install(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *hooks[3], **places[3] = {&attach_hook, &decorate_hook, &check_hook};
+    PyObject *hooks[3], **targets[3] = {&attach_hook, &decorate_hook, &check_hook};
     if (!PyArg_ParseTuple(args, "OOO", &hooks[0], &hooks[1], &hooks[2])) return NULL;
     for (int i = 0; i < 3; i++) {
-        PyObject *old = *places[i];
+        PyObject *old = *targets[i];
         Py_INCREF(hooks[i]);
-        *places[i] = hooks[i];
+        *targets[i] = hooks[i];
         Py_XDECREF(old);
     }
     Py_RETURN_NONE;
@@ -654,10 +654,11 @@ static PyObject *exchange(PyObject *Py_UNUSED(module), PyObject *state) {
     PyObject *previous = Py_None;
     if (thread_generation == generation) previous = (PyObject *)thread_state;
     Py_INCREF(previous);
-    State *given = Py_TYPE(state) == &StateType ? (State *)state : NULL;
-    /* One from before a reset may have lost its owner. */
-    if (given != NULL && (given->generation == 0 || given->generation == generation)) {
-        thread_state = given;
+    State *new_state = Py_TYPE(state) == &StateType ? (State *)state : NULL;
+    /* The owner of a state from before a reset may be gone. */
+    if (new_state != NULL &&
+        (new_state->generation == 0 || new_state->generation == generation)) {
+        thread_state = new_state;
         thread_generation = generation;
     } else {
         thread_state = NULL;
@@ -670,11 +671,11 @@ static PyMethodDef methods[] = {
     {"span", (PyCFunction)(void (*)(void))open_span, METH_FASTCALL | METH_KEYWORDS,
      "span(name, kind='work')\n--\n\nSee hotloop.timing.span."},
     {"install", install, METH_VARARGS,
-     "install(attach, decorate, check): the hooks into Python."},
-    {"reset", reset, METH_NOARGS, "Have every thread ask for a state again."},
+     "install(attach, decorate, check): set the hooks into Python."},
+    {"reset", reset, METH_NOARGS, "Discard the states of all threads."},
     {"exchange", exchange, METH_O,
-     "Have the calling thread record into another state, which the caller keeps alive; returns\n"
-     "the one it had, or None."},
+     "Switch the calling thread to another state, to which the caller holds a reference, and\n"
+     "return its previous state, or None."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -686,20 +687,21 @@ static struct PyModuleDef definition = {
     .m_methods = methods,
 };
 
-static int add_door(const char *name, int is_exit) {
-    Door *door = PyObject_New(Door, &DoorType);
-    if (door == NULL) return -1;
-    door->is_exit = is_exit;
-    int failed = PyDict_SetItemString(SpanType.tp_dict, name, (PyObject *)door);
-    Py_DECREF(door);
+static int add_span_method(const char *name, int is_exit) {
+    SpanMethod *method = PyObject_New(SpanMethod, &SpanMethodType);
+    if (method == NULL) return -1;
+    method->is_exit = is_exit;
+    int failed = PyDict_SetItemString(SpanType.tp_dict, name, (PyObject *)method);
+    Py_DECREF(method);
     return failed;
 }
 
 PyMODINIT_FUNC PyInit__recorder(void) {
     static const char *kinds[3] = {"work", "wait", "transfer"};
-    if (PyType_Ready(&DoorType) < 0 || PyType_Ready(&SpanType) < 0 || PyType_Ready(&StateType) < 0)
+    if (PyType_Ready(&SpanMethodType) < 0 || PyType_Ready(&SpanType) < 0 ||
+        PyType_Ready(&StateType) < 0)
         return NULL;
-    if (add_door("__enter__", 0) < 0 || add_door("__exit__", 1) < 0) return NULL;
+    if (add_span_method("__enter__", 0) < 0 || add_span_method("__exit__", 1) < 0) return NULL;
     PyType_Modified(&SpanType);
     for (int k = 0; k < 3; k++) {
         kind_names[k] = PyUnicode_InternFromString(kinds[k]);
@@ -714,7 +716,7 @@ PyMODINIT_FUNC PyInit__recorder(void) {
     if (module == NULL) return NULL;
     Py_INCREF(&StateType);
     Py_INCREF(&SpanType);
-    if (PyModule_AddObject(module, "State", (PyObject *)&StateType) < 0 ||
+    if (PyModule_AddObject(module, "RecorderState", (PyObject *)&StateType) < 0 ||
         PyModule_AddObject(module, "Span", (PyObject *)&SpanType) < 0 ||
         PyModule_AddIntConstant(module, "FLAGS", 0) < 0 ||
         PyModule_AddObject(module, "CURRENT",
@@ -724,10 +726,10 @@ PyMODINIT_FUNC PyInit__recorder(void) {
         Py_DECREF(module);
         return NULL;
     }
-    PyObject *twins = Py_BuildValue("(iiiiiiiiiiiis)", PERIOD, MAX_DEPTH, T_HIST, NUM_BUCKETS,
-                                    BUCKET_SHIFT, S_STATE, S_NUM_NODES, S_FOLDED, S_IDENT,
-                                    S_UNNAMED, LIVE, (int)sizeof(Event), OVERFLOW_NAME);
-    if (twins == NULL || PyModule_AddObject(module, "TWINS", twins) < 0) {
+    PyObject *constants = Py_BuildValue("(iiiiiiiiiiiis)", PERIOD, MAX_DEPTH, T_HIST, NUM_BUCKETS,
+                                        BUCKET_SHIFT, S_STATE, S_NUM_NODES, S_FOLDED, S_IDENT,
+                                        S_UNNAMED, LIVE, (int)sizeof(Event), OVERFLOW_NAME);
+    if (constants == NULL || PyModule_AddObject(module, "CONSTANTS", constants) < 0) {
         Py_DECREF(module);
         return NULL;
     }

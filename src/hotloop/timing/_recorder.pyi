@@ -5,13 +5,13 @@ from hotloop.timing._format import Kind
 from hotloop.timing._span import Span as _SpanProtocol
 
 FLAGS: int
-TWINS: tuple[int | str, ...]
+CONSTANTS: tuple[int | str, ...]
 
 class Span:
     name: str
     kind: str
 
-class State:
+class RecorderState:
     def __init__(self, segment: Any, /) -> None: ...
     def current(self) -> int: ...
     def rewind(self) -> None: ...
@@ -19,10 +19,10 @@ class State:
 
 def span(name: str, kind: Kind = "work") -> _SpanProtocol: ...
 def install(
-    attach: Callable[[], State],
+    attach: Callable[[], RecorderState],
     decorate: Callable[..., Any],
     check: Callable[[object, object], None],
     /,
 ) -> None: ...
 def reset() -> None: ...
-def exchange(state: State | None, /) -> State | None: ...
+def exchange(state: RecorderState | None, /) -> RecorderState | None: ...

@@ -1,4 +1,4 @@
-"""Spans as their users see them, whichever recorder makes them."""
+"""The public interface of spans, common to both recorders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Span(Protocol):
-    """A stretch of time with a name: a context manager, or a decorator of a function."""
+    """A named block of time: a context manager, or a decorator of a function."""
 
     @property
     def name(self) -> str: ...
@@ -35,20 +35,20 @@ class Span(Protocol):
 
 
 def check_span(name: object, kind: object) -> None:
-    """Refuse what can't name a span.
+    """Check the name and the kind of a span.
 
     Raises:
-        TypeError: the name is no string.
-        ValueError: the name holds a NUL character, or there is no such kind.
+        TypeError: `name` is not a string.
+        ValueError: `name` contains a NUL character, or `kind` does not exist.
     """
     if not isinstance(name, str):
         raise TypeError(
             f"a span's name must be a str, got {type(name).__name__}: pass span('env_step')"
         )
     if "\0" in name:
-        raise ValueError(f"a span's name must not hold NUL characters, got {name!r}: drop them")
+        raise ValueError(f"a span's name must have no NUL characters, got {name!r}: drop them")
     if kind not in KINDS:
-        raise ValueError(f"a span's kind must be one of {', '.join(KINDS)}, got {kind!r}: pick one")
+        raise ValueError(f"a span's kind must be one of {', '.join(KINDS)}, got {kind!r}: pass one")
 
 
 def decorate(
@@ -57,9 +57,10 @@ def decorate(
     """Wrap `function` so that each of its calls is a span.
 
     Raises:
-        TypeError: it is a coroutine or generator function, whose call returns before it has run.
+        TypeError: `function` is a coroutine or generator function, whose call returns before its
+            body has run.
     """
-    import inspect  # 7 ms, which a process without decorators need not pay
+    import inspect  # takes 7 ms, so only processes with decorators import it
 
     if not callable(function):
         raise TypeError(
@@ -69,7 +70,7 @@ def decorate(
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(
             f"a span can decorate plain functions only, got {function.__qualname__}, which returns "
-            "before it has run: put `with span(...)` around the parts of it that don't wait"
+            "before it has run: put `with span(...)` around those of its parts that don't wait"
         )
 
     @functools.wraps(function)

@@ -1,6 +1,6 @@
-"""Totals of the spans of this process so far, for looking every second.
+"""Current totals of the spans of this process, cheap enough to read every second.
 
-This is imported before it is known whether the program has numpy, and takes it when it is called.
+Programs without NumPy import this module too, so its functions import NumPy when they are called.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop.timing import _control
-from hotloop.timing import _format as f
+from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 from hotloop.timing._writer import Segment
 
@@ -18,82 +18,86 @@ if TYPE_CHECKING:
 
 
 class Total(NamedTuple):
-    """All spans of one place in the nesting so far, over all threads of this process."""
+    """The spans of one path so far, summed over all threads of this process."""
 
     path: tuple[str, ...]
     kind: Kind
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
-    """Those that ended."""
+    """Number of spans that have ended."""
     total_ns: int
-    """Time inside, that of open ones included."""
+    """Time inside, including open spans."""
     open: int
+    """Number of open spans."""
 
 
 def totals() -> list[Total]:
-    """What `current().tree()` says in short, at a twentieth of its cost: for looking every second.
+    """Return the count and time of each path, at a twentieth of the cost of `current().tree()`.
 
     Returns:
-        Parents before what is within them.
+        Totals, parents before their children.
     """
     import numpy as np
 
     recorder = _control.recorder()
     event = np.dtype(
         [("start", "f8"), ("node", "i8"), ("end", "f8")]
-        if recorder.flags & f.FLOAT_TIMES
+        if recorder.flags & fmt.FLOAT_TIMES
         else [("start", "i8"), ("node", "i8"), ("end", "i8")]
     )
-    scale = 1e9 if recorder.flags & f.FLOAT_TIMES else 1
-    found: dict[tuple[tuple[str, ...], Kind], list[int]] = {}
+    scale = 1e9 if recorder.flags & fmt.FLOAT_TIMES else 1
+    sums_by_path: dict[tuple[tuple[str, ...], Kind], list[int]] = {}
     for segment in list(recorder.segments):
-        rows = _totals_of(segment, event, scale)
+        rows = _segment_totals(segment, event, scale)
         for node in range(1, len(rows)):
-            kind = f.NODE.unpack_from(segment.buffer, f.SEGMENT_HEAD + node * f.NODE.size)[1]
-            sums = found.setdefault((segment.path(node), f.KINDS[kind]), [0, 0, 0])
+            kind = fmt.NODE.unpack_from(segment.buffer, fmt.SEGMENT_HEAD + node * fmt.NODE.size)[1]
+            sums = sums_by_path.setdefault((segment.path(node), fmt.KINDS[kind]), [0, 0, 0])
             for i, value in enumerate(rows[node].tolist()):
                 sums[i] += value
-    return [Total(path, kind, *sums) for (path, kind), sums in sorted(found.items())]
+    return [Total(path, kind, *sums) for (path, kind), sums in sorted(sums_by_path.items())]
 
 
-def _totals_of(segment: Segment, event: np.dtype, scale: float) -> np.ndarray:
-    """Of one thread's nodes: count, total ns and open ones, int64, (nodes, 3)."""
+def _segment_totals(segment: Segment, event: np.dtype, scale: float) -> np.ndarray:
+    """Return count, total ns and number of open spans of each node, int64, (num_nodes, 3)."""
     import numpy as np
+
+    # Read the totals of the last fold and the events since.
 
     layout, words = segment.layout, segment.words
     while True:
-        folded, num_nodes = words[f.S_FOLDED], words[f.S_NUM_NODES]
+        folded, num_nodes = words[fmt.S_FOLDED], words[fmt.S_NUM_NODES]
         bank = layout.bank_b if folded & 1 else layout.bank_a
-        size = (num_nodes + 1) * f.ROW_WORDS
-        rows = np.frombuffer(segment.buffer, np.int64, size, bank).reshape(-1, f.ROW_WORDS)
+        size = (num_nodes + 1) * fmt.ROW_WORDS
+        rows = np.frombuffer(segment.buffer, np.int64, size, bank).reshape(-1, fmt.ROW_WORDS)
         sums = np.zeros((num_nodes, 3), np.int64)
-        sums[:, 0], sums[:, 1] = rows[1:, f.T_COUNT], rows[1:, f.T_TOTAL]
+        sums[:, 0], sums[:, 1] = rows[1:, fmt.T_COUNT], rows[1:, fmt.T_TOTAL]
         floor = int(rows[0, 0])
         first = (folded >> 1) % layout.ring_capacity
-        at = layout.ring + first * f.EVENT_SIZE
-        ring = np.frombuffer(segment.buffer, event, f.PERIOD, at)
-        # NumPy lets other threads run while it copies: of an event that was written meanwhile the
-        # start may be an old one. Where the end was there before, the start was.
+        offset = layout.ring + first * fmt.EVENT_SIZE
+        ring = np.frombuffer(segment.buffer, event, fmt.PERIOD, offset)
+        # NumPy lets other threads run while it copies, so an event that is written in between may
+        # be copied with an old start. If its end was there before the copy, its start was too.
         committed = ring["end"].copy()
         fresh = ring.copy()
-        # The bank that was read is written again only after another fold.
-        if words[f.S_FOLDED] == folded:
+        # The copied bank is only written again after another fold.
+        if words[fmt.S_FOLDED] == folded:
             break
+    # Add the new events. Slots behind the newest one hold events of the previous lap.
     is_whole = committed == fresh["end"]
     starts, ends = fresh["start"], fresh["end"]
     if scale != 1:
         starts, ends = np.rint(starts * scale), np.rint(ends * scale)
     nodes = fresh["node"]
-    # Slots behind the newest event hold those of a lap ago.
-    new = is_whole & (ends >= floor) & (nodes > 0) & (nodes < num_nodes)
-    lengths = np.maximum(ends[new] - starts[new], 0).astype(np.float64)
-    sums[:, 0] += np.bincount(nodes[new], minlength=num_nodes)
-    sums[:, 1] += np.bincount(nodes[new], lengths, num_nodes).astype(np.int64)
+    is_new = is_whole & (ends >= floor) & (nodes > 0) & (nodes < num_nodes)
+    durations = np.maximum(ends[is_new] - starts[is_new], 0).astype(np.float64)
+    sums[:, 0] += np.bincount(nodes[is_new], minlength=num_nodes)
+    sums[:, 1] += np.bincount(nodes[is_new], durations, num_nodes).astype(np.int64)
+    # Add the open spans.
     state = segment.state
-    if state is not None and words[f.S_STATE] == f.LIVE:
+    if state is not None and words[fmt.S_STATE] == fmt.LIVE:
         opens = np.frombuffer(segment.buffer, event["start"], num_nodes, layout.opens)
         now_ns, node = time.monotonic_ns(), state.current()
         while 0 < node < num_nodes:
             sums[node, 1] += max(0, now_ns - round(float(opens[node]) * scale))
             sums[node, 2] += 1
-            node = f.NODE.unpack_from(segment.buffer, f.SEGMENT_HEAD + node * f.NODE.size)[0]
+            node = fmt.NODE.unpack_from(segment.buffer, fmt.SEGMENT_HEAD + node * fmt.NODE.size)[0]
     return sums

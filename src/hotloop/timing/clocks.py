@@ -1,8 +1,8 @@
-"""Clocks of other machines, against that of the one on which a program began.
+"""Offsets between the clocks of other machines and that of the reference machine.
 
-`clocks.json`, beside recordings that came from other machines: the boot that all times are told by,
-and for each other boot its node, what to add to its times, and how far off that may be. Every time
-here is CLOCK_MONOTONIC in nanoseconds, which counts from a machine's boot.
+The reference is the machine on which a program was started. `clocks.json`, beside recordings from
+other machines, stores its boot id, and for each other boot the node, the offset to add to its
+times, and the error of this offset. All times are CLOCK_MONOTONIC in nanoseconds since boot.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.system.files import written_whole
+from hotloop.system.files import atomic_write
 
 CLOCKS = "clocks.json"
-# Processes of other machines may have the numbers of ours: theirs go on above any kernel's.
-_PIDS = 2**32
+# Processes on different machines may have equal pids, so those of other machines are moved above
+# the largest pid of any kernel.
+_NUM_PIDS = 2**32
 
 
 class Clock(NamedTuple):
-    """A machine's, against ours.
+    """The clock of another machine, relative to the reference.
 
     Attributes:
-        node: its name.
-        offset_ns: to add to its times.
-        error_ns: the offset is no further off.
-        first_pid: to add to its numbers of processes.
+        node: name of the machine.
+        offset_ns: offset to add to its times.
+        error_ns: upper bound of the error of `offset_ns`.
+        first_pid: offset to add to its pids.
     """
 
     node: str
@@ -36,44 +37,45 @@ class Clock(NamedTuple):
 
 
 class Clocks(NamedTuple):
-    """Those of all machines.
+    """The clocks of all machines.
 
     Attributes:
-        boot_id: of ours.
-        others: by boot.
+        boot_id: boot id of the reference machine.
+        by_boot: clocks of the other machines by boot id.
     """
 
     boot_id: str
-    others: Mapping[str, Clock]
+    by_boot: Mapping[str, Clock]
 
     def write(self, directory: Path) -> None:
-        """Keep them beside the recordings of a directory."""
-        told = {boot: clock._asdict() for boot, clock in self.others.items()}
-        text = json.dumps({"boot_id": self.boot_id, "others": told}, indent=1)
-        with written_whole(directory / CLOCKS) as aside:
-            aside.write_text(text, encoding="utf-8")
+        """Write `clocks.json` into a directory of recordings."""
+        by_boot = {boot: clock._asdict() for boot, clock in self.by_boot.items()}
+        text = json.dumps({"boot_id": self.boot_id, "others": by_boot}, indent=1)
+        with atomic_write(directory / CLOCKS) as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
-def clocks_of(directory: Path) -> Clocks:
-    """Return what is known of other machines' clocks in a directory of recordings."""
+def read_clocks(directory: Path) -> Clocks:
+    """Read the clocks of a directory of recordings. They are empty if there is no valid file."""
     try:
-        told = json.loads((directory / CLOCKS).read_text(encoding="utf-8"))
-        others = {boot: Clock(**clock) for boot, clock in told["others"].items()}
-        return Clocks(str(told["boot_id"]), others)
+        content = json.loads((directory / CLOCKS).read_text(encoding="utf-8"))
+        by_boot = {boot: Clock(**clock) for boot, clock in content["others"].items()}
+        return Clocks(str(content["boot_id"]), by_boot)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Clocks("", {})
 
 
-def compared(boot_id: str, nodes: Mapping[str, tuple[str, int, int]]) -> Clocks:
-    """Return clocks of nodes.
+def node_clocks(boot_id: str, nodes: Mapping[str, tuple[str, int, int]]) -> Clocks:
+    """Return the clocks of nodes.
 
     Args:
-        boot_id: ours.
-        nodes: boot, offset and error of each, by name; those of our own boot are left out.
+        boot_id: boot id of the reference machine.
+        nodes: boot id, offset and error in ns of each node, by name. Nodes on the reference machine
+            are skipped.
     """
-    others = {
-        boot: Clock(node, offset_ns, error_ns, (number + 1) * _PIDS)
+    by_boot = {
+        boot: Clock(node, offset_ns, error_ns, (number + 1) * _NUM_PIDS)
         for number, (node, (boot, offset_ns, error_ns)) in enumerate(nodes.items())
         if boot != boot_id
     }
-    return Clocks(boot_id, others)
+    return Clocks(boot_id, by_boot)

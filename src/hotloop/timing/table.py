@@ -1,4 +1,4 @@
-"""A tree as a table, plain or by rich."""
+"""Timing trees as tables, in plain text or for a rich console."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REST = "(rest)"
 
 
 def duration(ns: float) -> str:
-    """A duration with a unit that suits it: "850 ns", "12.3 ms", "4.20 s"."""
+    """Format a duration with a suitable unit, such as "850 ns", "12.3 ms" or "4.20 s"."""
     if math.isnan(ns):
         return "–"
     for limit, unit, size in ((1e3, "ns", 1.0), (1e6, "µs", 1e3), (1e9, "ms", 1e6)):
@@ -28,18 +28,19 @@ def duration(ns: float) -> str:
 
 
 def rows(tree: Node, min_share: float = 0.0) -> list[tuple[str, ...]]:
-    """The cells of the table, one row a node, in the order of cost.
+    """Return the cells of the table, one row per node, largest total first.
 
     Args:
-        min_share: nodes with a smaller share of the root's time are left out.
+        tree: the tree of a recording.
+        min_share: smallest share of the root's time of a node in the table.
     """
-    whole = tree.total_ns or 1
+    whole_ns = tree.total_ns or 1
 
-    def line(node: Node, depth: int) -> tuple[str, ...]:
-        still = f" (open: {node.open})" if node.open else ""
+    def node_row(node: Node, depth: int) -> tuple[str, ...]:
+        suffix = f" (open: {node.open})" if node.open else ""
         return (
-            "  " * depth + node.name + still,
-            f"{node.total_ns / whole:.1%}",
+            "  " * depth + node.name + suffix,
+            f"{node.total_ns / whole_ns:.1%}",
             f"{node.count:,}",
             duration(node.mean_ns),
             duration(node.percentile(50)),
@@ -48,34 +49,34 @@ def rows(tree: Node, min_share: float = 0.0) -> list[tuple[str, ...]]:
             "" if node.kind == "work" else node.kind,
         )
 
-    def below(node: Node, depth: int) -> list[tuple[str, ...]]:
+    def child_rows(node: Node, depth: int) -> list[tuple[str, ...]]:
         items: list[tuple[int, list[tuple[str, ...]]]] = [
-            (child.total_ns, [line(child, depth), *below(child, depth + 1)])
+            (child.total_ns, [node_row(child, depth), *child_rows(child, depth + 1)])
             for child in node.children.values()
-            if child.total_ns / whole >= min_share
+            if child.total_ns / whole_ns >= min_share
         ]
-        if node.children and node.self_ns / whole >= max(min_share, 0.0005):
-            rest = ("  " * depth + REST, f"{node.self_ns / whole:.1%}", "", "", "", "")
-            items.append((node.self_ns, [(*rest, duration(node.self_ns), "")]))
+        if node.children and node.self_ns / whole_ns >= max(min_share, 0.0005):
+            cells = ("  " * depth + REST, f"{node.self_ns / whole_ns:.1%}", "", "", "", "")
+            items.append((node.self_ns, [(*cells, duration(node.self_ns), "")]))
         items.sort(key=lambda item: -item[0])
-        return [row for _, rows_ in items for row in rows_]
+        return [row for _, item_rows in items for row in item_rows]
 
     root = (tree.name, "100.0%", "", "", "", "", duration(tree.total_ns), "")
-    return [root, *below(tree, 1)]
+    return [root, *child_rows(tree, 1)]
 
 
 def _notes(tree: Node) -> list[str]:
     if any(node.name == OVERFLOW for _, node in tree.walk()):
-        return [f"{OVERFLOW}: more names or levels than are kept apart; use fewer, fixed names"]
+        return [f"{OVERFLOW}: more names or levels than fit in the table; use fewer, fixed names"]
     return []
 
 
 def render(tree: Node, *, min_share: float = 0.0) -> str:
-    """The table as text.
+    """Return the table as text.
 
     Args:
-        tree: from `Recording.tree()` or `merge()`.
-        min_share: nodes with a smaller share of the root's time are left out.
+        tree: result of `Recording.tree()` or `merge()`.
+        min_share: smallest share of the root's time of a node in the table.
     """
     table = [HEADINGS, *rows(tree, min_share)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
@@ -90,12 +91,12 @@ def render(tree: Node, *, min_share: float = 0.0) -> str:
 
 
 def renderable(tree: Node, *, min_share: float = 0.0, title: str | None = None) -> Table:
-    """The table for a rich console."""
+    """Return the table for a rich console."""
     from rich.table import Table
     from rich.text import Text
 
     notes = "; ".join(_notes(tree))
-    # As Text: what stands in brackets is no markup here.
+    # `Text` objects, because brackets in names are not markup.
     table = Table(title=title and Text(title), caption=notes and Text(notes))
     for column, heading in enumerate(HEADINGS):
         is_text = column in (0, len(HEADINGS) - 1)
@@ -106,7 +107,7 @@ def renderable(tree: Node, *, min_share: float = 0.0, title: str | None = None) 
 
 
 def report() -> str:
-    """The table of this process so far."""
+    """Return the table of this process so far."""
     from hotloop.timing.reader import current
 
     return render(current().tree())

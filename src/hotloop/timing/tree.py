@@ -1,4 +1,4 @@
-"""The tree of where the time went, and what to say about it in one sentence."""
+"""The timing tree of a program, and its largest cost."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hotloop.timing import _format as f
+from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 
 
 @dataclass
 class Node:
-    """One place in the nesting of spans; the root is the whole of a component."""
+    """The spans of one path of the nesting. The root is a whole component."""
 
     name: str
     kind: Kind = "work"
     count: int = 0
-    """Spans that ended."""
+    """Number of spans that have ended."""
     total_ns: int = 0
-    """Time inside, including that of spans still open. Of the root: the threads' time, summed."""
+    """Time inside, including open spans. For the root: the sum of the threads' times."""
     min_ns: int = 0
     max_ns: int = 0
     open: int = 0
-    """Spans that have not ended."""
+    """Number of spans that have not ended."""
     open_ns: int = 0
-    """The part of `total_ns` that lies in them, up to the last sign of life."""
+    """The part of `total_ns` in open spans, up to the end of the recording."""
     children: dict[tuple[str, Kind], Node] = field(default_factory=dict)
     histogram: np.ndarray = field(
-        default_factory=lambda: np.zeros(f.NUM_BUCKETS, np.int64), repr=False
+        default_factory=lambda: np.zeros(fmt.NUM_BUCKETS, np.int64), repr=False
     )
 
     def __str__(self) -> str:
@@ -44,18 +44,18 @@ class Node:
 
     @property
     def self_ns(self) -> int:
-        """Time inside that no child covers."""
+        """Time inside without the time of the children."""
         return max(0, self.total_ns - sum(child.total_ns for child in self.children.values()))
 
     @property
     def mean_ns(self) -> float:
-        """Mean of the spans that ended; NaN if none did."""
+        """Mean duration of the spans that have ended, NaN without any."""
         return (self.total_ns - self.open_ns) / self.count if self.count else float("nan")
 
     def percentile(self, q: float) -> float:
-        """The duration in nanoseconds that `q` percent of the spans stay under; NaN without spans.
+        """Return the `q`-th percentile of the durations in nanoseconds, NaN without spans.
 
-        From the histogram: within 6.3 % of NumPy's `inverted_cdf` for what lasts 8 ns and longer.
+        The histogram gives it within 6.3 % of NumPy's `inverted_cdf`, for durations from 8 ns.
 
         Raises:
             ValueError: `q` is not between 0 and 100.
@@ -68,40 +68,40 @@ class Node:
         if rank >= self.count:
             return float(self.max_ns)
         bucket = int(np.searchsorted(np.cumsum(self.histogram), rank))
-        lower, upper = f.bucket_bounds(min(bucket, f.NUM_BUCKETS - 1))
+        lower, upper = fmt.bucket_bounds(min(bucket, fmt.NUM_BUCKETS - 1))
         return float(min(max((lower + upper) / 2, self.min_ns), self.max_ns))
 
     def child(self, name: str, kind: Kind = "work") -> Node:
-        """The child of that name and kind, made if there is none."""
+        """Return the child of that name and kind. Create it if it is missing."""
         key = (name, kind)
         if key not in self.children:
             self.children[key] = Node(name, kind)
         return self.children[key]
 
     def find(self, *path: str) -> Node:
-        """The node at `path`, of whatever kind.
+        """Return the node at `path`, of any kind.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such node.
         """
         node = self
         for name in path:
-            found = [child for child in node.children.values() if child.name == name]
-            if not found:
+            matches = [child for child in node.children.values() if child.name == name]
+            if not matches:
                 known = ", ".join(child.name for child in node.children.values()) or "nothing"
-                raise KeyError(f"no span {name!r} inside of {node.name!r}: it holds {known}")
-            node = found[0]
+                raise KeyError(f"no span {name!r} in {node.name!r}, which has: {known}")
+            node = matches[0]
         return node
 
     def walk(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-        """All nodes below this one with their paths, parents first."""
+        """Yield all nodes below this one with their paths, parents first."""
         for node in self.children.values():
-            below = (*path, node.name)
-            yield below, node
-            yield from node.walk(below)
+            node_path = (*path, node.name)
+            yield node_path, node
+            yield from node.walk(node_path)
 
     def add(self, other: Node) -> None:
-        """Add another tree's numbers to this one's, node by node."""
+        """Add the numbers of another tree to this one, node by node."""
         if other.count:
             self.min_ns = min(self.min_ns, other.min_ns) if self.count else other.min_ns
             self.max_ns = max(self.max_ns, other.max_ns)
@@ -115,36 +115,36 @@ class Node:
 
 
 def merge(trees: Iterable[Node], name: str = "all") -> Node:
-    """One tree of several: of a component's processes, say. The time of the roots adds up."""
+    """Merge trees, such as those of the processes of a component. Times and counts add up."""
     merged = Node(name)
     for tree in trees:
         merged.add(tree)
     return merged
 
 
-class Cost(NamedTuple):
-    """The largest cost in a tree."""
+class SpanCost(NamedTuple):
+    """The node with the largest own time in a tree."""
 
     path: tuple[str, ...]
     kind: Kind
     self_ns: int
     share: float
-    """Of the root's time."""
+    """Fraction of the root's time."""
 
     def __str__(self) -> str:
         return f"{' > '.join(self.path)}: {self.share:.0%} of the time"
 
 
-def costliest(tree: Node, kinds: Sequence[Kind] = f.KINDS) -> Cost | None:
-    """The node whose own time, children apart, is the largest; None if there are no spans.
+def costliest(tree: Node, kinds: Sequence[Kind] = fmt.KINDS) -> SpanCost | None:
+    """Return the node with the largest own time, without its children, or None without spans.
 
     Args:
-        kinds: only nodes of these kinds are looked at. The root's own time is not (`tree.self_ns`
-            is what no span covers).
+        tree: the tree to search. The root's own time, `tree.self_ns`, does not count as a node.
+        kinds: kinds of nodes to compare.
     """
     nodes = [(path, node) for path, node in tree.walk() if node.kind in kinds]
     if not nodes:
         return None
     path, node = max(nodes, key=lambda item: item[1].self_ns)
     share = node.self_ns / tree.total_ns if tree.total_ns else 0.0
-    return Cost(path, node.kind, node.self_ns, share)
+    return SpanCost(path, node.kind, node.self_ns, share)

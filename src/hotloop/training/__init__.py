@@ -1,7 +1,7 @@
-"""Training: what surrounds an algorithm, the same for hotloop's own and for yours.
+"""The training loops, shared by hotloop's algorithms and by your own.
 
-An algorithm is a declaration, `OnPolicy` or `OffPolicy`; `train` runs it.
-`hotloop.training.options` has the groups of options that a `Config` is made of, without torch.
+An algorithm is a declaration, `OnPolicy` or `OffPolicy`. `train` runs it.
+`hotloop.training.options` has the option groups that make up a `Config`. It does not import torch.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm, hyper_of
-    from hotloop.training.contract import check_algorithm
+    from hotloop.training.algorithm_check import check_algorithm
     from hotloop.training.lanes import train_lanes
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
-    from hotloop.training.replay import Batch
-    from hotloop.training.running import Training, train
+    from hotloop.training.replay import ReplayBatch
+    from hotloop.training.training_run import Training, train
 
 _MODULES = {
     "Algorithm": "algorithm",
-    "Batch": "replay",
+    "ReplayBatch": "replay",
     "OffPolicy": "off_policy",
     "OnPolicy": "on_policy",
-    "Training": "running",
+    "Training": "training_run",
     "Update": "off_policy",
-    "check_algorithm": "contract",
+    "check_algorithm": "algorithm_check",
     "hyper_of": "algorithm",
-    "train": "running",
+    "train": "training_run",
     "train_lanes": "lanes",
 }
 
 __all__ = [
     "Algorithm",
-    "Batch",
     "OffPolicy",
     "OnPolicy",
+    "ReplayBatch",
     "Training",
     "Update",
     "check_algorithm",
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for: options alone cost no import of torch."""
+    """Import a public name on first use, so that importing the options does not import torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""The policy that collects: on the learner's device where its network acts through torch."""
+"""The acting policy, on the learner's device if its network acts through torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hotloop.learner import Choice, Execution, Learner, Mode
+from hotloop.learner import Execution, ExecutionChoice, Learner, Mode
 from hotloop.policies import ActingPolicy, Exploration, ObsScale
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.torch_acting import LearnerForward
@@ -24,19 +24,17 @@ def make_acting_policy(
 ) -> ActingPolicy:
     """Return the policy that acts for environments on the host.
 
-    Its network is computed on the learner's device if that is not the CPU, the network acts through
-    torch, and environments are stepped in this process. It is computed on the host otherwise, and
-    with `overlap`: there it acts by the parameters that were published before, while the device
-    learns.
+    The network runs on the learner's device if that is not the CPU, the network acts through torch,
+    and this process steps the environments. Otherwise it runs on the host. It also runs on the host
+    with `overlap`, with previously published parameters, while the device learns.
 
     Args:
-        config: the run's configuration.
-        learner: the learner. It reports how acting is executed.
+        learner: the learner, which reports how acting is executed.
         nets: the acting network.
         params: its parameters in the learner's state, (P,).
-        obs_scale: scale of observations.
+        obs_scale: the scale of observations.
         exploration: how the policy explores.
-        is_on_device: whether the environments step on the device, where another policy acts.
+        is_on_device: whether the environments step on the device, with a separate policy.
     """
     network, device = nets.network, learner.device
     snapshot = learner.publish(0, obs_scale)
@@ -54,21 +52,17 @@ def make_acting_policy(
     return ActingPolicy(network, snapshot, exploration=exploration, forward=forward)
 
 
-def acting_choice(execution: Mode, device: torch.device) -> Choice:
+def acting_choice(execution: Mode, device: torch.device) -> ExecutionChoice:
     """Return how acting on a device is executed: captured as a graph or operation by operation.
 
-    It is not compiled. Convolutions are library calls either way, and compiling takes longer than
-    it could save in most runs.
-
-    Args:
-        execution: the run's option.
-        device: where the policy acts.
+    Acting is not compiled. Convolutions are library calls either way, and compiling takes longer
+    than it could save in most runs.
     """
     if device.type != "cuda" or execution in ("eager", "compile"):
-        return Choice(False, "operation by operation, since `execution` captures no graph")
-    return Choice(
+        return ExecutionChoice(False, "operation by operation, since `execution` captures no graph")
+    return ExecutionChoice(
         False,
         "a CUDA graph: the copy to the device, the network and the copy back are one launch",
-        may_be_eager=execution == "auto",
+        may_fall_back=execution == "auto",
         is_captured=True,
     )

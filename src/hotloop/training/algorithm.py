@@ -1,4 +1,4 @@
-"""An algorithm, declared: its mathematics as functions, and what holds them together."""
+"""The declaration of an algorithm: its networks, state, hyper-parameters and presets."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.policies import Network
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
-from hotloop.runs import OnReport, Result
-from hotloop.training.learning import Run
-from hotloop.training.shown import Shown
+from hotloop.runs import OnReport, RunResult
+from hotloop.training.progress_display import ProgressDisplay
+from hotloop.training.update_requests import Run
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.training.running import Training
+    from hotloop.training.training_run import Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +35,15 @@ class Algorithm(ABC):
     """The parts that on-policy and off-policy algorithms have in common.
 
     Attributes:
-        name: in the field's words; run directories are called by it.
+        name: the algorithm's name, which names its run directories.
         config: the class of its configuration.
-        networks: `networks(config, spaces, device)` gives what is learned: a `LearnedNetwork`, or
-            anything that has the acting one as `policy`.
-        init: `init(nets, config)` gives the first state, a dataclass of tensors.
+        networks: `networks(config, spaces, device)` returns the learned networks: a
+            `LearnedNetwork`, or any object whose `policy` is the acting `LearnedNetwork`.
+        init: `init(nets, config)` returns the initial state, a dataclass of tensors.
         hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
-            `hyper(config, nets)`, which gives such a tuple of numbers and schedules.
-        acting: the state's field that holds the acting network's parameters, (P,).
-        presets: by environment, or by what its id begins with up to a slash or a colon, options
-            that stand in for those that are not given.
+            `hyper(config, nets)`, which returns such a tuple of numbers and schedules.
+        acting: the name of the state's field with the acting network's parameters, (P,).
+        presets: default options by environment id, or by the id's prefix up to a slash or a colon.
     """
 
     name: str
@@ -56,13 +55,13 @@ class Algorithm(ABC):
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("networks", "init", "hyper", *self._functions()):
+        for name in ("networks", "init", "hyper", *self._required_functions()):
             if not callable(getattr(self, name)):
                 raise ConfigError(
-                    f"the algorithm '{self.name}' must have `{name}`, a function, got "
+                    f"the algorithm '{self.name}' must have a function `{name}`, got "
                     f"{getattr(self, name)!r}: see `{type(self).__name__}`"
                 )
-        for name in self._options():
+        for name in self._referenced_options():
             if name not in {field.name for field in dataclasses.fields(self.config)}:
                 raise ConfigError(
                     f"the algorithm '{self.name}' names an option `{name}` that its Config does "
@@ -71,27 +70,25 @@ class Algorithm(ABC):
 
     @property
     def learns_on_device(self) -> bool:
-        """Whether it learns from environments whose tensors stay on the device."""
+        """Whether the algorithm supports environments whose tensors stay on the device."""
         return False
 
     @abstractmethod
-    def run(self, training: Training) -> Run[Result]:
-        """Train until the steps are done or the run is told to stop; yield what to learn."""
+    def run(self, training: Training) -> Run[RunResult]:
+        """Train until all steps are done or a report stops the run, and yield update requests."""
 
     @abstractmethod
     def collection_options(self, config: Any) -> CollectionOptions:
-        """How fragments are collected."""
+        """Return how fragments are collected."""
 
     @abstractmethod
-    def uneven(self, config: Any) -> Schedule:
-        """The schedule that it can learn from, and that waits for no worker; `barrier`: none."""
+    def nonblocking_schedule(self, config: Any) -> Schedule:
+        """Return the supported schedule that waits for no worker, or `barrier` if there is none."""
 
-    def _functions(self) -> tuple[str, ...]:
-        """Names of the functions that this kind of algorithm needs besides."""
+    def _required_functions(self) -> tuple[str, ...]:
         return ()
 
-    def _options(self) -> tuple[str, ...]:
-        """Names of options that the declaration refers to."""
+    def _referenced_options(self) -> tuple[str, ...]:
         return ()
 
     def train(
@@ -101,22 +98,22 @@ class Algorithm(ABC):
         env: str | Callable[..., Any] | None = None,
         network: str | Callable[..., Any] | None = None,
         on_report: OnReport | None = None,
-        on_end: Callable[[Result | None], None] | None = None,
+        on_end: Callable[[RunResult | None], None] | None = None,
         resume_from: str | Path | None = None,
         progress: bool = True,
-    ) -> Result:
-        """Train, and leave a run directory behind; see `hotloop.training.train`.
+    ) -> RunResult:
+        """Train, and write a run directory; see `hotloop.training.train`.
 
-        With `progress`, where it stands is printed: a line that is redrawn in a terminal, one every
-        5 s elsewhere. In the end the learning curve is drawn into the run directory.
+        With `progress`, print a progress line: redrawn in a terminal, one every 5 s elsewhere.
+        At the end, draw the learning curve into the run directory.
         """
-        from hotloop.training.running import train
+        from hotloop.training.training_run import train
 
         with contextlib.ExitStack() as exits:
             if progress:
-                shown = Shown(config, on_report, on_end)
-                exits.callback(shown.close)
-                on_report, on_end = shown.on_report, shown.on_end
+                display = ProgressDisplay(config, on_report, on_end)
+                exits.callback(display.close)
+                on_report, on_end = display.on_report, display.on_end
             return train(
                 self,
                 config,
@@ -128,20 +125,20 @@ class Algorithm(ABC):
             )
 
     def preset(self, env_id: str, **options: Any) -> Any:
-        """Return the configuration that suits an environment; `options` come first."""
+        """Return the configuration for an environment; `options` override the preset."""
         return self.config(**{"env_id": env_id, **preset_of(self.presets, env_id), **options})
 
     @property
     def reference(self) -> str:
-        """Return what `hotloop.algorithms.find` finds it by: `ppo`, or `module:attribute`.
+        """Return the name for `hotloop.algorithms.find`: `ppo`, or `module:attribute`.
 
-        Of one that is no module's attribute it is a name with a `<` in it.
+        The name contains a `<` if the algorithm is not an attribute of a module.
         """
         parts = (getattr(self, field.name) for field in dataclasses.fields(self))
         modules = dict.fromkeys(getattr(part, "__module__", None) for part in parts)
         for module in filter(None, [*modules, "__main__"]):
-            held = vars(sys.modules[module]).items() if module in sys.modules else ()
-            attribute = next((name for name, value in held if value is self), None)
+            attributes = vars(sys.modules[module]).items() if module in sys.modules else ()
+            attribute = next((name for name, value in attributes if value is self), None)
             if attribute is not None and module == f"hotloop.algorithms.{self.name}":
                 return self.name
             if attribute is not None:
@@ -149,8 +146,8 @@ class Algorithm(ABC):
         return f"{importable(self.config.__module__)}:<{self.name}>"
 
     def acting_network(self, config: Any, spaces: Spaces) -> Network:
-        """Return what acts in environments with such spaces, without parameters."""
-        return acting(self.networks(config, spaces, torch.device("cpu"))).network
+        """Return the acting network for these spaces, without parameters."""
+        return policy_network(self.networks(config, spaces, torch.device("cpu"))).network
 
     def make_learner(
         self,
@@ -164,31 +161,33 @@ class Algorithm(ABC):
         batch_size: int,
         overlap: bool = False,
     ) -> Learner:
-        """Return what owns the state.
+        """Return the learner, which owns the state.
 
         Args:
-            config: the run's.
-            nets: what `networks` gave.
+            nets: the networks from `networks`.
             rules: the updates.
-            device: where it lives.
-            stream: of random numbers, beside the run's seed.
-            num_batches: that the run will learn from, about.
+            device: the device of the state.
+            stream: the number of the random stream, combined with the run's seed.
+            num_batches: the approximate number of batches in the run.
             batch_size: B.
             overlap: see `Learner`.
 
         Raises:
             ConfigError: the declaration does not fit its configuration or its state.
         """
-        if getattr(config, "memory", None) is not None and not acting(nets).network.memory_size:
+        if (
+            getattr(config, "memory", None) is not None
+            and not policy_network(nets).network.memory_size
+        ):
             raise ConfigError(
-                f"the networks of '{self.name}' remember nothing, got `memory` '{config.memory}': "
-                "pass `memory=config.memory` to what makes them, or leave the option out"
+                f"the networks of '{self.name}' are not recurrent, got `memory` '{config.memory}': "
+                "pass `memory=config.memory` to their constructor, or leave the option out"
             )
         state = self.init(nets, config)
         if not isinstance(getattr(state, self.acting, None), torch.Tensor):
             raise ConfigError(
-                f"the algorithm '{self.name}': its state must have the acting network's parameters "
-                f"as `{self.acting}`, a tensor: name that field in `acting`"
+                f"the state of the algorithm '{self.name}' must have a tensor `{self.acting}` with "
+                "the acting network's parameters: name that field in `acting`"
             )
         is_class = isinstance(self.hyper, type)
         hyper = hyper_of(self.hyper, config) if is_class else self.hyper(config, nets)
@@ -196,7 +195,7 @@ class Algorithm(ABC):
             state,
             hyper,
             rules,
-            network=acting(nets),
+            network=policy_network(nets),
             acting=self.acting,
             device=device,
             seed=(config.seed, stream),
@@ -208,36 +207,32 @@ class Algorithm(ABC):
 
 
 def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: str) -> Mapping[str, Any]:
-    """Return an environment's preset; empty where it has none.
+    """Return an environment's preset, or an empty mapping.
 
-    What has none of its own takes that of what its id begins with, up to a slash or a colon;
+    An id without a preset takes the preset of its prefix up to a slash or a colon.
     `VizdoomBasic-v1` is `vizdoom:VizdoomBasic-v1`.
     """
     if env_id.startswith("Vizdoom"):
         env_id = f"vizdoom:{env_id}"
-    beginning = env_id[: max(env_id.rfind("/"), env_id.rfind(":")) + 1]
-    return presets.get(env_id) or presets.get(beginning) or {}
+    prefix = env_id[: max(env_id.rfind("/"), env_id.rfind(":")) + 1]
+    return presets.get(env_id) or presets.get(prefix) or {}
 
 
 def hyper_of(kind: Any, config: Any) -> Any:
-    """Return a Hyper with the options of its names.
+    """Return hyper-parameters with the values of the options of the same names.
 
-    An option that is None, which switches something off, becomes 0; `gamma` becomes 1 where a
-    buffer's batches hold γⁿ already.
-
-    Args:
-        kind: a NamedTuple class.
-        config: the run's.
+    None, which disables an option, becomes 0. `gamma` becomes 1 if the buffer's batches already
+    contain γⁿ.
 
     Raises:
-        ConfigError: the config has no option of such a name.
+        ConfigError: the configuration lacks an option.
     """
     values: dict[str, Any] = {}
     for name in kind._fields:
         if not hasattr(config, name):
             raise ConfigError(
-                f"`{name}` of {kind.__module__}'s {kind.__name__} is no option of its Config: add "
-                "the option, or give `hyper` a function that returns the whole tuple"
+                f"`{name}` of {kind.__module__}'s {kind.__name__} is not an option of its Config: "
+                "add the option, or set `hyper` to a function that returns the whole tuple"
             )
         values[name] = 0.0 if getattr(config, name) is None else getattr(config, name)
     if "gamma" in values and getattr(config, "n_step", 1) > 1:
@@ -248,7 +243,7 @@ def hyper_of(kind: Any, config: Any) -> Any:
 def make_device_normalizer(
     config: Any, spaces: Spaces, num_envs: int, *, gamma: float, device: torch.device
 ) -> DeviceNormalizer:
-    """Return the same as `make_normalizer`, for fragments on a device."""
+    """Return a normalizer like `make_normalizer`, for fragments on a device."""
     return DeviceNormalizer(
         spaces.obs_spec.shape,
         num_envs,
@@ -262,21 +257,16 @@ def make_device_normalizer(
 
 
 def make_normalizer(config: Any, spaces: Spaces, num_envs: int, *, gamma: float) -> Normalizer:
-    """Return what normalises observations, and rewards where the config has the options.
+    """Return a normalizer of observations, and of rewards if the configuration has the options.
 
-    Args:
-        config: the run's.
-        spaces: what is observed.
-        num_envs: N.
-        gamma: γ.
 
     Raises:
-        ConfigError: these observations can't be normalised.
+        ConfigError: these observations can't be normalized.
     """
     if spaces.obs_spec.is_packed and (config.normalize_obs or config.clip_obs is not None):
         raise ConfigError(
-            "`normalize_obs` and `clip_obs` are of numbers alone, and these observations hold "
-            "images beside: leave them out, or normalise in a wrapper of the environment"
+            "`normalize_obs` and `clip_obs` need purely numeric observations, and these also hold "
+            "images: leave them out, or normalize in a wrapper of the environment"
         )
     normalize_reward = getattr(config, "normalize_reward", False)
     return Normalizer(
@@ -291,11 +281,11 @@ def make_normalizer(config: Any, spaces: Spaces, num_envs: int, *, gamma: float)
     )
 
 
-def acting(nets: Any) -> LearnedNetwork:
-    """Return the network that acts among those that are learned."""
+def policy_network(nets: Any) -> LearnedNetwork:
+    """Return the acting network among the learned networks."""
     return getattr(nets, "policy", nets)
 
 
 def joined_arrays(parts: Sequence[Callable[[], Mapping[str, Array]]]) -> dict[str, Array]:
-    """Return all arrays of a checkpoint; only put together if it is saved."""
+    """Return all arrays of a checkpoint, joined only when it is saved."""
     return {name: array for part in parts for name, array in part().items()}

@@ -1,4 +1,4 @@
-"""The environments of a training: here, in workers or on the device, as configured or measured."""
+"""The environments of a run: in this process, in workers or on the device."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments
 from hotloop.rollouts.on_device import DeviceEnvironments
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
-from hotloop.training.resume import Resumed
+from hotloop.training.resume import ResumedRun
 
 
 def make_environments(
     config: Any,
     environment: str | Callable[..., Any],
     run: RunDirectory,
-    resumed: Resumed | None,
+    resumed: ResumedRun | None,
 ) -> Environments:
-    """Make the environments to train in.
+    """Make the training environments on the host.
 
     Args:
-        config: with a number of `workers`.
+        config: the configuration, with a number of `workers`.
         environment: an id or a factory.
-        run: where workers record their timing.
-        resumed: what the run goes on from.
+        run: the run directory, for the workers' timing.
+        resumed: the checkpoint that the run resumes from.
 
     Raises:
-        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: they can't
-            be made.
+        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
+            environments can't be made.
     """
     num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
     stagger = config.total_envs if config.workers else 0
-    first_episode = _next_episode(resumed)
+    first_episode = _first_new_episode(resumed)
     action_masks = getattr(config, "action_masks", False)
+    # Make them in Ray actors, in worker processes, or here.
     if config.has_workers and config.backend == "ray":
         from hotloop.rollouts.ray.environments import RayEnvironments
 
@@ -65,6 +66,7 @@ def make_environments(
             num_inference=config.inference_actors if config.inference == "central" else 0,
             inference_resources=config.inference_resources,
         )
+    # Make worker processes.
     if config.has_workers:
         from hotloop.rollouts.workers.pool import WorkerPool
 
@@ -83,6 +85,7 @@ def make_environments(
             max_failures=config.max_failures,
             log_info=config.log_info,
         )
+    # Make the environments in this process.
     groups: list[VectorEnv] = []
     try:
         for group in range(num_groups):
@@ -105,36 +108,35 @@ def make_environments(
     return InlineEnvironments(groups)
 
 
-def on_device(environment: str | Callable[..., Any], config: Any, *, is_able: bool) -> bool:
+def steps_on_device(environment: str | Callable[..., Any], config: Any, *, is_able: bool) -> bool:
     """Return whether a run's environments step on its device.
 
     Args:
         environment: an id or a factory.
-        config: the run's.
-        is_able: whether its algorithm learns from what stays on the device.
+        is_able: whether the algorithm supports environments on the device.
 
     Raises:
-        ConfigError: they do, and an option or the algorithm is not for such.
+        ConfigError: they do, but an option or the algorithm does not support that.
     """
-    # Where there are workers, the modules of environments are imported by them alone.
+    # With workers, only they import the modules of environments.
     may_import = not config.has_workers
     if not is_on_device(environment, config.env_kwargs, may_import=may_import):
         return False
-    name, instead = environment_name(environment), ""
+    name, conflict = environment_name(environment), ""
     if not is_able:
-        instead = "and this algorithm learns from what is on the host: train ppo"
+        conflict = "and this algorithm only learns from environments on the host: train ppo"
     elif config.workers:
-        instead = f"and needs no `workers`, got {config.workers!r}: leave the option out"
+        conflict = f"and needs no `workers`, got {config.workers!r}: leave the option out"
     elif getattr(config, "action_masks", False):
-        instead = "and tells no masks: leave `action_masks` out"
+        conflict = "and has no action masks: leave `action_masks` out"
     elif getattr(config, "memory", None) is not None:
-        instead = "where networks have no memory yet: leave `memory` out"
+        conflict = "where recurrent networks are not supported yet: leave `memory` out"
     elif config.log_info:
-        instead = "and has no `info`: leave `log_info` out"
+        conflict = "and has no `info`: leave `log_info` out"
     elif config.eval_videos:
-        instead = "and draws no pictures: leave `eval_videos` out"
-    if instead:
-        raise ConfigError(f"{name} steps on the device, {instead}, or take another environment")
+        conflict = "and renders no images: leave `eval_videos` out"
+    if conflict:
+        raise ConfigError(f"{name} steps on the device, {conflict}, or choose another environment")
     return True
 
 
@@ -144,11 +146,11 @@ def make_device_environments(
     """Make environments on the run's device.
 
     Raises:
-        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: they can't
-            be made.
+        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
+            environments can't be made.
     """
     envs = make_device_vec(environment, config.total_envs, device, config.env_kwargs)
-    # A step launches about as much as an update does.
+    # A step launches about the same number of operations as an update.
     num_steps = config.total_timesteps // config.total_envs
     choice = choose(config.execution, num_calls=num_steps, flop_per_call=0.0, device=device)
 
@@ -167,43 +169,42 @@ def choose_workers(
     *,
     options: CollectionOptions,
     make_network: Callable[[Spaces], Network],
-    uneven: Schedule,
+    nonblocking_schedule: Schedule,
 ) -> Any:
-    """Return the configuration with what `workers` 'auto' comes to, which is written down.
+    """Return the configuration with a measured choice for `workers` 'auto', and store the choice.
 
     Args:
-        config: the configuration.
         environment: an id or a factory.
-        run: where the choice is written.
+        run: the run directory, for the choice.
         options: how fragments are collected.
-        make_network: what acts in environments with such spaces.
-        uneven: the schedule that the algorithm can learn from, and that waits for no worker.
+        make_network: a function that returns the acting network for given spaces.
+        nonblocking_schedule: a schedule of the algorithm that waits for no worker, or `barrier`.
     """
     from hotloop.rollouts.forecast import to_json
     from hotloop.rollouts.probe import probe
 
     if config.backend == "inline":
         chosen: dict[str, Any] = {"workers": 0}
-        about: dict[str, Any] = {"summary": "none: `backend` is 'inline'"}
+        record: dict[str, Any] = {"summary": "none: `backend` is 'inline'"}
     else:
         choice = probe(
             environment,
             make_network,
             options,
             num_envs=config.total_envs,
-            num_left=config.total_timesteps,
-            uneven=uneven,
+            num_remaining=config.total_timesteps,
+            nonblocking_schedule=nonblocking_schedule,
             env_kwargs=config.env_kwargs,
             action_masks=getattr(config, "action_masks", False),
         )
-        schedule = choice.taken.schedule
-        if schedule == options.schedule:  # by the name that it has among the options
+        schedule = choice.chosen.schedule
+        if schedule == options.schedule:  # use the option's name for it, such as lag:1
             schedule = config.schedule
-        chosen = {"workers": choice.taken.workers, "schedule": schedule}
+        chosen = {"workers": choice.chosen.workers, "schedule": schedule}
         if choice.fragment_steps is not None:
             chosen["fragment_steps"] = choice.fragment_steps
-        about = to_json(choice, schedule)
-    run.keep_choice(chosen, about)
+        record = to_json(choice, schedule)
+    run.save_auto_choice(chosen, record)
     return dataclasses.replace(config, **chosen)
 
 
@@ -215,14 +216,9 @@ def choose_inference(
     options: CollectionOptions,
     make_network: Callable[[Spaces], Network],
 ) -> Any:
-    """Return the configuration with what `inference` 'auto' comes to, which is written down.
+    """Return the configuration with a measured choice for `inference` 'auto', and store the choice.
 
-    Args:
-        config: the configuration, with a number of workers.
-        environment: an id or a factory.
-        run: where the choice is written.
-        options: how fragments are collected.
-        make_network: what acts in environments with such spaces.
+    `config` has a number of workers; see `choose_workers` for the arguments.
     """
     from hotloop.rollouts.inference import forecast
     from hotloop.rollouts.probe import measure
@@ -233,7 +229,7 @@ def choose_inference(
             environment,
             make_network,
             num_envs=config.total_envs,
-            num_left=config.total_timesteps,
+            num_remaining=config.total_timesteps,
             seed=options.seed,
             env_kwargs=config.env_kwargs,
             action_masks=getattr(config, "action_masks", False),
@@ -244,13 +240,13 @@ def choose_inference(
         envs_per_worker=config.total_envs // config.num_groups,
         num_cores=available_cores(),
     )
-    run.keep_choice({"inference": choice.inference}, choice.to_json())
+    run.save_auto_choice({"inference": choice.inference}, choice.to_json())
     return dataclasses.replace(config, inference=choice.inference)
 
 
 def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory) -> str:
-    """Return a sentence on what steps the environments; nothing where nobody asked."""
-    choice = run.choice
+    """Return a description of the workers, empty without workers or a stored choice."""
+    choice = run.auto_choice
     if choice is not None:
         return choice["summary"]
     if not config.workers:
@@ -262,7 +258,6 @@ def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory)
     return f"{config.workers} × {each} environments, {config.schedule}{overlap}{acting}{where}"
 
 
-def _next_episode(resumed: Resumed | None) -> int:
-    """A number that no environment's episode has had yet."""
+def _first_new_episode(resumed: ResumedRun | None) -> int:
     episodes = () if resumed is None else resumed.position.rollout.episodes
     return 1 + max((episode for episode, _ in episodes), default=-1)

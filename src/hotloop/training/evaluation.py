@@ -1,4 +1,4 @@
-"""Evaluations of a training: when they are due, in environments of their own."""
+"""Evaluations during a run, in separate environments."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from hotloop.rollouts.video import check_filmable, record_video
 from hotloop.runs import Evaluation, RunDirectory
 from hotloop.runs.report import episode_info
 from hotloop.timing import span
-from hotloop.training.position import BestEvaluation
+from hotloop.training.checkpoint_state import BestEvaluation
 
 
 class Evaluator:
-    """Plays episodes with the policy of an iteration, and knows the best so far.
+    """Evaluations of the current policy, and the best one so far.
 
     Args:
-        config: the run's.
         environment: an id or a factory.
-        run: where videos go.
-        best: of the run that is gone on with.
-        envs_to_close: where its environments are added.
+        run: the run directory, for videos.
+        best: the best evaluation of a resumed run.
+        envs_to_close: a list that receives the evaluation environments.
 
     Attributes:
-        best: None before the first evaluation.
+        best: the best evaluation, None before the first.
     """
 
     def __init__(
@@ -58,15 +57,18 @@ class Evaluator:
         if config.eval_videos:
             check_filmable(environment, env_kwargs=config.env_kwargs)
 
-    def is_due(self, before: int, timesteps: int) -> bool:
-        """Whether one is due between two numbers of transitions, and at the run's end."""
-        every = self._config.eval_interval
+    def is_due(self, old_timesteps: int, timesteps: int) -> bool:
+        """Return whether an evaluation is due between two step counts, or at the run's end."""
+        interval = self._config.eval_interval
         if self._envs is None:
             return False
-        return timesteps // every > before // every or timesteps >= self._config.total_timesteps
+        return (
+            timesteps // interval > old_timesteps // interval
+            or timesteps >= self._config.total_timesteps
+        )
 
     def evaluate(self, network: Network, snapshot: PolicySnapshot, timesteps: int) -> Evaluation:
-        """Evaluate a policy, and film it if asked for.
+        """Evaluate a policy, and record a video if the configuration requests it.
 
         Raises:
             EnvironmentFailure: an episode does not end, or an environment failed.

@@ -1,6 +1,6 @@
-"""Forks of a run: a new run directory that goes on from another's last checkpoint.
+"""Forks of a run: a new run directory that continues from another run's last checkpoint.
 
-With the same options a fork goes on as the run itself would, bit for bit where that resumes so.
+With the same options a fork continues like the run itself, bit for bit if that run resumes so.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from hotloop.training.options import to_json
 
 
 def copy_last(run_dir: Path, target: Path) -> None:
-    """Copy what a run is gone on from: its configuration, its metrics, its last checkpoint.
+    """Copy a run's configuration, its metrics, and its last and best checkpoints.
 
-    The best one comes too. There are no links: without them the newest is the last.
+    The copy has no links. Without them the newest checkpoint is the last.
 
     Args:
-        run_dir: of the run, which may go on meanwhile.
+        run_dir: the run's directory. The run may still be training.
         target: a new directory.
     """
     checkpoints = run_dir / "checkpoints"
     links = [checkpoints / name for name in ("last", "best") if (checkpoints / name).is_symlink()]
-    # A copy has no links, and nothing else.
+    # A previous copy has no links, and only the needed checkpoints.
     names = {path.resolve().name for path in links or checkpoints.iterdir()}
     (target / "checkpoints").mkdir(parents=True)
     for name in ("config.json", "metrics.jsonl"):
@@ -34,16 +34,16 @@ def copy_last(run_dir: Path, target: Path) -> None:
 
 
 def fork(source: Path, target: Path, config: Any) -> None:
-    """Make a run directory that is to be resumed with other options.
+    """Make a new run directory, to resume with other options.
 
     Args:
-        source: a run's directory, or what `copy_last` made of one.
+        source: a run's directory, or its copy from `copy_last`.
         target: the new run's directory, which must not exist.
-        config: of the new run. Schedules that are as they were until the checkpoint make it the run
-            that it would be if it had been trained with this configuration from the start.
+        config: the new run's configuration. If its schedules are unchanged up to the checkpoint,
+            the fork equals a run that was trained with this configuration from the start.
 
     Raises:
-        RunDirectoryError, OSError: it can't be written.
+        RunDirectoryError, OSError: the directory can't be written.
     """
     copy_last(source, target)
     run = RunDirectory.open(target)

@@ -1,9 +1,9 @@
-"""Lanes: runs that learn together in one process, each with a run directory of its own.
+"""Lanes: runs that are trained together in one process, each with its own run directory.
 
     results = train_lanes(ppo.algorithm, [ppo.Config(seed=seed) for seed in range(8)])
 
-Each run collects, stores, reports, evaluates and saves as it does alone; what they want to learn is
-learned in one update (`hotloop.learner.lanes`). A run that fails leaves the others alone.
+Each run collects, stores, reports, evaluates and saves as it does alone. Their updates run as one
+batched update (`hotloop.learner.lanes`). A failing run does not affect the others.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from hotloop import timing
-from hotloop.envs.closing import closed_in_time
+from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
 from hotloop.learner.lanes import Lanes
-from hotloop.runs import Report, Result
+from hotloop.runs import Report, RunResult
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
-from hotloop.training.learning import Learning, Run
-from hotloop.training.options import may_change
-from hotloop.training.running import Shared, set_up_torch, trained
+from hotloop.training.options import changeable_options
+from hotloop.training.training_run import SharedProcess, run_training, set_up_torch
+from hotloop.training.update_requests import Run, UpdateRequest
 
 OnLaneReport = Callable[[int, Report], "bool | None"]
 
@@ -34,38 +34,37 @@ def train_lanes(
     *,
     env: str | Callable[..., Any] | None = None,
     on_report: OnLaneReport | None = None,
-    on_end: Callable[[int, Result | None], None] | None = None,
-) -> list[Result | Exception]:
-    """Train several runs at once, whose updates are made as one.
+    on_end: Callable[[int, RunResult | None], None] | None = None,
+) -> list[RunResult | Exception]:
+    """Train several runs at once, with batched updates.
 
     Args:
         algorithm: one of hotloop's, or your own.
-        configs: one for each lane, which differ in their seeds, in numbers of the algorithm's
-            `Hyper` and in what changes nothing that is learned.
-        env: as for `train`.
-        on_report: called as that of `train`, with the lane's number first.
-        on_end: called as that of `train`, with the lane's number first.
+        configs: one configuration for each lane. They may differ in their seeds, in the numbers of
+            the algorithm's `Hyper` and in options that do not change the learned weights.
+        env: see `train`.
+        on_report, on_end: see `train`; the lane's number is the first argument.
 
     Returns:
-        For each lane its result; or the error that ended it, a `NonFiniteError` where it learned
-        NaN: then the others have gone on.
+        The result of each lane, or the error that ended it, such as a `NonFiniteError` for NaN. The
+        other lanes continue after an error.
 
     Raises:
-        ConfigError: the configurations can't be lanes, or the update can't be made of lanes.
-        KeyboardInterrupt: after each lane's last checkpoint was written.
+        ConfigError: the configurations can't be lanes, or the updates can't be batched.
+        KeyboardInterrupt: after the last checkpoint of each lane was written.
     """
     check_lanes(algorithm, configs)
     with contextlib.ExitStack() as exits:
-        envs_to_close = exits.enter_context(closed_in_time())
+        envs_to_close = exits.enter_context(closing_environments())
         threads, gpu = set_up_torch(configs[0], exits)
-        shared = exits.enter_context(_recorded(Shared(threads, gpu, len(configs))))
+        shared = exits.enter_context(_copying_timing(SharedProcess(threads, gpu, len(configs))))
         runs = [
-            trained(
+            run_training(
                 algorithm,
                 config,
                 config.env_id if env is None else env,
-                None if on_report is None else _numbered(on_report, k),
-                None if on_end is None else _numbered(on_end, k),
+                None if on_report is None else _with_lane(on_report, k),
+                None if on_end is None else _with_lane(on_end, k),
                 None,
                 envs_to_close=envs_to_close,
                 shared=shared,
@@ -76,17 +75,17 @@ def train_lanes(
 
 
 def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
-    """Refuse configurations that can't be trained together.
+    """Check that configurations can be trained together.
 
     Raises:
-        ConfigError: says in what they may differ.
+        ConfigError: they can't; the message lists the options in which they may differ.
     """
     if not configs:
-        raise ConfigError("lanes must be at least one, got none")
+        raise ConfigError("at least one configuration is needed for lanes, got none")
     first = configs[0]
     if first.workers == "auto":
         raise ConfigError(
-            "`workers` 'auto' weighs the processes of one run: with lanes give a number, 0 for none"
+            "`workers` 'auto' measures a single run: set a number of workers for lanes, 0 for none"
         )
     varied = {
         field.name
@@ -95,17 +94,17 @@ def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
         if getattr(other, field.name) != getattr(first, field.name)
     }
     may_vary = hyper_names(algorithm, first)
-    free = {"seed", "run_dir", *may_change(type(first))}
+    free = {"seed", "run_dir", *changeable_options(type(first))}
     for name in sorted(varied - free - set(may_vary)):
         raise ConfigError(
-            f"lanes can't differ in `{name}`: one update is made of all, so they may differ in "
-            f"their seeds and in {', '.join(f'`{one}`' for one in may_vary)}; train other settings "
-            "side by side, with `--lanes off`"
+            f"lanes can't differ in `{name}`: they share one batched update, so they may differ in "
+            f"their seeds and in {', '.join(f'`{option}`' for option in may_vary)}; train other "
+            "settings in separate processes with `--lanes off`"
         )
 
 
 def hyper_names(algorithm: Algorithm, config: Any) -> tuple[str, ...]:
-    """Return the options that are numbers of the algorithm's `Hyper`."""
+    """Return the options that are fields of the algorithm's `Hyper`."""
     kind: Any = algorithm.hyper
     if not isinstance(kind, type):
         import typing
@@ -116,84 +115,84 @@ def hyper_names(algorithm: Algorithm, config: Any) -> tuple[str, ...]:
 
 
 class _Driver:
-    """Goes on with each run until it wants to learn, then learns for all of them."""
+    """A loop that advances every run to its next update, then runs the updates as one batch."""
 
-    def __init__(self, runs: Sequence[Run[Result]]) -> None:
+    def __init__(self, runs: Sequence[Run[RunResult]]) -> None:
         self._runs = runs
-        self._came: list[Any] = [None] * len(runs)  # what runs are sent next
-        self._errors: dict[int, Exception] = {}  # or thrown
-        self._results: dict[int, Result | Exception] = {}
-        self._going_on = set(range(len(runs)))
+        self._replies: list[Any] = [None] * len(runs)  # values to send to the runs
+        self._errors: dict[int, Exception] = {}  # errors to throw into them instead
+        self._results: dict[int, RunResult | Exception] = {}
+        self._active = set(range(len(runs)))
         self._lanes: Lanes | None = None
-        self._numbers: dict[int, int] = {}  # of the runs in `_lanes`
+        self._lane_numbers: dict[int, int] = {}  # of the runs in `_lanes`
 
-    def drive(self) -> list[Result | Exception]:
-        """Return each run's result or error."""
+    def drive(self) -> list[RunResult | Exception]:
         try:
-            while asked := self._advanced():
-                self._learn(asked)
-        except BaseException as error:  # a signal, or what concerns all lanes
-            for k in self._going_on:
+            while requests := self._advance():
+                self._run_updates(requests)
+        except BaseException as error:  # a signal, or an error of the batched update
+            for k in self._active:
                 with contextlib.suppress(BaseException):
                     self._runs[k].throw(error)
             raise
         return [self._results[k] for k in range(len(self._runs))]
 
-    def _advanced(self) -> dict[int, Learning]:
-        """Go on with the runs that have not ended; return what each asks for."""
-        asked: dict[int, Learning] = {}
-        for k in sorted(self._going_on):
+    def _advance(self) -> dict[int, UpdateRequest]:
+        requests: dict[int, UpdateRequest] = {}
+        for k in sorted(self._active):
             run, error = self._runs[k], self._errors.pop(k, None)
             try:
-                asked[k] = run.send(self._came[k]) if error is None else run.throw(error)
+                requests[k] = run.send(self._replies[k]) if error is None else run.throw(error)
             except StopIteration as end:
                 self._end(k, end.value)
             except Exception as problem:
                 self._end(k, problem)
-        return asked
+        return requests
 
-    def _end(self, k: int, result: Result | Exception) -> None:
+    def _end(self, k: int, result: RunResult | Exception) -> None:
         self._results[k] = result
-        self._going_on.discard(k)
-        if self._lanes is not None and k in self._numbers:
-            self._lanes.leave(self._numbers[k])
+        self._active.discard(k)
+        if self._lanes is not None and k in self._lane_numbers:
+            self._lanes.release(self._lane_numbers[k])
 
-    def _learn(self, asked: Mapping[int, Learning]) -> None:
-        """Make the updates that runs ask for, one batch of each at a time."""
+    def _run_updates(self, requests: Mapping[int, UpdateRequest]) -> None:
+        """Run the requested updates, one batch of each run at a time."""
         if self._lanes is None:
             with span("make_lanes"):
-                self._numbers = {k: number for number, k in enumerate(asked)}
-                self._lanes = Lanes([one.learner for one in asked.values()])
-        steps: dict[int, Generator[Any, Any, Any]] = {k: one.steps for k, one in asked.items()}
-        told: dict[int, Any] = dict.fromkeys(asked)
-        *around, each = next(iter(asked.values())).spans
+                self._lane_numbers = {k: number for number, k in enumerate(requests)}
+                self._lanes = Lanes([request.learner for request in requests.values()])
+        generators: dict[int, Generator[Any, Any, Any]] = {
+            k: request.batches for k, request in requests.items()
+        }
+        td_errors: dict[int, Any] = dict.fromkeys(requests)
+        *outer_spans, update_span = next(iter(requests.values())).spans
         with contextlib.ExitStack() as spans:
-            for name in around:
+            for name in outer_spans:
                 spans.enter_context(span(name))
-            while steps:
+            while generators:
                 batches: dict[int, Any] = {}
-                for k in list(steps):
+                for k in list(generators):
                     try:
-                        batches[self._numbers[k]] = steps[k].send(told[k])
+                        batches[self._lane_numbers[k]] = generators[k].send(td_errors[k])
                         continue
                     except StopIteration as end:
-                        self._came[k] = end.value
-                    except Exception as error:  # NaN, mostly: this lane's alone
+                        self._replies[k] = end.value
+                    except Exception as error:  # usually NaN, in this lane only
                         self._errors[k] = error
-                    del steps[k]
+                    del generators[k]
                 if batches:
-                    with span(each):
-                        td_errors = self._lanes.update(batches)
-                    told = {k: td_errors[self._numbers[k]] for k in steps}
+                    with span(update_span):
+                        lane_errors = self._lanes.update(batches)
+                    td_errors = {k: lane_errors[self._lane_numbers[k]] for k in generators}
 
 
-def _numbered(call: Callable[..., Any], k: int) -> Callable[..., Any]:
+def _with_lane(call: Callable[..., Any], k: int) -> Callable[..., Any]:
     return lambda *args: call(k, *args)
 
 
 @contextlib.contextmanager
-def _recorded(shared: Shared) -> Iterator[Shared]:
-    """Copy the timing of the process to each run's directory in the end."""
+def _copying_timing(shared: SharedProcess) -> Iterator[SharedProcess]:
+    """Copy the process's timing to each run's directory at the end."""
     try:
         yield shared
     finally:

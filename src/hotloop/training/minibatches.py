@@ -1,4 +1,4 @@
-"""Minibatches of a batch: of rows, or of whole sequences where a network has memory."""
+"""Minibatches of rows, or of whole sequences for recurrent networks."""
 
 from __future__ import annotations
 
@@ -9,32 +9,31 @@ from torch import Tensor
 
 
 def num_units(batch: Any) -> int:
-    """Return how many units there are to be put in order: sequences, or rows."""
+    """Return the number of sequences of a batch, or of rows if it has no sequences."""
     return len(batch.memory if _has_sequences(batch) else batch[0])
 
 
 def minibatches(batch: Any, order: Tensor, count: int) -> Iterator[Any]:
-    """Yield a batch's minibatches of one pass.
+    """Yield the minibatches of one pass over a batch.
 
     Args:
-        batch: a NamedTuple of tensors, (B, …), some None; of sequences (L, S, …), and `memory`,
-            (S, M).
-        order: int64, of its rows or sequences.
-        count: of minibatches.
+        batch: a NamedTuple of tensors, (B, …), or None. With sequences, tensors are (L, S, …) and
+            `memory` is (S, M).
+        order: the order of rows or sequences, int64.
     """
     size = len(order) // count
     if _has_sequences(batch):
-        for some in order.split(size):
-            yield taken(batch, some)
+        for index in order.split(size):
+            yield select_rows(batch, index)
         return
-    # One gather a pass; its minibatches are then views.
-    passes = [None if x is None else x.index_select(0, order).split(size) for x in batch]
+    # One gather for each pass: the minibatches are views of it.
+    fields = [None if x is None else x.index_select(0, order).split(size) for x in batch]
     for k in range(count):
-        yield type(batch)(*(None if x is None else x[k] for x in passes))
+        yield type(batch)(*(None if x is None else x[k] for x in fields))
 
 
-def taken(batch: Any, index: Tensor) -> Any:
-    """Return some rows of a batch; or some sequences, (L · S, …), their rows step by step."""
+def select_rows(batch: Any, index: Tensor) -> Any:
+    """Return rows of a batch by index, or sequences as rows in order of steps, (L · S, …)."""
     if not _has_sequences(batch):
         return type(batch)(*(None if x is None else x.index_select(0, index) for x in batch))
     fields = {
@@ -46,5 +45,5 @@ def taken(batch: Any, index: Tensor) -> Any:
 
 
 def _has_sequences(batch: Any) -> bool:
-    """Whether a batch is of sequences, and not of rows: then it says what was remembered."""
+    """Return whether a batch holds sequences, which have a hidden state `memory`."""
     return getattr(batch, "memory", None) is not None

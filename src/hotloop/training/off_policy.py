@@ -1,7 +1,7 @@
 """Off-policy algorithms: collect → store → update → publish, round by round, then report.
 
-A round collects `train_frequency` steps of every environment and then makes the updates that are
-due, `update_to_data` for each transition; an iteration is the rounds between two reports.
+A round collects `train_frequency` steps of every environment, then runs the updates that are due,
+`update_to_data` for each transition. An iteration consists of the rounds between two reports.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from hotloop.errors import (
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
-from hotloop.runs import REPLAY_FILE, Result
+from hotloop.runs import REPLAY_FILE, RunResult
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
-from hotloop.training.algorithm import Algorithm, acting, joined_arrays, make_normalizer
+from hotloop.training.algorithm import Algorithm, joined_arrays, make_normalizer, policy_network
+from hotloop.training.checkpoint_state import CheckpointState, ReplayCounters
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
-from hotloop.training.learning import Learning, Run
-from hotloop.training.position import Position, ReplayPosition
 from hotloop.training.replay import Replay
-from hotloop.training.resume import Resumed
-from hotloop.training.running import Training
+from hotloop.training.resume import ResumedRun
+from hotloop.training.training_run import Training
+from hotloop.training.update_requests import Run, UpdateRequest
 from hotloop.types import Array, Fragment
 
-# Updates whose numbers are kept until they are looked through, at the latest.
-MAX_KEPT = 1_000
+# The maximum number of updates between two checks for NaN and infinity.
+MAX_UNCHECKED = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +47,12 @@ class Update:
     """One of the updates of an off-policy algorithm.
 
     Attributes:
-        function: `function(state, batch, noise, hyper, *, nets, config)` makes a step in place, and
-            gives metrics, 0-d tensors by name, or those and |TD error|, (B,).
-        name: what messages call it.
-        every: an option: made with every so many-th batch; None: with each.
-        times: an option: so often then, each time with new noise; None: once.
-        has_noise: whether it is given standard normal numbers, (B, A); else None.
+        function: `function(state, batch, noise, hyper, *, nets, config)` updates the state in place
+            and returns metrics, 0-d tensors by name, or a pair of metrics and |TD error|, (B,).
+        name: the name in messages.
+        every: the name of an option: the update runs with every n-th batch. None: with each.
+        times: the name of an option: the update runs n times in a row, with new noise. None: once.
+        has_noise: whether the function receives standard normal noise, (B, A), instead of None.
     """
 
     function: Callable[..., Any]
@@ -62,8 +62,8 @@ class Update:
     has_noise: bool = False
 
     def rule(self, nets: Any, config: Any) -> UpdateRule:
-        """The same, with a run's numbers."""
-        action_shape = acting(nets).network.action_spec.shape
+        """Return the update rule for a run's networks and configuration."""
+        action_shape = policy_network(nets).network.action_spec.shape
         return UpdateRule(
             function=partial(self.function, nets=nets, config=config),
             name=self.name,
@@ -78,11 +78,11 @@ class OffPolicy(Algorithm):
     """An algorithm that learns from a replay buffer.
 
     Attributes:
-        updates: in the order in which they are made with a batch; the first gives |TD error|.
-        exploration: `exploration(config)` says how it departs from what it thinks best.
-        move_targets: `move_targets(state, count, hyper)` moves target networks after a round, where
-            they follow transitions and not updates; `count` moves are due. None: they don't.
-        target_interval: the option that says how many transitions lie between two moves.
+        updates: the updates in order of execution. The first returns |TD error|.
+        exploration: `exploration(config)` returns how the policy explores.
+        move_targets: `move_targets(state, count, hyper)` performs `count` updates of the target
+            networks after a round, if transitions schedule them and not gradient steps; else None.
+        target_interval: the name of the option for the transitions between two target updates.
     """
 
     updates: Sequence[Update] = ()
@@ -91,19 +91,19 @@ class OffPolicy(Algorithm):
     target_interval: str = "target_interval"
 
     def __post_init__(self) -> None:
-        if not self.updates or not all(isinstance(one, Update) for one in self.updates):
+        if not self.updates or not all(isinstance(update, Update) for update in self.updates):
             raise ConfigError(
                 f"the algorithm '{self.name}' must have an update, got "
-                f"{list(self.updates) or 'none'}: give `updates` at least one `Update(function=…)`"
+                f"{list(self.updates) or 'none'}: add an `Update(function=…)` to `updates`"
             )
         super().__post_init__()
 
-    def _options(self) -> tuple[str, ...]:
+    def _referenced_options(self) -> tuple[str, ...]:
         counts = [name for update in self.updates for name in (update.every, update.times)]
         counts += [] if self.move_targets is None else [self.target_interval]
         return tuple(name for name in counts if name is not None)
 
-    def uneven(self, config: Any) -> Schedule:
+    def nonblocking_schedule(self, config: Any) -> Schedule:
         """See `Algorithm`."""
         return "async"
 
@@ -111,25 +111,26 @@ class OffPolicy(Algorithm):
         """See `Algorithm`."""
         num_steps = config.train_frequency
         if config.schedule == "async":
-            # What both slots of all workers hold when learning begins must not become too old.
-            num_steps = max(1, min(config.fragment_steps, config.most_ahead // NUM_SLOTS))
+            # Fragments in both slots of all workers must not exceed the maximum age.
+            num_steps = max(1, min(config.fragment_steps, config.max_steps_ahead // NUM_SLOTS))
         return CollectionOptions(
             num_steps=num_steps,
             seed=config.seed,
             schedule=config.schedule,
-            minimum=config.train_frequency * config.total_envs,
+            min_transitions=config.train_frequency * config.total_envs,
             max_policy_age=config.max_policy_age,
         )
 
-    def run(self, training: Training) -> Run[Result]:
+    def run(self, training: Training) -> Run[RunResult]:
         """See `Algorithm`."""
+        # Make the learner, the replay buffer and the rollout.
         config, envs, resumed = training.config, training.envs, training.resumed
         if config.overlap:
-            _need_gpu(training.device)
+            _require_gpu(training.device)
         normalizer = make_normalizer(config, envs, envs.num_envs, gamma=1.0)
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
-            network = acting(nets).network
+            network = policy_network(nets).network
             learner = self.make_learner(
                 config,
                 nets,
@@ -151,55 +152,57 @@ class OffPolicy(Algorithm):
         policy = make_acting_policy(
             config,
             learner,
-            acting(nets),
+            policy_network(nets),
             getattr(learner.state, self.acting),
             obs_scale=normalizer.obs_scale,
             exploration=self.exploration(config),
         )
-        rollout = training.rollout(policy)
+        rollout = training.make_rollout(policy)
         rounds = _Rounds(self, config, learner, policy, rollout, replay, normalizer, launches)
+        # Restore the checkpoint of a resumed run.
         iteration, restarted_envs, notes = 0, [], []
         if resumed is not None:
             iteration = resumed.position.iteration
-            was = resumed.position
-            learner.load(resumed.arrays, was.random, was.num_updates, was.executed)
+            old = resumed.position
+            learner.load(resumed.arrays, old.random, old.num_updates, old.executed)
             rounds.load_normalizer(resumed.arrays)
-            rollout.publish(rounds.published(newest=True))
+            rollout.publish(rounds.snapshot(newest=True))
             restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
             notes = rounds.restore(resumed)
             for env in restarted_envs:
                 replay.cut(env)
 
-        wants_to_stop = training.begin(learner, restarted_envs, notes)
-        while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
+        # Run the iterations.
+        should_stop = training.begin(learner, restarted_envs, notes)
+        while not should_stop and rollout.num_transitions < config.total_timesteps:
             iteration += 1
-            # Ctrl-C ends the iteration after a round, where all parts agree on how far they are.
+            # Ctrl-C ends the iteration after a round, when all parts are in a consistent state.
             with training.pending_interrupt() as interrupt:
                 metrics = yield from rounds.run_iteration(interrupt)
                 with span("publish"):
                     state = rollout.state()
-                    newest = rounds.published(newest=True)
+                    newest = rounds.snapshot(newest=True)
                     if config.overlap:  # as a resumed run does
                         rollout.publish(newest)
-                    snapshot = learner.kept(newest)
+                    snapshot = learner.copy_snapshot(newest)
                     parts = (
-                        learner.kept_state(),
+                        learner.state_snapshot(),
                         rounds.normalizer_arrays().copy,
                         replay.to_arrays().copy,
                         state.to_arrays,
                     )
-                    position = Position(
+                    position = CheckpointState(
                         timesteps=state.num_transitions,
                         iteration=iteration,
                         num_updates=learner.num_updates,
                         num_moves=rounds.num_moves,
                         device=str(learner.device),
                         random=learner.random_state(),
-                        executed=learner.executed(),
+                        executed=learner.modes_used(),
                         rollout=state.position(),
                         replay=rounds.position,
                     )
-                wants_to_stop = training.end_iteration(
+                should_stop = training.end_iteration(
                     position,
                     network=network,
                     snapshot=snapshot,
@@ -208,23 +211,19 @@ class OffPolicy(Algorithm):
                     rollout=rollout,
                     files={REPLAY_FILE: replay.buffer.save} if config.save_replay else {},
                 )
-        return training.result(policy, learner, is_stopped=wants_to_stop)
+        return training.result(policy, learner, is_stopped=should_stop)
 
 
-def _need_gpu(device: torch.device) -> None:
-    """Refuse what is for a GPU alone, where `device` was left to 'auto'."""
+def _require_gpu(device: torch.device) -> None:
     if device.type == "cpu":
         raise ConfigError(
-            "`overlap` acts while a GPU learns, and `device` 'auto' found none: leave it out"
+            "`overlap` needs a GPU for the updates, and `device` 'auto' found none: leave out "
+            "`overlap`"
         )
 
 
 class _Rounds:
-    """The rounds, and the count of what is due.
-
-    Attributes:
-        num_moves: of the target networks, had they moved from the first transition on.
-    """
+    """The rounds of collecting and updating. `num_moves` includes skipped target updates."""
 
     def __init__(
         self,
@@ -247,103 +246,94 @@ class _Rounds:
         self._normalizer = normalizer
         self._launches = launches
         self._is_scaled = normalizer.obs_scale is not None
-        self._began, self._done, self._empty_at = -1, 0, 0  # see `ReplayPosition`
-        # The numbers of what the updates learned from that were not looked through yet.
-        self._indices: list[Any] = []
-        self._iteration_began = 0  # updates by then
+        self._learning_start, self._num_done, self._buffer_start = -1, 0, 0  # see `ReplayCounters`
+        # Indices of the transitions of each update since the last check for NaN.
+        self._unchecked: list[Any] = []
+        self._first_update = 0  # updates before this iteration
 
     @property
-    def position(self) -> ReplayPosition:
-        """For a checkpoint."""
+    def position(self) -> ReplayCounters:
         buffer = self._replay.buffer
-        return ReplayPosition(
-            began=self._began,
-            done=self._done,
-            empty_at=self._empty_at,
+        return ReplayCounters(
+            began=self._learning_start,
+            done=self._num_done,
+            empty_at=self._buffer_start,
             added=buffer.num_added,
             sampled=buffer.num_samples,
         )
 
-    def published(self, *, newest: bool = False) -> PolicySnapshot:
-        """Return the policy as it is now, in arrays that the next call overwrites.
-
-        With `overlap` it is the one of the call before, unless it must be the `newest`. A policy
-        that reads the learner's parameters gets those of the last report, without a copy.
-        """
+    def snapshot(self, *, newest: bool = False) -> PolicySnapshot:
+        """Return the current policy, in arrays that the next call overwrites."""
+        # With `overlap` it is the policy of the previous call, unless `newest` is True. If the
+        # acting policy reads the learner's parameters, the snapshot repeats those of the last
+        # report.
         scale, version = self._normalizer.obs_scale, self._learner.num_updates
         if not newest and not self._policy.needs_parameters:
             return replace(self._policy.snapshot, version=version, obs_scale=scale)
-        return self._learner.publish(version, scale, newest=newest)
+        return self._learner.publish(version, scale, must_be_current=newest)
 
     def normalizer_arrays(self) -> dict[str, Array]:
-        """Statistics of observations for a checkpoint; nothing where there are none."""
         return self._normalizer.to_arrays() if self._is_scaled else {}
 
     def load_normalizer(self, arrays: Mapping[str, Array]) -> None:
-        """The inverse of `normalizer_arrays`."""
         if self._is_scaled:
             self._normalizer.load(arrays)
 
-    def restore(self, resumed: Resumed) -> list[str]:
-        """Go on from a checkpoint; return what the user should know of it, in sentences.
-
-        Raises:
-            ConfigError: too few transitions are to come for learning to begin again.
-            CheckpointError: the buffer's file is older than the checkpoint.
-        """
+    def restore(self, resumed: ResumedRun) -> list[str]:
+        """Restore counters and buffer from a checkpoint, and return notes for the user."""
+        # Raises ConfigError if the run ends before learning could begin again, and CheckpointError
+        # if the buffer's file is older.
         position, path = resumed.position, resumed.checkpoint.path
         self.num_moves = position.num_moves
         assert position.replay is not None
         assert path is not None
         buffer, config, path = self._replay.buffer, self._config, path / REPLAY_FILE
         if not path.is_file():
-            # Learning waits until as much was collected as it waited for at first.
-            self._empty_at = position.timesteps
-            buffer.num_samples = position.num_updates  # β goes on
-            wait = config.first_learned
-            if position.timesteps + wait >= config.total_timesteps:
+            # Learning waits for the same number of transitions as in a new run.
+            self._buffer_start = position.timesteps
+            buffer.num_samples = position.num_updates  # β continues
+            num_needed = config.first_update_at
+            if position.timesteps + num_needed >= config.total_timesteps:
                 raise ConfigError(
-                    "the replay buffer was not kept with this checkpoint, and without it learning "
-                    f"waits for {wait:,} transitions, but only "
-                    f"{config.total_timesteps - position.timesteps:,} are to come: raise "
+                    "this checkpoint has no replay buffer, and without it learning waits for "
+                    f"{num_needed:,} transitions, but only "
+                    f"{config.total_timesteps - position.timesteps:,} are left: raise "
                     "`total_timesteps`"
                 )
             return [
-                "the replay buffer was not kept with this checkpoint and begins empty "
-                "(`save_replay` keeps it with the last one): learning waits for "
-                f"{wait:,} transitions"
+                "this checkpoint has no replay buffer, so it starts empty (`save_replay` saves it "
+                "with the last checkpoint): learning waits for "
+                f"{num_needed:,} transitions"
             ]
         with span("restore_replay"):
             buffer.restore(path)
         self._replay.load(resumed.arrays)
         stored = position.replay
-        self._began, self._done, self._empty_at = stored.began, stored.done, stored.empty_at
+        self._learning_start, self._num_done, self._buffer_start = (
+            stored.began,
+            stored.done,
+            stored.empty_at,
+        )
         ahead = buffer.num_added - position.replay.added
         if ahead < 0:
             raise CheckpointError(
-                f"{path} holds {-ahead} transitions fewer than its checkpoint was made with: take "
-                "another checkpoint, or remove the file to begin with an empty buffer"
+                f"{path} has {-ahead} transitions fewer than its checkpoint: use another "
+                "checkpoint, or remove the file to start with an empty buffer"
             )
         if ahead > 0 or buffer.num_samples != position.replay.sampled:
-            # The steps that come now follow others than the last ones that it holds.
+            # The next steps do not continue the last stored ones.
             self._replay.cut()
             return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
         return []
 
     def run_iteration(self, interrupt: Any) -> Run[dict[str, float]]:
-        """Make rounds until a report is due, the run is done, or a signal has come.
-
-        Returns:
-            The means of what the updates said.
-
-        Raises:
-            NonFiniteUpdate: one of them was not finite.
-        """
+        """Run rounds until a report, the end or a signal, and average the metrics."""
+        # Raises NonFiniteUpdate.
         config, rollout, learner = self._config, self._rollout, self._learner
         end = min(rollout.num_transitions + config.report_interval, config.total_timesteps)
         learner.metrics.clear()
-        self._iteration_began = learner.num_updates
-        while rollout.num_transitions < end and not interrupt.has_come:
+        self._first_update = learner.num_updates
+        while rollout.num_transitions < end and not interrupt.has_arrived:
             try:
                 with span("collect"):
                     fragments = rollout.collect()
@@ -355,89 +345,91 @@ class _Rounds:
                     self._store(fragment)
                     self._normalizer.update(fragment)
             learner.hyper.set(min(1.0, rollout.num_transitions / config.total_timesteps))
-            if due := self._num_due():
-                launch = None if self._launches is None else partial(self._launch, due)
-                yield Learning(learner, self._learn(due), spans=("update",), launch=launch)
-            if len(self._indices) >= MAX_KEPT:
+            if num_due := self._num_updates_due():
+                launch = None if self._launches is None else partial(self._run_launches, num_due)
+                yield UpdateRequest(
+                    learner, self._update_batches(num_due), spans=("update",), launch=launch
+                )
+            if len(self._unchecked) >= MAX_UNCHECKED:
                 self._check_finite()
-            if self._began >= 0 or self._is_scaled:
+            if self._learning_start >= 0 or self._is_scaled:
                 with span("publish"):
-                    if self._began >= 0:
+                    if self._learning_start >= 0:
                         self._move_targets()
-                    rollout.publish(self.published())
+                    rollout.publish(self.snapshot())
         self._check_finite()
         return {
             **learner.metrics.means(),
-            **learner.hyper.reported(),
+            **learner.hyper.reported_values(),
             "num_updates": float(learner.num_updates),
             "replay_size": float(len(self._replay.buffer)),
         }
 
-    def _num_due(self) -> int:
-        """Updates to make now."""
+    def _num_updates_due(self) -> int:
         config, rollout = self._config, self._rollout
         collected = rollout.num_transitions
-        if self._began < 0:
-            is_collecting = collected - self._empty_at < config.first_learned
+        if self._learning_start < 0:
+            is_collecting = collected - self._buffer_start < config.first_update_at
             if is_collecting or len(self._replay.buffer) < config.batch_size:
                 return 0
-            # The transition that learning waited for is the first.
-            self._began, self._done = collected - 1, 0
-        due = int(config.update_to_data * (collected - self._began)) - self._done
-        allowed = rollout.updates_allowed()
-        if allowed is not None and collected < config.total_timesteps:
-            due = min(due, allowed)
-        return max(0, due)
+            # Count from the last transition that learning waited for.
+            self._learning_start, self._num_done = collected - 1, 0
+        num_due = int(config.update_to_data * (collected - self._learning_start)) - self._num_done
+        limit = rollout.updates_allowed()
+        if limit is not None and collected < config.total_timesteps:
+            num_due = min(num_due, limit)
+        return max(0, num_due)
 
-    def _learn(self, due: int) -> Generator[Any, Any, None]:
-        """Make so many updates: yield batches, which are drawn as many at a time as may be."""
+    def _update_batches(self, num_updates: int) -> Generator[Any, Any, None]:
+        """Yield the batches of updates, drawn in calls of up to `max_drawn`."""
         replay = self._replay
-        # What is drawn was stored raw, and is seen as the policy sees it from now on.
+        # The buffer stores raw observations, scaled when they are drawn.
         scale = self._normalizer.obs_scale
-        for first in range(0, due, replay.max_drawn):
-            count = min(due - first, replay.max_drawn)
+        for first in range(0, num_updates, replay.max_drawn):
+            count = min(num_updates - first, replay.max_drawn)
             batches, index = replay.draw(count, scale)
-            # Those of a device are in tensors of their own.
+            # Indices on a device are already a copy.
             rows = (index.copy() if isinstance(index, np.ndarray) else index).reshape(count, -1)
-            self._indices.extend(rows)
+            self._unchecked.extend(rows)
             for batch, row in zip(batches, rows, strict=True):
                 td_error = yield batch
                 if replay.by_priority:
                     self._update_priorities(row, td_error)
-            self._done += count
+            self._num_done += count
             self._rollout.watch()
 
-    def _launch(self, due: int) -> None:
-        """Make so many updates, K of them in one function."""
+    def _run_launches(self, num_updates: int) -> None:
+        """Run updates in launches of K."""
         assert self._launches is not None
-        for count in self._launches.counts(due):
+        for count in self._launches.launch_sizes(num_updates):
             if self._launches.is_full:
                 self._check_finite()
-            index, td_error = self._launches.make(count, self._normalizer.obs_scale)
+            index, td_error = self._launches.run(count, self._normalizer.obs_scale)
             if self._replay.by_priority:
                 assert index is not None
                 self._update_priorities(index, td_error)
-            self._done += count
+            self._num_done += count
             self._rollout.watch()
 
     def _store(self, fragment: Fragment) -> None:
         try:
             self._replay.store(fragment)
         except ReplayError:
-            self._check_finite()  # of a device's priorities, which are written a round later
+            self._check_finite()  # the priorities on a device are written a round later
             raise
 
     def _update_priorities(self, index: Array, td_error: Any) -> None:
         if td_error is None:
             raise ConfigError(
                 f"`replay` '{self._config.replay}' draws by TD error, and the updates of "
-                f"'{self._algorithm.name}' give none: return `metrics, td_error`, or choose another"
+                f"'{self._algorithm.name}' return none: return `metrics, td_error`, or choose "
+                "another `replay`"
             )
         with span("update_priorities"):
             try:
                 self._replay.update_priorities(index, td_error)
             except ReplayError:
-                self._check_finite()  # an error that is NaN has a cause
+                self._check_finite()  # report the update that caused a NaN error
                 raise
 
     def _move_targets(self) -> None:
@@ -447,27 +439,23 @@ class _Rounds:
         interval = getattr(self._config, algorithm.target_interval)
         moves = self._rollout.num_transitions // interval
         if moves > self.num_moves:
-            # Several that fall into one round are one: what they move towards is the same.
+            # Several moves in one round become one call, since their source is the same.
             count, self.num_moves = moves - self.num_moves, moves
             algorithm.move_targets(self._learner.state, count, self._learner.hyper.tensors)
 
     def _check_finite(self) -> None:
-        """Look through the updates since the last look.
-
-        Raises:
-            NonFiniteUpdate: one was not finite.
-        """
+        """Raise NonFiniteUpdate if an update since the last check was not finite."""
         learner = self._learner
         if self._launches is not None:
-            self._indices.extend(self._launches.read())
-        bad = learner.metrics.first_bad()
-        if bad is None and self._indices:
-            broken = learner.non_finite()
-            bad = (learner.num_updates, broken) if broken else None
+            self._unchecked.extend(self._launches.drain_log())
+        bad = learner.metrics.first_non_finite()
+        if bad is None and self._unchecked:
+            bad_parts = learner.non_finite()
+            bad = (learner.num_updates, bad_parts) if bad_parts else None
         if bad is not None:
             number, names = bad
-            index = self._indices[number - 1 - (learner.num_updates - len(self._indices))]
-            number -= self._iteration_began
-            raise NonFiniteUpdate(names, number, self._replay.kept(index))
-        self._indices.clear()
-        learner.metrics.fold()
+            index = self._unchecked[number - 1 - (learner.num_updates - len(self._unchecked))]
+            number -= self._first_update
+            raise NonFiniteUpdate(names, number, self._replay.stored_rows(index))
+        self._unchecked.clear()
+        learner.metrics.accumulate()

@@ -27,63 +27,64 @@ from hotloop.rollouts import (
     to_batch,
     to_sequences,
 )
-from hotloop.runs import Result
+from hotloop.runs import RunResult
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
 from hotloop.training.algorithm import (
     Algorithm,
-    acting,
     joined_arrays,
     make_device_normalizer,
     make_normalizer,
+    policy_network,
 )
-from hotloop.training.learning import Learning, Run
-from hotloop.training.minibatches import minibatches, num_units, taken
-from hotloop.training.newest import newest
-from hotloop.training.position import Position
-from hotloop.training.running import Training
-from hotloop.training.streams import HeldBack, Stream, ages
+from hotloop.training.checkpoint_state import CheckpointState
+from hotloop.training.fragment_streams import FragmentDelay, FragmentStream, ages
+from hotloop.training.minibatches import minibatches, num_units, select_rows
+from hotloop.training.policy_reevaluation import reevaluate
+from hotloop.training.training_run import Training
+from hotloop.training.update_requests import Run, UpdateRequest
 from hotloop.types import Array, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicy(Algorithm):
-    """An algorithm that learns from what its policy has just done.
+    """An algorithm that learns from fragments of its current policy.
 
     Attributes:
-        prepare: `prepare(fragment, hyper, config)` gives a NamedTuple of arrays, (T, N, …), with
-            `hyper` as floats: what is learned from a fragment. Of environments on the device the
-            fragment and the NamedTuple hold tensors. Rewards are normalized already where
-            that is asked for. `obs` is scaled as the policy saw it.
-        update: `update(state, batch, noise, hyper, *, nets, config)` makes a step in place, with
-            the rows of a minibatch as tensors, (B, …), and gives metrics, 0-d tensors by name.
-        is_weighted: whether the batch has a field `weight`, float32, (B,), which is filled in where
-            environments took different numbers of steps: the losses of rows are multiplied by it.
-        has_noise: whether an update is given standard normal numbers, (B, A); else None.
-        corrects: whether it learns from what older policies did: `prepare` is then given, last,
-            what the newest one says of a fragment, a `Newest`.
-        active: the state's field, bool, 0-d, that an update turns False where those that follow in
-            this iteration are to change nothing; None: there is none.
-        may_end: `may_end(config)` says whether an update ever does so: only then is it looked at.
+        prepare: `prepare(fragment, hyper, config)` returns a NamedTuple of arrays, (T, N, …), to
+            learn from. `hyper` holds floats. With environments on the device, the fragment and the
+            NamedTuple hold tensors. Rewards are normalized if the configuration requests it. The
+            `obs` field is scaled afterwards, as the policy saw it.
+        update: `update(state, batch, noise, hyper, *, nets, config)` updates the state in place
+            from a minibatch of tensors, (B, …), and returns metrics, 0-d tensors by name.
+        is_weighted: whether the batch has a field `weight`, float32, (B,), the factor of each row's
+            loss. It is set if environments took different numbers of steps.
+        has_noise: whether updates receive standard normal noise, (B, A), instead of None.
+        corrects_policy_lag: whether the algorithm learns from older policies' fragments. `prepare`
+            then receives the newest policy's `PolicyReevaluation` as last argument.
+        active: the name of a state's field, bool, 0-d, or None. An update sets it to False if later
+            updates of the iteration must change nothing.
+        can_stop_early: `can_stop_early(config)` returns whether an update may do so. `active` is
+            checked only then.
     """
 
     prepare: Callable[..., Any] | None = None
     update: Callable[..., Any] | None = None
     active: str | None = None
-    may_end: Callable[[Any], bool] = lambda config: True
+    can_stop_early: Callable[[Any], bool] = lambda config: True
     is_weighted: bool = False
     has_noise: bool = False
-    corrects: bool = False
+    corrects_policy_lag: bool = False
 
-    def _functions(self) -> tuple[str, ...]:
+    def _required_functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
 
     @property
     def learns_on_device(self) -> bool:
-        """See `Algorithm`: `prepare` is given tensors then, and no estimates of the newest."""
-        return not self.corrects
+        """See `Algorithm`. Reevaluation by the newest policy is not available on the device."""
+        return not self.corrects_policy_lag
 
-    def uneven(self, config: Any) -> Schedule:
+    def nonblocking_schedule(self, config: Any) -> Schedule:
         """See `Algorithm`."""
         has_memory = getattr(config, "memory", None) is not None  # sequences of one length
         may_change = self.is_weighted and not has_memory and config.schedule != "lag:1"
@@ -93,9 +94,9 @@ class OnPolicy(Algorithm):
         """See `Algorithm`."""
         if config.schedule == "variable" and not self.is_weighted:
             raise ConfigError(
-                f"`schedule` 'variable' weighs rows, and the batch of '{self.name}' has no "
-                "`weight`: add the field, multiply the loss of each row by it and declare "
-                "`is_weighted`, or choose 'barrier'"
+                f"`schedule` 'variable' needs a weight for each row, but the batch of "
+                f"'{self.name}' has no field `weight`: add the field, multiply the loss of each "
+                "row by it and set `is_weighted`, or choose 'barrier'"
             )
         has_lag = config.schedule == "lag:1"
         return CollectionOptions(
@@ -108,9 +109,10 @@ class OnPolicy(Algorithm):
             drops_too_old=getattr(config, "too_old", "wait") == "drop",
         )
 
-    def run(self, training: Training) -> Run[Result]:
+    def run(self, training: Training) -> Run[RunResult]:
         """See `Algorithm`."""
         config, envs, resumed = training.config, training.envs, training.resumed
+        # Make the normalizer, the learner and the rollout.
         gamma = as_schedule(config.gamma)
         normalizer: Any
         if training.is_on_device:
@@ -121,7 +123,7 @@ class OnPolicy(Algorithm):
             normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
-            network = acting(nets).network
+            network = policy_network(nets).network
             assert self.update is not None
             update = partial(self.update, nets=nets, config=config)
             noise = (config.minibatch_size, math.prod(envs.action_spec.shape))
@@ -138,78 +140,84 @@ class OnPolicy(Algorithm):
             policy = make_acting_policy(
                 config,
                 learner,
-                acting(nets),
+                policy_network(nets),
                 params,
                 obs_scale=normalizer.obs_scale,
                 is_on_device=training.is_on_device,
             )
-            acts: DevicePolicy | None = None
+            device_policy: DevicePolicy | None = None
             if training.is_on_device:
-                acts = DevicePolicy(acting(nets), params, policy)
-            rollout = training.rollout(policy if acts is None else acts)
-            if acts is not None:
+                device_policy = DevicePolicy(policy_network(nets), params, policy)
+            rollout = training.make_rollout(policy if device_policy is None else device_policy)
+            if device_policy is not None:
                 learner.executions += training.envs.executions
-        held = HeldBack(getattr(config, "hold_back", 0))
-        stream = Stream() if config.schedule == "async" else None
+        delay = FragmentDelay(getattr(config, "hold_back", 0))
+        stream = FragmentStream() if config.schedule == "async" else None
+        # Restore the checkpoint of a resumed run.
         iteration, restarted_envs = 0, []
         if resumed is not None:
             iteration = resumed.position.iteration
-            was = resumed.position
-            learner.load(resumed.arrays, was.random, was.num_updates, was.executed)
+            old = resumed.position
+            learner.load(resumed.arrays, old.random, old.num_updates, old.executed)
             normalizer.load(resumed.arrays)
             rollout.publish(learner.publish(iteration, resumed.checkpoint.snapshot.obs_scale))
             restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
             normalizer.restart(restarted_envs)
 
-        wants_to_stop = training.begin(learner, restarted_envs)
-        while not wants_to_stop and rollout.num_transitions < config.total_timesteps:
+        # Collect, prepare, update, publish and report.
+        should_stop = training.begin(learner, restarted_envs)
+        while not should_stop and rollout.num_transitions < config.total_timesteps:
             iteration += 1
             progress = rollout.num_transitions / config.total_timesteps
             learner.hyper.set(progress)
             normalizer.gamma = gamma(progress)
             with span("collect"):
-                fragments = held.exchanged(rollout.collect)
+                fragments = delay.collect_delayed(rollout.collect)
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)
-                if acts is not None:
-                    fields, batch = self._device_batch(fragments, normalizer, acts, learner, config)
+                if device_policy is not None:
+                    fields, batch = self._device_batch(
+                        fragments, normalizer, device_policy, learner, config
+                    )
                 else:
-                    fields, batch = self._batch(
+                    fields, batch = self._host_batch(
                         fragments, stream, normalizer, policy, learner, nets, config, iteration - 1
                     )
-            steps = self._learn(batch, learner, config)
-            metrics = yield Learning(learner, steps, spans=("update", "minibatch"))
-            if self.corrects:
+            steps = self._update_batches(batch, learner, config)
+            metrics = yield UpdateRequest(learner, steps, spans=("update", "minibatch"))
+            if self.corrects_policy_lag:
                 age = ages(fragments, iteration - 1)
                 metrics |= {"age_mean": float(age.mean()), "age_max": float(age.max())}
             if "value" in fields and "returns" in fields:
-                counted = fields["weight"] > 0 if policy.memory_size else ...
-                told = explained_variance(fields["value"][counted], fields["returns"][counted])
-                metrics["explained_variance"] = told
+                is_valid = fields["weight"] > 0 if policy.memory_size else ...
+                variance = explained_variance(
+                    fields["value"][is_valid], fields["returns"][is_valid]
+                )
+                metrics["explained_variance"] = variance
             with span("publish"):
                 snapshot = learner.publish(iteration, normalizer.obs_scale)
                 rollout.publish(snapshot)
                 state = rollout.state()
-                parts = (learner.kept_state(), normalizer.kept(), state.to_arrays)
-                position = Position(
+                parts = (learner.state_snapshot(), normalizer.array_snapshot(), state.to_arrays)
+                position = CheckpointState(
                     timesteps=state.num_transitions,
                     iteration=iteration,
                     num_updates=learner.num_updates,
                     device=str(learner.device),
                     random=learner.random_state(),
-                    executed=learner.executed(),
+                    executed=learner.modes_used(),
                     rollout=state.position(),
                 )
-            wants_to_stop = training.end_iteration(
+            should_stop = training.end_iteration(
                 position,
                 network=network,
-                snapshot=learner.kept(snapshot),
+                snapshot=learner.copy_snapshot(snapshot),
                 arrays=partial(joined_arrays, parts),
                 metrics=metrics,
                 rollout=rollout,
             )
-        return training.result(policy, learner, is_stopped=wants_to_stop)
+        return training.result(policy, learner, is_stopped=should_stop)
 
     def _device_batch(
         self,
@@ -219,20 +227,20 @@ class OnPolicy(Algorithm):
         learner: Learner,
         config: Any,
     ) -> tuple[dict[str, Any], Any]:
-        """Return what is learned from a fragment of tensors, (T·N, …): by name, and as a batch."""
+        """Return the prepared tensors of a fragment, (T·N, …), by name and as a batch."""
         assert self.prepare is not None
         (fragment,) = fragments
         scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
         prepared = self.prepare(scaled, learner.hyper.floats, config)
-        fields = {name: x.flatten(0, 1) for name, x in _present(prepared).items()}
+        fields = {name: x.flatten(0, 1) for name, x in _present_fields(prepared).items()}
         if "obs" in fields:
             fields["obs"] = policy.scaled(fields["obs"])
         return fields, type(prepared)(**fields)
 
-    def _batch(
+    def _host_batch(
         self,
         fragments: Sequence[Fragment],
-        stream: Stream | None,
+        stream: FragmentStream | None,
         normalizer: Normalizer,
         policy: ActingPolicy,
         learner: Learner,
@@ -240,116 +248,108 @@ class OnPolicy(Algorithm):
         config: Any,
         version: int,
     ) -> tuple[dict[str, Array], Any]:
-        """Return what is learned from fragments, (Σ T·N, …): arrays, and tensors on the device."""
+        """Return the prepared fragments, (Σ T·N, …), as arrays and as tensors on the device."""
         assert self.prepare is not None
-        seen: list[Any] = []
-        if self.corrects:
+        # Reevaluate the fragments, then prepare each.
+        reevaluations: list[Any] = []
+        if self.corrects_policy_lag:
             with span("look_again"):
                 params = getattr(learner.state, self.acting)
-                seen = newest(fragments, acting(nets), params, policy, version, learner.sent)
+                reevaluations = reevaluate(
+                    fragments, policy_network(nets), params, policy, version, learner.upload
+                )
         prepared = []
         for k, fragment in enumerate(fragments):
-            # Not in place: the next fragment is written to where this one's rewards are.
+            # A copy, since the next fragment is written to this one's rewards.
             scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
-            prepared.append(self.prepare(scaled, learner.hyper.floats, config, *seen[k : k + 1]))
+            prepared.append(
+                self.prepare(scaled, learner.hyper.floats, config, *reevaluations[k : k + 1])
+            )
         kind = type(prepared[0])
-        given = [_present(one) for one in prepared]
+        parts = [_present_fields(part) for part in prepared]
         weights = [] if stream is None else stream.weights(fragments)
         for k, weight in enumerate(weights):
-            given[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
+            parts[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
+        # Join them to rows or sequences, then scale and weight them.
         if policy.memory_size:
             missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
             if missing:
                 raise ConfigError(
-                    f"a network with memory learns from sequences, and the batch of '{self.name}' "
-                    f"has no {', '.join(f'`{name}`' for name in missing)}: add the fields, as "
-                    "ppo's Batch has them"
+                    f"a recurrent network learns from sequences, and the batch of '{self.name}' "
+                    f"has no {', '.join(f'`{name}`' for name in missing)}: add the fields, as in "
+                    "ppo's Batch"
                 )
             length = getattr(config, "sequence_length", None) or config.num_steps
-            fields = to_sequences(fragments, given, length)
+            fields = to_sequences(fragments, parts, length)
         else:
-            fields = to_batch(fragments, given, learner.rng)
+            fields = to_batch(fragments, parts, learner.rng)
         if "obs" in fields:
             fields["obs"] = policy.scaled(fields["obs"])
         if config.schedule == "variable":
             fields["weight"] = environment_weights(fragments)
         if stream is not None and getattr(config, "normalize_advantages", False):
             fields["advantages"] = stream.normalized(fields["advantages"], fields["weight"])
-        return fields, kind(**learner.sent(fields))
+        return fields, kind(**learner.upload(fields))
 
-    def _learn(
+    def _update_batches(
         self, batch: Any, learner: Learner, config: Any
     ) -> Generator[Any, Any, dict[str, float]]:
-        """Make all passes over a batch: yield each minibatch that is to be learned from.
-
-        Returns:
-            The update's metrics, each the mean over the minibatches whose step counted;
-            `num_updates`, how many did; what of `Hyper` has a schedule.
-
-        Raises:
-            NonFiniteUpdate: a metric or the state was NaN or infinite.
-        """
+        """Yield the minibatches of all passes over a batch, or raise NonFiniteUpdate."""
+        # Returns the metrics, averaged over the minibatches that changed the state; their number,
+        # `num_updates`; and the scheduled hyper-parameters.
         active = None
-        if self.active is not None and self.may_end(config):
+        if self.active is not None and self.can_stop_early(config):
             active = getattr(learner.state, self.active)
         if active is not None:
             active.fill_(True)
         learner.metrics.clear()
-        counted: list[Tensor] = []
+        active_flags: list[Tensor] = []
         orders: list[Tensor] = []
         for _ in range(config.update_epochs):
             order = learner.rng.permutation(num_units(batch))
-            orders.append(learner.sent({"order": order})["order"])
+            orders.append(learner.upload({"order": order})["order"])
             for minibatch in minibatches(batch, orders[-1], config.num_minibatches):
                 yield minibatch
                 if active is not None:
-                    counted.append(active.clone())
-            # The one synchronisation of a pass, and only where updates may end.
+                    active_flags.append(active.clone())
+            # The only synchronization of a pass, needed only if updates may stop early.
             if active is not None and not active.item():
                 break
+        # Check and average the metrics of all minibatches.
         names, rows = learner.metrics.pop()
-        has_counted = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        if counted:
-            has_counted = torch.stack(counted)
-        # A minibatch that does not count may have an infinite loss: it changed nothing.
-        bad = has_counted[:, None] & ~rows.isfinite()
-        broken = learner.non_finite()
-        if bad.any() or broken:
+        was_active = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+        if active_flags:
+            was_active = torch.stack(active_flags)
+        # An inactive minibatch may have an infinite loss, since it changed nothing.
+        is_bad = was_active[:, None] & ~rows.isfinite()
+        bad_parts = learner.non_finite()
+        if is_bad.any() or bad_parts:
             size = num_units(batch) // config.num_minibatches
-            raise _non_finite(bad, names, broken, batch, torch.cat(orders), size)
-        rows = rows[has_counted]
+            raise _first_non_finite(is_bad, names, bad_parts, batch, torch.cat(orders), size)
+        rows = rows[was_active]
         metrics = dict(zip(names, rows.mean(0).tolist(), strict=True))
-        metrics |= {"num_updates": float(len(rows)), **learner.hyper.reported()}
+        metrics |= {"num_updates": float(len(rows)), **learner.hyper.reported_values()}
         return metrics
 
 
-def _non_finite(
-    bad: Tensor,
+def _first_non_finite(
+    is_bad: Tensor,
     names: Sequence[str],
-    broken: Sequence[str],
+    bad_parts: Sequence[str],
     batch: Any,
     order: Tensor,
     size: int,
 ) -> NonFiniteUpdate:
-    """Find the first update that was not finite: the last one, if no metric has seen it yet.
-
-    Args:
-        bad: bool, (updates, M).
-        names: of the metrics, M.
-        broken: parts of the state that are not finite.
-        batch: all rows, or sequences.
-        order: of these in the minibatches, one pass after the other.
-        size: of a minibatch.
-    """
-    update = int(bad.any(1).int().argmax()) if bad.any() else len(bad) - 1
-    found = [name for name, is_bad in zip(names, bad[update].tolist(), strict=True) if is_bad]
+    """Return the first non-finite update, or the last: `is_bad` is bool, (updates, M)."""
+    # `order` are the rows or sequences of the minibatches, one pass after the other.
+    update = int(is_bad.any(1).int().argmax()) if is_bad.any() else len(is_bad) - 1
+    bad_names = [name for name, bad in zip(names, is_bad[update].tolist(), strict=True) if bad]
     index = order[update * size : (update + 1) * size]
     rows: dict[str, Array] = {
-        name: x.cpu().numpy() for name, x in _present(taken(batch, index)).items()
+        name: x.cpu().numpy() for name, x in _present_fields(select_rows(batch, index)).items()
     }
-    return NonFiniteUpdate(found or list(broken), update + 1, rows)
+    return NonFiniteUpdate(bad_names or list(bad_parts), update + 1, rows)
 
 
-def _present(batch: Any) -> dict[str, Any]:
-    """The fields of a NamedTuple that are there, by name."""
+def _present_fields(batch: Any) -> dict[str, Any]:
     return {name: x for name, x in batch._asdict().items() if x is not None}

@@ -1,4 +1,4 @@
-"""A training's replay buffer: fragments in, batches of tensors on the device out."""
+"""The replay buffer of a run, from fragments to batches of tensors on the device."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from torch import Tensor
 
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
-from hotloop.replay.storage.device import Uploads
+from hotloop.replay.storage.device_store import Uploads
 from hotloop.rollouts import Environments
-from hotloop.system.memory import need_memory
-from hotloop.training.goals import Hindsight
+from hotloop.system.memory import require_memory
+from hotloop.training.hindsight import Hindsight
 from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment
 
 if TYPE_CHECKING:
-    from hotloop.replay import Batch as Drawn
+    from hotloop.replay import Batch
 
-# Updates whose batches are drawn in one call: it saves a few µs each, and more would leave the
-# cache before they are used.
+# Batches drawn in one call. This saves a few µs for each, and more batches would leave the cache
+# before they are used.
 MAX_DRAWN = 8
-_WORKERS = "worker_weights"
+_WORKER_WEIGHTS = "worker_weights"
 
 
-class Batch(NamedTuple):
+class ReplayBatch(NamedTuple):
     """Transitions that one update learns from.
 
     Attributes:
-        obs: (B, *obs_shape), as the policy sees it: normalised where that is asked for.
-        action: (B, *action_shape), as the environment took it.
-        reward: float32, (B,), of n steps.
-        next_obs: (B, *obs_shape), n steps later, the true successor.
-        discount: float32, (B,): 0 where the episode terminated, else 1, or γⁿ of n > 1 steps: the
-            target is `reward + γ · discount · V(next_obs)` with the γ of `hyper_of`, and
-            truncation does not stop the bootstrap.
-        importance: float32, (B,), by which the critics' losses are weighed; 1 where batches are not
+        obs: observations as the policy sees them, normalized if configured, (B, *obs_shape).
+        action: the environments' actions, (B, *action_shape).
+        reward: rewards summed over n steps, float32, (B,).
+        next_obs: the true successors after n steps, (B, *obs_shape).
+        discount: float32, (B,): 0 if the episode terminated, else 1, or γⁿ for n > 1 steps. The
+            target is `reward + γ · discount · V(next_obs)` with the γ of `hyper_of`. Truncation
+            does not stop the bootstrap.
+        importance: weights of the critics' losses, float32, (B,). They are 1 if batches are not
             drawn by priorities and all workers are equally fast.
-        weight: float32, (B,), by which the policy's loss is weighed, so that slow workers count as
-            much as fast ones, 1 on average; None: all the same.
-        memory: of a network with memory, float32, (S, M), what it remembered before the first step
-            of S sequences, whose rows come step by step: B is L · S; else None. `importance` is
-            0 in the burn-in and after an episode's end.
-        begins: bool, (B,), False: no episode begins within a sequence; else None.
+        weight: weights of the policy's loss, float32, (B,), mean 1, which give slow and fast
+            workers the same share. None for equal weights.
+        memory: hidden states before the first step of S sequences, float32, (S, M), or None. Rows
+            are then ordered step by step, with B = L · S, and `importance` is 0 in the burn-in and
+            after an episode's end.
+        begins: episode starts within sequences, bool, (B,), always False; None without `memory`.
     """
 
     obs: Tensor
@@ -60,22 +60,21 @@ class Batch(NamedTuple):
 
 
 class Replay:
-    """The buffer of a run, and who wrote what of it.
+    """The replay buffer of a run on the host, with weights of workers and hindsight goals.
 
     Args:
-        config: the run's.
-        envs: whose transitions it holds.
-        device: where batches are wanted.
-        environment: an id or a factory of them.
-        memory_size: M, how many numbers the acting network remembers.
+        envs: the environments that produce the transitions.
+        device: the device of the batches.
+        environment: an id or a factory of the environments.
+        memory_size: M, the size of the acting network's hidden state.
 
     Attributes:
         buffer: the transitions.
-        max_drawn: batches that may be drawn in one call.
-        by_priority: whether it draws by TD error.
+        max_drawn: the maximum number of batches drawn in one call.
+        by_priority: whether batches are drawn by TD error.
 
     Raises:
-        ConfigError: what it comes to hold in this run doesn't fit into memory.
+        ConfigError: the transitions of this run don't fit into memory.
     """
 
     def __init__(
@@ -86,7 +85,11 @@ class Replay:
         environment: str | Callable[..., Any],
         memory_size: int = 0,
     ) -> None:
-        from hotloop.replay import Proportional, ReplayBuffer, Uniform  # a device's needs no Numba
+        from hotloop.replay import (
+            Proportional,
+            ReplayBuffer,
+            Uniform,
+        )  # ReplayOnDevice needs no Numba
 
         sampler, weight_from = config.sampler(), None
         if config.replay == "proportional":
@@ -102,17 +105,17 @@ class Replay:
             memory_size=memory_size,
         )
         self._has_sequences = memory_size > 0
-        # It takes its memory as it fills, which a short run does not do.
-        num_kept = min(config.buffer_size, config.total_timesteps)
-        need_memory(
-            self.buffer.memory()["total"] * num_kept // config.buffer_size,
-            f"the {num_kept:,} transitions that the replay buffer comes to hold",
+        # The buffer allocates memory as it fills, and a short run does not fill it.
+        num_stored = min(config.buffer_size, config.total_timesteps)
+        require_memory(
+            self.buffer.memory()["total"] * num_stored // config.buffer_size,
+            f"the {num_stored:,} transitions of the replay buffer",
             "lower `buffer_size`",
         )
-        # Priorities change with each update, and what is drawn without replacement must differ
-        # within one batch only.
-        is_free = isinstance(sampler, (Uniform, Proportional)) and sampler.replacement
-        self.max_drawn = MAX_DRAWN if is_free else 1
+        # Priorities change with each update, and draws without replacement must be distinct within
+        # one batch only, so that these batches are drawn one by one.
+        is_independent = isinstance(sampler, (Uniform, Proportional)) and sampler.replacement
+        self.max_drawn = MAX_DRAWN if is_independent else 1
         self.by_priority = config.replay in ("prioritized", "rank")
         self._weights: WorkerWeights | None = None
         if config.schedule == "async":
@@ -120,13 +123,13 @@ class Replay:
         self._hindsight: Hindsight | None = None
         if config.hindsight is not None:
             self._hindsight = Hindsight(config, environment, envs.obs_spec, envs.num_envs)
-        self._is_kept = config.save_replay
+        self._is_saved = config.save_replay
         self._batch_size = config.batch_size
         self._num_envs = envs.num_envs
         self._n_step = config.n_step
         self._clip_reward = config.clip_reward
         self._device = device
-        self._drawn: dict[int, tuple[Drawn, dict[str, Array], list[Batch]]] = {}
+        self._samples: dict[int, tuple[Batch, dict[str, Array], list[ReplayBatch]]] = {}
         self._uploads = Uploads(device)
         self._copies: dict[int, list[tuple[str, Tensor, Array]]] = {}
 
@@ -144,7 +147,7 @@ class Replay:
                 *([("memory", fragment.memory)] if self._has_sequences else []),
             )
         }
-        if self._clip_reward is not None:  # a copy: the fragment's are what is reported
+        if self._clip_reward is not None:  # a copy, since reports use the fragment
             flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
         first = fragment.first_env
         for env in fragment.restarted_envs:
@@ -153,107 +156,109 @@ class Replay:
         if fragment.num_envs != self._num_envs:
             env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
         valid = fragment.valid.reshape(-1)
-        before = self.buffer.num_added
+        first_number = self.buffer.num_added
         self.buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
         if self._hindsight is not None:
-            self._hindsight.add(fragment, before)
+            self._hindsight.add(fragment, first_number)
         if self._weights is not None:
             worker = first // fragment.num_envs
-            self._weights.add(worker, before, self.buffer.num_added - before)
+            self._weights.add(worker, first_number, self.buffer.num_added - first_number)
 
     def cut(self, env: int | None = None) -> None:
-        """Have what comes next of an environment, or of all, follow on nothing."""
+        """Start a new episode in an environment, or in all, without a final step."""
         self.buffer.cut(env)
         if self._hindsight is not None:
             self._hindsight.cut(env)
 
-    def draw(self, count: int, scale: ObsScale | None = None) -> tuple[list[Batch], Array]:
+    def draw(self, count: int, scale: ObsScale | None = None) -> tuple[list[ReplayBatch], Array]:
         """Draw `count` batches in one call.
 
         Args:
-            count: of batches.
-            scale: what observations become, which are stored raw: always one, or always None.
+            count: the number of batches.
+            scale: the scale of the raw stored observations, None in all calls or in none.
 
         Returns:
-            The batches, in memory that the next call with this count overwrites, and the numbers of
-            their transitions, (count · B,).
+            The batches, in memory that the next call with this count overwrites, and their
+            transition numbers, (count · B,).
         """
+        # Draw into the arrays of this count.
         size = count * self._batch_size
-        kept = self._drawn.get(count)
-        if kept is None:
-            kept = self._drawn[count] = self._with_tensors(
+        sample = self._samples.get(count)
+        if sample is None:
+            sample = self._samples[count] = self._make_sample(
                 self.buffer.sample(size), count, is_scaled=scale is not None
             )
         else:
-            self.buffer.sample(size, out=kept[0])
-        drawn, own, batches = kept
+            self.buffer.sample(size, out=sample[0])
+        batch, arrays, batches = sample
+        # Relabel, scale and weight them.
         if self._hindsight is not None:
-            self._hindsight.relabel(drawn)
+            self._hindsight.relabel(batch)
         if scale is not None:
-            scale.apply(self._rows(drawn.obs), own["obs"])
-            scale.apply(self._rows(drawn.next_obs), own["next_obs"])
+            scale.apply(self._flat_rows(batch.obs), arrays["obs"])
+            scale.apply(self._flat_rows(batch.next_obs), arrays["next_obs"])
         if self._n_step == 1:
-            np.logical_not(self._rows(drawn.terminated), out=own["discount"])
+            np.logical_not(self._flat_rows(batch.terminated), out=arrays["discount"])
         if self._has_sequences:
-            np.copyto(own["importance"], self._rows(drawn.mask))
-        index = drawn.index.reshape(-1)
+            np.copyto(arrays["importance"], self._flat_rows(batch.mask))
+        index = batch.index.reshape(-1)
         if self._weights is not None:
-            own["weight"][:] = self._weights.weights(index)
+            arrays["weight"][:] = self._weights.weights(index)
             if self._has_sequences:
-                own["importance"] *= own["weight"]
-            elif _has_importance(drawn):
-                np.multiply(own["weight"], drawn.importance, out=own["importance"])
+                arrays["importance"] *= arrays["weight"]
+            elif _has_importance(batch):
+                np.multiply(arrays["weight"], batch.importance, out=arrays["importance"])
             else:
-                own["importance"][:] = own["weight"]
+                arrays["importance"][:] = arrays["weight"]
         if self._has_sequences:  # 1 on average, over all rows
-            own["importance"] /= own["importance"].mean()
+            arrays["importance"] /= arrays["importance"].mean()
         if copies := self._copies[count]:
             with self._uploads as uploads:
-                for name, there, array in copies:
-                    uploads.put(name, there, array)
+                for name, device_tensor, array in copies:
+                    uploads.put(name, device_tensor, array)
         return batches, index
 
     def update_priorities(self, index: Array, td_error: Tensor) -> None:
-        """Give transitions that were learned from their new priorities."""
+        """Set new priorities of transitions by TD error."""
         self.buffer.update_weights(index, td_error.cpu().numpy())
 
-    def kept(self, index: Array) -> dict[str, Array]:
-        """Return those of some transitions that are still there, by field."""
+    def stored_rows(self, index: Array) -> dict[str, Array]:
+        """Return the fields of those transitions that are still stored."""
         present = index[index >= self.buffer.num_added - len(self.buffer)]
-        batch = self.buffer.get(present) if len(present) else {}
-        return {name: batch[name] for name in batch}
+        rows = self.buffer.get(present) if len(present) else {}
+        return {name: rows[name] for name in rows}
 
     def to_arrays(self) -> dict[str, Array]:
-        """For a checkpoint that the buffer is kept with."""
-        if not self._is_kept:
+        """Return the arrays for a checkpoint with the buffer."""
+        if not self._is_saved:
             return {}
-        arrays = {} if self._weights is None else {_WORKERS: self._weights.to_array()}
+        arrays = {} if self._weights is None else {_WORKER_WEIGHTS: self._weights.to_array()}
         return arrays | ({} if self._hindsight is None else self._hindsight.to_arrays())
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """The inverse of `to_arrays`."""
-        if self._weights is not None and _WORKERS in arrays:
-            self._weights.load(arrays[_WORKERS])
-        if self._hindsight is not None and self._is_kept:
+        """Restore the output of `to_arrays`."""
+        if self._weights is not None and _WORKER_WEIGHTS in arrays:
+            self._weights.load(arrays[_WORKER_WEIGHTS])
+        if self._hindsight is not None and self._is_saved:
             self._hindsight.load(arrays)
 
-    def _with_tensors(
-        self, drawn: Drawn, count: int, *, is_scaled: bool
-    ) -> tuple[Drawn, dict[str, Array], list[Batch]]:
-        """Tensors of what was drawn, and of arrays of our own that are filled with each draw."""
-        obs, next_obs = self._rows(drawn.obs), self._rows(drawn.next_obs)
+    def _make_sample(
+        self, batch: Batch, count: int, *, is_scaled: bool
+    ) -> tuple[Batch, dict[str, Array], list[ReplayBatch]]:
+        """Return a buffer's batch, the arrays to fill with each draw, and their tensor batches."""
+        obs, next_obs = self._flat_rows(batch.obs), self._flat_rows(batch.next_obs)
         num_rows = len(obs)
-        discount = np.empty(num_rows, np.float32) if self._n_step == 1 else drawn.discount
-        if self._weights is None and _has_importance(drawn):
-            importance = drawn.importance
+        discount = np.empty(num_rows, np.float32) if self._n_step == 1 else batch.discount
+        if self._weights is None and _has_importance(batch):
+            importance = batch.importance
         else:
             importance = np.ones(num_rows, np.float32)
         if is_scaled:
             obs, next_obs = np.empty((2, *obs.shape), np.float32)
         fields = {
             "obs": obs,
-            "action": self._rows(drawn.action),
-            "reward": self._rows(drawn.reward),
+            "action": self._flat_rows(batch.action),
+            "reward": self._flat_rows(batch.reward),
             "next_obs": next_obs,
             "discount": discount,
             "importance": importance,
@@ -261,23 +266,27 @@ class Replay:
         if self._weights is not None:
             fields["weight"] = np.ones(num_rows, np.float32)
         if self._has_sequences:
-            fields["memory"] = drawn.memory
+            fields["memory"] = batch.memory
             fields["begins"] = np.zeros(num_rows, np.bool_)
-        here = {name: torch.from_numpy(x) for name, x in fields.items()}
-        there = here
-        if self._device.type != "cpu":  # filled by the copies of each draw, this one's too
-            there = {name: torch.empty_like(x, device=self._device) for name, x in here.items()}
+        host_tensors = {name: torch.from_numpy(x) for name, x in fields.items()}
+        tensors = host_tensors
+        if self._device.type != "cpu":  # filled by the copies of each draw, including this one
+            tensors = {
+                name: torch.empty_like(x, device=self._device) for name, x in host_tensors.items()
+            }
         self._copies[count] = [
-            (name, there[name], fields[name]) for name in here if there is not here
+            (name, tensors[name], fields[name])
+            for name in host_tensors
+            if tensors is not host_tensors
         ]
-        chunks = {name: x.chunk(count) for name, x in there.items()}
-        batches = [Batch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
-        return drawn, fields, batches
+        chunks = {name: x.chunk(count) for name, x in tensors.items()}
+        batches = [ReplayBatch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
+        return batch, fields, batches
 
-    def _rows(self, steps: Array) -> Array:
-        """Return (L · S, …), from (L, S, …) of sequences; else what is given, which are rows."""
+    def _flat_rows(self, steps: Array) -> Array:
+        """Return sequences, (L, S, …), as rows, (L · S, …), and rows unchanged."""
         return steps.reshape(-1, *steps.shape[2:]) if self._has_sequences else steps
 
 
-def _has_importance(drawn: Drawn) -> bool:
-    return "importance" in drawn.keys()  # noqa: SIM118  (its items are attributes)
+def _has_importance(batch: Batch) -> bool:
+    return "importance" in batch.keys()  # noqa: SIM118  (its items are attributes)

@@ -1,4 +1,4 @@
-"""Going on with a run: its directory reopened, checked against the configuration, cut back."""
+"""Resuming a run: reopening its directory, checking its configuration, rewinding its files."""
 
 from __future__ import annotations
 
@@ -14,54 +14,55 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting
 from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.training.checkpoint_state import CheckpointState
 from hotloop.training.options import RunOptions, changed_fields, differing_defaults, to_json
-from hotloop.training.position import Position
-from hotloop.training.trained import located
+from hotloop.training.trained_policy import split_run_path
 from hotloop.types import Array
 
 AnyConfig = TypeVar("AnyConfig", bound=RunOptions)
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """A checkpoint that a run goes on from.
+class ResumedRun:
+    """A checkpoint that a run resumes from.
 
     Attributes:
-        checkpoint: as it was read.
-        position: what its state says.
+        checkpoint: the loaded checkpoint.
+        position: its parsed state.
     """
 
     checkpoint: Checkpoint
-    position: Position
+    position: CheckpointState
 
     @cached_property
     def arrays(self) -> Mapping[str, Array]:
-        """What the learner, its normalizer and its rollout need to go on."""
+        """Return the arrays of the learner, its normalizer and its rollout."""
         return self.checkpoint.arrays()
 
 
 def reopen(
     config: AnyConfig, path: Path, *, algorithm: str, env: str
-) -> tuple[RunDirectory, AnyConfig, Resumed | None]:
-    """Open a run to go on with it.
+) -> tuple[RunDirectory, AnyConfig, ResumedRun | None]:
+    """Open a run to resume it.
 
     Args:
-        config: the configuration to go on with.
+        config: the configuration to resume with.
         path: a run directory, or a checkpoint in one.
-        algorithm: by its reference, see `hotloop.algorithms.find`.
+        algorithm: the algorithm's reference, see `hotloop.algorithms.find`.
         env: the environment's name.
 
     Returns:
-        The directory, locked; the configuration with what was chosen for it; the checkpoint to go
-        on from, None where the run was killed before it saved one.
+        The locked directory, the configuration with the stored automatic choices, and the
+        checkpoint, None if the run was killed before it saved one.
 
     Raises:
-        ConfigError: it is a run of another algorithm, is finished, or had another configuration.
-        CheckpointError: it is a run in another environment, or its checkpoint is damaged.
-        RunDirectoryError: there is none, or it is in use.
+        ConfigError: the run has another algorithm or configuration, or is finished.
+        CheckpointError: the run has another environment, or its checkpoint is damaged.
+        RunDirectoryError: there is no such run, or it is in use.
     """
-    folder, given = located(path)
-    name = given or "last"
+    # Check the algorithm, the environment and the configuration.
+    folder, checkpoint_name = split_run_path(path)
+    name = checkpoint_name or "last"
     run = RunDirectory.open(folder)
     stored = run.config
     if stored["algorithm"] != algorithm:
@@ -72,32 +73,33 @@ def reopen(
     if stored["env_id"] != env:
         raise CheckpointError(
             f"{folder} is a run on '{stored['env_id']}', got '{env}': resume it with that "
-            "environment, or train anew"
+            "environment, or start a new run"
         )
     run.checkpoints.check_version(name)
-    choice = run.choice
+    choice = run.auto_choice
     if choice is not None:
-        asked = choice["asked"]
-        has_them = all(hasattr(config, name) for name in asked)
-        if has_them and all(getattr(config, name) == value for name, value in asked.items()):
+        requested = choice["asked"]
+        is_known = all(hasattr(config, name) for name in requested)
+        if is_known and all(getattr(config, name) == value for name, value in requested.items()):
             config = dataclasses.replace(config, **choice["chosen"])
     changed = changed_fields(config, stored["config"])
     if changed:
         raise ConfigError(
             f"{folder} can only be resumed with the configuration that it was started with, got "
-            f"{'; '.join(changed)}: leave these as they were, or train anew"
+            f"{'; '.join(changed)}: restore these options, or start a new run"
         )
+    # Load the checkpoint.
     run.lock()
     try:
         resumed = None
-        if name != "last" or run.checkpoints.has_any():  # else it was killed before it saved one
+        if name != "last" or run.checkpoints.has_any():  # else killed before the first checkpoint
             checkpoint = run.checkpoints.load(name)
-            resumed = Resumed(checkpoint, Position.from_json(checkpoint.state))
+            resumed = ResumedRun(checkpoint, CheckpointState.from_json(checkpoint.state))
             if resumed.position.timesteps >= config.total_timesteps:
                 raise ConfigError(
                     f"{folder} is finished: it has {resumed.position.timesteps:,} of "
-                    f"{config.total_timesteps:,} steps; ask for more with a larger "
-                    "`total_timesteps`, or train anew"
+                    f"{config.total_timesteps:,} steps; set a larger `total_timesteps`, or start a "
+                    "new run"
                 )
     except BaseException:
         run.close()
@@ -105,8 +107,8 @@ def reopen(
     return run, config, resumed
 
 
-def finished(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
-    """Return a run's last checkpoint if it has all the steps that are asked for; None if not.
+def finished_checkpoint(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
+    """Return a run's last checkpoint if it has reached `total_timesteps`, else None.
 
     Raises:
         CheckpointError: the last checkpoint is damaged.
@@ -114,38 +116,36 @@ def finished(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
     if not run.checkpoints.has_any():
         return None
     last = run.checkpoints.load()
-    return last if Position.from_json(last.state).timesteps >= config.total_timesteps else None
+    return (
+        last if CheckpointState.from_json(last.state).timesteps >= config.total_timesteps else None
+    )
 
 
-def finish(run: RunDirectory, config: RunOptions, last: Checkpoint) -> None:
-    """Write the accounting of a run that was killed after its last step, if it has none.
+def write_missing_accounting(run: RunDirectory, config: RunOptions, last: Checkpoint) -> None:
+    """Write the missing `accounting.json` of a run that was killed after its last step.
 
-    Of a killed run's workers there is no more than what each iteration has logged.
+    The only data about a killed run's workers is in the metrics of each iteration.
 
-    Args:
-        run: its directory, locked.
-        config: the configuration to go on with.
-        last: its last checkpoint, as `finished` gives it.
 
     Raises:
-        RunDirectoryError: it can't be written.
+        RunDirectoryError: the file can't be written.
     """
-    kept = run.path / "accounting.json"
+    path = run.path / "accounting.json"
     assert last.path is not None
-    is_old = not kept.exists() or kept.stat().st_mtime < last.path.stat().st_mtime
+    is_old = not path.exists() or path.stat().st_mtime < last.path.stat().st_mtime
     if config.workers and is_old:
-        run.write_json("accounting.json", _accounting(run).to_json())
+        run.write_json("accounting.json", _accounting_from_metrics(run).to_json())
 
 
-def _accounting(run: RunDirectory) -> Accounting:
-    """What a process that is gone has logged of its transitions."""
+def _accounting_from_metrics(run: RunDirectory) -> Accounting:
+    """Return the accounting of transitions that a killed process logged in its metrics."""
     resumed = run.config["resumed"]
-    began = resumed[-1]["timesteps"] if resumed else 0
-    lines = [line for line in run.metrics() if line["timesteps"] > began]
+    start = resumed[-1]["timesteps"] if resumed else 0
+    lines = [line for line in run.metrics() if line["timesteps"] > start]
     dropped = sum(line.get("dropped", 0) for line in lines)
     ages = [int(line["policy_age_max"]) for line in lines if "policy_age_max" in line]
     means = [line["policy_age_mean"] for line in lines if "policy_age_mean" in line]
-    trained = lines[-1]["timesteps"] - began if lines else 0
+    trained = lines[-1]["timesteps"] - start if lines else 0
     return Accounting(
         collected=trained + dropped,
         trained=trained,
@@ -154,14 +154,14 @@ def _accounting(run: RunDirectory) -> Accounting:
     )
 
 
-def cut_back(run: RunDirectory, config: Any, resumed: Resumed | None, best: int | None) -> None:
-    """Make the checkpoint that is gone on from the last thing that happened.
+def rewind_run(
+    run: RunDirectory, config: Any, resumed: ResumedRun | None, best: int | None
+) -> None:
+    """Remove all checkpoints and metrics after the checkpoint that the run resumes from.
 
     Args:
-        run: its directory.
-        config: the new one.
-        resumed: None where the run was killed before it saved a checkpoint.
-        best: the step of the best checkpoint until then; None for none.
+        resumed: the checkpoint, None if the run was killed before it saved one.
+        best: the step of the best checkpoint up to there, None if there is none.
     """
     checkpoints, stored = run.checkpoints, to_json(config)
     defaults = differing_defaults(config, stored)
@@ -169,7 +169,7 @@ def cut_back(run: RunDirectory, config: Any, resumed: Resumed | None, best: int 
         checkpoints.clear()
         run.resume(stored, timesteps=0, iteration=0, defaults=defaults)
         return
-    # In this order, so that nothing is lost by what fails or kills in between.
+    # In this order, a failure or a kill in between loses nothing.
     position, checkpoint = resumed.position, resumed.checkpoint
     checkpoints.rewind(checkpoint, best=best)
     at = {"timesteps": position.timesteps, "iteration": position.iteration}
@@ -177,25 +177,25 @@ def cut_back(run: RunDirectory, config: Any, resumed: Resumed | None, best: int 
     checkpoints.remove_later(checkpoint)
 
 
-def check_network(network: Network, resumed: Resumed, path: Path) -> None:
-    """Make sure that a checkpoint is of this network.
+def check_network(network: Network, resumed: ResumedRun, path: Path) -> None:
+    """Check that a checkpoint belongs to this network.
 
     Raises:
-        CheckpointError: it is of another one.
+        CheckpointError: the checkpoint belongs to another network.
     """
     checkpoint = resumed.checkpoint
 
-    def other(what: str, theirs: Any, ours: Any) -> CheckpointError:
+    def mismatch(part: str, stored_value: Any, value: Any) -> CheckpointError:
         return CheckpointError(
-            f"{path}: the checkpoint's {what} is {theirs}, the run's would be {ours}: resume with "
-            "the environment and the network that it was trained with, or train anew"
+            f"{path}: the checkpoint's {part} is {stored_value}, the run's would be {value}: "
+            "resume with the environment and the network of the original run, or start a new run"
         )
 
-    for what, value in network.to_json().items():
-        if value != checkpoint.network.get(what):
-            raise other(what, checkpoint.network.get(what), value)
+    for part, value in network.to_json().items():
+        if value != checkpoint.network.get(part):
+            raise mismatch(part, checkpoint.network.get(part), value)
     stored = {name: array.shape for name, array in checkpoint.snapshot.params.items()}
     shapes = network.parameter_shapes()
     for name in sorted({*stored, *shapes}):
         if stored.get(name) != shapes.get(name):
-            raise other(f"parameter `{name}`", stored.get(name), shapes.get(name))
+            raise mismatch(f"parameter `{name}`", stored.get(name), shapes.get(name))

@@ -1,65 +1,64 @@
-"""Checkpoints of a training: the last whole iteration, and when it is written."""
+"""The latest complete iteration of a run, saved as a checkpoint."""
 
 from __future__ import annotations
 
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.system.signals import delayed_interrupt
 from hotloop.timing import span
-from hotloop.training.position import BestEvaluation
-from hotloop.training.resume import Resumed
+from hotloop.training.checkpoint_state import BestEvaluation
+from hotloop.training.resume import ResumedRun
 
 
 class Saver:
-    """Knows the last whole iteration, and writes it when it is told to.
+    """The checkpoint of the latest complete iteration, and its writer.
 
     Args:
-        run: where to.
-        keep: how many checkpoints besides the last and the best.
-        resumed: what the run goes on from.
+        num_kept: the number of checkpoints to keep besides the last and the best.
+        resumed: the checkpoint that the run resumes from.
     """
 
-    def __init__(self, run: RunDirectory, keep: int, resumed: Resumed | None) -> None:
+    def __init__(self, run: RunDirectory, num_kept: int, resumed: ResumedRun | None) -> None:
         self._run = run
-        self._keep = keep
+        self._keep = num_kept
         self._latest = None if resumed is None else resumed.checkpoint
         self._saved_at = self.timesteps
 
     @property
     def timesteps(self) -> int:
-        """Transitions of the last whole iteration; 0 before the first."""
+        """Return the transitions after the last complete iteration, 0 before the first."""
         return 0 if self._latest is None else self._latest.state["timesteps"]
 
     @property
     def iteration(self) -> int:
-        """Its number; 0 before the first."""
+        """Return the number of the last complete iteration, 0 before the first."""
         return 0 if self._latest is None else self._latest.state["iteration"]
 
-    def keep(self, checkpoint: Checkpoint) -> None:
-        """Take an iteration for the last whole one."""
+    def set_latest(self, checkpoint: Checkpoint) -> None:
+        """Set the checkpoint of the last complete iteration."""
         self._latest = checkpoint
 
     def save(self, best: BestEvaluation | None) -> None:
-        """Write it.
+        """Write the checkpoint.
 
         Args:
-            best: the best evaluation so far; a link leads to its checkpoint.
+            best: the best evaluation so far, whose checkpoint gets a link.
 
         Raises:
-            RunDirectoryError: it can't be written, or the directory is not there any more.
+            RunDirectoryError: the checkpoint can't be written, or the directory no longer exists.
         """
         assert self._latest is not None
         is_best = best is not None and best.timesteps == self.timesteps
         with span("save"), delayed_interrupt():
             self._run.check_present()
-            self._run.sync_metrics()  # which a checkpoint goes on from
-            # The best one first: if the process is killed in between, what the last one says is
-            # the best is still there.
+            self._run.sync_metrics()  # a resumed run continues these
+            # Link `best` first: if the process is killed in between, the checkpoint that `last`
+            # names as the best still exists.
             self._run.checkpoints.save(
                 self._latest, names=("best", "last") if is_best else ("last",), keep=self._keep
             )
             self._saved_at = self.timesteps
 
     def close(self, best: BestEvaluation | None) -> None:
-        """Write it, if it is not written yet."""
+        """Write the checkpoint if it is not written yet."""
         if self._latest is not None and self._saved_at != self.timesteps:
             self.save(best)

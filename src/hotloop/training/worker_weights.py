@@ -1,4 +1,4 @@
-"""Weights of replayed transitions: each worker counts the same, however fast it is."""
+"""Weights of replayed transitions that give fast and slow workers the same share."""
 
 from __future__ import annotations
 
@@ -8,44 +8,43 @@ from hotloop.types import Array
 
 
 class WorkerWeights:
-    """Knows which worker each entry of a replay buffer is from, and weighs it accordingly.
+    """The worker of each entry of a replay buffer, and the weights that follow from it.
 
-    w_i = M / (W m_i), with m_i of M entries from worker i and W workers that have any: the weighted
-    entries of each worker are 1 / W of the whole, as if all had been equally fast. For replay what
-    the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`) are for
-    fragments.
+    w_i = M / (W m_i), where m_i of M entries are from worker i and W workers have any. The weighted
+    entries of each worker are 1 / W of the whole, as if all had been equally fast. This corresponds
+    to the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`).
 
     Args:
-        capacity: entries.
+        capacity: the number of entries.
         num_workers: W.
     """
 
     def __init__(self, capacity: int, num_workers: int) -> None:
-        self._workers = np.full(capacity, -1, np.int16)  # by an entry's number, modulo capacity
+        self._workers = np.full(capacity, -1, np.int16)  # by entry number modulo capacity
         self._counts = np.zeros(num_workers, np.int64)
 
     def add(self, worker: int, first: int, count: int) -> None:
-        """Entries `first` … `first` + `count` − 1 are a worker's, and replace the oldest."""
+        """Assign the entries `first` … `first` + `count` − 1, which replace the oldest."""
         capacity = len(self._workers)
         first, count = first + max(0, count - capacity), min(count, capacity)
-        places = np.arange(first, first + count) % capacity
-        replaced = self._workers[places]
+        slots = np.arange(first, first + count) % capacity
+        replaced = self._workers[slots]
         self._counts -= np.bincount(replaced[replaced >= 0], minlength=len(self._counts))
         self._counts[worker] += count
-        self._workers[places] = worker
+        self._workers[slots] = worker
 
     def weights(self, index: Array) -> Array:
-        """w of entries by their numbers: float32, like `index`; its mean over all entries is 1."""
+        """Return w of entries by number, float32, shaped like `index`, with a buffer mean of 1."""
         present = self._counts > 0
-        each = np.ones(len(self._counts) + 1)  # the last one, at −1: of nobody that is known
-        each[:-1][present] = self._counts.sum() / (present.sum() * self._counts[present])
-        return each[self._workers[index % len(self._workers)]].astype(np.float32)
+        worker_weights = np.ones(len(self._counts) + 1)  # the last, at −1, for unknown workers
+        worker_weights[:-1][present] = self._counts.sum() / (present.sum() * self._counts[present])
+        return worker_weights[self._workers[index % len(self._workers)]].astype(np.float32)
 
     def to_array(self) -> Array:
-        """For a checkpoint that holds the buffer too."""
+        """Return the worker of each entry, for a checkpoint with the buffer."""
         return self._workers.copy()
 
     def load(self, workers: Array) -> None:
-        """The inverse of `to_array`."""
+        """Restore the output of `to_array`."""
         self._workers[:] = workers
         self._counts[:] = np.bincount(workers[workers >= 0], minlength=len(self._counts))

@@ -1,4 +1,4 @@
-"""CartPole in torch: Gymnasium's, step by step."""
+"""CartPole in torch, compared with Gymnasium's step by step."""
 
 from __future__ import annotations
 
@@ -15,44 +15,46 @@ from hotloop.errors import ConfigError
 CPU = torch.device("cpu")
 
 
-def test_spaces_are_gymnasiums():
-    ours, theirs = make_device_vec("hotloop:CartPole", 2, CPU), make_vec("CartPole-v1", 2)
-    assert ours.action_spec == theirs.action_spec
-    assert ours.obs_spec == theirs.obs_spec
+def test_spaces_match_gymnasiums():
+    envs, gymnasium_envs = make_device_vec("hotloop:CartPole", 2, CPU), make_vec("CartPole-v1", 2)
+    assert envs.action_spec == gymnasium_envs.action_spec
+    assert envs.obs_spec == gymnasium_envs.obs_spec
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_step_is_gymnasiums(seed, device):
-    env, ours = gymnasium.make("CartPole-v1").unwrapped, CartPole()
+def test_steps_match_gymnasiums(seed, device):
+    gymnasium_env, cartpole = gymnasium.make("CartPole-v1").unwrapped, CartPole()
     tolerance = {"rtol": 1e-5, "atol": 1e-6 if device == "cpu" else 1e-5}
-    rng, ends = np.random.default_rng(seed), 0
-    env.reset(seed=seed)
+    rng, num_ends = np.random.default_rng(seed), 0
+    gymnasium_env.reset(seed=seed)
     for _ in range(300):
-        motion = torch.tensor(np.array([env.state]), dtype=torch.float32, device=device)
+        motion = torch.tensor(np.array([gymnasium_env.state]), dtype=torch.float32, device=device)
         action = int(rng.integers(2))
-        obs, reward, terminated, _, _ = env.step(action)
-        after, our_reward, our_terminated = ours.step(
+        obs, reward, terminated, _, _ = gymnasium_env.step(action)
+        next_state, cartpole_reward, cartpole_terminated = cartpole.step(
             {"motion": motion}, torch.tensor([action], device=device)
         )
-        np.testing.assert_allclose(ours.observation(after)[0].cpu().numpy(), obs, **tolerance)
-        assert our_reward.tolist() == [reward]
-        assert our_terminated.tolist() == [terminated]
+        np.testing.assert_allclose(
+            cartpole.observation(next_state)[0].cpu().numpy(), obs, **tolerance
+        )
+        assert cartpole_reward.tolist() == [reward]
+        assert cartpole_terminated.tolist() == [terminated]
         if terminated:
-            ends += 1
-            env.reset()
-    assert ends > 3
+            num_ends += 1
+            gymnasium_env.reset()
+    assert num_ends > 3
 
 
-@pytest.mark.parametrize("number", [0, 2])
+@pytest.mark.parametrize("index", [0, 2])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_limits_are_gymnasiums(number, sign):
-    limit = (2.4, None, 12 * 2 * np.pi / 360)[number]
-    for inside in (True, False):
+def test_limits_match_gymnasiums(index, sign):
+    limit = (2.4, None, 12 * 2 * np.pi / 360)[index]
+    for is_inside in (True, False):
         motion = torch.zeros(1, 4)
-        motion[0, number] = sign * limit * (0.999 if inside else 1.001)
+        motion[0, index] = sign * limit * (0.999 if is_inside else 1.001)
         _, _, terminated = CartPole().step({"motion": motion}, torch.tensor([1]))
-        assert terminated.item() is not inside
+        assert terminated.item() is not is_inside
 
 
 def test_first_states_are_within_their_bounds():
@@ -66,7 +68,7 @@ def test_an_episode_is_truncated_after_500_steps():
     envs = make_device_vec("hotloop:CartPole", 4, CPU)
     obs = envs.reset(0)
     for t in range(1, 501):
-        # Balanced by hand.
+        # A hand-written controller balances the pole.
         step = envs.step((obs[:, 2] + 0.3 * obs[:, 3] > 0).long())
         obs = step.obs
         assert step.truncated.tolist() == [t == 500] * 4
@@ -75,7 +77,7 @@ def test_an_episode_is_truncated_after_500_steps():
     assert step.obs.abs().max() < 0.05
 
 
-def test_another_limit_of_steps():
+def test_max_episode_steps():
     envs = make_device_vec("hotloop:CartPole", 1, CPU, {"max_episode_steps": 3})
     envs.reset(0)
     assert [envs.step(torch.tensor([0])).truncated.item() for _ in range(4)] == [0, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""Device environments by id and factory, and what is said where they can't be made."""
+"""Device environments by id and factory, and the errors where they cannot be made."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ TOYS = "tests.envs.device.toys"
         (3, False),
     ],
 )
-def test_which_environments_are_on_the_device(env, expected):
+def test_is_on_device(env, expected):
     assert is_on_device(env) is expected
 
 
-def test_a_factory_that_is_given_both_by_its_kwargs_is_an_ordinary_one():
+def test_factory_with_bound_num_envs_and_device_is_not_on_device():
     assert not is_on_device(toys.counting, {"num_envs": 2, "device": "cpu"})
 
 
 @pytest.mark.parametrize("env", [f"{TOYS}:counting", toys.counting, toys.Stateful])
-def test_ways_to_name_them(env):
+def test_ways_to_name_device_environments(env):
     envs = make_device_vec(env, 3, CPU, {"length": 1})
     assert envs.reset(0).shape == (3, 2)
     assert envs.step(torch.zeros(3, 1)).terminated.all()
 
 
-def test_names_that_lead_nowhere():
+def test_unknown_names():
     with pytest.raises(UnknownNameError, match="did you mean 'hotloop:CartPole'"):
         make_device_vec("hotloop:CartPole-v1", 1, CPU)
-    with pytest.raises(UnknownNameError, match="there is hotloop:CartPole"):
+    with pytest.raises(UnknownNameError, match="hotloop has hotloop:CartPole"):
         make_device_vec("hotloop:QuadrupedOnIce", 1, CPU)
 
 
@@ -68,7 +68,7 @@ def test_a_device_other_than_the_learners_is_refused():
         make_device_vec(toys.elsewhere, 1, CPU)
 
 
-def test_what_a_factory_must_make():
+def test_factory_results_are_checked():
     with pytest.raises(ConfigError, match=r"got a list.*without `num_envs`"):
         make_device_vec(toys.not_environments, 1, CPU)
     with pytest.raises(ConfigError, match="`num_envs` is 2, but the factory makes 1"):
@@ -87,7 +87,7 @@ def test_what_a_factory_must_make():
     ("env", "package"),
     [("gymnax:CartPole-v1", "gymnax"), ("brax:ant", "brax"), ("playground:Go1", "playground")],
 )
-def test_what_is_not_installed_is_named(env, package):
+def test_missing_package_is_named(env, package):
     pytest.importorskip("jax")
     if importlib.util.find_spec(package.replace("playground", "mujoco_playground")):
         pytest.skip(f"{package} is installed")
@@ -95,19 +95,19 @@ def test_what_is_not_installed_is_named(env, package):
         make_device_vec(env, 1, CPU)
 
 
-def test_there_is_no_single_one():
+def test_make_env_refuses_device_environments():
     with pytest.raises(ConfigError, match="no single one"):
         make_env("hotloop:CartPole")
 
 
-def test_on_the_host_they_are_as_all_others():
+def test_make_vec_wraps_device_environments():
     envs = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
     first = envs.reset()
     assert first.dtype == np.float32
     step = envs.step(np.array([[0.5], [2.0]], np.float32))
     assert step.reward.tolist() == [0.5, 1.0]
     assert step.next_obs[:, 0].tolist() == [1, 1]
-    assert envs.running() == [(0, 1), (0, 1)]
+    assert envs.running_episodes() == [(0, 1), (0, 1)]
     step = envs.step(np.array([[0.25], [1.0]], np.float32))
     assert step.terminated.all()
     assert step.next_obs[:, 0].tolist() == [2, 2]
@@ -117,27 +117,28 @@ def test_on_the_host_they_are_as_all_others():
         (1, 0, 2, 2),
     ]
     assert envs.pop_episodes() == []
-    assert envs.running() == [(1, 0), (1, 0)]
+    assert envs.running_episodes() == [(1, 0), (1, 0)]
     again = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
     assert again.reset().tolist() == first.tolist()
     assert again.reset().tolist() != first.tolist()
     assert again.reset(first_episode=0).tolist() == first.tolist()
 
 
-def test_evaluation_sees_other_episodes():
-    firsts = [
-        make_vec(toys.counting, 2, seed=3, stream=x).reset() for x in ("training", "evaluation")
+def test_evaluation_stream_has_different_episodes():
+    first_obs = [
+        make_vec(toys.counting, 2, seed=3, stream=stream).reset()
+        for stream in ("training", "evaluation")
     ]
-    assert firsts[0].tolist() != firsts[1].tolist()
+    assert first_obs[0].tolist() != first_obs[1].tolist()
 
 
-@pytest.mark.parametrize("told", [{"action_masks": True}, {"log_info": ["x"]}])
-def test_there_is_no_info(told):
-    with pytest.raises(ConfigError, match=f"`{next(iter(told))}` is read from `info`"):
-        make_vec(toys.counting, 2, **told)
+@pytest.mark.parametrize("options", [{"action_masks": True}, {"log_info": ["x"]}])
+def test_options_that_need_info_are_refused(options):
+    with pytest.raises(ConfigError, match=f"`{next(iter(options))}` needs `info`"):
+        make_vec(toys.counting, 2, **options)
 
 
-def test_looking_whether_an_id_is_one_imports_no_torch():
+def test_is_on_device_imports_no_torch():
     code = (
         "import sys; from hotloop.envs.device import is_on_device; "
         "assert is_on_device('gymnax:X') and not {'torch', 'jax'} & set(sys.modules)"

@@ -1,4 +1,4 @@
-"""Resets made alike: true successors, terminations and truncations apart, state and seeds."""
+"""Resets of device environments: successors, terminations, truncations, state and seeds."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ CPU = torch.device("cpu")
 ACTION = torch.zeros(2, 1)
 
 
-def test_the_true_successor_and_the_next_first_observation():
+def test_next_obs_is_the_successor_and_obs_starts_the_next_episode():
     envs = counting(2, CPU, length=3)
     first = envs.reset(1)
-    counts, following = [], []
+    next_counts, counts = [], []
     for _ in range(4):
         step = envs.step(ACTION)
-        counts.append(step.next_obs[:, 0].tolist())
-        following.append(step.obs[:, 0].tolist())
-        if len(counts) == 3:
+        next_counts.append(step.next_obs[:, 0].tolist())
+        counts.append(step.obs[:, 0].tolist())
+        if len(next_counts) == 3:
             assert step.terminated.all()
-            assert torch.equal(step.next_obs[:, 1], first[:, 1])  # still of the old episode
+            assert torch.equal(step.next_obs[:, 1], first[:, 1])  # still the old episode
             assert not torch.equal(step.obs[:, 1], first[:, 1])
             assert not step.truncated.any()
         else:
             assert torch.equal(step.obs, step.next_obs)
-    assert counts == [[1, 1], [2, 2], [3, 3], [1, 1]]
-    assert following == [[1, 1], [2, 2], [0, 0], [1, 1]]
+    assert next_counts == [[1, 1], [2, 2], [3, 3], [1, 1]]
+    assert counts == [[1, 1], [2, 2], [0, 0], [1, 1]]
 
 
-def test_truncation_is_no_termination():
+def test_truncation_is_not_termination():
     envs = counting(2, CPU, length=3, max_episode_steps=2)
     envs.reset(1)
     envs.step(ACTION)
@@ -45,7 +45,7 @@ def test_truncation_is_no_termination():
     assert (step.truncated & step.terminated).all()
 
 
-def test_one_environment_is_reset_alone():
+def test_environments_reset_independently():
     envs = counting(2, CPU, length=3)
     envs.reset(1)
     state = envs.state()
@@ -64,28 +64,28 @@ def test_actions_are_clipped_to_their_bounds():
     assert envs.step(torch.tensor([[3.0], [-0.5]])).reward.tolist() == [1.0, -0.5]
 
 
-def test_a_seed_gives_the_same_episodes_and_another_one_others():
-    def firsts(seed):
+def test_seed_determines_episodes():
+    def first_observations(seed):
         envs = counting(2, CPU, length=2)
         return torch.stack([envs.reset(seed), *(envs.step(ACTION).obs for _ in range(6))])[::2]
 
-    assert torch.equal(firsts(3), firsts(3))
-    assert not torch.equal(firsts(3), firsts(4))
-    assert len(firsts(3)[..., 1].unique()) == 8  # no two episodes begin alike
+    assert torch.equal(first_observations(3), first_observations(3))
+    assert not torch.equal(first_observations(3), first_observations(4))
+    assert len(first_observations(3)[..., 1].unique()) == 8  # every episode starts differently
 
 
-def test_going_on_from_a_state_is_bitwise_the_same():
-    envs, others = counting(2, CPU), counting(2, CPU)
+def test_loaded_state_continues_bitwise():
+    envs, restored = counting(2, CPU), counting(2, CPU)
     envs.reset(5)
     envs.step(ACTION)
-    others.load(envs.state())
+    restored.load(envs.state())
     for _ in range(5):
-        for one, other in zip(envs.step(ACTION), others.step(ACTION), strict=True):
-            assert torch.equal(one, other)
+        for array, restored_array in zip(envs.step(ACTION), restored.step(ACTION), strict=True):
+            assert torch.equal(array, restored_array)
 
 
 @pytest.mark.parametrize("name", ["count", "length", "clock"])
-def test_a_state_is_a_copy(name):
+def test_state_is_a_copy(name):
     envs = counting(2, CPU)
     envs.reset(5)
     state = envs.state()
@@ -93,10 +93,10 @@ def test_a_state_is_a_copy(name):
     assert not torch.equal(state[name], envs.state()[name])
 
 
-def test_functions_change_nothing_that_they_are_given():
+def test_functions_do_not_modify_their_arguments():
     envs = counting(2, CPU, length=1)
     key, clock = envs.state()["key"], torch.tensor(0)
-    state, _ = envs.begun(envs.drawn(key, clock, 1)[0])
+    state, _ = envs.begin(envs.draw_uniform(key, clock, 1)[0])
     before = {name: x.clone() for name, x in state.items()}
-    envs.advanced(state, ACTION, envs.drawn(key, clock + 1, 1)[0])
+    envs.advance(state, ACTION, envs.draw_uniform(key, clock + 1, 1)[0])
     assert all(torch.equal(state[name], before[name]) for name in before)

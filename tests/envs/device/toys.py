@@ -1,4 +1,4 @@
-"""Environments on the device that count, whose every number can be told beforehand."""
+"""Device environments that count steps, so that tests can predict every value."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import torch
 
 from hotloop.envs.device.functional import TensorVectorEnv
 from hotloop.envs.device.protocol import DeviceStep
-from hotloop.envs.device.specs import box_actions, numbers
+from hotloop.envs.device.specs import box_actions, box_observations
 
 
 class Counting:
-    """Observes (steps of this episode, its first number); terminates after `length` steps.
+    """Observe (steps of this episode, its first value) and terminate after `length` steps.
 
-    The reward is the action, which is bound to [−1, 1].
+    The reward is the action, clipped to [−1, 1].
     """
 
     num_uniform = 1
-    obs_spec = numbers(2)
+    obs_spec = box_observations(2)
     action_spec = box_actions(-1.0, 1.0, (1,))
 
     def __init__(self, length=3, max_episode_steps=None):
@@ -34,12 +34,12 @@ class Counting:
 
 
 def counting(num_envs, device, length=3, max_episode_steps=None):
-    """A factory of environments on the device."""
+    """Return counting environments on the device."""
     return TensorVectorEnv(Counting(length, max_episode_steps), num_envs, device)
 
 
 class Stateful:
-    """The same as `Counting`, which keeps its state where nobody sees it."""
+    """A version of `Counting` that keeps its state internally."""
 
     def __init__(self, num_envs, device, length=3, tells_state=True):
         self._envs = counting(num_envs, device, length)
@@ -63,17 +63,17 @@ class Stateful:
 
 
 def stateful(num_envs, device, **kwargs):
-    """A factory of environments on the device that keep their state themselves."""
+    """Return device environments that keep their state internally."""
     return Stateful(num_envs, device, **kwargs)
 
 
 def elsewhere(num_envs, device):
-    """A factory that takes no notice of the device that is asked for."""
+    """Return environments on another device than the requested one."""
     return Stateful(num_envs, torch.device("meta"))
 
 
 class Wrong(Stateful):
-    """Gives a reward of another dtype."""
+    """A version whose reward has another dtype."""
 
     def step(self, action):
         step = super().step(action)
@@ -81,12 +81,12 @@ class Wrong(Stateful):
 
 
 def wrong(num_envs, device):
-    """A factory of environments that don't keep what they promise."""
+    """Return environments that violate the protocol."""
     return Wrong(num_envs, device)
 
 
 class Broken(Stateful):
-    """Gives NaN in its third step."""
+    """A version that observes NaN in its third step."""
 
     def step(self, action):
         step = super().step(action)
@@ -97,10 +97,10 @@ class Broken(Stateful):
 
 
 def broken(num_envs, device):
-    """A factory of environments that give NaN."""
+    """Return environments that observe NaN."""
     return Broken(num_envs, device)
 
 
 def not_environments(num_envs, device):
-    """A factory of something else."""
+    """Return something else than environments."""
     return [num_envs, device]

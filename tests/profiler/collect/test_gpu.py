@@ -1,4 +1,4 @@
-"""Windows on a GPU are begun when torch begins to use one, and by nothing else."""
+"""GPU windows start when torch starts to use a GPU, and only then."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def script(tmp_path):
 
 
 @pytest.mark.parametrize("hooks", [True, False])
-def test_windows_begin_once_when_cuda_does(tmp_path, script, hooks):
-    done, _ = record(tmp_path, script, hooks=hooks, gpu_window_s=0.125)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
+def test_windows_start_once_with_cuda(tmp_path, script, hooks):
+    result, _ = record(tmp_path, script, hooks=hooks, gpu_window_s=0.125)
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == [
         "no GPU yet", "windows of main 0.125 timing", "start", "the end", "stop",
     ]  # fmt: skip
 
 
-def test_none_is_asked_for(tmp_path, script):
-    done, _ = record(tmp_path, script, gpu_window_s=0.0)
-    assert done.stdout.splitlines() == ["no GPU yet", "the end"]
+def test_a_length_of_zero_records_no_windows(tmp_path, script):
+    result, _ = record(tmp_path, script, gpu_window_s=0.0)
+    assert result.stdout.splitlines() == ["no GPU yet", "the end"]
 
 
-def test_what_goes_wrong_is_told_and_the_program_goes_on(tmp_path, script):
-    done, session = record(tmp_path, script, "fails", gpu_window_s=0.125)
-    assert done.stdout.splitlines()[-2:] == ["the end", "stop"]
+def test_errors_are_reported_and_the_program_continues(tmp_path, script):
+    result, session = record(tmp_path, script, "fails", gpu_window_s=0.125)
+    assert result.stdout.splitlines()[-2:] == ["the end", "stop"]
     assert any("no CUPTI" in problem for problem in session.problems)

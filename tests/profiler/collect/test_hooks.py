@@ -1,4 +1,4 @@
-"""Other libraries' functions have spans, and are otherwise as they were."""
+"""Hooked functions of libraries have spans and are otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from hotloop import timing
 from hotloop.profiler.collect.hooks import wrapping
-from hotloop.profiler.collect.hooks.wrapping import timed, wrap, wrap_subclasses
+from hotloop.profiler.collect.hooks.wrapping import with_span, wrap, wrap_subclasses
 from tests.profiler.programs import record, run, spans, write
 
 needs_gymnasium = pytest.mark.skipif(
@@ -32,7 +32,7 @@ needs_sb3 = pytest.mark.skipif(
 
 
 class Thing:
-    """Something with functions, as a library has them."""
+    """A class like those of a library."""
 
     def __init__(self, value: int = 1) -> None:
         self.value = value
@@ -69,7 +69,7 @@ def paths() -> dict[tuple[str, ...], int]:
 # --- wrapping -------------------------------------------------------------------------------------
 
 
-def test_a_wrapped_function_looks_as_it_did() -> None:
+def test_a_wrapped_function_looks_unchanged() -> None:
     assert Thing.step is not ORIGINAL
     assert Thing.step.__name__ == "step"
     assert Thing.step.__qualname__ == "Thing.step"
@@ -85,37 +85,37 @@ def test_a_wrapped_function_looks_as_it_did() -> None:
     assert not hasattr(Thing, "missing")
 
 
-def test_instances_are_pickled_as_ever() -> None:
-    again = pickle.loads(pickle.dumps(Thing(5)))
-    assert again.step(2, scale=1.0) == 10
+def test_instances_can_be_pickled() -> None:
+    copy = pickle.loads(pickle.dumps(Thing(5)))
+    assert copy.step(2, scale=1.0) == 10
     step = pickle.loads(pickle.dumps(Thing(5).step))
     assert step(1) == 10.0
     assert pickle.loads(pickle.dumps(Thing.step)) is Thing.step
 
 
 def test_classes_of_a_script_can_be_pickled_by_value() -> None:
-    """As SubprocVecEnv does with environments that the script itself defines."""
+    """SubprocVecEnv pickles environments by value if the script defines them."""
     cloudpickle = pytest.importorskip("cloudpickle")
 
-    class Own:
+    class ScriptClass:
         def step(self) -> int:
             return 4
 
         def more(self) -> int:
             return super().__hash__() * 0 + self.step()
 
-    wrap(Own, "step", "own_step", before=print_nothing)
-    wrap(Own, "more", "own_more")
+    wrap(ScriptClass, "step", "script_step", before=print_nothing)
+    wrap(ScriptClass, "more", "script_more")
     for module in (__name__, "__main__"):
-        Own.__module__ = module
-        Own.step.__module__ = module
-        text = cloudpickle.dumps(Own())
+        ScriptClass.__module__ = module
+        ScriptClass.step.__module__ = module
+        text = cloudpickle.dumps(ScriptClass())
         assert cloudpickle.loads(text).more() == 4
-    assert paths()["own_more",] >= 1
+    assert paths()["script_more",] >= 1
 
 
 def print_nothing(*_: Any) -> None:
-    """A function by its name."""
+    """A module-level function, which is pickled by name."""
 
 
 def test_only_the_outermost_call_is_a_span() -> None:
@@ -131,30 +131,30 @@ def test_only_the_outermost_call_is_a_span() -> None:
     assert Outer(None).step() == 1
     assert paths() == {("outer_step",): 2}
 
-    seen: list[int] = []
+    results: list[int] = []
 
     def in_thread() -> None:
-        seen.append(Outer(None).step())
+        results.append(Outer(None).step())
 
     class Starting(Outer):
         def step(self) -> int:
-            one = threading.Thread(target=in_thread)
-            one.start()
-            one.join()
+            thread = threading.Thread(target=in_thread)
+            thread.start()
+            thread.join()
             return 0
 
     wrap(Starting, "step", "outer_step")
     Starting(None).step()
-    # Another thread is not inside of this one's span.
-    assert seen == [1]
+    # The span of this thread does not contain the other thread.
+    assert results == [1]
     assert paths() == {("outer_step",): 4}
 
 
-def test_what_is_raised_passes_without_a_frame_of_ours() -> None:
+def test_exceptions_pass_without_hotloop_frames() -> None:
     with pytest.raises(KeyError) as caught:
         Thing().fail()
     assert paths() == {("thing_fail",): 1}
-    files = [one.filename for one in traceback.extract_tb(caught.value.__traceback__)]
+    files = [entry.filename for entry in traceback.extract_tb(caught.value.__traceback__)]
     if sys.version_info >= (3, 11):
         assert wrapping.__file__ not in files
     assert files[0] == files[-1] == __file__
@@ -163,7 +163,7 @@ def test_what_is_raised_passes_without_a_frame_of_ours() -> None:
     assert paths() == {("thing_fail",): 2}
 
 
-def test_wrapping_twice_is_wrapping_once() -> None:
+def test_the_second_wrapping_has_no_effect() -> None:
     def work() -> None:
         pass
 
@@ -175,13 +175,13 @@ def test_wrapping_twice_is_wrapping_once() -> None:
     assert paths() == {("a",): 1}
 
 
-def test_subclasses_that_are_there_and_that_will_be() -> None:
-    asked: list[tuple[str, Any]] = []
+def test_existing_and_future_subclasses_are_wrapped() -> None:
+    subclasses: list[tuple[str, Any]] = []
 
     class Base:
         def __init_subclass__(cls, tag: str = "", **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
-            asked.append((cls.__name__, tag))
+            subclasses.append((cls.__name__, tag))
 
         def step(self) -> str:
             return "base"
@@ -199,8 +199,8 @@ def test_subclasses_that_are_there_and_that_will_be() -> None:
     class Without(Base):
         pass
 
-    assert asked == [("Early", "x"), ("Late", "y"), ("Without", "")]
-    assert [one().step() for one in (Base, Early, Late, Without)] == [
+    assert subclasses == [("Early", "x"), ("Late", "y"), ("Without", "")]
+    assert [cls().step() for cls in (Base, Early, Late, Without)] == [
         "base", "early", "early late", "base",
     ]  # fmt: skip
     assert paths() == {("a_step",): 4}
@@ -221,11 +221,11 @@ def test_subclasses_that_are_there_and_that_will_be() -> None:
         type("Wrong", (Plain,), {}, tag="z")
 
 
-def test_a_span_of_a_kind_and_a_call_before() -> None:
-    seen: list[tuple[Any, ...]] = []
-    wait = timed(lambda x: x + 1, "w", "wait", before=lambda *args: seen.append(args))
+def test_span_kinds_and_callbacks_before_calls() -> None:
+    calls: list[tuple[Any, ...]] = []
+    wait = with_span(lambda x: x + 1, "w", "wait", before=lambda *args: calls.append(args))
     assert wait(1) == 2
-    assert seen == [(1,)]
+    assert calls == [(1,)]
     assert timing.current().tree().find("w").kind == "wait"
 
 
@@ -238,7 +238,7 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 
-class Mine(gym.Env):
+class CustomEnv(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
@@ -251,29 +251,29 @@ class Mine(gym.Env):
         return self.np_random.random(2, np.float32), float(action), False, False, {}
 
 
-env = TimeLimit(Mine(), 5)
+env = TimeLimit(CustomEnv(), 5)
 total = env.reset(seed=1)[0].sum()
 for _ in range(7):
     obs, reward, *_ = env.step(1)
     total += obs.sum()
-envs = gym.vector.SyncVectorEnv([Mine, Mine, Mine])
+envs = gym.vector.SyncVectorEnv([CustomEnv, CustomEnv, CustomEnv])
 envs.reset(seed=2)
 for _ in range(4):
     obs, *_ = envs.step(np.array([0, 1, 0]))
     total += obs.sum()
 again = pickle.loads(pickle.dumps(env))
-print(repr(float(total)), inspect.signature(Mine.step), Mine.step.__doc__)
-print(inspect.getsource(Mine.step))
+print(repr(float(total)), inspect.signature(CustomEnv.step), CustomEnv.step.__doc__)
+print(inspect.getsource(CustomEnv.step))
 print(inspect.signature(gym.Env.step), inspect.getfullargspec(TimeLimit.step))
-print(Mine.__mro__, type(again).__name__, sorted(vars(env)))
+print(CustomEnv.__mro__, type(again).__name__, sorted(vars(env)))
 """
 
 
 @needs_gymnasium
 def test_gymnasium(tmp_path) -> None:
     script = write(tmp_path, GYMNASIUM)
-    done, session = record(tmp_path, str(script))
-    assert done.stderr == ""
+    result, session = record(tmp_path, str(script))
+    assert result.stderr == ""
     tree = session.main.tree
     assert tree.find("env_step").count == 7
     assert tree.find("env_reset").count == 1
@@ -283,7 +283,7 @@ def test_gymnasium(tmp_path) -> None:
     assert not any(path[-2:] == ("env_step", "env_step") for path, _ in tree.walk())
     assert session.main.facts["num_envs"] == 3
     bare = run([sys.executable, str(script)], tmp_path)
-    assert bare.stdout == done.stdout
+    assert bare.stdout == result.stdout
 
 
 TORCH = """
@@ -293,13 +293,13 @@ import torch
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-own = torch.optim.SGD(net.parameters(), lr=1e-3)
+sgd = torch.optim.SGD(net.parameters(), lr=1e-3)
 for _ in range(5):
     loss = net(torch.randn(16, 4)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-own.step()
+sgd.step()
 grad, = torch.autograd.grad(net(torch.ones(4)).sum(), [net[0].weight])
 bits = b"".join(p.detach().numpy().tobytes() for p in net.parameters())
 import hashlib, inspect
@@ -312,15 +312,15 @@ print(inspect.getsource(torch.autograd.backward)[:40])
 @needs_torch
 def test_torch(tmp_path) -> None:
     script = write(tmp_path, TORCH)
-    done, session = record(tmp_path, str(script))
-    assert done.stderr == ""
+    result, session = record(tmp_path, str(script))
+    assert result.stderr == ""
     tree = session.main.tree
     assert tree.find("backward").count == 6
     assert tree.find("optimizer_step").count == 6
     assert session.main.facts["torch_threads"] >= 1
     with contextlib.redirect_stdout(io.StringIO()) as bare:
         exec(TORCH, {})
-    assert bare.getvalue() == done.stdout
+    assert bare.getvalue() == result.stdout
 
 
 COMPILED = """
@@ -348,7 +348,7 @@ learning = torch.compile(lambda: optimizer.step(), backend="eager")
 for _ in range(3):
     print(acting(torch.ones(2, 3)).shape)
     learning()
-# torch breaks its own optimizers' graphs; no other is to be added.
+# torch breaks the graphs of its own optimizers. Spans must add no graph break.
 from torch._dynamo.utils import counters
 print(sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
 """
@@ -356,13 +356,13 @@ print(sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
 
 @needs_torch
 @pytest.mark.slow
-def test_compiling_sees_the_functions_alone(tmp_path) -> None:
-    """A span in compiled code would break its graph: `fullgraph` raises where one does."""
-    done, session = record(tmp_path, str(write(tmp_path, COMPILED)))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("torch.Size([2, 1])\n" * 3)
+def test_compiled_code_has_no_spans(tmp_path) -> None:
+    """A span in compiled code would break its graph, and `fullgraph` would raise."""
+    result, session = record(tmp_path, str(write(tmp_path, COMPILED)))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("torch.Size([2, 1])\n" * 3)
     bare = run([sys.executable, str(tmp_path / "script.py")], tmp_path)
-    assert bare.stdout == done.stdout
+    assert bare.stdout == result.stdout
     assert "act" not in {path[-1] for path, _ in session.main.tree.walk()}
 
 
@@ -396,8 +396,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("algorithm", ["ppo", "sac"])
 def test_stable_baselines3(tmp_path, algorithm: str) -> None:
     script = write(tmp_path, SB3)
-    done, session = record(tmp_path, str(script), algorithm)
-    assert done.returncode == 0, done.stderr
+    result, session = record(tmp_path, str(script), algorithm)
+    assert result.returncode == 0, result.stderr
     tree = session.main.tree
     if algorithm == "ppo":
         assert tree.find("collect").count == 2
@@ -419,9 +419,9 @@ def test_stable_baselines3(tmp_path, algorithm: str) -> None:
         assert tree.find("update", "optimizer_step").count == 3 * updates
     assert session.main.facts["torch_threads"] == 1
     assert ("set_up", "vector_reset") in spans(session, "main")
-    # Bitwise the same weights.
+    # The weights are bitwise the same.
     bare = run([sys.executable, str(script), algorithm], tmp_path)
-    assert bare.stdout.splitlines()[-1] == done.stdout.splitlines()[-1]
+    assert bare.stdout.splitlines()[-1] == result.stdout.splitlines()[-1]
 
 
 OWN_ENVIRONMENT = """
@@ -430,7 +430,7 @@ import numpy as np
 from stable_baselines3.common.vec_env import SubprocVecEnv
 
 
-class Mine(gym.Env):
+class CustomEnv(gym.Env):
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
@@ -444,7 +444,7 @@ class Mine(gym.Env):
 
 if __name__ == "__main__":
     import sys
-    envs = SubprocVecEnv([Mine, lambda: Mine()], start_method=sys.argv[1])
+    envs = SubprocVecEnv([CustomEnv, lambda: CustomEnv()], start_method=sys.argv[1])
     envs.reset()
     for _ in range(10):
         obs, *_ = envs.step(np.array([0, 1]))
@@ -458,9 +458,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_with_environments_of_the_script(tmp_path, method: str) -> None:
     script = write(tmp_path, OWN_ENVIRONMENT)
-    done, session = record(tmp_path, str(script), method)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[[0.0, 0.0], [1.0, 1.0]]\n"
+    result, session = record(tmp_path, str(script), method)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "[[0.0, 0.0], [1.0, 1.0]]\n"
     assert len(session.workers) == 2
     for worker in session.workers:
         assert worker.tree.find("env_step").count == 10
@@ -468,8 +468,8 @@ def test_workers_with_environments_of_the_script(tmp_path, method: str) -> None:
     assert session.main.tree.find("vector_step").count == 10
 
 
-def test_hooks_of_a_version_that_nobody_thought_of(tmp_path) -> None:
-    """A library without what is looked for: the program runs, and so do the other hooks."""
+def test_a_library_without_the_hooked_functions(tmp_path) -> None:
+    """The program and the other hooks run even if a library lacks the hooked functions."""
     package = tmp_path / "gymnasium"
     package.mkdir()
     (package / "__init__.py").write_text("from gymnasium import core\n")
@@ -481,19 +481,19 @@ def test_hooks_of_a_version_that_nobody_thought_of(tmp_path) -> None:
         print(gymnasium.core.VALUE)
         """,
     )
-    done, _ = record(tmp_path, str(script))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "5\n", "")
+    result, _ = record(tmp_path, str(script))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "5\n", "")
 
 
-def test_a_library_that_is_another_one_than_was_thought_of(tmp_path) -> None:
-    """A script runs as it would; the report says whose spans are missing."""
+def test_a_library_with_other_classes_is_reported(tmp_path) -> None:
+    """The script runs normally, and the report names the missing spans."""
     package = tmp_path / "stable_baselines3" / "common"
     package.mkdir(parents=True)
     for name in ("../__init__.py", "__init__.py", "buffers.py"):
         (package / name).write_text("class Buffer: pass\n")
     text = "import stable_baselines3.common.buffers, time; time.sleep(0.1); print('done')"
-    done, session = record(tmp_path, str(write(tmp_path, text)))
-    assert (done.stdout, done.stderr) == ("done\n", "")
+    result, session = record(tmp_path, str(write(tmp_path, text)))
+    assert (result.stdout, result.stderr) == ("done\n", "")
     (problem,) = session.problems
     assert "stable_baselines3.common.buffers" in problem
     assert "BaseBuffer" in problem

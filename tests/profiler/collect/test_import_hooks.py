@@ -1,4 +1,4 @@
-"""Modules whose import is seen are as they would be without."""
+"""Modules with import hooks are the same as without them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def double(x):
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of modules that can be imported."""
-    (tmp_path / "seen_module.py").write_text(MODULE)
+def module_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Create a folder of modules that can be imported."""
+    (tmp_path / "hooked_module.py").write_text(MODULE)
     (tmp_path / "plain_module.py").write_text(MODULE)
-    package = tmp_path / "seen_package"
+    package = tmp_path / "hooked_package"
     package.mkdir()
-    (package / "__init__.py").write_text("from seen_package.inner import VALUE\nREADY = True\n")
+    (package / "__init__.py").write_text("from hooked_package.inner import VALUE\nREADY = True\n")
     (package / "inner.py").write_text("VALUE = 7\n")
     (package / "text.txt").write_text("hello")
     (tmp_path / "broken_module.py").write_text("1 / 0\n")
@@ -55,20 +55,20 @@ def hooked(*names: str) -> tuple[ImportHooks, list[tuple[str, ModuleType]]]:
     return hooks, calls
 
 
-def test_a_module_is_called_once_it_is_there(made: Path) -> None:
-    seen: list[int] = []
-    hooks = ImportHooks({"seen_module": lambda module: seen.append(module.VALUE)})
+def test_the_hook_is_called_after_the_import(module_folder: Path) -> None:
+    values: list[int] = []
+    hooks = ImportHooks({"hooked_module": lambda module: values.append(module.VALUE)})
     hooks.install()
-    module = importlib.import_module("seen_module")
-    assert seen == [3]
-    assert importlib.import_module("seen_module") is module
-    assert seen == [3]
-    assert hooks.called == {"seen_module"}
+    module = importlib.import_module("hooked_module")
+    assert values == [3]
+    assert importlib.import_module("hooked_module") is module
+    assert values == [3]
+    assert hooks.called == {"hooked_module"}
 
 
-def test_nothing_shows_on_the_module(made: Path) -> None:
-    hooked("seen_module")
-    module = importlib.import_module("seen_module")
+def test_a_hooked_module_looks_unchanged(module_folder: Path) -> None:
+    hooked("hooked_module")
+    module = importlib.import_module("hooked_module")
     other = importlib.import_module("plain_module")
     assert type(module.__loader__) is type(other.__loader__)
     assert module.__spec__ is not None
@@ -76,43 +76,43 @@ def test_nothing_shows_on_the_module(made: Path) -> None:
     assert module.__spec__.loader is module.__loader__
     assert type(module.__spec__) is type(other.__spec__)
     assert set(vars(module)) == set(vars(other))
-    assert module.__file__ == str(made / "seen_module.py")
+    assert module.__file__ == str(module_folder / "hooked_module.py")
     assert module.__spec__.cached == module.__cached__
     assert inspect.getsource(module) == MODULE
     assert inspect.getsource(module.double) == "def double(x):\n    return 2 * x\n"
     assert inspect.getmodule(module.double) is module
 
 
-def test_a_package_and_what_is_in_it(made: Path) -> None:
-    _, calls = hooked("seen_package", "seen_package.inner")
-    package = importlib.import_module("seen_package")
-    # What it imports is there before it.
-    assert [name for name, _ in calls] == ["seen_package.inner", "seen_package"]
+def test_a_package_and_its_modules(module_folder: Path) -> None:
+    _, calls = hooked("hooked_package", "hooked_package.inner")
+    package = importlib.import_module("hooked_package")
+    # The inner module is imported first.
+    assert [name for name, _ in calls] == ["hooked_package.inner", "hooked_package"]
     assert calls[1][1] is package
     assert package.READY
-    assert package.__path__ == [str(made / "seen_package")]
-    assert [one.name for one in pkgutil.iter_modules(package.__path__)] == ["inner"]
+    assert package.__path__ == [str(module_folder / "hooked_package")]
+    assert [entry.name for entry in pkgutil.iter_modules(package.__path__)] == ["inner"]
     resources = importlib.import_module("importlib.resources")
-    assert resources.files("seen_package").joinpath("text.txt").read_text() == "hello"
+    assert resources.files("hooked_package").joinpath("text.txt").read_text() == "hello"
 
 
-def test_what_is_there_already_is_called_at_once(made: Path) -> None:
-    module = importlib.import_module("seen_module")
-    _, calls = hooked("seen_module", "never_imported")
-    assert calls == [("seen_module", module)]
+def test_the_hook_of_an_imported_module_is_called_at_once(module_folder: Path) -> None:
+    module = importlib.import_module("hooked_module")
+    _, calls = hooked("hooked_module", "never_imported")
+    assert calls == [("hooked_module", module)]
 
 
-def test_a_callback_that_raises_stops_nothing(made: Path) -> None:
+def test_a_failing_callback_is_recorded(module_folder: Path) -> None:
     def fail(module: ModuleType) -> None:
         raise AttributeError("no such thing")
 
-    hooks = ImportHooks({"seen_module": fail})
+    hooks = ImportHooks({"hooked_module": fail})
     hooks.install()
-    assert importlib.import_module("seen_module").VALUE == 3
-    assert hooks.problems == {"seen_module": "AttributeError: no such thing"}
+    assert importlib.import_module("hooked_module").VALUE == 3
+    assert hooks.problems == {"hooked_module": "AttributeError: no such thing"}
 
 
-def test_a_module_that_raises_does_so_as_ever(made: Path) -> None:
+def test_import_errors_are_unchanged(module_folder: Path) -> None:
     _, calls = hooked("broken_module", "missing_module")
     with pytest.raises(ZeroDivisionError):
         importlib.import_module("broken_module")
@@ -122,42 +122,42 @@ def test_a_module_that_raises_does_so_as_ever(made: Path) -> None:
     assert calls == []
 
 
-def test_reloading_calls_again(made: Path) -> None:
-    _, calls = hooked("seen_module")
-    module = importlib.import_module("seen_module")
+def test_reloading_calls_again(module_folder: Path) -> None:
+    _, calls = hooked("hooked_module")
+    module = importlib.import_module("hooked_module")
     assert importlib.reload(module) is module
     assert module.COUNT == 2
-    assert [name for name, _ in calls] == ["seen_module", "seen_module"]
+    assert [name for name, _ in calls] == ["hooked_module", "hooked_module"]
     assert module.__spec__ is not None
     assert type(module.__spec__.loader).__name__ == "SourceFileLoader"
 
 
-def test_asking_for_a_spec_imports_nothing(made: Path) -> None:
-    _, calls = hooked("seen_module")
-    spec = importlib.util.find_spec("seen_module")
+def test_find_spec_imports_nothing(module_folder: Path) -> None:
+    _, calls = hooked("hooked_module")
+    spec = importlib.util.find_spec("hooked_module")
     assert spec is not None
     assert spec.loader is not None
     assert calls == []
-    assert spec.origin == str(made / "seen_module.py")
-    assert spec.loader.get_source("seen_module") == MODULE  # pyright: ignore
+    assert spec.origin == str(module_folder / "hooked_module.py")
+    assert spec.loader.get_source("hooked_module") == MODULE  # pyright: ignore
     assert copy.copy(spec.loader) is not spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert [one for _, one in calls] == [module]
+    assert [called_with for _, called_with in calls] == [module]
 
 
-def test_two_of_them(made: Path) -> None:
-    _, first = hooked("seen_module")
-    _, second = hooked("seen_module")
-    importlib.import_module("seen_module")
+def test_two_hooks_of_one_module(module_folder: Path) -> None:
+    _, first = hooked("hooked_module")
+    _, second = hooked("hooked_module")
+    importlib.import_module("hooked_module")
     assert len(first) == len(second) == 1
 
 
-def test_none_after_the_end(made: Path) -> None:
-    hooks, calls = hooked("seen_module")
+def test_removed_hooks_are_not_called(module_folder: Path) -> None:
+    hooks, calls = hooked("hooked_module")
     hooks.remove()
     hooks.remove()
     assert hooks not in sys.meta_path
-    assert hooks.find_spec("seen_module", None) is None
-    importlib.import_module("seen_module")
+    assert hooks.find_spec("hooked_module", None) is None
+    importlib.import_module("hooked_module")
     assert calls == []

@@ -1,4 +1,4 @@
-"""py-spy beside the program: what goes wrong with it is told in a sentence, and stops nothing."""
+"""py-spy beside a program: its failures are reported in one sentence and stop nothing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ DENIED = (
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Puts a shell script in py-spy's place, which finds its output's path in $output.
+    """Return a function that replaces py-spy by a shell script, with its output path in $output.
 
-    `dump` is what it does when it is asked for one dump, to see whether it may.
+    `dump` is the shell command for the dump that checks the permission to trace.
     """
 
     def install(script: str, dump: str = "exit 0") -> None:
@@ -38,12 +38,12 @@ def fake(tmp_path, monkeypatch):
             f"{script}\n"
         )
         program.chmod(0o755)
-        monkeypatch.setattr(pyspy, "_find", lambda: str(program))
+        monkeypatch.setattr(pyspy, "_find_program", lambda: str(program))
 
     return install
 
 
-def test_it_samples_all_processes_without_stopping_them(fake, tmp_path):
+def test_pyspy_samples_all_processes_without_stopping_them(fake, tmp_path):
     fake('echo "<module> (a.py:1) 3" > "$output"')
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt", rate=50)
     assert spy.stop() is None
@@ -56,8 +56,8 @@ def test_it_samples_all_processes_without_stopping_them(fake, tmp_path):
     assert stack[-1].file == "a.py"
 
 
-def test_it_is_asked_to_end_when_only_it_goes_on(fake, tmp_path):
-    # The shell waits for the end of what it runs before it handles a signal: the loop is its own.
+def test_pyspy_is_interrupted_after_the_program(fake, tmp_path):
+    # A shell handles signals only between commands, so that the loop must run short commands.
     fake('trap \'echo "f (a.py:1) 1" > "$output"; exit 0\' INT\nwhile :; do sleep 0.05; done')
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
     time.sleep(0.3)  # for the trap to be set
@@ -65,7 +65,7 @@ def test_it_is_asked_to_end_when_only_it_goes_on(fake, tmp_path):
     assert (tmp_path / "py-spy.txt").read_text() == "f (a.py:1) 1\n"
 
 
-def test_it_is_killed_when_it_does_not_end(fake, tmp_path):
+def test_pyspy_is_killed_after_the_grace_period(fake, tmp_path):
     fake(f"echo $$ > {tmp_path}/pid\ntrap '' INT\nwhile :; do sleep 0.05; done")
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
     while not (tmp_path / "pid").exists():
@@ -78,14 +78,14 @@ def test_it_is_killed_when_it_does_not_end(fake, tmp_path):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_not_installed(tmp_path, monkeypatch):
+def test_pyspy_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
-    assert spy.stop() == "py-spy is not installed: pip install 'hotloop[profile]' brings it"
+    assert spy.stop() == "py-spy is not installed: pip install 'hotloop[profile]' installs it"
 
 
-def test_it_is_found_beside_python_and_on_the_path(tmp_path, monkeypatch):
+def test_pyspy_is_found_beside_python_and_on_the_path(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     for folder in ("path", "bin"):
@@ -93,23 +93,23 @@ def test_it_is_found_beside_python_and_on_the_path(tmp_path, monkeypatch):
         program.parent.mkdir()
         program.write_text("")
         program.chmod(0o755)
-        assert pyspy._find() == str(program)
+        assert pyspy._find_program() == str(program)
 
 
-def test_what_cannot_be_started(tmp_path, monkeypatch):
+def test_pyspy_cannot_be_started(tmp_path, monkeypatch):
     (tmp_path / "py-spy").write_bytes(b"\x7fELF")
     (tmp_path / "py-spy").chmod(0o755)
-    monkeypatch.setattr(pyspy, "_find", lambda: str(tmp_path / "py-spy"))
+    monkeypatch.setattr(pyspy, "_find_program", lambda: str(tmp_path / "py-spy"))
     problem = pyspy.attach(4711, tmp_path / "py-spy.txt").stop()
     assert problem is not None
     assert problem.startswith("py-spy could not be started: ")
 
 
 @pytest.mark.parametrize(
-    ("scope", "container", "what"),
+    ("scope", "container", "cause"),
     [
         (3, False, "kernel.yama.ptrace_scope is 3, which forbids it until the next boot"),
-        (1, True, "a container needs the capability for it, start it with --cap-add SYS_PTRACE"),
+        (1, True, "a container needs this capability, start it with --cap-add SYS_PTRACE"),
         (
             1,
             False,
@@ -121,13 +121,13 @@ def test_what_cannot_be_started(tmp_path, monkeypatch):
 )
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux's permissions")
-def test_it_may_not_trace(fake, tmp_path, monkeypatch, scope, container, what, at_once):
+def test_pyspy_may_not_trace(fake, tmp_path, monkeypatch, scope, container, cause, at_once):
     denied = f'echo "{DENIED}" >&2; exit 1'
     fake(**{"dump": denied, "script": ""} if at_once else {"script": denied})
     monkeypatch.setattr(pyspy, "_ptrace_scope", lambda: scope)
     monkeypatch.setattr(pyspy, "_in_container", lambda: container)
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
-    assert spy.stop() == f"py-spy may not trace the program: {what}"
+    assert spy.stop() == f"py-spy may not trace the program: {cause}"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_it_may_not_trace(fake, tmp_path, monkeypatch, scope, container, what, a
         (
             "echo 'Error: No python processes found in process 4711 or any of its subprocesses'"
             ">&2; exit 1",
-            "py-spy found no Python to sample: the program ended too soon, or has none",
+            "py-spy found no Python to sample: the program ended too soon, or has no Python code",
         ),
         (
             ": > $output",
@@ -147,7 +147,7 @@ def test_it_may_not_trace(fake, tmp_path, monkeypatch, scope, container, what, a
             "echo 'Error: it broke\n\nStack backtrace:\n  0: main' >&2; exit 3",
             "py-spy failed with exit code 3: it broke",
         ),
-        ("exit 3", "py-spy failed with exit code 3: it does not say why"),
+        ("exit 3", "py-spy failed with exit code 3: no error message"),
     ],
 )
 def test_other_failures(fake, tmp_path, script, problem):
@@ -155,7 +155,7 @@ def test_other_failures(fake, tmp_path, script, problem):
     assert pyspy.attach(4711, tmp_path / "py-spy.txt").stop() == problem
 
 
-def test_where_it_looks_for_a_container_and_for_permission(tmp_path):
+def test_containers_and_permissions_are_detected(tmp_path):
     (tmp_path / "scope").write_text("1\n")
     assert pyspy._ptrace_scope(str(tmp_path / "scope")) == 1
     assert pyspy._ptrace_scope(str(tmp_path / "none")) is None
@@ -198,23 +198,24 @@ def profile(
     )
 
 
-def test_a_failure_is_in_the_report_and_the_program_goes_on(tmp_path):
-    hidden = "import sys; from hotloop.profiler.collect import pyspy; pyspy._find = lambda: None; "
+def test_a_failure_is_reported_and_the_program_continues(tmp_path):
+    hidden = "import sys; from hotloop.profiler.collect import pyspy; "
+    hidden += "pyspy._find_program = lambda: None; "
     start = ("-c", hidden + "from hotloop import cli; sys.exit(cli.main(sys.argv[1:]))")
-    done = profile(tmp_path, "--py-spy", seconds=0.2, start=start)
-    assert (done.returncode, done.stdout) == (3, "done\n")
-    assert "py-spy is not installed: pip install 'hotloop[profile]' brings it" in done.stderr
+    result = profile(tmp_path, "--py-spy", seconds=0.2, start=start)
+    assert (result.returncode, result.stdout) == (3, "done\n")
+    assert "py-spy is not installed: pip install 'hotloop[profile]' installs it" in result.stderr
     assert read(tmp_path / "profile").problems == [
-        "py-spy is not installed: pip install 'hotloop[profile]' brings it"
+        "py-spy is not installed: pip install 'hotloop[profile]' installs it"
     ]
 
 
 @pytest.mark.outside
-def test_the_real_one(tmp_path):
-    if pyspy._find() is None:
+def test_real_pyspy_samples_the_program(tmp_path):
+    if pyspy._find_program() is None:
         pytest.skip("py-spy is not installed")
-    done = profile(tmp_path, "--py-spy", seconds=3)
-    assert (done.returncode, done.stdout) == (3, "done\n")
+    result = profile(tmp_path, "--py-spy", seconds=3)
+    assert (result.returncode, result.stdout) == (3, "done\n")
     problems = read(tmp_path / "profile").problems
     if problems and "may not trace" in problems[0]:
         pytest.skip(problems[0])

@@ -1,4 +1,4 @@
-"""Real threads, seen by the sampler of their process."""
+"""Real threads, recorded by the sampler of their process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 import hotloop
 from hotloop.profiler.collect.stacks import _ticker
-from hotloop.profiler.session import Frame, Process, Sample
+from hotloop.profiler.session import Frame, ProfiledProcess, Sample
 from hotloop.profiler.session.reading import read
 from tests.profiler.programs import record, run, write
 
-needs_ticker = pytest.mark.skipif(_ticker is None, reason="a thread beside the program looks")
+needs_ticker = pytest.mark.skipif(_ticker is None, reason="the C extension is not built")
 
-# One program with a span for each of its phases. Those that are counted last for so much time on a
-# core, so that there are as many samples on a loaded machine.
+# One program with a span for each of its phases. Phases whose samples are counted run for a fixed
+# time on a core, so that a loaded machine yields equally many samples.
 PHASES = """
 import json, threading, time, zlib
 import numpy
@@ -42,7 +42,7 @@ def work_beside():
     report["ids"]["beside"] = threading.get_native_id()
     spin_for(1.2)
 
-# In Python, in short calls, in a long call that keeps the interpreter's lock, in some that don't.
+# Python code, short calls, a long call that holds the GIL, and calls that release it.
 def spin():
     x = 0
     for i in range(40_000):
@@ -55,12 +55,12 @@ def calls():
     for _ in range(500):
         nested()
 
-def keeps():
+def hold_gil():
     sum(range(400_000))
 
 data = bytes(range(256)) * 100
 
-def lets_go():
+def release_gil():
     for _ in range(20):
         zlib.crc32(data)
     zlib.compress(data * 4, 1)
@@ -119,7 +119,7 @@ with span("sleep"):
 with span("parts"):
     end = time.thread_time() + 2.2
     while time.thread_time() < end:
-        for f in (spin, calls, keeps, lets_go):
+        for f in (spin, calls, hold_gil, release_gil):
             began = time.monotonic()
             f()
             report["parts"][f.__name__] = (
@@ -146,27 +146,27 @@ class Phases(NamedTuple):
     """The profile of `PHASES`.
 
     Attributes:
-        script: its file.
-        process: its only process.
-        report: what it measured of itself.
+        script: file of the program.
+        process: only process of the profile.
+        report: measurements of the program itself.
     """
 
     script: Path
-    process: Process
+    process: ProfiledProcess
     report: dict[str, Any]
 
     def samples(self, phase: str, thread: int | None = None) -> list[Sample]:
         """Return the samples of a thread (None: the main one) in a phase."""
         number = self.process.pid if thread is None else thread
         samples = self.process.samples
-        return [one for one in samples if (one.thread, one.path) == (number, (phase,))]
+        return [sample for sample in samples if (sample.thread, sample.path) == (number, (phase,))]
 
     def leaf(self, sample: Sample) -> Frame:
         """Return the innermost frame of a sample."""
         return self.process.stacks[sample.stack].frames[-1]
 
     def line(self, text: str) -> int:
-        """Return the number of the only line with a text."""
+        """Return the number of the only line with the text."""
         lines = self.script.read_text().splitlines()
         (number,) = (i for i, line in enumerate(lines, 1) if line.strip() == text)
         return number
@@ -177,130 +177,140 @@ def phases(tmp_path_factory: pytest.TempPathFactory) -> Phases:
     """Profile the program with phases."""
     folder = tmp_path_factory.mktemp("phases")
     script = write(folder, PHASES)
-    done, session = record(folder, str(script), interval_s=0.005)
-    assert done.stderr == ""
+    result, session = record(folder, str(script), interval_s=0.005)
+    assert result.stderr == ""
     (process,) = session.processes
-    return Phases(script, process, json.loads(done.stdout))
+    return Phases(script, process, json.loads(result.stdout))
 
 
-def total(samples: list[Sample], what: str = "elapsed_ns") -> int:
-    return sum(getattr(one, what) for one in samples)
+def total(samples: list[Sample], field: str = "elapsed_ns") -> int:
+    return sum(getattr(sample, field) for sample in samples)
 
 
-def share(samples: list[Sample], what: str) -> float:
-    """Return which part of the time of samples was on a core, or queued."""
-    return total(samples, what) / total(samples)
+def share(samples: list[Sample], field: str) -> float:
+    """Return the fraction of the samples' time that was on a core or queued."""
+    return total(samples, field) / total(samples)
 
 
-def about(elapsed_ns: float, expected_ns: float) -> bool:
-    """Whether a time was seen nearly whole.
+def is_close(elapsed_ns: float, expected_ns: float) -> bool:
+    """Return whether the sampled time is nearly complete.
 
-    Where others have the cores, a sampler comes late: it misses the first and the last part of a
-    second of a thread, and a thread outlives its own clock's end.
+    On a loaded machine, the sampler runs late. It misses the start and the end of a thread, and a
+    thread runs longer than its own clock allows.
     """
     return 0.6 < elapsed_ns / expected_ns < 1.6
 
 
-def test_a_thread_that_spins_and_a_thread_that_sleeps(phases: Phases) -> None:
+def test_spinning_and_sleeping_threads(phases: Phases) -> None:
     process = phases.process
     spinning, sleeping = phases.samples("work"), phases.samples("nap", phases.report["ids"]["nap"])
-    # Others may have the cores; what the thread never does is block, but for the lock of Python.
+    # Other programs may use the cores. The thread never blocks, except for the GIL.
     assert share(spinning, "on_core_ns") > 0.2
     assert share(spinning, "on_core_ns") + share(spinning, "queued_ns") > 0.7
     assert share(sleeping, "on_core_ns") < 0.05
     assert share(sleeping, "queued_ns") < 0.05
     # All of the time is accounted for.
     assert total(spinning) == pytest.approx(process.tree.find("work").total_ns, rel=0.1)
-    stacks = [process.stacks[one.stack] for one in spinning]
+    stacks = [process.stacks[sample.stack] for sample in spinning]
     spun = [stack for stack in stacks if stack.frames[-1].function == "spin_for"]
-    # From the script's first frame on: nothing of what runs it.
-    assert [one.function for one in spun[0].frames] == ["<module>", "spin_for"]
+    # The stack starts at the script's first frame, without frames of the profiler.
+    assert [frame.function for frame in spun[0].frames] == ["<module>", "spin_for"]
     assert spun[0].frames[0].file == str(phases.script)
     lines = phases.script.read_text().splitlines()
     assert lines[spun[0].lines[0] - 2].strip() == 'with span("work"):'
-    # What the sampler took, and what the kernel knows.
+    # The cost of the sampler, and data from the kernel.
     assert 0 < process.own_ns < 0.2 * process.duration_ns
-    assert {one.number for one in process.threads} >= {process.pid}
+    assert {thread.number for thread in process.threads} >= {process.pid}
     last = process.periods[-1]
     assert last.spans["work",][0] == 1
     assert sum(last.by_stack.values()) == sum(last.by_path.values())
-    assert last.resident > 1_000_000
+    assert last.resident_bytes > 1_000_000
     assert process.cpu_ns > 0.2e9
 
 
-def test_the_main_thread_is_seen_while_it_waits_and_while_others_work(phases: Phases) -> None:
+def test_a_waiting_main_thread_is_sampled(phases: Phases) -> None:
     waiting = phases.samples("join")
-    beside = [x for x in phases.process.samples if x.thread == phases.report["ids"]["beside"]]
-    assert about(total(waiting), 1.2e9)
+    beside = [
+        sample
+        for sample in phases.process.samples
+        if sample.thread == phases.report["ids"]["beside"]
+    ]
+    assert is_close(total(waiting), 1.2e9)
     assert share(waiting, "on_core_ns") < 0.1
-    assert about(total(beside), 1.2e9)
-    assert {phases.leaf(one).function for one in beside if one.count > 2} == {"spin_for"}
+    assert is_close(total(beside), 1.2e9)
+    assert {phases.leaf(sample).function for sample in beside if sample.count > 2} == {"spin_for"}
 
 
 @needs_ticker
-def test_a_thread_that_sleeps_costs_next_to_nothing(phases: Phases) -> None:
-    """It is not looked at again, and all of its time is accounted for."""
+def test_sleeping_threads_cost_little(phases: Phases) -> None:
+    """The sampler reads a sleeping thread once and still counts all of its time."""
     asleep = phases.samples("sleep")
-    assert about(total(asleep), 1.8e9)
-    assert 100 < sum(one.count for one in asleep) < 600
+    assert is_close(total(asleep), 1.8e9)
+    assert 100 < sum(sample.count for sample in asleep) < 600
     assert total(asleep, "on_core_ns") < 0.05e9
-    # In each period, not when it wakes.
+    # The samples are spread over all periods.
     assert all(sum(period.by_stack.values()) > 10 for period in phases.process.periods[:-1])
-    # Some 1 % on an idle machine at this interval, more on a loaded one.
+    # About 1 % on an idle machine at this interval, and more on a loaded one.
     assert phases.process.own_ns < 0.05 * phases.process.duration_ns
 
 
 @needs_ticker
 def test_time_is_attributed_to_the_function_that_took_it(phases: Phases) -> None:
-    """In Python, in long calls that keep the GIL, in short ones that don't: by its own clock."""
+    """Compare samples of Python code and C calls, with and without the GIL, with the clock."""
     spent = phases.report["parts"]
-    seen = dict.fromkeys(spent, 0)
-    for one in phases.samples("parts"):
-        names = {frame.function for frame in phases.process.stacks[one.stack].frames}
+    times = dict.fromkeys(spent, 0)
+    for sample in phases.samples("parts"):
+        names = {frame.function for frame in phases.process.stacks[sample.stack].frames}
         for name in names & set(spent):
-            seen[name] += one.elapsed_ns
-    for name, own_s in spent.items():
-        expected = own_s / sum(spent.values())
-        assert seen[name] / sum(seen.values()) == pytest.approx(expected, abs=0.07), (seen, spent)
+            times[name] += sample.elapsed_ns
+    for name, seconds in spent.items():
+        expected = seconds / sum(spent.values())
+        assert times[name] / sum(times.values()) == pytest.approx(expected, abs=0.07), (
+            times,
+            spent,
+        )
 
 
 @needs_ticker
-def test_a_function_that_has_just_begun_has_taken_no_time(phases: Phases) -> None:
-    """A call of C that no instruction looks after, here an operator, ends before the next call."""
-    seen: dict[str, int] = {}
-    for one in phases.samples("begin"):
-        leaf = phases.leaf(one).function
-        seen[leaf] = seen.get(leaf, 0) + one.count
-    assert seen["multiply"] > 0.8 * sum(seen.values())
-    assert seen.get("nothing", 0) <= 2
+def test_a_new_call_has_no_time(phases: Phases) -> None:
+    """A C call without a later check for requests, here an operator, ends before the next call."""
+    counts: dict[str, int] = {}
+    for sample in phases.samples("begin"):
+        leaf = phases.leaf(sample).function
+        counts[leaf] = counts.get(leaf, 0) + sample.count
+    assert counts["multiply"] > 0.8 * sum(counts.values())
+    assert counts.get("nothing", 0) <= 2
 
 
 @pytest.mark.skipif(
-    _ticker is None or sys.version_info >= (3, 13), reason="frames are not looked at without asking"
+    _ticker is None or sys.version_info >= (3, 13), reason="frames are read only on request"
 )
-def test_operators_are_seen_at_their_own_lines(phases: Phases) -> None:
-    """None of them looks for requests: a thread that is asked answers some lines further on."""
+def test_operators_are_sampled_at_their_lines(phases: Phases) -> None:
+    """Operators do not check for requests, so that a thread would answer some lines later."""
     spent = {phases.line(text): seconds for text, seconds in phases.report["operators"].items()}
-    seen = dict.fromkeys(spent, 0)
-    for one in phases.samples("operators"):
-        line = phases.process.stacks[one.stack].lines[-1]
-        if line in seen:
-            seen[line] += one.elapsed_ns
-    for line, own_s in spent.items():
-        expected = own_s / sum(spent.values())
-        assert seen[line] / sum(seen.values()) == pytest.approx(expected, abs=0.12), (seen, spent)
-    assert sum(seen.values()) > 0.75 * sum(spent.values()) * 1e9
+    times = dict.fromkeys(spent, 0)
+    for sample in phases.samples("operators"):
+        line = phases.process.stacks[sample.stack].lines[-1]
+        if line in times:
+            times[line] += sample.elapsed_ns
+    for line, seconds in spent.items():
+        expected = seconds / sum(spent.values())
+        assert times[line] / sum(times.values()) == pytest.approx(expected, abs=0.12), (
+            times,
+            spent,
+        )
+    assert sum(times.values()) > 0.75 * sum(spent.values()) * 1e9
 
 
-def test_a_line_is_written_about_once_a_second(phases: Phases) -> None:
-    """Also after the first, which takes long, since it loads what it needs."""
+def test_a_period_is_written_about_once_a_second(phases: Phases) -> None:
+    """The first period takes long because the sampler imports its modules."""
     ends = [period.end_ns for period in phases.process.periods]
     assert len(ends) >= 4
     assert max(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
 
 
-def test_threads_that_follow_one_another_are_told_apart(tmp_path) -> None:
-    """Python uses a thread's `ident` again for the next one."""
+def test_successive_threads_are_distinguished(tmp_path) -> None:
+    """Python reuses the `ident` of a thread for the next thread."""
     script = write(
         tmp_path,
         """
@@ -315,24 +325,24 @@ def test_threads_that_follow_one_another_are_told_apart(tmp_path) -> None:
                 pass
 
         for _ in range(12):
-            one = threading.Thread(target=spin)
-            one.start()
-            one.join()
+            thread = threading.Thread(target=spin)
+            thread.start()
+            thread.join()
         print(numbers)
         """,
     )
-    done, session = record(tmp_path, str(script), interval_s=0.005)
-    numbers = set(json.loads(done.stdout))
+    result, session = record(tmp_path, str(script), interval_s=0.005)
+    numbers = set(json.loads(result.stdout))
     (process,) = session.processes
-    seen = {one.thread for one in process.samples} - {process.pid}
-    assert seen - {0} <= numbers  # 0: one that is just being started
-    assert len(seen) >= 9
-    for thread in seen:
-        elapsed = sum(one.elapsed_ns for one in process.samples if one.thread == thread)
+    threads = {sample.thread for sample in process.samples} - {process.pid}
+    assert threads - {0} <= numbers  # 0: a thread that is just starting
+    assert len(threads) >= 9
+    for thread in threads:
+        elapsed = sum(sample.elapsed_ns for sample in process.samples if sample.thread == thread)
         assert elapsed < 0.5e9
 
 
-def test_a_fork_has_samples_of_its_own(tmp_path) -> None:
+def test_a_fork_has_its_own_samples(tmp_path) -> None:
     script = write(
         tmp_path,
         """
@@ -364,28 +374,28 @@ def test_a_fork_has_samples_of_its_own(tmp_path) -> None:
         print(*children)
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert done.stderr == ""
+    result, session = record(tmp_path, str(script))
+    assert result.stderr == ""
     assert session.problems == []
-    children = [int(pid) for pid in done.stdout.split()]
-    by_pid = {one.pid: one for one in session.processes}
-    # What was replaced at once has left nothing.
+    children = [int(pid) for pid in result.stdout.split()]
+    by_pid = {process.pid: process for process in session.processes}
+    # The process that called exec at once has left no files.
     assert set(by_pid) == {session.main.pid, *children}
     for pid in children:
         child = by_pid[pid]
         assert {path for path, _ in child.tree.walk()} == {("in child",)}
-        elapsed = sum(one.elapsed_ns for one in child.samples if one.path == ("in child",))
-        assert about(elapsed, 0.8e9)
-        assert {one.thread for one in child.samples} == {pid}
+        elapsed = sum(sample.elapsed_ns for sample in child.samples if sample.path == ("in child",))
+        assert is_close(elapsed, 0.8e9)
+        assert {sample.thread for sample in child.samples} == {pid}
         assert child.parent_pid == session.main.pid
     ends = [period.end_ns for period in session.main.periods]
     assert ends == sorted(set(ends))
-    paths = {one.path for one in session.main.samples}
+    paths = {sample.path for sample in session.main.samples}
     assert {("before",), ("after",)} <= paths
     assert ("in child",) not in paths
 
 
-def test_many_forks_do_not_keep_the_sampler_from_looking(tmp_path) -> None:
+def test_many_forks_do_not_stop_the_sampler(tmp_path) -> None:
     script = write(
         tmp_path,
         """
@@ -401,15 +411,15 @@ def test_many_forks_do_not_keep_the_sampler_from_looking(tmp_path) -> None:
         print(n)
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert int(done.stdout) > 20
+    result, session = record(tmp_path, str(script))
+    assert int(result.stdout) > 20
     assert len(session.processes) == 1
-    assert sum(one.elapsed_ns for one in session.main.samples) > 0.5e9
-    assert sum(one.count for one in session.main.samples) > 20
+    assert sum(sample.elapsed_ns for sample in session.main.samples) > 0.5e9
+    assert sum(sample.count for sample in session.main.samples) > 20
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
-def test_a_program_that_waits_for_all_of_its_threads(tmp_path, pure) -> None:
+def test_a_program_can_join_all_threads(tmp_path, pure) -> None:
     script = write(
         tmp_path,
         """
@@ -422,13 +432,13 @@ def test_a_program_that_waits_for_all_of_its_threads(tmp_path, pure) -> None:
             time.sleep(0.01)
         """,
     )
-    done, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING=pure)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sum(one.count for one in session.main.samples) > 5
+    result, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING=pure)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert sum(sample.count for sample in session.main.samples) > 5
 
 
 def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
-    """The sampler is the same afterwards, once, and told of nowhere."""
+    """There is still exactly one sampler afterwards, and nothing is printed."""
     script = write(
         tmp_path,
         """
@@ -448,7 +458,7 @@ def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
             thread.join()
         names = []
         for task in os.listdir("/proc/self/task"):
-            # One may have ended since.
+            # A thread may have ended in the meantime.
             with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
                 names.append(file.read().strip())
         print(sorted(name for name in names if name.startswith("hotloop")))
@@ -457,16 +467,16 @@ def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
             sum(range(1000))
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("hotloop-sampler") == 1
-    assert done.stdout.count("hotloop-ticks") <= 1
-    assert done.stderr == ""
-    assert sum(one.count for one in session.main.samples) > 50
+    result, session = record(tmp_path, str(script))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("hotloop-sampler") == 1
+    assert result.stdout.count("hotloop-ticks") <= 1
+    assert result.stderr == ""
+    assert sum(sample.count for sample in session.main.samples) > 50
 
 
-def test_a_program_that_closes_what_it_does_not_know(tmp_path) -> None:
-    """As a daemon does: what gets our descriptors' numbers stays as the program made it."""
+def test_a_program_that_closes_all_descriptors(tmp_path) -> None:
+    """Daemons close all descriptors. Files that reuse the numbers must stay unchanged."""
     script = write(
         tmp_path,
         """
@@ -488,28 +498,28 @@ def test_a_program_that_closes_what_it_does_not_know(tmp_path) -> None:
         print("done")
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert done.stderr.count("has closed its descriptor") == 1
+    result, session = record(tmp_path, str(script))
+    assert (result.returncode, result.stdout) == (0, "done\n"), result.stderr
+    assert result.stderr.count("has closed its descriptor") == 1
     assert {path for path, _ in session.main.tree.walk()} == {("before",), ("after",)}
     assert session.main.tree.find("before").count == 1
 
 
-def test_a_full_disk_is_warned_of_once_and_the_program_goes_on(tmp_path) -> None:
+def test_a_full_disk_warns_once(tmp_path) -> None:
     script = write(
         tmp_path,
         """
         import os, time
         from hotloop.profiler.collect import processes
 
-        # The file that is open, and those to come.
+        # The file that is open, and later files.
         full = os.open("/dev/full", os.O_WRONLY)
         file = processes._capture._sampler._file
-        os.dup2(full, file.number())
-        file._identity = file._look()
+        os.dup2(full, file.descriptor())
+        file._identity = file._file_identity()
         opened = os.open
-        os.open = lambda path, *rest: (
-            os.dup(full) if str(path).endswith(".samples.jsonl") else opened(path, *rest)
+        os.open = lambda path, *args: (
+            os.dup(full) if str(path).endswith(".samples.jsonl") else opened(path, *args)
         )
         time.sleep(2.4)
         pid = os.fork()
@@ -520,16 +530,16 @@ def test_a_full_disk_is_warned_of_once_and_the_program_goes_on(tmp_path) -> None
         print("done")
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    # This process's, once, and its child's.
-    assert done.stderr.count("No space left on device") == 2
-    assert "free some space" in done.stderr
+    result, session = record(tmp_path, str(script))
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    # One warning of this process, and one of its child.
+    assert result.stderr.count("No space left on device") == 2
+    assert "free some space" in result.stderr
     assert session.main.periods == []
     assert session.main.state == "complete"
 
 
-def test_no_room_from_the_start(tmp_path) -> None:
+def test_an_unwritable_profile_folder_warns(tmp_path) -> None:
     script = write(tmp_path, "print('done')")
     (tmp_path / "profile").mkdir()
     (tmp_path / "profile" / "timing").write_text("a file")
@@ -537,14 +547,14 @@ def test_no_room_from_the_start(tmp_path) -> None:
     import sys
 
     command = [sys.executable, "-W", "error::UserWarning", "-m", "hotloop.profiler.collect.script"]
-    done = run([*command, json.dumps(settings), str(script)], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    assert "expected to record timings" in done.stderr
-    assert "expected to write samples" in done.stderr
+    result = run([*command, json.dumps(settings), str(script)], tmp_path)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert "expected to record timings" in result.stderr
+    assert "expected to write samples" in result.stderr
 
 
-def test_what_a_program_drops_is_gone(tmp_path) -> None:
-    """The sampler looks at frames, which hold all that is in their variables."""
+def test_dropped_objects_are_freed(tmp_path) -> None:
+    """The sampler reads frames, which hold references to their variables."""
     script = write(
         tmp_path,
         """
@@ -564,16 +574,16 @@ def test_what_a_program_drops_is_gone(tmp_path) -> None:
         while time.monotonic() < end:
             dropped.append(work())
         time.sleep(0.1)
-        print(sum(one() is not None for one in dropped), len(dropped))
+        print(sum(reference() is not None for reference in dropped), len(dropped))
         """,
     )
-    done, _ = record(tmp_path, str(script), interval_s=0.001)
-    kept, total = map(int, done.stdout.split())
-    assert total > 1000
-    assert kept == 0
+    result, _ = record(tmp_path, str(script), interval_s=0.001)
+    num_alive, num_dropped = map(int, result.stdout.split())
+    assert num_dropped > 1000
+    assert num_alive == 0
 
 
-def test_a_program_without_numpy_does_not_get_it(tmp_path) -> None:
+def test_numpy_is_not_imported(tmp_path) -> None:
     script = write(
         tmp_path,
         """
@@ -582,13 +592,13 @@ def test_a_program_without_numpy_does_not_get_it(tmp_path) -> None:
         print("numpy" in sys.modules)
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert done.stdout == "False\n"
+    result, session = record(tmp_path, str(script))
+    assert result.stdout == "False\n"
     assert len(session.main.periods) >= 1
     assert session.main.periods[-1].spans == {}
 
 
-def test_a_recording_that_ends_before_a_line_is_written_is_found(tmp_path) -> None:
+def test_a_short_recording_is_found(tmp_path) -> None:
     script = write(
         tmp_path,
         f"""
@@ -605,7 +615,7 @@ def test_a_recording_that_ends_before_a_line_is_written_is_found(tmp_path) -> No
     assert session.main.tree.find("short").count == 1
 
 
-def test_without_the_extension_a_thread_samples_and_the_report_mentions_it_once(tmp_path) -> None:
+def test_a_missing_extension_is_reported_once(tmp_path) -> None:
     package = Path(hotloop.__file__).parent
     ignored = shutil.ignore_patterns("_ticker*.so")
     shutil.copytree(package, tmp_path / "source" / "hotloop", ignore=ignored)
@@ -629,12 +639,12 @@ def test_without_the_extension_a_thread_samples_and_the_report_mentions_it_once(
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("C extension is not available (it was not built: ") == 1
     (process,) = read(tmp_path / "profile").processes
-    leaves = [process.stacks[one.stack].frames[-1].function for one in process.samples]
+    leaves = [process.stacks[sample.stack].frames[-1].function for sample in process.samples]
     assert "spin.<locals>.<genexpr>" in leaves or "spin" in leaves
-    assert sum(one.count for one in process.samples) > 10
+    assert sum(sample.count for sample in process.samples) > 10
 
 
-def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> None:
+def test_a_thread_samples_without_the_extension(tmp_path) -> None:
     script = write(
         tmp_path,
         """
@@ -652,26 +662,26 @@ def test_without_the_extension_a_thread_beside_the_program_looks(tmp_path) -> No
             time.sleep(0.8)
         """,
     )
-    done, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING="1")
-    assert done.stderr == ""
+    result, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING="1")
+    assert result.stderr == ""
     (process,) = session.processes
     elapsed = dict.fromkeys([("work",), ("nap",)], 0)
-    for one in process.samples:
-        if one.path in elapsed:
-            elapsed[one.path] += one.elapsed_ns
-    assert about(elapsed["work",], 0.8e9)
-    assert about(elapsed["nap",], 0.8e9)
+    for sample in process.samples:
+        if sample.path in elapsed:
+            elapsed[sample.path] += sample.elapsed_ns
+    assert is_close(elapsed["work",], 0.8e9)
+    assert is_close(elapsed["nap",], 0.8e9)
     leaves = {
-        process.stacks[one.stack].frames[-1].function
-        for one in process.samples
-        if one.path == ("work",) and one.count > 2
+        process.stacks[sample.stack].frames[-1].function
+        for sample in process.samples
+        if sample.path == ("work",) and sample.count > 2
     }
     assert leaves == {"spin"}
 
 
 @needs_ticker
 def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
-    """A forked child's begins with what its parent's has left in memory."""
+    """The sampler of a forked child starts with the memory that its parent has left."""
     script = write(
         tmp_path,
         """
@@ -692,5 +702,5 @@ def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
         print(cost(), cost())
         """,
     )
-    done = run([sys.executable, str(script)], tmp_path)
-    assert (done.stdout, done.stderr) == ("(0, True) (0, True)\n", "")
+    result = run([sys.executable, str(script)], tmp_path)
+    assert (result.stdout, result.stderr) == ("(0, True) (0, True)\n", "")

@@ -1,4 +1,4 @@
-"""Anybody's script, run as it would run without: by the command line, in processes of their own."""
+"""Profiled scripts behave as without profiling, from the command line and in child processes."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from tests.profiler.programs import environment, record, run, spans, write
 
 
 def profile(
-    directory: Path, *target: str, **more: str
+    directory: Path, *target: str, **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], Session]:
-    """By `hotloop profile`."""
+    """Run `hotloop profile`."""
     command = [sys.executable, "-m", "hotloop", "profile", "--out", str(directory / "profile")]
-    done = run([*command, *target], directory, **more)
-    return done, read(directory / "profile")
+    result = run([*command, *target], directory, **variables)
+    return result, read(directory / "profile")
 
 
-def both(
-    directory: Path, text: str, *arguments: str, **more: str
+def run_both(
+    directory: Path, text: str, *arguments: str, **variables: str
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str], Session]:
-    """A script without and with a profile."""
+    """Run a script without and with profiling."""
     script = write(directory, text)
-    bare = run([sys.executable, str(script), *arguments], directory, **more)
-    done, session = record(directory, str(script), *arguments, **more)
-    return bare, done, session
+    bare = run([sys.executable, str(script), *arguments], directory, **variables)
+    result, session = record(directory, str(script), *arguments, **variables)
+    return bare, result, session
 
 
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_by_the_command_line(tmp_path) -> None:
+def test_the_profile_command(tmp_path) -> None:
     write(tmp_path, "print('hello'); import sys; print('oh', file=sys.stderr); sys.exit(7)")
-    done, session = profile(tmp_path, "script.py", "--epochs", "3")
-    assert done.returncode == 7
-    # All that is said of the profile goes where it mixes with no results.
-    assert done.stdout == "hello\n"
-    assert done.stderr.startswith("oh\n")
-    assert "exit code 7" in done.stderr
-    assert session.about["exit_code"] == 7
-    assert session.about["command"] == ["python", "script.py", "--epochs", "3"]
+    result, session = profile(tmp_path, "script.py", "--epochs", "3")
+    assert result.returncode == 7
+    # The profiler prints to stderr, so that results stay separate.
+    assert result.stdout == "hello\n"
+    assert result.stderr.startswith("oh\n")
+    assert "exit code 7" in result.stderr
+    assert session.metadata["exit_code"] == 7
+    assert session.metadata["command"] == ["python", "script.py", "--epochs", "3"]
     assert session.main.state == "complete"
 
 
-def test_options_of_the_script_s_own(tmp_path) -> None:
-    (tmp_path / "train").mkdir()  # what a folder is called says nothing of a command
+def test_script_options_reach_the_script(tmp_path) -> None:
+    (tmp_path / "train").mkdir()  # a folder with the name of a command
     write(tmp_path, "import sys; print(sys.argv[1:])")
-    done, session = profile(tmp_path, "--interval=20", "script.py", "--debug", "--out", "x", "-m")
-    assert done.stdout == "['--debug', '--out', 'x', '-m']\n"
+    result, session = profile(tmp_path, "--interval=20", "script.py", "--debug", "--out", "x", "-m")
+    assert result.stdout == "['--debug', '--out', 'x', '-m']\n"
     assert session.main.interval_ns == 20_000_000
-    assert session.about["options"] == ["--interval", "20"]
-    done = run([sys.executable, "-m", "hotloop", "profile", "train", "--help"], tmp_path)
-    assert "usage: hotloop train" in done.stdout
+    assert session.metadata["options"] == ["--interval", "20"]
+    result = run([sys.executable, "-m", "hotloop", "profile", "train", "--help"], tmp_path)
+    assert "usage: hotloop train" in result.stdout
 
 
 ENDS = {
@@ -88,23 +88,25 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-def test_it_ends_as_without(tmp_path, name: str) -> None:
+def test_a_script_ends_as_without_profiling(tmp_path, name: str) -> None:
     if name == "recursive group" and sys.version_info < (3, 11):
         pytest.skip("Python 3.11 has exception groups")
-    bare, done, session = both(tmp_path, ENDS[name])
-    assert done.returncode == bare.returncode
-    assert done.stdout == bare.stdout
-    # Python tells some of them in other words where it has the file itself.
+    bare, result, session = run_both(tmp_path, ENDS[name])
+    assert result.returncode == bare.returncode
+    assert result.stdout == bare.stdout
+    # Python words some messages differently if it runs the file itself.
     if name == "bad hook":
-        assert "TypeError: worse" in done.stderr
-        assert "ZeroDivisionError" in done.stderr
-    elif name == "deep":  # what runs the script takes some of the depth that there is
-        assert re.sub(r"\d+ more", "more", done.stderr) == re.sub(r"\d+ more", "more", bare.stderr)
+        assert "TypeError: worse" in result.stderr
+        assert "ZeroDivisionError" in result.stderr
+    elif name == "deep":  # the profiler uses some of the recursion depth
+        assert re.sub(r"\d+ more", "more", result.stderr) == re.sub(
+            r"\d+ more", "more", bare.stderr
+        )
     elif name == "null bytes":
-        assert "null bytes" in done.stderr
-        assert "hotloop" not in done.stderr
+        assert "null bytes" in result.stderr
+        assert "hotloop" not in result.stderr
     else:
-        assert done.stderr == bare.stderr
+        assert result.stderr == bare.stderr
     assert session.main.state == ("killed" if name == "gone" else "complete")
 
 
@@ -120,16 +122,16 @@ def test_a_killed_script(tmp_path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
-    done, session = profile(tmp_path, "script.py")
-    assert done.returncode == 128 + signal.SIGKILL
-    assert "killed by signal 9" in done.stderr
+    result, session = profile(tmp_path, "script.py")
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "killed by signal 9" in result.stderr
     assert session.main.state == "killed"
     assert session.main.tree.find("update").count == 1
     assert session.main.tree.find("last").open == 1
-    assert sum(one.count for one in session.main.samples) > 20
+    assert sum(sample.count for sample in session.main.samples) > 20
 
 
-def test_interrupted(tmp_path) -> None:
+def test_an_interrupted_script(tmp_path) -> None:
     script = write(
         tmp_path,
         """
@@ -158,12 +160,12 @@ def test_interrupted(tmp_path) -> None:
     assert child.returncode == 130
     assert "KeyboardInterrupt" in stderr
     assert "hotloop/profiler" not in stderr.partition("KeyboardInterrupt")[0]
-    assert read(out).about["exit_code"] == 130
+    assert read(out).metadata["exit_code"] == 130
 
 
-def test_what_it_raises_has_no_frame_of_ours(tmp_path) -> None:
+def test_tracebacks_have_no_hotloop_frames(tmp_path) -> None:
     pytest.importorskip("gymnasium")
-    bare, done, _ = both(
+    bare, result, _ = run_both(
         tmp_path,
         """
         import gymnasium as gym
@@ -181,37 +183,37 @@ def test_what_it_raises_has_no_frame_of_ours(tmp_path) -> None:
         """,
     )
     if sys.version_info >= (3, 11):
-        assert done.stderr == bare.stderr
-    assert done.returncode == 1
-    assert "in the environment" in done.stderr
+        assert result.stderr == bare.stderr
+    assert result.returncode == 1
+    assert "in the environment" in result.stderr
 
 
-def test_a_report_that_fails_changes_nothing(tmp_path) -> None:
+def test_a_failed_report_keeps_the_exit_code(tmp_path) -> None:
     write(
         tmp_path,
         """
         import glob, shutil, sys
-        # What is left of its own profile.
+        # Delete the profile of this script.
         shutil.rmtree(sys.argv[1])
         print("done")
         """,
     )
     command = [sys.executable, "-m", "hotloop", "profile", "--out", "p", "script.py", "p"]
-    done = run(command, tmp_path)
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    assert "hotloop profile: expected" in done.stderr
+    result = run(command, tmp_path)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert "hotloop profile: expected" in result.stderr
 
 
-def test_mistakes_in_the_arguments(tmp_path, monkeypatch, capsys) -> None:
+def test_wrong_arguments(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, "pass")
     (tmp_path / "folder").mkdir()
     for wrong, message in (
-        (["none.py"], "there is no such file"),
+        (["none.py"], "the file does not exist"),
         (["--interval", "x", "script.py"], "between 1 and 10,000"),
         (["--gpu-window", "5", "script.py"], "`--gpu-window` must be 0 or between 20 and 10,000"),
         (["--out"], "expected `--out DIR`, got nothing after it"),
-        (["--verbose", "script.py"], "options of the script's own stand after it"),
+        (["--verbose", "script.py"], "options of the script must follow the script"),
         (["-m"], "nothing after -m"),
         (["--out", ".", "script.py"], "a new or an empty directory"),
         (["--out=.", "script.py"], "a new or an empty directory"),
@@ -237,7 +239,7 @@ class Config:
     rate: float = 0.1
 
 print(sys.argv)
-print([one for one in sys.path])
+print(list(sys.path))
 print(__name__, __file__, __spec__, __package__, __doc__, __cached__, type(__loader__).__name__)
 print(__builtins__, __annotations__, sorted(globals()))
 print(Config.__annotations__, sys.modules["__main__"].Config is Config)
@@ -247,22 +249,22 @@ print(open(__file__).readline())
 
 
 @pytest.mark.parametrize("safe", ["", "1"])
-def test_arguments_paths_and_main_are_as_without(tmp_path, safe: str) -> None:
+def test_arguments_paths_and_main_are_unchanged(tmp_path, safe: str) -> None:
     folder = tmp_path / "folder with spaces"
     folder.mkdir()
     (folder / "neighbour.py").write_text("")
     write(folder, SURROUNDINGS)
     os.symlink(folder / "script.py", tmp_path / "link.py")
-    more = {"PYTHONSAFEPATH": "1"} if safe else {}
+    variables = {"PYTHONSAFEPATH": "1"} if safe else {}
     if safe:
-        more["PYTHONPATH"] = environment()["PYTHONPATH"] + os.pathsep + str(folder)
+        variables["PYTHONPATH"] = environment()["PYTHONPATH"] + os.pathsep + str(folder)
     for target in ("folder with spaces/script.py", "link.py", str(folder / "script.py")):
         arguments = [target, "--x", "-m", "a b"]
-        bare = run([sys.executable, *arguments], tmp_path, **more)
+        bare = run([sys.executable, *arguments], tmp_path, **variables)
         out = tmp_path / "profile"
-        done, _ = record(tmp_path, *arguments, **more)
-        assert bare.stderr == done.stderr == ""
-        assert done.stdout == bare.stdout
+        result, _ = record(tmp_path, *arguments, **variables)
+        assert bare.stderr == result.stderr == ""
+        assert result.stdout == bare.stdout
         for path in sorted(out.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
 
@@ -285,24 +287,24 @@ def test_a_module(tmp_path) -> None:
     for number, name in enumerate(
         ("package.train", "package", "empty", "nowhere", "package.nowhere", "broken", "json.tool")
     ):
-        # json.tool reads its input, which is at its end.
+        # json.tool reads stdin, which is empty.
         bare = run([sys.executable, "-m", name, "--a", "b"], tmp_path)
         directory = tmp_path / str(number)
         settings = {"directory": str(directory), "interval_s": 0.01, "hooks": True}
-        done = run(
+        result = run(
             [
                 sys.executable, "-m", "hotloop.profiler.collect.script", json.dumps(settings),
                 "-m", name, "--a", "b",
             ],
             tmp_path,
         )  # fmt: skip
-        assert done.returncode == bare.returncode, name
-        assert done.stdout == bare.stdout, name
+        assert result.returncode == bare.returncode, name
+        assert result.stdout == bare.stdout, name
         if name in ("nowhere", "empty"):
-            assert done.stderr == bare.stderr, name
+            assert result.stderr == bare.stderr, name
         elif name == "broken":
-            assert "package.nothing" in done.stderr
-            assert "hotloop" not in done.stderr
+            assert "package.nothing" in result.stderr
+            assert "hotloop" not in result.stderr
         assert read(directory).main.state == "complete"
 
 
@@ -317,11 +319,11 @@ def test_a_script_without_reinforcement_learning(tmp_path) -> None:
         print("done")
         """,
     )
-    done, session = profile(tmp_path, "script.py")
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    assert "everything else" in done.stderr
+    result, session = profile(tmp_path, "script.py")
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert "everything else" in result.stderr
     assert session.problems == []
-    assert session.uncovered == []
+    assert session.unrecorded == []
 
 
 # --- children -------------------------------------------------------------------------------------
@@ -339,51 +341,51 @@ def work(number):
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(tmp_path, method: str) -> None:
-    bare, done, session = both(
+    bare, result, session = run_both(
         tmp_path,
         WORK
         + """
 import multiprocessing, sys
 
-class Mine:
+class Item:
     def __init__(self, value):
         self.value = value
 
 def echo(connection):
-    one = connection.recv()
-    connection.send((type(one).__name__, one.value, work(one.value)))
+    item = connection.recv()
+    connection.send((type(item).__name__, item.value, work(item.value)))
 
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])
-    here, there = context.Pipe()
+    parent, child = context.Pipe()
     processes = [context.Process(target=work, args=(5 + i,)) for i in range(2)]
-    processes.append(context.Process(target=echo, args=(there,)))
-    for one in processes:
-        one.start()
-    here.send(Mine(9))
-    print(here.recv())
-    for one in processes:
-        one.join()
-    print([one.exitcode for one in processes])
+    processes.append(context.Process(target=echo, args=(child,)))
+    for process in processes:
+        process.start()
+    parent.send(Item(9))
+    print(parent.recv())
+    for process in processes:
+        process.join()
+    print([process.exitcode for process in processes])
 """,
         method,
     )
-    assert done.stderr == bare.stderr == ""
-    assert done.stdout == bare.stdout == "('Mine', 9, 18)\n[0, 0, 0]\n"
-    counts = sorted(one.tree.find("env_step").count for one in session.workers)
+    assert result.stderr == bare.stderr == ""
+    assert result.stdout == bare.stdout == "('Item', 9, 18)\n[0, 0, 0]\n"
+    counts = sorted(worker.tree.find("env_step").count for worker in session.workers)
     assert counts == [5, 6, 9]
-    assert {one.state for one in session.workers} == {"complete"}
-    assert [one.name for one in session.workers] == ["worker-0", "worker-1", "worker-2"]
+    assert {worker.state for worker in session.workers} == {"complete"}
+    assert [worker.name for worker in session.workers] == ["worker-0", "worker-1", "worker-2"]
     if method == "forkserver":
-        assert "forkserver" in {one.name for one in session.processes}
-    # Sampled too, to their end: `fork` leaves no chance to `atexit`.
-    assert all(one.periods for one in session.workers)
-    assert session.uncovered == []
+        assert "forkserver" in {worker.name for worker in session.processes}
+    # All are sampled until they end: `fork` does not run `atexit`.
+    assert all(worker.periods for worker in session.workers)
+    assert session.unrecorded == []
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_workers_that_a_pool_kills_within_a_second(tmp_path, method: str) -> None:
-    """`with Pool()` ends them by a signal: all are told nevertheless."""
+def test_workers_killed_by_a_pool_are_recorded(tmp_path, method: str) -> None:
+    """`with Pool()` ends workers by a signal, and the profile contains all of them."""
     script = write(
         tmp_path,
         """
@@ -403,19 +405,21 @@ def test_workers_that_a_pool_kills_within_a_second(tmp_path, method: str) -> Non
     _, session = record(tmp_path, str(script), method)
     assert len(session.processes) == 5
     assert len(session.workers) == 4
-    # One that has nothing to do may end by itself before the signal comes.
-    assert {one.state for one in session.workers} <= {"killed", "complete"}
+    # An idle worker may end by itself before the signal arrives.
+    assert {worker.state for worker in session.workers} <= {"killed", "complete"}
     spinning = [
-        one
-        for one in session.workers
-        if any(one.stacks[sample.stack].frames[-1].function == "spin" for sample in one.samples)
+        worker
+        for worker in session.workers
+        if any(
+            worker.stacks[sample.stack].frames[-1].function == "spin" for sample in worker.samples
+        )
     ]
-    assert len(spinning) >= 3  # a pool may give both pieces to one
-    assert session.uncovered == []
+    assert len(spinning) >= 3  # a pool may give both items to one worker
+    assert session.unrecorded == []
 
 
 def test_a_pool(tmp_path) -> None:
-    bare, done, session = both(
+    bare, result, session = run_both(
         tmp_path,
         WORK
         + """
@@ -425,14 +429,14 @@ if __name__ == "__main__":
         print(pool.map(work, [3, 4, 5, 6], chunksize=1))
 """,
     )
-    assert done.stdout == bare.stdout == "[6, 8, 10, 12]\n"
-    assert done.stderr == bare.stderr
-    assert sum(one.tree.find("env_step").count for one in session.workers) == 18
+    assert result.stdout == bare.stdout == "[6, 8, 10, 12]\n"
+    assert result.stderr == bare.stderr
+    assert sum(worker.tree.find("env_step").count for worker in session.workers) == 18
 
 
-def test_programs_that_it_starts(tmp_path) -> None:
+def test_child_programs_are_recorded(tmp_path) -> None:
     write(tmp_path, WORK + "\nimport sys\nprint(work(int(sys.argv[1])), sys.path)\n", "child.py")
-    bare, done, session = both(
+    bare, result, session = run_both(
         tmp_path,
         """
         import os, subprocess, sys
@@ -441,19 +445,19 @@ def test_programs_that_it_starts(tmp_path) -> None:
         print(subprocess.run(["sh", "-c", "exit 4"]).returncode)
         """,
     )
-    # The child's path too: nothing of ours is left in it.
-    assert done.stdout == bare.stdout
-    assert done.stderr == bare.stderr == ""
+    # The child's path contains nothing of hotloop either.
+    assert result.stdout == bare.stdout
+    assert result.stderr == bare.stderr == ""
     (worker,) = session.workers
     assert worker.tree.find("env_step").count == 4
     assert "child.py" in worker.command
-    # What was told not to look at its environment is named.
-    assert [one.parent_pid for one in session.uncovered] == [session.main.pid]
-    assert "time.sleep" in session.uncovered[0].command
+    # A child that ignores its environment is listed as unrecorded.
+    assert [process.parent_pid for process in session.unrecorded] == [session.main.pid]
+    assert "time.sleep" in session.unrecorded[0].command
 
 
-def test_a_worker_that_is_killed_stays(tmp_path) -> None:
-    _, done, session = both(
+def test_a_killed_worker_is_recorded(tmp_path) -> None:
+    _, result, session = run_both(
         tmp_path,
         WORK
         + """
@@ -462,24 +466,24 @@ def die():
     work(5)
     os.kill(os.getpid(), signal.SIGKILL)
 if __name__ == "__main__":
-    one = multiprocessing.get_context("fork").Process(target=die)
-    one.start()
-    one.join()
-    print(one.exitcode)
+    process = multiprocessing.get_context("fork").Process(target=die)
+    process.start()
+    process.join()
+    print(process.exitcode)
 """,
     )
-    assert done.stdout == "-9\n"
+    assert result.stdout == "-9\n"
     (worker,) = session.workers
     assert worker.state == "killed"
     assert worker.tree.find("env_step").count == 5
 
 
 def test_a_training_with_workers(tmp_path) -> None:
-    """By its own spans, once each, and samples of the learner and of every worker."""
+    """The profile has hotloop's own spans once, and samples of the learner and every worker."""
     options = ["--total-timesteps", "2048", "--workers", "2", "--execution", "eager"]
     options += ["--num-steps", "64", "--update-epochs", "1"]
-    done, session = profile(tmp_path, "train", "ppo", *options, "--runs-dir", "runs")
-    assert done.returncode == 0, done.stderr
+    result, session = profile(tmp_path, "train", "ppo", *options, "--runs-dir", "runs")
+    assert result.returncode == 0, result.stderr
     assert [process.name for process in session.processes] == ["learner", "worker-0", "worker-1"]
     assert {"collect", "update"} <= {path[0] for path, _ in session.main.tree.walk()}
     for worker in session.workers:
@@ -489,27 +493,27 @@ def test_a_training_with_workers(tmp_path) -> None:
 
 
 def test_threads(tmp_path) -> None:
-    bare, done, session = both(
+    bare, result, session = run_both(
         tmp_path,
         WORK
         + """
 import threading
 threads = [threading.Thread(target=work, args=(4,)) for _ in range(3)]
-for one in threads:
-    one.start()
+for thread in threads:
+    thread.start()
 print("main is done")
 """,
     )
-    assert done.stdout == bare.stdout
+    assert result.stdout == bare.stdout
     assert session.main.tree.find("env_step").count == 12
 
 
-def test_the_installations_own_sitecustomize_still_runs(tmp_path) -> None:
+def test_the_installed_sitecustomize_still_runs(tmp_path) -> None:
     folder = tmp_path / "site"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.own_value = 5\n")
     path = environment()["PYTHONPATH"]
-    bare, done, _ = both(
+    bare, result, _ = run_both(
         tmp_path,
         """
         import subprocess, sys
@@ -519,36 +523,36 @@ def test_the_installations_own_sitecustomize_still_runs(tmp_path) -> None:
         """,
         PYTHONPATH=str(folder) + os.pathsep + path,
     )
-    assert done.stdout == bare.stdout
+    assert result.stdout == bare.stdout
     assert bare.stdout.startswith(f"5\n5 {folder}")
 
 
-def test_a_child_without_hotloop_runs_as_ever(tmp_path) -> None:
-    """Its interpreter finds what starts a profile, and nothing that it could start."""
-    from hotloop.profiler.collect.processes import BOOT
+def test_a_child_without_hotloop_runs_normally(tmp_path) -> None:
+    """The interpreter finds the start-up code of the profiler but not hotloop."""
+    from hotloop.profiler.collect.processes import BOOT_DIRECTORY
 
-    done = run(
+    result = run(
         [sys.executable, "-S", "-c", "import sitecustomize, sys; print(len(sys.path) > 0)"],
         tmp_path,
-        PYTHONPATH=str(BOOT),
+        PYTHONPATH=str(BOOT_DIRECTORY),
         HOTLOOP_PROFILE="{}",
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "True\n", "")
 
 
-def test_settings_that_are_damaged(tmp_path) -> None:
-    from hotloop.profiler.collect.processes import BOOT
+def test_damaged_settings(tmp_path) -> None:
+    from hotloop.profiler.collect.processes import BOOT_DIRECTORY
 
     for text in ("{", "[]", '{"directory": 3}'):
-        done = run(
+        result = run(
             [sys.executable, "-c", "print('runs')"],
             tmp_path,
-            PYTHONPATH=str(BOOT) + os.pathsep + environment()["PYTHONPATH"],
+            PYTHONPATH=str(BOOT_DIRECTORY) + os.pathsep + environment()["PYTHONPATH"],
             HOTLOOP_PROFILE=text,
         )
-        assert (done.returncode, done.stdout) == (0, "runs\n")
-        assert done.stderr.startswith("hotloop: this process is not profiled")
-        assert len(done.stderr.splitlines()) == 1
+        assert (result.returncode, result.stdout) == (0, "runs\n")
+        assert result.stderr.startswith("hotloop: this process is not profiled")
+        assert len(result.stderr.splitlines()) == 1
 
 
 def test_a_profile_within_a_profile(tmp_path) -> None:
@@ -561,24 +565,24 @@ def test_a_profile_within_a_profile(tmp_path) -> None:
         print(subprocess.run(command, capture_output=True, text=True).stdout)
         """,
     )
-    done, outer = record(tmp_path, str(script))
-    assert done.stdout == "14\n\n"
+    result, outer = record(tmp_path, str(script))
+    assert result.stdout == "14\n\n"
     assert read(tmp_path / "inner").main.tree.find("env_step").count == 7
     assert ("env_step",) not in spans(outer, "main")
 
 
 @pytest.mark.slow
-def test_a_wheel_holds_what_starts_in_children(tmp_path) -> None:
+def test_the_wheel_contains_the_start_up_code_of_children(tmp_path) -> None:
     root, copy = Path(__file__).parents[3], tmp_path / "copy"
     copy.mkdir()
     shutil.copytree(root / "src", copy / "src", ignore=shutil.ignore_patterns("*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(root / name, copy)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path]
-    done = run([*map(str, command), str(copy)], tmp_path)
-    assert done.returncode == 0, done.stderr[-2000:]
+    result = run([*map(str, command), str(copy)], tmp_path)
+    assert result.returncode == 0, result.stderr[-2000:]
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "hotloop/profiler/collect/boot/sitecustomize.py" in names
-    # Not at the top, where every Python of the installation would find it.
+    # At the top, every Python of the installation would import it.
     assert "sitecustomize.py" not in names

@@ -1,4 +1,4 @@
-"""What a thread is blocked on, told of programs that are."""
+"""The causes of blocked time, measured in programs that wait."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from pathlib import Path
 import pytest
 
 from hotloop.profiler.collect.stacks import _ticker
-from hotloop.profiler.session import Process
+from hotloop.profiler.session import ProfiledProcess
 from tests.profiler.programs import record, write
 
-pytestmark = pytest.mark.skipif(_ticker is None, reason="the extension tells")
+pytestmark = pytest.mark.skipif(_ticker is None, reason="the C extension is not built")
 
-# Each waits at one line, for about as long as it computes at another.
-# Each waits at one line, for about as long as it computes at another: what comes first, the line.
+# Each waits at one line for about as long as it computes at another: (set-up code, waiting line).
 PROGRAMS = {
     "sleep": ("", "time.sleep(0.01)"),
     "lock": (
         """
-asked, answers = queue.Queue(), queue.Queue()
+requests, answers = queue.Queue(), queue.Queue()
 
 def answer():
-    while asked.get():
+    while requests.get():
         time.sleep(0.01)
         answers.put(1)
 
 threading.Thread(target=answer, daemon=True).start()
 """,
-        "asked.put(1); answers.get()",
+        "requests.put(1); answers.get()",
     ),
     "pipe": (
         """
@@ -36,11 +35,11 @@ def answer_pipe(pipe):
         time.sleep(0.01)
         pipe.send(1)
 
-ours, theirs = multiprocessing.get_context("fork").Pipe()
-fork = multiprocessing.get_context("fork").Process(target=answer_pipe, args=(theirs,), daemon=True)
+parent, child = multiprocessing.get_context("fork").Pipe()
+fork = multiprocessing.get_context("fork").Process(target=answer_pipe, args=(child,), daemon=True)
 fork.start()
 """,
-        "ours.send(1); ours.recv()",
+        "parent.send(1); parent.recv()",
     ),
     "network": (
         """
@@ -73,49 +72,49 @@ for _ in range(80):
 """
 
 
-def waits_at(process: Process, text: str, script: Path) -> dict[str, int]:
-    """Nanoseconds of main's at a line, by what they were: "on core" or what it was blocked on."""
+def waits_at(process: ProfiledProcess, text: str, script: Path) -> dict[str, int]:
+    """Return main's nanoseconds at a line by kind: "on core" or the cause of blocking."""
     number = next(i for i, line in enumerate(script.read_text().splitlines(), 1) if text in line)
-    found: dict[str, int] = {}
+    times: dict[str, int] = {}
     for sample in process.samples:
         stack = process.stacks[sample.stack]
-        here = any(
+        is_at_line = any(
             frame.file == str(script) and line == number
             for frame, line in zip(stack.frames, stack.lines, strict=True)
         )
-        if sample.thread == process.pid and here:
-            found["on core"] = found.get("on core", 0) + sample.on_core_ns
+        if sample.thread == process.pid and is_at_line:
+            times["on core"] = times.get("on core", 0) + sample.on_core_ns
             for name, ns in sample.waits.items():
-                found[name] = found.get(name, 0) + ns
-    return found
+                times[name] = times.get(name, 0) + ns
+    return times
 
 
 @pytest.fixture(scope="module")
-def waiting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Process]:
-    """Profile one program that waits for all of them, one after another."""
+def profile(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ProfiledProcess]:
+    """Profile one program that waits for each cause in sequence."""
     folder = tmp_path_factory.mktemp("waits")
     parts = [
-        begins + COMPUTES.format(wait=wait, line=line) for wait, (begins, line) in PROGRAMS.items()
+        setup + COMPUTES.format(wait=wait, line=line) for wait, (setup, line) in PROGRAMS.items()
     ]
     script = folder / "script.py"
     script.write_text(IMPORTS + "\n".join(parts))
-    done, session = record(folder, str(script))
-    assert done.returncode == 0, done.stderr
+    result, session = record(folder, str(script))
+    assert result.returncode == 0, result.stderr
     return script, session.main
 
 
 @pytest.mark.parametrize("wait", PROGRAMS)
-def test_what_a_line_waits_for(waiting: tuple[Path, Process], wait: str) -> None:
-    script, process = waiting
-    found = waits_at(process, PROGRAMS[wait][1], script)
-    assert max(found, key=lambda name: found[name]) == wait, found
-    # And the line beside it is not: a wait belongs to where it was.
-    beside = waits_at(process, f"total += i * i  # before {wait}", script)
-    assert beside["on core"] > 0.5 * sum(beside.values()), beside
+def test_the_cause_of_waiting_at_a_line(profile: tuple[Path, ProfiledProcess], wait: str) -> None:
+    script, process = profile
+    times = waits_at(process, PROGRAMS[wait][1], script)
+    assert max(times, key=lambda name: times[name]) == wait, times
+    # The line beside it only computes: a wait belongs to its line.
+    compute_times = waits_at(process, f"total += i * i  # before {wait}", script)
+    assert compute_times["on core"] > 0.5 * sum(compute_times.values()), compute_times
     assert not process.facts.keys() & {"is_traced", "traces_memory"}
 
 
-def test_a_thread_that_waits_for_the_interpreter_s_lock(tmp_path: Path) -> None:
+def test_a_thread_that_waits_for_the_gil(tmp_path: Path) -> None:
     script = write(
         tmp_path,
         """
@@ -133,13 +132,13 @@ def test_a_thread_that_waits_for_the_interpreter_s_lock(tmp_path: Path) -> None:
         done = True
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert done.returncode == 0, done.stderr
-    found = waits_at(session.main, "sum(range(101))", script)
-    assert found["interpreter"] > 0.1 * sum(found.values()), found
+    result, session = record(tmp_path, str(script))
+    assert result.returncode == 0, result.stderr
+    times = waits_at(session.main, "sum(range(101))", script)
+    assert times["interpreter"] > 0.1 * sum(times.values()), times
 
 
-def test_what_an_event_loop_awaits(tmp_path: Path) -> None:
+def test_waits_of_an_event_loop(tmp_path: Path) -> None:
     script = write(
         tmp_path,
         """
@@ -165,16 +164,16 @@ def test_what_an_event_loop_awaits(tmp_path: Path) -> None:
         asyncio.run(main())
         """,
     )
-    done, session = record(tmp_path, str(script))
-    assert done.returncode == 0, done.stderr
+    result, session = record(tmp_path, str(script))
+    assert result.returncode == 0, result.stderr
     polling = waits_at(session.main, "await asyncio.sleep(0.03)", script)
     producing = waits_at(session.main, "await asyncio.sleep(0.001)", script)
     assert polling["sleep"] > 200e6
-    # The producer waits for room in the queue most of the time: that is the other one's doing.
+    # The producer mostly waits for space in the queue, which is caused by the other task.
     assert sum(producing.values()) < 0.4 * sum(polling.values())
 
 
-def test_debug_modes_are_told(tmp_path: Path) -> None:
+def test_debug_modes_are_recorded(tmp_path: Path) -> None:
     script = write(
         tmp_path,
         """

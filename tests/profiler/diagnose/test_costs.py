@@ -1,4 +1,4 @@
-"""What can be removed from a program, and what is inherent: by sources and samples of programs."""
+"""Removable and inherent costs of programs, derived from their source and samples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotloop.profiler.diagnose import bound, diagnose, kinds
+from hotloop.profiler.diagnose import bound, cost_kinds, diagnose
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import Costs, _compiled_anew
+from hotloop.profiler.diagnose.costs import Costs, _merge_compilations
 from hotloop.profiler.diagnose.evidence import Evidence
 from hotloop.profiler.session import Frame
-from tests.profiler.sessions import period, process, seen, session
+from tests.profiler.sessions import period, process, sample, session
 
 SITE = "/usr/lib/python3.11/site-packages"
 PYTHON = "/usr/lib/python3.11"
@@ -24,11 +24,11 @@ VECTOR = f"SyncVectorEnv.step ({SITE}/gymnasium/vector/sync_vector_env.py:1)"
 
 
 class Program:
-    """A script, and samples at lines of it that are told by their text.
+    """A script with samples at lines that are identified by their text.
 
     Args:
-        directory: where it is written.
-        text: of the script.
+        directory: folder of the script.
+        text: source of the script.
     """
 
     def __init__(self, directory: Path, text: str) -> None:
@@ -38,28 +38,28 @@ class Program:
         self.rows = []
 
     def line(self, text):
-        """The number of the line that is a text, or else of the one that begins with it."""
+        """Return the number of the line that equals a text, or else starts with it."""
         if text in self.lines:
             return self.lines.index(text) + 1
         (number,) = (i for i, line in enumerate(self.lines, 1) if line.startswith(text))
         return number
 
-    def at(self, *places, below=(), seconds=1.0, blocked=None, **more):
-        """So many seconds at `(function, text)`, from the outermost in, and below in a library."""
+    def at(self, *places, below=(), seconds=1.0, blocked=None, **fields):
+        """Add samples at `(function, text)` from the outermost in, then `below` in a library."""
         stack = [f"{function} ({self.path}:{self.line(text)})" for function, text in places]
         if blocked:
-            more[blocked] = seconds
+            fields[blocked] = seconds
         on_core = {} if blocked else {"on_core_s": seconds}
-        self.rows.append(seen(*stack, *below, elapsed_s=seconds, **on_core, **more))
+        self.rows.append(sample(*stack, *below, elapsed_s=seconds, **on_core, **fields))
         return self
 
     def session(self, **fields):
-        whole = sum(row.elapsed_s for row in self.rows if row.thread is None)
-        main = process(samples=self.rows, end_s=whole, **fields)
-        # Of functions, the places have their first lines; here a name is one function.
+        total_s = sum(row.elapsed_s for row in self.rows if row.thread is None)
+        main = process(samples=self.rows, end_s=total_s, **fields)
+        # Frames need the first line of their function. Names are unique here.
         main.stacks = [
-            one._replace(frames=tuple(map(self._with_first_line, one.frames)))
-            for one in main.stacks
+            stack._replace(frames=tuple(map(self._with_first_line, stack.frames)))
+            for stack in main.stacks
         ]
         return session(main)
 
@@ -68,7 +68,7 @@ class Program:
         lines = (i for i, line in enumerate(self.lines, 1) if line.startswith(begins))
         return frame._replace(first_line=next(lines, 1))
 
-    def found(self):
+    def diagnoses(self):
         return diagnose(self.session())
 
 
@@ -104,35 +104,35 @@ def healthy(program, share=1.0):
     return program
 
 
-def test_what_is_inherent_is_told_apart_and_nothing_is_found(tmp_path):
+def test_inherent_costs_have_no_diagnosis(tmp_path):
     program = healthy(Program(tmp_path, TRAIN))
-    assert [one.rule for one in program.found() if not one.is_rebuild] == []
+    assert [cost.rule for cost in program.diagnoses() if not cost.is_rebuild] == []
     assert bound(program.session()) == (
-        "No cost is worth a change. Of the time: 80% networks and optimizers, 20% the "
-        "environments' own steps."
+        "No cost is large enough to justify a change. The time goes to: 80% networks and "
+        "optimizers, 20% environment steps."
     )
 
 
-def test_a_line_that_no_rule_knows_is_named_with_what_it_costs(tmp_path):
+def test_a_line_without_a_rule_is_reported(tmp_path):
     program = healthy(Program(tmp_path, TRAIN), 0.8)
     main = ("<module>", "train(env, agent, [])")
     caller = ("train", "mean = statistics(obs)")
     program.at(main, caller, ("statistics", "total = slow(obs)"), seconds=2)
-    found = program.found()[0]
-    assert (found.rule, found.wait, found.pace) == ("line", "computing", "repeated")
-    assert found.gain == pytest.approx(10 / 8)
-    assert [place.line for place in found.places] == [2, 9, program.line("train(env, agent, [])")]
-    assert found.places[0].function == "statistics"
+    first = program.diagnoses()[0]
+    assert (first.rule, first.wait, first.pace) == ("line", "computing", "repeated")
+    assert first.gain == pytest.approx(10 / 8)
+    assert [place.line for place in first.places] == [2, 9, program.line("train(env, agent, [])")]
+    assert first.places[0].function == "statistics"
 
 
-def test_a_library_s_function_is_named_below_the_line(tmp_path):
+def test_a_library_function_is_named_in_the_evidence(tmp_path):
     program = healthy(Program(tmp_path, TRAIN), 0.7)
     main = ("<module>", "train(env, agent, [])")
     save = f"save ({SITE}/torch/serialization.py:5)"
     program.at(main, ("train", "picked = rng.choice"), below=(save,), seconds=3)
-    found = program.found()[0]
-    assert found.rule == "checkpoints"
-    assert "in torch.save" in found.evidence[0]
+    first = program.diagnoses()[0]
+    assert first.rule == "checkpoints"
+    assert "in torch.save" in first.evidence[0]
 
 
 @pytest.mark.parametrize(
@@ -145,17 +145,17 @@ def test_a_library_s_function_is_named_below_the_line(tmp_path):
         ("lock", "lock", "lock"),
     ],
 )
-def test_time_that_is_blocked_is_never_inherent(tmp_path, blocked, rule, wait):
+def test_blocked_time_is_never_inherent(tmp_path, blocked, rule, wait):
     program = healthy(Program(tmp_path, TRAIN), 0.7)
     main = ("<module>", "train(env, agent, [])")
-    # On a line that multiplies matrices it would be arithmetic, if it computed.
+    # Computing on this line would be arithmetic.
     program.at(main, ("train", "picked = rng.choice"), seconds=3, blocked=blocked)
-    found = program.found()[0]
-    assert (found.rule, found.wait) == (rule, wait)
-    assert found.gain == pytest.approx(10 / 7)
+    first = program.diagnoses()[0]
+    assert (first.rule, first.wait) == (rule, wait)
+    assert first.gain == pytest.approx(10 / 7)
 
 
-def test_products_of_matrices_and_plain_arithmetic_are_inherent(tmp_path):
+def test_matrix_products_and_arithmetic_are_inherent(tmp_path):
     program = Program(
         tmp_path,
         """
@@ -212,27 +212,27 @@ WRAPPED = (*ROOT, ("Stacked.step", "obs = self.env.step"))
         ("time.sleep(0.001)", "sleep", "sleep"),
     ],
 )
-def test_an_environment_of_the_user_s_own(tmp_path, text, rule, blocked):
+def test_costs_of_a_custom_environment(tmp_path, text, rule, blocked):
     program = Program(tmp_path, OWN)
     program.at(*WRAPPED, ("Walker.step", text), seconds=5, blocked=blocked, path="env_step")
     program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=5)
-    costs = [one for one in program.found() if not one.is_rebuild]
-    assert [one.rule for one in costs] == ([rule] if rule else [])
+    costs = [cost for cost in program.diagnoses() if not cost.is_rebuild]
+    assert [cost.rule for cost in costs] == ([rule] if rule else [])
     if rule:
         assert costs[0].places[0].line == program.line(text)
 
 
-def test_what_a_wrapper_adds(tmp_path):
+def test_the_cost_of_a_wrapper(tmp_path):
     program = Program(tmp_path, OWN)
     program.at(*WRAPPED, ("Walker.step", "self.physics(action)"), seconds=2, path="env_step")
     program.at(*ROOT, ("Stacked.step", "self.frames = copy_of"), seconds=4, path="env_step")
     program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=4)
-    found = program.found()[0]
-    assert found.rule == "wrapper"
-    assert found.places[0].line == program.line("self.frames = copy_of")
+    first = program.diagnoses()[0]
+    assert first.rule == "wrapper"
+    assert first.places[0].line == program.line("self.frames = copy_of")
 
 
-def test_what_a_wrapper_s_observation_adds(tmp_path):
+def test_the_cost_of_an_observation_wrapper(tmp_path):
     program = Program(
         tmp_path,
         """
@@ -252,12 +252,12 @@ def test_what_a_wrapper_s_observation_adds(tmp_path):
     inner = f"Resized.observation ({program.path}:{program.line('return resize')})"
     program.at(*root, below=(base, inner), seconds=4, path="env_step")
     program.at(*root, below=(base, CARTPOLE), seconds=6, path="env_step")
-    found = program.found()[0]
-    assert found.rule == "wrapper"
-    assert found.places[0].line == program.line("return resize")
+    first = program.diagnoses()[0]
+    assert first.rule == "wrapper"
+    assert first.places[0].line == program.line("return resize")
 
 
-def test_the_program_s_own_loop_is_none_that_could_be_removed(tmp_path):
+def test_the_main_loop_is_not_removable(tmp_path):
     program = Program(
         tmp_path,
         """
@@ -276,15 +276,15 @@ def test_the_program_s_own_loop_is_none_that_could_be_removed(tmp_path):
     program.at(top, ("main", "s = world.step(a)"), ("World.step", "s = world.step(a)"), seconds=4)
     program.at(top, ("main", "trace[i] = decay"), seconds=4)
     loop = program.line("trace[i] = decay")
-    first = program.found()[0]
-    # A place without a promise: a program without networks may be made of loops.
+    first = program.diagnoses()[0]
+    # There is no gain, because a program without networks may consist of loops.
     assert (first.rule, first.gain, first.places[0].line) == ("line", None, loop)
     program.at(top, ("main", "trace[i] = decay"), seconds=4)
-    first = program.found()[0]  # most of all
+    first = program.diagnoses()[0]  # now the largest cost
     assert (first.rule, first.places[0].line) == ("python-loop", loop)
 
 
-def test_evaluations_are_a_cost_beside_training_alone(tmp_path):
+def test_evaluations_are_a_cost_only_beside_training(tmp_path):
     text = """
         def evaluate(agent):
             return env.step(agent(obs))
@@ -301,28 +301,28 @@ def test_evaluations_are_a_cost_beside_training_alone(tmp_path):
     program.at(*evaluating, below=(FORWARD,), seconds=3)
     program.at(*evaluating, below=(VECTOR, CARTPOLE), seconds=3)
     program.at(top, ("train", "loss.backward()"), below=(BACKWARD,), seconds=4)
-    found = program.found()[0]
-    assert found.rule == "evaluation"
-    assert found.places[0].line == program.line("score = evaluate")
-    # An evolution strategy does nothing else.
-    alone = Program(tmp_path, text)
-    alone.at(*evaluating, below=(FORWARD,), seconds=5).at(*evaluating, below=(CARTPOLE,), seconds=5)
-    assert "evaluation" not in [one.rule for one in alone.found()]
+    first = program.diagnoses()[0]
+    assert first.rule == "evaluation"
+    assert first.places[0].line == program.line("score = evaluate")
+    # An evolution strategy only evaluates.
+    other = Program(tmp_path, text)
+    other.at(*evaluating, below=(FORWARD,), seconds=5).at(*evaluating, below=(CARTPOLE,), seconds=5)
+    assert "evaluation" not in [cost.rule for cost in other.diagnoses()]
 
 
-def test_start_up_is_set_apart(tmp_path):
+def test_start_up_is_separate(tmp_path):
     program = healthy(Program(tmp_path, TRAIN), 0.7)
     main = ("<module>", "train(env, agent, [])")
     program.at(main, ("train", "picked = rng.choice"), seconds=3)
     importing = "_find_and_load (<frozen importlib._bootstrap>:1)"
     program.at(main, below=(importing,), seconds=10)
-    found = program.found()[0]
-    assert found.rule == "linear-sampling"
-    assert found.gain == pytest.approx(20 / 17)
-    assert found.loop_gain == pytest.approx(10 / 7)
+    first = program.diagnoses()[0]
+    assert first.rule == "linear-sampling"
+    assert first.gain == pytest.approx(20 / 17)
+    assert first.loop_gain == pytest.approx(10 / 7)
 
 
-def test_a_thread_that_holds_the_interpreter_s_lock(tmp_path):
+def test_a_thread_that_holds_the_gil(tmp_path):
     program = Program(
         tmp_path,
         """
@@ -337,13 +337,13 @@ def test_a_thread_that_holds_the_interpreter_s_lock(tmp_path):
     program.at(top, seconds=6, below=(FORWARD,))
     program.at(top, seconds=4, blocked="interpreter", below=(FORWARD,))
     program.at(("watch", "count = digest"), seconds=4, thread=7)
-    found = program.found()[0]
-    assert (found.rule, found.wait) == ("interpreter-lock", "interpreter")
-    assert found.gain == pytest.approx(10 / 6)
-    assert found.places[0].line == program.line("count = digest")
+    first = program.diagnoses()[0]
+    assert (first.rule, first.wait) == ("interpreter-lock", "interpreter")
+    assert first.gain == pytest.approx(10 / 6)
+    assert first.places[0].line == program.line("count = digest")
 
 
-def test_a_pool_s_threads_are_what_main_waits_for(tmp_path):
+def test_main_waits_for_the_threads_of_a_pool(tmp_path):
     program = Program(
         tmp_path,
         """
@@ -356,10 +356,10 @@ def test_a_pool_s_threads_are_what_main_waits_for(tmp_path):
     program.at(("<module>", "futures = wait(pool)"), seconds=10, blocked="lock")
     for thread in (7, 8):
         program.at(("collect", "step = parse(text)"), seconds=9, thread=thread)
-    found = program.found()[0]
-    assert found.places[0].line == program.line("step = parse(text)")
-    # It is all that the program does: how much of it could be spared nobody can tell.
-    assert (found.gain, found.evidence[0]) == (None, "90% of the time, 90% of the loop")
+    first = program.diagnoses()[0]
+    assert first.places[0].line == program.line("step = parse(text)")
+    # The program does nothing else, so that the possible gain is unknown.
+    assert (first.gain, first.evidence[0]) == (None, "90% of the time, 90% of the loop")
 
 
 @pytest.mark.parametrize(
@@ -374,45 +374,45 @@ def test_pace(tmp_path, per_second, pace):
     program = healthy(Program(tmp_path, TRAIN), 0.7)
     main = ("<module>", "train(env, agent, [])")
     program.at(main, ("train", "picked = rng.choice"), seconds=3)
-    one = program.session()
-    stack = len(one.main.stacks) - 1
-    one.main.periods = [
+    example = program.session()
+    stack = len(example.main.stacks) - 1
+    example.main.periods = [
         period(i + 1.0, by_stack={stack: count, 0: 70}) for i, count in enumerate(per_second)
     ]
-    assert diagnose(one)[0].pace == pace
+    assert diagnose(example)[0].pace == pace
 
 
-def test_a_source_that_is_gone_is_told_by_its_line(tmp_path):
+def test_a_missing_source_is_reported_by_line(tmp_path):
     program = healthy(Program(tmp_path, TRAIN), 0.7)
     main = ("<module>", "train(env, agent, [])")
     program.at(main, ("train", "picked = rng.choice"), seconds=3)
     number = program.line("picked = rng.choice")
     program.path.unlink()
-    found = program.found()[0]
-    assert (found.rule, found.places[0].line) == ("line", number)
+    first = program.diagnoses()[0]
+    assert (first.rule, first.places[0].line) == ("line", number)
 
 
-# --- promises -------------------------------------------------------------------------------------
+# --- gains ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("seconds", "rule"), [(1.0, None), (2.0, "line"), (4.0, "linear-sampling")]
 )
-def test_what_a_healthy_program_may_have_is_told_without_a_promise(tmp_path, seconds, rule):
+def test_a_small_cost_has_no_gain(tmp_path, seconds, rule):
     program = healthy(Program(tmp_path, TRAIN))  # ten seconds
     main = ("<module>", "train(env, agent, [])")
     program.at(main, ("train", "picked = rng.choice(rewards, p=weights)"), seconds=seconds)
-    found = [one for one in program.found() if not one.is_rebuild]
-    assert [one.rule for one in found] == ([] if rule is None else [rule])
-    assert all((one.gain is None) == (rule == "line") for one in found)
+    diagnoses = [cost for cost in program.diagnoses() if not cost.is_rebuild]
+    assert [cost.rule for cost in diagnoses] == ([] if rule is None else [rule])
+    assert all((cost.gain is None) == (rule == "line") for cost in diagnoses)
 
 
-def test_a_place_without_a_promise_is_sorted_by_its_share(tmp_path):
+def test_a_cost_without_a_gain_is_sorted_by_share(tmp_path):
     program = healthy(Program(tmp_path, TRAIN))
     main = ("<module>", "train(env, agent, [])")
     program.at(main, ("train", "picked = rng.choice(rewards, p=weights)"), seconds=2.3)
     program.at(main, ("train", "mean = statistics(obs)"), seconds=1.5, blocked="sleep")
-    rules = [one.rule for one in program.found() if not one.is_rebuild]
+    rules = [cost.rule for cost in program.diagnoses() if not cost.is_rebuild]
     assert rules == ["line", "sleep"]
 
 
@@ -426,16 +426,16 @@ LOCKED = """
 """
 
 
-def test_a_lock_is_waited_for_where_it_is_entered(tmp_path):
+def test_lock_waits_are_reported_where_the_lock_is_taken(tmp_path):
     program = healthy(Program(tmp_path, "import jax\n" + dedent(TRAIN) + dedent(LOCKED)))
     place = ("<module>", "publish(1)"), ("publish", "with lock:")
     program.at(*place, seconds=4, blocked="lock")
-    first = program.found()[0]
+    first = program.diagnoses()[0]
     assert (first.rule, first.wait) == ("lock", "lock")
-    assert program.line("with lock:") in [one.line for one in first.places]
+    assert program.line("with lock:") in [place.line for place in first.places]
 
 
-def test_what_is_handed_over_is_waited_for_by_its_line(tmp_path):
+def test_waiting_for_a_future_is_reported_by_line(tmp_path):
     text = TRAIN.replace("total = slow(obs)", "total = pool.submit(slow, obs).result()")
     program = healthy(Program(tmp_path, text))
     program.at(
@@ -449,21 +449,21 @@ def test_what_is_handed_over_is_waited_for_by_its_line(tmp_path):
         seconds=5,
         blocked="lock",
     )
-    # The pool's own thread runs nothing of the user's: it explains nothing.
+    # The thread of the pool itself runs no user code, so that it explains nothing.
     program.rows.append(
-        seen(
+        sample(
             f"_ExecutorManagerThread.run ({PYTHON}/concurrent/futures/process.py:1)",
             elapsed_s=5,
             on_core_s=5,
             thread=4,
         )
     )
-    first = program.found()[0]
+    first = program.diagnoses()[0]
     assert first.rule == "waits-for-others"
     assert first.gain == pytest.approx(15 / 10)
 
 
-def test_a_module_s_own_arithmetic_is_a_network_s(tmp_path):
+def test_arithmetic_of_a_module_belongs_to_its_network(tmp_path):
     text = (
         TRAIN
         + """
@@ -478,7 +478,7 @@ def test_a_module_s_own_arithmetic_is_a_network_s(tmp_path):
         below=(FORWARD, f"forward ({program.path}:{program.line('return x + self.net(x)')})"),
         seconds=6,
     )
-    assert [one.rule for one in program.found() if not one.is_rebuild] == []
+    assert [cost.rule for cost in program.diagnoses() if not cost.is_rebuild] == []
 
 
 SCORES = TRAIN.replace(
@@ -495,7 +495,7 @@ SCORES = TRAIN.replace(
 ).replace("mean = statistics(obs)", "mean = score(env, agent)")
 
 
-def test_what_plays_for_a_score_beside_training_is_an_evaluation(tmp_path):
+def test_scoring_episodes_beside_training_is_an_evaluation(tmp_path):
     text = SCORES.replace("obs, reward, *_ = env.step(action)", "obs = env.step(action)[0]")
     text = text.replace("def statistics", "def unused")
     program = Program(tmp_path, text)
@@ -504,16 +504,16 @@ def test_what_plays_for_a_score_beside_training_is_an_evaluation(tmp_path):
     stepped = ("score", "obs, reward, done, _, _ = env.step(agent(obs))")
     program.at(*scoring, stepped, below=(FORWARD,), seconds=3)
     program.at(*scoring, stepped, below=(VECTOR, CARTPOLE), seconds=3)
-    assert "evaluation" not in [one.rule for one in program.found()]  # it is all that there is
+    assert "evaluation" not in [cost.rule for cost in program.diagnoses()]  # the only activity
     program.at(main, ("train", "action = agent(step)"), below=(FORWARD,), seconds=3)
     program.at(main, ("train", "loss.backward()"), below=(BACKWARD,), seconds=2)
     program.at(main, ("train", "obs = env.step(action)[0]"), below=(VECTOR, CARTPOLE), seconds=1)
-    first = program.found()[0]
+    first = program.diagnoses()[0]
     assert (first.rule, first.gain) == ("evaluation", pytest.approx(2.0))
     assert first.places[0].line == program.line("mean = score(env, agent)")
 
 
-def test_one_state_at_a_time_in_a_list(tmp_path):
+def test_one_state_at_a_time_in_a_comprehension(tmp_path):
     text = TRAIN.replace("action = agent(step)", "action = [agent(one) for one in obs]")
     program = healthy(
         Program(
@@ -527,7 +527,7 @@ def test_one_state_at_a_time_in_a_list(tmp_path):
         below=(FORWARD,),
         seconds=10,
     )
-    first = program.found()[0]
+    first = program.diagnoses()[0]
     assert (first.rule, first.places[0].line) == (
         "one-at-a-time",
         program.line("action = [agent(one) for one in obs]"),
@@ -535,7 +535,7 @@ def test_one_state_at_a_time_in_a_list(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("made", "is_told"),
+    ("expression", "is_found"),
     [
         ("[float(tanh(row @ weights)) for row in obs]", True),
         ("[np.dot(row, weights) for row in obs]", True),
@@ -547,17 +547,17 @@ def test_one_state_at_a_time_in_a_list(tmp_path):
         ("[table[i] @ obs for i in range(3)]", False),
     ],
 )
-def test_products_row_by_row(tmp_path, made, is_told):
-    line = f"probe = {made}"
+def test_products_row_by_row(tmp_path, expression, is_found):
+    line = f"probe = {expression}"
     text = TRAIN.replace("action = agent(step)", f"action = agent(step)\n            {line}")
     program = healthy(Program(tmp_path, text))
     program.at(("<module>", "train(env, agent, [])"), ("train", line), seconds=10)
-    found = [one for one in program.found() if one.rule == "one-at-a-time"]
-    assert [one.places[0].line for one in found] == ([program.line(line)] if is_told else [])
+    diagnoses = [cost for cost in program.diagnoses() if cost.rule == "one-at-a-time"]
+    assert [cost.places[0].line for cost in diagnoses] == ([program.line(line)] if is_found else [])
 
 
 @pytest.mark.parametrize(
-    ("made", "then", "is_told"),
+    ("initial", "cleanup", "is_found"),
     [
         ("[]", "", True),
         ("[]", "self.seen.pop(0)", False),
@@ -565,16 +565,16 @@ def test_products_row_by_row(tmp_path, made, is_told):
         ("deque(maxlen=9)", "", False),
     ],
 )
-def test_lists_that_grow_within_an_environment(tmp_path, made, then, is_told):
+def test_lists_that_grow_within_an_environment(tmp_path, initial, cleanup, is_found):
     text = f"""
         class Env:
             def __init__(self):
-                self.seen = {made}
+                self.seen = {initial}
 
             def step(self, action):
                 self.seen.append(action)
                 spread = np.array(self.seen)
-                {then}
+                {cleanup}
                 return spread
 
         while True:
@@ -585,11 +585,11 @@ def test_lists_that_grow_within_an_environment(tmp_path, made, then, is_told):
     step = "env.step(agent(obs))"
     program.at(("<module>", step), ("Env.step", "spread = np.array(self.seen)"), seconds=6)
     program.at(("<module>", "loss.backward()"), below=(BACKWARD,), seconds=4)
-    found = [one for one in program.found() if one.rule == "walked-each-step"]
-    assert [one.places[0].line for one in found] == ([7] if is_told else [])
+    diagnoses = [cost for cost in program.diagnoses() if cost.rule == "walked-each-step"]
+    assert [cost.places[0].line for cost in diagnoses] == ([7] if is_found else [])
 
 
-def test_where_main_waits_for_a_thread_s_cost_is_told(tmp_path):
+def test_the_waiting_line_of_main_is_listed(tmp_path):
     text = """
         def answer():
             return slow(3)
@@ -611,31 +611,31 @@ def test_where_main_waits_for_a_thread_s_cost_is_told(tmp_path):
         blocked="lock",
     )
     program.at(("answer", "return slow(3)"), seconds=5, blocked="sleep", thread=7)
-    first = program.found()[0]
+    first = program.diagnoses()[0]
     assert (first.rule, first.gain) == ("sleep", pytest.approx(2.0))
-    assert [one.line for one in first.places[:2]] == [
+    assert [place.line for place in first.places[:2]] == [
         program.line("return slow(3)"),
         program.line("x = answers.get()"),
     ]
 
 
-def test_compiling_that_several_calls_show_is_one_cost():
-    here, there = Frame("learn", "train.py", 1), Frame("act", "train.py", 30)
+def test_compilations_are_merged_into_one_cost():
+    learn, act = Frame("learn", "train.py", 1), Frame("act", "train.py", 30)
 
     def cost(kind, frame, block, *times):
-        found = Cost(kind, frame, block)
-        found.rows = [SimpleNamespace(ns=ns) for ns in times]
-        return found
+        result = Cost(kind, frame, block)
+        result.rows = [SimpleNamespace(ns=ns) for ns in times]
+        return result
 
-    other = cost(kinds.COPYING, here, (7, 7), 90.0)
-    few, most = (
-        cost(kinds.COMPILES, here, (3, 3), 20.0),
-        cost(kinds.COMPILES, there, (31, 31), 25.0, 5.0),
+    other = cost(cost_kinds.COPYING, learn, (7, 7), 90.0)
+    fast, slow = (
+        cost(cost_kinds.COMPILATION, learn, (3, 3), 20.0),
+        cost(cost_kinds.COMPILATION, act, (31, 31), 25.0, 5.0),
     )
-    whole, rest = _compiled_anew([few, other, most])
-    assert (whole.function, whole.block, whole.ns) == (there, (31, 31), 50.0)
-    assert rest is other
-    assert _compiled_anew([few, other]) == [few, other]
+    merged, remaining = _merge_compilations([fast, other, slow])
+    assert (merged.function, merged.block, merged.ns) == (act, (31, 31), 50.0)
+    assert remaining is other
+    assert _merge_compilations([fast, other]) == [fast, other]
 
 
 SORTS = """
@@ -652,7 +652,7 @@ SORTS = """
 
 
 @pytest.mark.parametrize(
-    ("file", "is_told"),
+    ("file", "is_found"),
     [
         (f"{PYTHON}/glob.py", True),
         (f"{SITE}/numpy/_core/fromnumeric.py", True),
@@ -660,15 +660,15 @@ SORTS = """
         (f"{PYTHON}/asyncio/base_events.py", False),
     ],
 )
-def test_python_s_own_modules_are_no_program(tmp_path, file, is_told):
-    """A line with nearly all of the time may drive a program, if a library can be one."""
+def test_standard_library_modules_drive_no_program(tmp_path, file, is_found):
+    """A line with nearly all of the time may drive a program if a library can be one."""
     program = Program(tmp_path, SORTS)
     train = ("<module>", "train()")
     place = ("newest", "return sorted(glob(FOLDER))[-1]")
     program.at(train, ("train", "newest()"), place, below=(f"work ({file}:1)",), seconds=9)
     program.at(train, ("train", "learner.fit(step)"), below=(BACKWARD,), seconds=1)
-    lines = [one.places[0].line for one in program.found() if not one.is_rebuild]
-    assert lines == ([program.line(place[1])] if is_told else [])
+    lines = [cost.places[0].line for cost in program.diagnoses() if not cost.is_rebuild]
+    assert lines == ([program.line(place[1])] if is_found else [])
 
 
 HELPERS = """
@@ -694,11 +694,11 @@ HELPERS = """
     ("function", "line", "kind"),
     [
         ("features", "return np.array([x, y, x * y])", None),
-        ("spread", "return np.array(kept)", kinds.WALKED),
+        ("spread", "return np.array(kept)", cost_kinds.WALKED_EACH_STEP),
     ],
 )
-def test_what_is_walked_each_step_stays(tmp_path, function, line, kind):
-    """Of a program in NumPy alone: a vector that is made is no structure that is walked."""
+def test_only_persistent_structures_are_walked_each_step(tmp_path, function, line, kind):
+    """A new NumPy vector is not a structure that is walked."""
     program = Program(tmp_path, HELPERS)
     main = ("<module>", "main()")
     call = "z = features(step, 1)" if function == "features" else "n = spread()"
@@ -707,10 +707,10 @@ def test_what_is_walked_each_step_stays(tmp_path, function, line, kind):
     first = Costs(Evidence(program.session())).costs[0]
     assert first.places[0].line == program.line(line)
     assert (first.kind, first.is_guess) == (kind, kind is None)
-    assert program.found()[0].gain is None  # nobody can tell what such a program could spare
+    assert program.diagnoses()[0].gain is None  # the possible gain is unknown
 
 
-def test_what_is_made_of_a_network_s_answer_is_the_network_s(tmp_path):
+def test_processing_of_outputs_belongs_to_the_network(tmp_path):
     line = "choice = int(torch.multinomial(agent(obs).softmax(-1), 1))"
     text = "import torch\n" + dedent(TRAIN).replace(
         "action = agent(step)", f"action = agent(step)\n        {line}"
@@ -719,11 +719,11 @@ def test_what_is_made_of_a_network_s_answer_is_the_network_s(tmp_path):
     program = healthy(Program(tmp_path, text))
     program.at(train, ("train", line), below=(FORWARD,), seconds=2)
     program.at(train, ("train", line), seconds=6)
-    assert [one.rule for one in program.found() if not one.is_rebuild] == []
+    assert [cost.rule for cost in program.diagnoses() if not cost.is_rebuild] == []
     # Without a network on the line, it is a cost like any other.
-    alone = healthy(Program(tmp_path, text))
-    alone.at(train, ("train", line), seconds=6)
-    assert [one.places[0].line for one in alone.found()][:1] == [alone.line(line)]
+    other = healthy(Program(tmp_path, text))
+    other.at(train, ("train", line), seconds=6)
+    assert [cost.places[0].line for cost in other.diagnoses()][:1] == [other.line(line)]
 
 
 UNROLLED = TRAIN.replace(
@@ -738,16 +738,16 @@ UNROLLED = TRAIN.replace(
 
 
 @pytest.mark.parametrize(
-    ("asked", "is_told"), [("out, state = net(x, state)", False), ("out = net(x, 0)", True)]
+    ("call", "is_found"), [("out, state = net(x, state)", False), ("out = net(x, 0)", True)]
 )
-def test_a_recurrent_network_is_asked_once_a_step(tmp_path, asked, is_told):
-    text = UNROLLED.replace("out, state = net(x, state)", asked)
+def test_a_recurrent_network_is_called_once_per_step(tmp_path, call, is_found):
+    text = UNROLLED.replace("out, state = net(x, state)", call)
     program = healthy(Program(tmp_path, text))
     at = ("train", "mean = statistics(obs)"), ("statistics", "total = unroll(net, obs, 0)")
     main = ("<module>", "train(env, agent, [])")
-    program.at(main, *at, ("unroll", asked), below=(FORWARD,), seconds=10)
-    found = [one.rule for one in program.found() if not one.is_rebuild]
-    assert found == (["one-at-a-time"] if is_told else [])
+    program.at(main, *at, ("unroll", call), below=(FORWARD,), seconds=10)
+    rules = [cost.rule for cost in program.diagnoses() if not cost.is_rebuild]
+    assert rules == (["one-at-a-time"] if is_found else [])
 
 
 SPREAD = TRAIN.replace(
@@ -759,8 +759,8 @@ SPREAD = TRAIN.replace(
 )
 
 
-@pytest.mark.parametrize(("network_s", "is_told"), [(0.0, True), (2.0, False)])
-def test_a_function_is_told_where_no_line_of_it_is(tmp_path, network_s, is_told):
+@pytest.mark.parametrize(("network_s", "is_found"), [(0.0, True), (2.0, False)])
+def test_a_function_is_reported_if_no_line_is(tmp_path, network_s, is_found):
     program = healthy(Program(tmp_path, SPREAD))
     main = ("<module>", "train(env, agent, [])"), ("train", "mean = statistics(obs)")
     lines = ["first = slow(obs)", "second = slower(first)", "third = slowest(second)"]
@@ -769,16 +769,18 @@ def test_a_function_is_told_where_no_line_of_it_is(tmp_path, network_s, is_told)
     if network_s:
         last = ("statistics", "return agent(third)")
         program.at(*main, last, below=(FORWARD,), seconds=network_s)
-    found = [one for one in program.found() if not one.is_rebuild]
-    assert len(found) == is_told
-    if is_told:
-        assert found[0].title == "statistics takes 19% of the time, over all of its lines"
-        assert (found[0].gain, found[0].share) == (None, pytest.approx(2.4 / 12.4))
-        assert {one.line for one in found[0].places} >= {program.line(line) for line in lines}
+    diagnoses = [cost for cost in program.diagnoses() if not cost.is_rebuild]
+    assert len(diagnoses) == is_found
+    if is_found:
+        assert diagnoses[0].title == "statistics takes 19% of the time, spread over all its lines"
+        assert (diagnoses[0].gain, diagnoses[0].share) == (None, pytest.approx(2.4 / 12.4))
+        assert {place.line for place in diagnoses[0].places} >= {
+            program.line(line) for line in lines
+        }
 
 
 @pytest.mark.parametrize(("seconds", "is_claimed"), [(3.5, False), (6, True)])
-def test_waiting_for_a_pool_is_claimed_from_a_third_on(tmp_path, seconds, is_claimed):
+def test_waiting_for_a_pool_has_a_gain_from_a_third_on(tmp_path, seconds, is_claimed):
     """Workers are never quite even."""
     text = TRAIN.replace("total = slow(obs)", "total = pool.submit(slow, obs).result()")
     program = healthy(Program(tmp_path, text))
@@ -790,4 +792,4 @@ def test_waiting_for_a_pool_is_claimed_from_a_third_on(tmp_path, seconds, is_cla
         seconds=seconds,
         blocked="lock",
     )
-    assert (program.found()[0].gain is not None) is is_claimed
+    assert (program.diagnoses()[0].gain is not None) is is_claimed

@@ -1,4 +1,4 @@
-"""Each rule on evidence made by hand, for it and against it; gains worked out beside it."""
+"""Each rule on hand-made evidence for and against it, with gains computed by hand."""
 
 from __future__ import annotations
 
@@ -19,41 +19,44 @@ from hotloop.profiler.diagnose import (
 )
 from hotloop.profiler.diagnose import source as sources
 from hotloop.profiler.render.text import diagnosis_lines
-from hotloop.profiler.session import Session, Stack, ThreadTimes
-from tests.profiler.sessions import ns, period, process, seen, session, span
+from hotloop.profiler.session import Session, Stack, ThreadTotals
+from tests.profiler.sessions import ns, period, process, sample, session, span
 
 TORCH = "/x/lib/python3.11/site-packages/torch"
 OMEGACONF = "/x/lib/python3.11/site-packages/omegaconf/dictconfig.py"
 QUEUES = "/usr/lib/python3.11/multiprocessing/queues.py"
 
 
-def look(rule, *processes, **fields):
+def apply(rule, *processes, **fields):
     return rule(Evidence(session(*processes, **fields)))
 
 
-def test_a_trainings_own_word_of_its_cores():
-    """No samples are needed; and then nobody else names the same."""
-    told = {"cores": 2, "seconds": 10.0, "on_core_s": 9.0, "queued_s": 21.0, "longest_s": 6.0}
-    told |= {"workers": 24, "workers_queued_s": 20.0}
-    found = look(threads.crowded_cores, process(), about={"crowding": told})
-    assert found.title == "more than 2 cores can run: 24 workers"
-    assert found.gain == pytest.approx(10 / 4.5)
-    assert found.advice == "24 workers: --workers 2, or auto."
-    assert "for 70% of the time" in found.evidence[0]
-    assert diagnose(session(process(), about={"crowding": told})) == [found]
-    for less in ({"queued_s": 0.5}, {"cores": "x"}):
-        assert look(threads.crowded_cores, process(), about={"crowding": told | less}) is None
-    assert look(threads.crowded_cores, process()) is None
+def test_recorded_crowding_needs_no_samples():
+    """The record needs no samples, and no other rule repeats its diagnosis."""
+    crowding = {"cores": 2, "seconds": 10.0, "on_core_s": 9.0, "queued_s": 21.0, "longest_s": 6.0}
+    crowding |= {"workers": 24, "workers_queued_s": 20.0}
+    diagnosis = apply(threads.crowded_cores, process(), metadata={"crowding": crowding})
+    assert diagnosis.title == "more processes or threads than 2 cores can run: 24 workers"
+    assert diagnosis.gain == pytest.approx(10 / 4.5)
+    assert diagnosis.advice == "24 workers: --workers 2 or auto."
+    assert "for 70% of their runnable time" in diagnosis.evidence[0]
+    assert diagnose(session(process(), metadata={"crowding": crowding})) == [diagnosis]
+    for change in ({"queued_s": 0.5}, {"cores": "x"}):
+        assert (
+            apply(threads.crowded_cores, process(), metadata={"crowding": crowding | change})
+            is None
+        )
+    assert apply(threads.crowded_cores, process()) is None
 
 
-def every(name, count, each_s, *, took_s, start_s=0.0):
-    """`count` spans, one each `each_s`."""
+def repeat(name, count, each_s, *, took_s, start_s=0.0):
+    """Return `count` spans, one every `each_s` seconds."""
     return [span(name, start_s + i * each_s, start_s + i * each_s + took_s) for i in range(count)]
 
 
-def with_first_lines(one, first_lines):
-    """The same with functions beginning at their own lines, by name."""
-    one.stacks = [
+def with_first_lines(profiled, first_lines):
+    """Set the first lines of functions by name."""
+    profiled.stacks = [
         Stack(
             tuple(
                 frame._replace(first_line=first_lines.get(frame.function, frame.first_line))
@@ -61,14 +64,14 @@ def with_first_lines(one, first_lines):
             ),
             stack.lines,
         )
-        for stack in one.stacks
+        for stack in profiled.stacks
     ]
-    return one
+    return profiled
 
 
 @pytest.fixture
 def script(tmp_path):
-    """Writes a script and returns its path."""
+    """Return a function that writes a script and returns its path."""
 
     def write(text):
         path = tmp_path / f"script{len(list(tmp_path.iterdir()))}.py"
@@ -82,18 +85,20 @@ def script(tmp_path):
 
 
 def stepping(took_s, num_steps=100, **fields):
-    spans = every("env_step", num_steps, 0.1, took_s=took_s)
-    samples = [seen("step (env.py:3)", path="env_step", elapsed_s=took_s * num_steps, on_core_s=8)]
+    spans = repeat("env_step", num_steps, 0.1, took_s=took_s)
+    samples = [
+        sample("step (env.py:3)", path="env_step", elapsed_s=took_s * num_steps, on_core_s=8)
+    ]
     fields = {"cores": 4, "facts": {"num_envs": 4.0}} | fields
     return process(spans=spans, samples=samples, **fields)
 
 
 def test_environment_bound():
-    found = look(environments.environment_bound, stepping(0.08))
-    # 8 s of 10 in steps; less 0.2 ms each for sending, three quarters go: 5.985 s.
-    assert found.rule == "environment-bound"
-    assert found.gain == pytest.approx(10 / (10 - 5.985))
-    assert found.evidence[0].startswith("80%")
+    diagnosis = apply(environments.environment_bound, stepping(0.08))
+    # Steps take 8 s of 10. Less 0.2 ms each for sending, three quarters are removed: 5.985 s.
+    assert diagnosis.rule == "environment-bound"
+    assert diagnosis.gain == pytest.approx(10 / (10 - 5.985))
+    assert diagnosis.evidence[0].startswith("80%")
 
 
 @pytest.mark.parametrize(
@@ -101,26 +106,26 @@ def test_environment_bound():
     [
         [stepping(0.04)],  # less than half of the time
         [stepping(0.08, cores=1)],  # no other core
-        [stepping(0.08, periods=[period(10.0, cpu_s=39.0)])],  # all of them at work
+        [stepping(0.08, periods=[period(10.0, cpu_s=39.0)])],  # all cores are busy
         [stepping(0.08), process("worker-0", role="worker", pid=2, spans=[span("env_step", 0, 1)])],
-        [process(spans=every("env_step", 1000, 0.0003, took_s=0.0003), end_s=0.31, cores=4)],
+        [process(spans=repeat("env_step", 1000, 0.0003, took_s=0.0003), end_s=0.31, cores=4)],
     ],
     ids=["little", "one core", "no core left", "workers", "fast steps"],
 )
 def test_not_environment_bound(processes):
-    assert look(environments.environment_bound, *processes) is None
+    assert apply(environments.environment_bound, *processes) is None
 
 
-def lockstep(own_s, num_steps=50, took_s=0.1):
-    """`own_s(step, worker)` of four workers whose parent steps them every 0.2 s."""
-    main = process(spans=every("vector_step", num_steps, 0.2, took_s=took_s))
+def lockstep(step_s, num_steps=50, took_s=0.1):
+    """Return a parent that steps four workers every 0.2 s, for `step_s(step, worker)` each."""
+    main = process(spans=repeat("vector_step", num_steps, 0.2, took_s=took_s))
     workers = [
         process(
             f"worker-{number}",
             role="worker",
             pid=200 + number,
             spans=[
-                span("env_step", step * 0.2 + 0.001, step * 0.2 + 0.001 + own_s(step, number))
+                span("env_step", step * 0.2 + 0.001, step * 0.2 + 0.001 + step_s(step, number))
                 for step in range(num_steps)
             ],
         )
@@ -130,31 +135,31 @@ def lockstep(own_s, num_steps=50, took_s=0.1):
 
 
 def test_stragglers():
-    # Of four workers one takes 90 ms, by turns, the others 10: slowest 4.5 s, mean 0.03 · 50 = 1.5.
-    found = look(
+    # One of four workers takes 90 ms, the others 10: slowest 4.5 s, mean 0.03 · 50 = 1.5.
+    diagnosis = apply(
         environments.stragglers, *lockstep(lambda step, i: 0.09 if step % 4 == i else 0.01)
     )
-    assert found.rule == "lockstep-stragglers"
-    assert found.gain == pytest.approx(10 / 7, rel=1e-6)
-    assert "12.0 s of the processes' time" in found.evidence[2]
+    assert diagnosis.rule == "lockstep-stragglers"
+    assert diagnosis.gain == pytest.approx(10 / 7, rel=1e-6)
+    assert "12.0 s of the processes' time" in diagnosis.evidence[2]
 
 
-@pytest.mark.parametrize("own_s", [lambda step, i: 0.09, lambda step, i: 0.07 + 0.005 * i])
-def test_no_stragglers(own_s):
-    assert look(environments.stragglers, *lockstep(own_s)) is None
+@pytest.mark.parametrize("step_s", [lambda step, i: 0.09, lambda step, i: 0.07 + 0.005 * i])
+def test_no_stragglers(step_s):
+    assert apply(environments.stragglers, *lockstep(step_s)) is None
 
 
 def test_transfer():
-    # A vector step takes 100 ms, 1 ms of it the environments': one after another, 4 · 50 · 1 ms.
-    found = look(environments.transfer, *lockstep(lambda step, i: 0.001))
-    assert found.rule == "transfer-dearer-than-step"
-    assert found.gain == pytest.approx(10 / (10 - 4.8), rel=0.02)
+    # A vector step takes 100 ms, with 1 ms in environments: in sequence, 4 · 50 · 1 ms.
+    diagnosis = apply(environments.transfer, *lockstep(lambda step, i: 0.001))
+    assert diagnosis.rule == "transfer-dearer-than-step"
+    assert diagnosis.gain == pytest.approx(10 / (10 - 4.8), rel=0.02)
 
 
 def test_transfer_is_worth_it():
-    assert look(environments.transfer, *lockstep(lambda step, i: 0.09)) is None
-    # Dearer than a step of 20 ms, yet four one after another would take 80 of the 60.
-    assert look(environments.transfer, *lockstep(lambda step, i: 0.02, took_s=0.06)) is None
+    assert apply(environments.transfer, *lockstep(lambda step, i: 0.09)) is None
+    # Transfer costs more than a step of 20 ms, but four steps in sequence would take 80 of 60 ms.
+    assert apply(environments.transfer, *lockstep(lambda step, i: 0.02, took_s=0.06)) is None
 
 
 # --- threads --------------------------------------------------------------------------------------
@@ -163,98 +168,103 @@ def test_transfer_is_worth_it():
 def crowded(on_core_s, queued_s):
     return process(
         cores=2,
-        spans=every("backward", 1000, 0.01, took_s=0.001),
-        samples=[seen("f (a.py:1)", path="update", elapsed_s=10, on_core_s=7, queued_s=queued_s)],
-        threads=[ThreadTimes(100, "python", ns(7), ns(queued_s))]
-        + [ThreadTimes(n, "python", ns(on_core_s), 0) for n in range(101, 105)],
+        spans=repeat("backward", 1000, 0.01, took_s=0.001),
+        samples=[sample("f (a.py:1)", path="update", elapsed_s=10, on_core_s=7, queued_s=queued_s)],
+        threads=[ThreadTotals(100, "python", ns(7), ns(queued_s))]
+        + [ThreadTotals(n, "python", ns(on_core_s), 0) for n in range(101, 105)],
         facts={"torch_threads": 4.0},
     )
 
 
 def test_too_many_threads():
-    found = look(threads.too_many_threads, crowded(on_core_s=3, queued_s=3))
-    assert found.rule == "too-many-threads"
-    assert found.gain == pytest.approx(10 / 7)
-    assert found.confidence == 0.8
-    assert "torch uses 4 threads an operation" in found.evidence
+    diagnosis = apply(threads.too_many_threads, crowded(on_core_s=3, queued_s=3))
+    assert diagnosis.rule == "too-many-threads"
+    assert diagnosis.gain == pytest.approx(10 / 7)
+    assert diagnosis.confidence == 0.8
+    assert "torch uses 4 threads per operation" in diagnosis.evidence
 
 
-def test_threads_that_spin_cost_an_unknown_time():
-    found = look(threads.too_many_threads, crowded(on_core_s=3, queued_s=0.1))
-    assert found.gain is None
-    assert found.confidence == 0.5
+def test_spinning_threads_cost_an_unknown_time():
+    diagnosis = apply(threads.too_many_threads, crowded(on_core_s=3, queued_s=0.1))
+    assert diagnosis.gain is None
+    assert diagnosis.confidence == 0.5
 
 
-def test_threads_in_a_queue_of_their_own():
-    """Seven beside the main one, on two cores: each operation ends with the last of them."""
+def test_queued_torch_threads():
+    """Seven threads beside main on two cores: each operation waits for the last thread."""
     main = process(
         cores=2,
-        samples=[seen("f (a.py:1)", path="update", elapsed_s=10, on_core_s=7, lock=3)],
-        threads=[ThreadTimes(100, "python", ns(7), 0)]
-        + [ThreadTimes(n, "python", ns(0.5), ns(1.5)) for n in range(101, 108)],
+        samples=[sample("f (a.py:1)", path="update", elapsed_s=10, on_core_s=7, lock=3)],
+        threads=[ThreadTotals(100, "python", ns(7), 0)]
+        + [ThreadTotals(n, "python", ns(0.5), ns(1.5)) for n in range(101, 108)],
     )
-    found = look(threads.too_many_threads, main)
-    assert found.rule == "too-many-threads"
-    assert found.gain == pytest.approx(10 / 7)
+    diagnosis = apply(threads.too_many_threads, main)
+    assert diagnosis.rule == "too-many-threads"
+    assert diagnosis.gain == pytest.approx(10 / 7)
 
 
 def test_idle_threads():
-    assert look(threads.too_many_threads, crowded(on_core_s=0.1, queued_s=3)) is None
+    assert apply(threads.too_many_threads, crowded(on_core_s=0.1, queued_s=3)) is None
 
 
 def queued(queued_s, cpu_s):
     return process(
         cores=2,
-        samples=[seen("f (a.py:1)", elapsed_s=10, on_core_s=10 - queued_s, queued_s=queued_s)],
+        samples=[sample("f (a.py:1)", elapsed_s=10, on_core_s=10 - queued_s, queued_s=queued_s)],
         periods=[period(10.0, cpu_s=cpu_s)],
     )
 
 
-def test_others_have_the_cores():
-    found = look(threads.cores_taken, queued(4, cpu_s=6))
-    assert found.rule == "cores-taken"
-    assert found.gain == pytest.approx(10 / 6)
-    assert "queued for a core for 40% of its time" in found.evidence[0]
+def test_cores_taken_by_other_programs():
+    diagnosis = apply(threads.cores_taken, queued(4, cpu_s=6))
+    assert diagnosis.rule == "cores-taken"
+    assert diagnosis.gain == pytest.approx(10 / 6)
+    assert "queued for a core for 40% of their time" in diagnosis.evidence[0]
 
 
 @pytest.mark.parametrize(
     "main", [queued(3, cpu_s=7), queued(4, cpu_s=14)], ids=["mostly there", "its own processes"]
 )
-def test_others_do_not_have_the_cores(main):
-    assert look(threads.cores_taken, main) is None
+def test_cores_not_taken_by_other_programs(main):
+    assert apply(threads.cores_taken, main) is None
 
 
-def alone(env_s, update_s, *, cpu_s=10.0, cores=4):
+def single_process(env_s, update_s, *, cpu_s=10.0, cores=4):
     return process(
         cores=cores,
         samples=[
-            seen("f (a.py:1)", path="env_step", elapsed_s=env_s, on_core_s=env_s),
-            seen("f (a.py:2)", path="update", elapsed_s=update_s, on_core_s=update_s),
+            sample("f (a.py:1)", path="env_step", elapsed_s=env_s, on_core_s=env_s),
+            sample("f (a.py:2)", path="update", elapsed_s=update_s, on_core_s=update_s),
         ],
         periods=[period(10.0, cpu_s=cpu_s)],
     )
 
 
 def test_pegged_core():
-    found = look(threads.pegged_core, alone(4, 6))
-    assert found.rule == "pegged-core"
-    assert found.gain == pytest.approx(10 / (10 - 3.2))
+    diagnosis = apply(threads.pegged_core, single_process(4, 6))
+    assert diagnosis.rule == "pegged-core"
+    assert diagnosis.gain == pytest.approx(10 / (10 - 3.2))
 
 
 @pytest.mark.parametrize(
     "main",
-    [alone(2, 8), alone(4, 6, cpu_s=15), alone(4, 6, cores=1), alone(2, 3)],
+    [
+        single_process(2, 8),
+        single_process(4, 6, cpu_s=15),
+        single_process(4, 6, cores=1),
+        single_process(2, 3),
+    ],
     ids=["all one thing", "others work", "one core", "idle"],
 )
 def test_no_pegged_core(main):
-    assert look(threads.pegged_core, main) is None
+    assert apply(threads.pegged_core, main) is None
 
 
 # --- replay ---------------------------------------------------------------------------------------
 
 
 def drawing(per_draw_s):
-    """Twelve seconds, a hundred draws in each."""
+    """Return a process of twelve seconds with a hundred draws in each."""
     periods, total = [], 0.0
     for k in range(12):
         total += 100 * per_draw_s(k)
@@ -263,12 +273,12 @@ def drawing(per_draw_s):
 
 
 def test_replay_grows():
-    # 1 ms and 5 µs for each that was drawn before, mid-period: 1.25 ms to 6.75. 4.8 s, of which
-    # 12 · 0.1 s are the constant part.
-    found = look(replay.sampling_grows, drawing(lambda k: 1e-3 + 5e-6 * (100 * k + 50)))
-    assert found.rule == "replay-grows"
-    assert found.gain == pytest.approx(12 / (12 - 3.6), rel=1e-6)
-    assert found.evidence[0] == "drawing a batch takes 40% of the time"
+    # 1 ms plus 5 µs per earlier draw, in the middle of a period: 1.25 to 6.75 ms. This adds up to
+    # 4.8 s, of which 12 · 0.1 s are constant.
+    diagnosis = apply(replay.sampling_grows, drawing(lambda k: 1e-3 + 5e-6 * (100 * k + 50)))
+    assert diagnosis.rule == "replay-grows"
+    assert diagnosis.gain == pytest.approx(12 / (12 - 3.6), rel=1e-6)
+    assert diagnosis.evidence[0] == "drawing a batch takes 40% of the time"
 
 
 @pytest.mark.parametrize(
@@ -282,13 +292,13 @@ def test_replay_grows():
     ids=["constant", "noise", "little", "a tree's"],
 )
 def test_replay_does_not_grow(per_draw_s):
-    assert look(replay.sampling_grows, drawing(per_draw_s)) is None
+    assert apply(replay.sampling_grows, drawing(per_draw_s)) is None
 
 
-def own_buffer(draw_s):
-    """A script's own buffer, of which samples alone tell, 12 s of it.
+def custom_buffer(draw_s):
+    """Return a process of 12 s whose custom buffer appears only in samples.
 
-    Every iteration takes 9 ms, and `draw_s(iteration)` for drawing.
+    Every iteration takes 9 ms plus `draw_s(iteration)` for drawing.
     """
     in_replay, clock, iteration = [0.0] * 13, 0.0, 0
     while clock < 12:
@@ -299,8 +309,8 @@ def own_buffer(draw_s):
     main = process(
         end_s=12.0,
         samples=[
-            seen(*stacks, elapsed_s=sum(in_replay), on_core_s=sum(in_replay)),
-            seen(stacks[0], elapsed_s=12 - sum(in_replay), on_core_s=1),
+            sample(*stacks, elapsed_s=sum(in_replay), on_core_s=sum(in_replay)),
+            sample(stacks[0], elapsed_s=12 - sum(in_replay), on_core_s=1),
         ],
     )
     main.periods = [
@@ -310,17 +320,17 @@ def own_buffer(draw_s):
     return main, sum(in_replay), iteration
 
 
-def test_own_buffer_grows():
-    main, drawing_s, iterations = own_buffer(lambda i: 1e-3 + 20e-6 * i)
-    found = look(replay.sampling_grows, main)
-    assert found.rule == "replay-grows"
-    # A millisecond a draw would stay.
-    assert found.gain == pytest.approx(12 / (12 - drawing_s + 1e-3 * iterations), rel=0.05)
+def test_custom_buffer_grows():
+    main, drawing_s, iterations = custom_buffer(lambda i: 1e-3 + 20e-6 * i)
+    diagnosis = apply(replay.sampling_grows, main)
+    assert diagnosis.rule == "replay-grows"
+    # A millisecond per draw remains.
+    assert diagnosis.gain == pytest.approx(12 / (12 - drawing_s + 1e-3 * iterations), rel=0.05)
 
 
-def test_own_buffer_does_not_grow():
-    main, _, _ = own_buffer(lambda i: 5e-3 + 1e-3 * (i % 3))
-    assert look(replay.sampling_grows, main) is None
+def test_custom_buffer_does_not_grow():
+    main, _, _ = custom_buffer(lambda i: 5e-3 + 1e-3 * (i % 3))
+    assert apply(replay.sampling_grows, main) is None
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -341,8 +351,8 @@ def learn(values):
 def at_line(file, line, elapsed_s, *inner):
     return process(
         samples=[
-            seen(f"<module> ({file}:99)", elapsed_s=10 - elapsed_s, on_core_s=5),
-            seen(
+            sample(f"<module> ({file}:99)", elapsed_s=10 - elapsed_s, on_core_s=5),
+            sample(
                 f"<module> ({file}:99)",
                 f"learn ({file}:{line})",
                 *inner,
@@ -355,16 +365,16 @@ def at_line(file, line, elapsed_s, *inner):
 
 @pytest.mark.parametrize("line", [4, 6, 7])
 def test_eager_messages(script, line):
-    found = look(python_code.logging, at_line(script(LOGS), line, 3))
-    assert found.rule == "logging"
-    # What stays is quicker by a third of what goes.
-    assert found.gain == pytest.approx(1 / (1 - 0.95 * 0.3) / (1 - 0.95 * 0.1))
-    assert "formatted whether anybody reads them" in found.title
+    diagnosis = apply(python_code.logging, at_line(script(LOGS), line, 3))
+    assert diagnosis.rule == "logging"
+    # The remaining lazy message takes a third of the removed time.
+    assert diagnosis.gain == pytest.approx(1 / (1 - 0.95 * 0.3) / (1 - 0.95 * 0.1))
+    assert "formatted even if they are not emitted" in diagnosis.title
 
 
 @pytest.mark.parametrize(("line", "elapsed_s"), [(5, 3), (9, 3), (4, 0.5)])
 def test_lazy_messages(script, line, elapsed_s):
-    assert look(python_code.logging, at_line(script(LOGS), line, elapsed_s)) is None
+    assert apply(python_code.logging, at_line(script(LOGS), line, elapsed_s)) is None
 
 
 PRINTS = """\
@@ -377,36 +387,38 @@ def learn(values, model):
 
 def test_prints(script):
     file = script(PRINTS)
-    assert look(python_code.logging, at_line(file, 2, 3)).rule == "logging"
-    # What is called to be printed is work of its own.
-    assert look(python_code.logging, at_line(file, 3, 3)) is None
-    assert look(python_code.logging, at_line(file, 4, 3)) is None
+    assert apply(python_code.logging, at_line(file, 2, 3)).rule == "logging"
+    # Calls whose results are printed are separate work.
+    assert apply(python_code.logging, at_line(file, 3, 3)) is None
+    assert apply(python_code.logging, at_line(file, 4, 3)) is None
     step = "CartPoleEnv.step (/lib/site-packages/gymnasium/envs/cartpole.py:150)"
-    assert look(python_code.logging, at_line(file, 2, 3, step)) is None
+    assert apply(python_code.logging, at_line(file, 2, 3, step)) is None
 
 
-def test_messages_that_are_written(script):
+def test_written_messages(script):
     emit = "StreamHandler.emit (/usr/lib/python3.11/logging/__init__.py:1100)"
-    found = look(python_code.logging, at_line(script(LOGS), 5, 3, emit))
-    assert found.title == "logging takes a large part of the loop"
+    diagnosis = apply(python_code.logging, at_line(script(LOGS), 5, 3, emit))
+    assert diagnosis.title == "logging takes a large part of the loop"
 
 
 def test_configuration_objects():
-    found = look(
+    diagnosis = apply(
         python_code.configuration,
         at_line("agent.py", 7, 5, f"DictConfig.__getitem__ ({OMEGACONF}:370)"),
     )
-    assert found.rule == "configuration-objects"
-    assert found.gain == pytest.approx(1 / (1 - 0.97 * 0.5) / (1 - 0.97 * 0.5 / 3))
-    assert found.evidence == ("50% of the time is spent within them: 50% at agent.py:7 in learn",)
+    assert diagnosis.rule == "configuration-objects"
+    assert diagnosis.gain == pytest.approx(1 / (1 - 0.97 * 0.5) / (1 - 0.97 * 0.5 / 3))
+    assert diagnosis.evidence == (
+        "50% of the time is spent in their code: 50% at agent.py:7 in learn",
+    )
 
 
 def test_hydra_only_calls_the_program():
     hydra = "/x/site-packages/hydra/main.py"
-    main = process(samples=[seen(f"decorated_main ({hydra}:94)", "f (a.py:1)", elapsed_s=10)])
-    assert look(python_code.configuration, main) is None
+    main = process(samples=[sample(f"decorated_main ({hydra}:94)", "f (a.py:1)", elapsed_s=10)])
+    assert apply(python_code.configuration, main) is None
     little = at_line("agent.py", 7, 0.5, f"DictConfig.__getitem__ ({OMEGACONF}:370)")
-    assert look(python_code.configuration, little) is None
+    assert apply(python_code.configuration, little) is None
 
 
 ARGMAX = """\
@@ -422,54 +434,54 @@ def total(values):
 
 def test_argmax_of_lists(script):
     file = script(ARGMAX)
-    found = look(python_code.slow_argmax, with_first_lines(at_line(file, 4, 3), {"learn": 2}))
-    assert found.rule == "slow-argmax"
-    assert found.gain == pytest.approx(1 / (1 - 0.9 * 0.3) / (1 - 0.9 * 0.1))
+    diagnosis = apply(python_code.slow_argmax, with_first_lines(at_line(file, 4, 3), {"learn": 2}))
+    assert diagnosis.rule == "slow-argmax"
+    assert diagnosis.gain == pytest.approx(1 / (1 - 0.9 * 0.3) / (1 - 0.9 * 0.1))
 
 
-def test_an_argmax_in_the_program_s_own_loop_is_none(script):
+def test_an_argmax_in_the_main_loop_is_ignored(script):
     file = script(ARGMAX)
-    of_main = with_first_lines(at_line(file, 4, 9.9), {"learn": 2})
-    assert look(python_code.slow_argmax, of_main) is None
-    cool = with_first_lines(at_line(file, 4, 0.5), {"learn": 2})
-    assert look(python_code.slow_argmax, cool) is None
+    main_loop = with_first_lines(at_line(file, 4, 9.9), {"learn": 2})
+    assert apply(python_code.slow_argmax, main_loop) is None
+    small = with_first_lines(at_line(file, 4, 0.5), {"learn": 2})
+    assert apply(python_code.slow_argmax, small) is None
 
 
 def test_debug_mode(script):
     file = script("import torch\ntorch.autograd.set_detect_anomaly(True)\ntrain()\n")
     main = at_line(file, 3, 9)
-    assert look(python_code.debug_mode, main) is None
+    assert apply(python_code.debug_mode, main) is None
     main.facts = {"detects_anomalies": 1.0}
-    found = look(python_code.debug_mode, main)
-    assert found.rule == "debug-mode"
-    assert "anomaly detection" in found.title
-    assert [place.line for place in found.places] == [2]
+    diagnosis = apply(python_code.debug_mode, main)
+    assert diagnosis.rule == "debug-mode"
+    assert "anomaly detection" in diagnosis.title
+    assert [place.line for place in diagnosis.places] == [2]
 
 
 # --- networks -------------------------------------------------------------------------------------
 
 
 def acting(elapsed_s, steps_per_call):
-    calls = every("act", 1000, 0.01, took_s=elapsed_s / 1000)
-    steps = every("env_step", 1000 * steps_per_call, 0.01 / steps_per_call, took_s=0.0001)
+    calls = repeat("act", 1000, 0.01, took_s=elapsed_s / 1000)
+    steps = repeat("env_step", 1000 * steps_per_call, 0.01 / steps_per_call, took_s=0.0001)
     return process(
         spans=calls + steps,
         samples=[
-            seen("f (a.py:1)", path="act", elapsed_s=elapsed_s, on_core_s=elapsed_s),
-            seen("f (a.py:2)", elapsed_s=10 - elapsed_s, on_core_s=10 - elapsed_s),
+            sample("f (a.py:1)", path="act", elapsed_s=elapsed_s, on_core_s=elapsed_s),
+            sample("f (a.py:2)", elapsed_s=10 - elapsed_s, on_core_s=10 - elapsed_s),
         ],
     )
 
 
 def test_tiny_batches():
-    found = look(networks.tiny_batches, acting(5, 1))
-    assert found.rule == "tiny-batches"
-    assert found.gain == pytest.approx(10 / (10 - 5 * (1 - 1.3 / 8)))
+    diagnosis = apply(networks.tiny_batches, acting(5, 1))
+    assert diagnosis.rule == "tiny-batches"
+    assert diagnosis.gain == pytest.approx(10 / (10 - 5 * (1 - 1.3 / 8)))
 
 
 @pytest.mark.parametrize(("elapsed_s", "steps_per_call"), [(2, 1), (5, 4)])
 def test_no_tiny_batches(elapsed_s, steps_per_call):
-    assert look(networks.tiny_batches, acting(elapsed_s, steps_per_call)) is None
+    assert apply(networks.tiny_batches, acting(elapsed_s, steps_per_call)) is None
 
 
 UPDATE = """\
@@ -490,7 +502,7 @@ def loop(self):
 def updating(file, line, elapsed_s, *inner, function="update"):
     return process(
         samples=[
-            seen(
+            sample(
                 f"<module> ({file}:99)",
                 f"{function} ({file}:{7 if function == 'update' else 10})",
                 f"backward ({TORCH}/_tensor.py:500)",
@@ -498,7 +510,7 @@ def updating(file, line, elapsed_s, *inner, function="update"):
                 elapsed_s=10 - elapsed_s,
                 on_core_s=10 - elapsed_s,
             ),
-            seen(
+            sample(
                 f"<module> ({file}:99)",
                 f"{function} ({file}:{line})",
                 *inner,
@@ -510,37 +522,37 @@ def updating(file, line, elapsed_s, *inner, function="update"):
 
 
 def test_host_syncs(script):
-    found = look(networks.host_syncs, updating(script(UPDATE), 4, 4))
-    assert found.rule == "host-sync"
-    assert found.gain == pytest.approx(1 / (1 - 0.95 * 0.4))
-    assert found.title == ".item() in the middle of the update"
-    assert found.evidence[1].endswith("in the loop from line 3 on")
+    diagnosis = apply(networks.host_syncs, updating(script(UPDATE), 4, 4))
+    assert diagnosis.rule == "host-sync"
+    assert diagnosis.gain == pytest.approx(1 / (1 - 0.95 * 0.4))
+    assert diagnosis.title == ".item() in the middle of the update"
+    assert diagnosis.evidence[1].endswith("in the loop that starts at line 3")
 
 
-def test_a_sync_of_all_at_once_promises_nothing(script):
-    # All the arithmetic of the line counts as well.
+def test_one_sync_per_update_has_no_gain(script):
+    # The arithmetic of the line counts as well.
     text = UPDATE.replace("self.loss.backward()", "self.td = float(self.loss.mean())", 1)
-    found = look(networks.host_syncs, updating(script(text), 7, 4))
-    assert (found.rule, found.gain, found.confidence) == ("host-sync", None, 0.4)
+    diagnosis = apply(networks.host_syncs, updating(script(text), 7, 4))
+    assert (diagnosis.rule, diagnosis.gain, diagnosis.confidence) == ("host-sync", None, 0.4)
 
 
 def test_no_host_syncs(script):
     file = script(UPDATE)
-    assert look(networks.host_syncs, updating(file, 4, 0.5)) is None
-    assert look(networks.host_syncs, updating(file, 6, 4)) is None
-    # On the line, but in a function of torch's below it.
+    assert apply(networks.host_syncs, updating(file, 4, 0.5)) is None
+    assert apply(networks.host_syncs, updating(file, 6, 4)) is None
+    # The time is on the line, but in a torch function below it.
     inside = f"Module.forward ({TORCH}/nn/modules/linear.py:100)"
-    assert look(networks.host_syncs, updating(file, 4, 4, inside)) is None
+    assert apply(networks.host_syncs, updating(file, 4, 4, inside)) is None
     # Another library's `item`.
     assert (
-        look(networks.host_syncs, updating(script(UPDATE.replace("torch", "math")), 4, 4)) is None
+        apply(networks.host_syncs, updating(script(UPDATE.replace("torch", "math")), 4, 4)) is None
     )
 
 
-def test_what_is_fetched_to_act_on_is_no_sync(script):
+def test_fetching_actions_is_no_sync(script):
     file = script("import torch\ndef collect(envs):\n    envs.step(policy().item())\n")
     main = updating(file, 3, 4, function="collect")
-    # Learning goes on elsewhere; in `collect`, environments are stepped.
+    # The program learns elsewhere and steps environments in `collect`.
     main.stacks[0] = Stack(
         tuple(
             f._replace(function=f.function.replace("collect", "learn")) for f in main.stacks[0][0]
@@ -548,51 +560,51 @@ def test_what_is_fetched_to_act_on_is_no_sync(script):
         main.stacks[0].lines,
     )
     stepping = process(
-        samples=[seen(f"<module> ({file}:99)", f"collect ({file}:3)", path="env_step")]
+        samples=[sample(f"<module> ({file}:99)", f"collect ({file}:3)", path="env_step")]
     )
     main.samples += [stepping.samples[0]._replace(stack=len(main.stacks))]
     main.stacks += stepping.stacks
-    assert look(networks.host_syncs, main) is None
+    assert apply(networks.host_syncs, main) is None
 
 
 def test_tiny_operations(script):
-    found = look(networks.tiny_operations, updating(script(UPDATE), 6, 4))
-    assert found.rule == "tiny-operations"
-    assert found.gain == pytest.approx(1 / (1 - 0.95 * 0.4))
+    diagnosis = apply(networks.tiny_operations, updating(script(UPDATE), 6, 4))
+    assert diagnosis.rule == "tiny-operations"
+    assert diagnosis.gain == pytest.approx(1 / (1 - 0.95 * 0.4))
 
 
 def test_no_tiny_operations(script):
     file = script(UPDATE)
-    assert look(networks.tiny_operations, updating(file, 6, 0.5)) is None
-    # What is taken out of tensors is the other rule's.
-    assert look(networks.tiny_operations, updating(file, 4, 4)) is None
-    # A loop in which there are backward passes is the training loop itself.
-    assert look(networks.tiny_operations, updating(file, 11, 4, function="loop")) is None
+    assert apply(networks.tiny_operations, updating(file, 6, 0.5)) is None
+    # Another rule covers reading values from tensors.
+    assert apply(networks.tiny_operations, updating(file, 4, 4)) is None
+    # A loop with backward passes is the training loop itself.
+    assert apply(networks.tiny_operations, updating(file, 11, 4, function="loop")) is None
 
 
 def small_updates(backward_s, dispatch_s):
-    rest = 8 - dispatch_s
+    other_s = 8 - dispatch_s
     return process(
-        spans=every("backward", 1000, 0.01, took_s=backward_s),
+        spans=repeat("backward", 1000, 0.01, took_s=backward_s),
         samples=[
-            seen(f"adam ({TORCH}/optim/adam.py:400)", path="update", elapsed_s=dispatch_s),
-            seen(f"linear ({TORCH}/nn/functional.py:1)", path="update", elapsed_s=rest),
-            seen("f (a.py:2)", elapsed_s=2),
+            sample(f"adam ({TORCH}/optim/adam.py:400)", path="update", elapsed_s=dispatch_s),
+            sample(f"linear ({TORCH}/nn/functional.py:1)", path="update", elapsed_s=other_s),
+            sample("f (a.py:2)", elapsed_s=2),
         ],
     )
 
 
 def test_launch_bound():
-    found = look(networks.launch_bound, small_updates(0.0005, 4))
-    assert found.rule == "launch-bound"
-    # What is seen of torch's Python, and nothing that is not seen.
-    assert found.gain == pytest.approx(10 / (10 - 4))
-    assert found.is_rebuild
+    diagnosis = apply(networks.launch_bound, small_updates(0.0005, 4))
+    assert diagnosis.rule == "launch-bound"
+    # Only the sampled time in torch's Python code counts.
+    assert diagnosis.gain == pytest.approx(10 / (10 - 4))
+    assert diagnosis.is_rebuild
 
 
 @pytest.mark.parametrize(("backward_s", "dispatch_s"), [(0.005, 4), (0.0005, 1)])
 def test_not_launch_bound(backward_s, dispatch_s):
-    assert look(networks.launch_bound, small_updates(backward_s, dispatch_s)) is None
+    assert apply(networks.launch_bound, small_updates(backward_s, dispatch_s)) is None
 
 
 # --- over time ------------------------------------------------------------------------------------
@@ -601,25 +613,25 @@ def test_not_launch_bound(backward_s, dispatch_s):
 def starting(elapsed_s):
     return process(
         samples=[
-            seen(
+            sample(
                 "f (a.py:1)",
                 "_find_and_load (<frozen importlib._bootstrap>:1)",
                 elapsed_s=elapsed_s,
             ),
-            seen("f (a.py:2)", elapsed_s=10 - elapsed_s),
+            sample("f (a.py:2)", elapsed_s=10 - elapsed_s),
         ],
     )
 
 
 def test_start_up():
-    found = look(over_time.start_up, starting(6))
-    assert (found.rule, found.gain) == ("start-up", None)
-    assert found.evidence[0].startswith("60% of the time (6.0 s)")
-    assert look(over_time.start_up, starting(3)) is None
+    diagnosis = apply(over_time.start_up, starting(6))
+    assert (diagnosis.rule, diagnosis.gain) == ("start-up", None)
+    assert diagnosis.evidence[0].startswith("60% of the time (6.0 s)")
+    assert apply(over_time.start_up, starting(3)) is None
 
 
 def stepped(counts):
-    """Steps by second."""
+    """Return a process with the steps of each second."""
     total = 0
     periods = []
     for second, count in enumerate(counts):
@@ -629,13 +641,13 @@ def stepped(counts):
 
 
 def test_decay():
-    # The n-th step takes 10 ms + n · 20 µs: after t seconds a n + b n² / 2 = t. 1000 of them take
-    # 20 s, 10 of them without what grows.
-    done = [round((-0.01 + (0.01**2 + 2 * 0.00002 * t) ** 0.5) / 0.00002) for t in range(21)]
-    found = look(over_time.decay, stepped(np.diff(done).tolist()))
-    assert found.rule == "decay"
-    assert found.gain == pytest.approx(2.0, rel=0.02)
-    assert found.evidence[0] == ("67.5 steps a second in the first third, 36.0 in the last")
+    # The n-th step takes 10 ms + n · 20 µs: after t seconds a n + b n² / 2 = t. 1000 steps take
+    # 20 s, or 10 s without the growth.
+    num_steps = [round((-0.01 + (0.01**2 + 2 * 0.00002 * t) ** 0.5) / 0.00002) for t in range(21)]
+    diagnosis = apply(over_time.decay, stepped(np.diff(num_steps).tolist()))
+    assert diagnosis.rule == "decay"
+    assert diagnosis.gain == pytest.approx(2.0, rel=0.02)
+    assert diagnosis.evidence[0] == ("67.5 steps per second in the first third, 36.0 in the last")
 
 
 @pytest.mark.parametrize(
@@ -652,22 +664,22 @@ def test_decay():
     ids=["constant", "bursts", "hardly", "too short", "evaluated", "by halves", "a pause"],
 )
 def test_no_decay(counts):
-    assert look(over_time.decay, stepped([int(count) for count in counts])) is None
+    assert apply(over_time.decay, stepped([int(count) for count in counts])) is None
 
 
 # --- pipelines ------------------------------------------------------------------------------------
 
 
 def staged(*busy_s):
-    """Processes that work for so many of ten seconds, and wait for a queue otherwise."""
+    """Return processes that work for `busy_s` of ten seconds and otherwise wait for a queue."""
     return [
         process(
             "main" if number == 0 else f"worker-{number}",
             role="main" if number == 0 else "worker",
             pid=100 + number,
             samples=[
-                seen("f (a.py:1)", elapsed_s=busy, on_core_s=busy),
-                seen("f (a.py:2)", f"Queue.get ({QUEUES}:103)", elapsed_s=10 - busy, count=200),
+                sample("f (a.py:1)", elapsed_s=busy, on_core_s=busy),
+                sample("f (a.py:2)", f"Queue.get ({QUEUES}:103)", elapsed_s=10 - busy, count=200),
             ],
         )
         for number, busy in enumerate(busy_s)
@@ -675,50 +687,50 @@ def staged(*busy_s):
 
 
 def test_starved_pipeline():
-    found = look(pipeline.starved_stage, *staged(1.0, 10.0, 2.5, 2.0))
-    assert found.rule == "starved-pipeline"
-    assert found.gain == pytest.approx(4.0)
-    assert "worker-1" in found.title
+    diagnosis = apply(pipeline.starved_stage, *staged(1.0, 10.0, 2.5, 2.0))
+    assert diagnosis.rule == "starved-pipeline"
+    assert diagnosis.gain == pytest.approx(4.0)
+    assert "worker-1" in diagnosis.title
 
 
 @pytest.mark.parametrize(
     "busy_s", [(1, 10, 7.5), (1, 10), (1, 7, 2), (8, 8, 9)], ids=["two", "a pair", "slack", "even"]
 )
 def test_no_starved_pipeline(busy_s):
-    assert look(pipeline.starved_stage, *staged(*busy_s)) is None
+    assert apply(pipeline.starved_stage, *staged(*busy_s)) is None
 
 
-def test_no_starved_pipeline_where_its_work_is_many_small_things():
-    """Somebody has to do them: nothing of it can be taken out."""
+def test_many_small_costs_are_no_starved_pipeline():
+    """The work is necessary, so that nothing can be removed."""
     processes = staged(1.0, 10.0, 2.5, 2.0)
-    rows = [seen(f"f{i} (a.py:{10 * i})", elapsed_s=1.0, on_core_s=1.0) for i in range(10)]
+    rows = [sample(f"f{i} (a.py:{10 * i})", elapsed_s=1.0, on_core_s=1.0) for i in range(10)]
     processes[1] = process("worker-1", role="worker", pid=101, samples=rows)
-    assert look(pipeline.starved_stage, *processes) is None
+    assert apply(pipeline.starved_stage, *processes) is None
 
 
 @pytest.mark.parametrize(
-    ("below", "is_told"),
+    ("below", "is_found"),
     [((), True), (("Connection.recv (/lib/python3/multiprocessing/c.py:2)",), False)],
 )
-def test_what_a_process_receives_is_no_work_to_be_taken_out(below, is_told):
+def test_receiving_is_not_removable_work(below, is_found):
     processes = staged(1.0, 10.0, 2.5, 2.0)
-    rows = [seen("f (a.py:1)", *below, elapsed_s=10.0, on_core_s=10.0)]
+    rows = [sample("f (a.py:1)", *below, elapsed_s=10.0, on_core_s=10.0)]
     processes[1] = process("worker-1", role="worker", pid=101, samples=rows)
-    assert (look(pipeline.starved_stage, *processes) is not None) is is_told
+    assert (apply(pipeline.starved_stage, *processes) is not None) is is_found
 
 
-# --- all of them ----------------------------------------------------------------------------------
+# --- all rules ------------------------------------------------------------------------------------
 
 
 def healthy():
-    """Fast environments, which are what takes the time."""
+    """Return a session that spends its time in fast environments."""
     return session(
         process(
             cores=2,
-            spans=every("env_step", 9200, 0.001, took_s=0.001),
+            spans=repeat("env_step", 9200, 0.001, took_s=0.001),
             samples=[
-                seen("f (a.py:1)", path="env_step", elapsed_s=9.2, on_core_s=9.2),
-                seen("f (a.py:2)", path="update", elapsed_s=0.8, on_core_s=0.8),
+                sample("f (a.py:1)", path="env_step", elapsed_s=9.2, on_core_s=9.2),
+                sample("f (a.py:2)", path="update", elapsed_s=0.8, on_core_s=0.8),
             ],
             periods=[
                 period(k + 1.0, cpu_s=k + 1.0, spans={"env_step": (920 * (k + 1), 0.9)})
@@ -730,58 +742,58 @@ def healthy():
 
 
 def test_healthy_program():
-    one = healthy()
-    one.main.cores = 1
-    assert diagnose(one) == []
-    assert bound(one) == (
-        "No cost is worth a change. Of the time: 92% the environments' own steps; 8% is in one "
-        "other place, a.py:2 in f."
+    example = healthy()
+    example.main.cores = 1
+    assert diagnose(example) == []
+    assert bound(example) == (
+        "No cost is large enough to justify a change. The time goes to: 92% environment steps. "
+        "8% is in one other place: a.py:2 in f."
     )
-    assert diagnosis_lines(one) == [bound(one)]
+    assert diagnosis_lines(example) == [bound(example)]
 
 
-def test_a_program_without_anything():
+def test_an_empty_program():
     empty = session(process())
     assert diagnose(empty) == []
-    assert bound(empty).startswith("Too little was recorded")
+    assert bound(empty).startswith("The profile is too short")
 
 
-def test_dearest_cause_first(script):
+def test_the_largest_cause_comes_first(script):
     main = at_line(script(LOGS), 4, 2)
-    more = process(
+    other = process(
         samples=[
-            seen("f (a.py:1)", f"DictConfig.get ({OMEGACONF}:370)", elapsed_s=5, on_core_s=5),
+            sample("f (a.py:1)", f"DictConfig.get ({OMEGACONF}:370)", elapsed_s=5, on_core_s=5),
         ]
     )
-    main.samples += [more.samples[0]._replace(stack=len(main.stacks))]
-    main.stacks += more.stacks
+    main.samples += [other.samples[0]._replace(stack=len(main.stacks))]
+    main.stacks += other.stacks
     main.end_ns += ns(5)
-    one = Session("profiles/x", {"command": ["python", "a b.py", "-n", "1"]}, [main])
-    # Last, the program's own loop: nobody can tell how much of it could be spared.
-    rules = [found.rule for found in diagnose(one)]
+    example = Session("profiles/x", {"command": ["python", "a b.py", "-n", "1"]}, [main])
+    # The program's own loop is last, because its possible gain is unknown.
+    rules = [diagnosis.rule for diagnosis in diagnose(example)]
     assert rules == ["configuration-objects", "logging", "line"]
-    assert diagnose(one)[0].verify == (
+    assert diagnose(example)[0].verify == (
         "hotloop profile --out profiles/x-after 'a b.py' -n 1 && "
         "hotloop compare profiles/x profiles/x-after"
     )
-    lines = diagnosis_lines(one)
+    lines = diagnosis_lines(example)
     assert lines[1].startswith("1. omegaconf objects are used in the loop: up to 1.7×")
-    assert lines[1].endswith("95% sure [configuration-objects]")
+    assert lines[1].endswith("confidence 95% [configuration-objects]")
 
 
-# --- what rules use -------------------------------------------------------------------------------
+# --- helpers of rules -----------------------------------------------------------------------------
 
 
-def test_workers_side_by_side_count_once():
-    """Of two workers that are busy for 8 and 4 s, 12 s of work are the program's 8."""
+def test_parallel_workers_count_once():
+    """Two parallel workers that are busy for 8 and 4 s take 8 s of the program."""
     waiting = f"Future.result ({QUEUES}:1)"
-    main = process(samples=[seen("f (a.py:1)", waiting, elapsed_s=10, on_core_s=0.0)])
+    main = process(samples=[sample("f (a.py:1)", waiting, elapsed_s=10, on_core_s=0.0)])
     workers = [
         process(
             f"worker-{pid}",
             role="worker",
             pid=pid,
-            samples=[seen("f (a.py:1)", path="update", elapsed_s=busy, on_core_s=busy)],
+            samples=[sample("f (a.py:1)", path="update", elapsed_s=busy, on_core_s=busy)],
         )
         for pid, busy in ((201, 8), (202, 4))
     ]
@@ -789,14 +801,14 @@ def test_workers_side_by_side_count_once():
     assert evidence.stage_ns("update") == pytest.approx(8e9)
 
 
-def test_lines_of_a_file_that_is_gone():
-    assert sources.eager_lines("/nowhere/x.py") == frozenset()
+def test_lines_of_a_missing_file():
+    assert sources.eager_log_lines("/nowhere/x.py") == frozenset()
     assert sources.sync_lines("/nowhere/x.py") == {}
     assert sources.function_at("/nowhere/x.py", 1) is None
     assert sources.loop_around("/nowhere/x.py", 1) is None
 
 
-def test_what_handles_tensors(tmp_path):
+def test_functions_that_handle_tensors(tmp_path):
     file = tmp_path / "agent.py"
     file.write_text(
         "import torch\n"

@@ -1,6 +1,6 @@
-"""Rules about a GPU, on machines that run programs of several shapes.
+"""GPU rules, applied to simulated machines that run several kinds of programs.
 
-The first ones were at hand while the rules were written; those after `LATER` were not.
+The programs below `LATER` were written after the rules.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ def eager(machine: Machine) -> None:
 
 def graph(machine: Machine) -> None:
     machine.replay([3.0] * 100, at="train.py:50")
-    machine.synchronise(at="train.py:52")
+    machine.synchronize(at="train.py:52")
 
 
 def waits_often(machine: Machine) -> None:
     for _ in range(20):
         for _ in range(5):
             machine.launch(4, at="train.py:40", us=12)
-        machine.synchronise(at="train.py:60")
+        machine.synchronize(at="train.py:60")
         machine.host(60, at="train.py:61", stage="update")
 
 
 def large_kernels(machine: Machine) -> None:
     for _ in range(20):
         machine.launch(900, at="train.py:40", name="gemm")
-    machine.synchronise(at="train.py:61")
+    machine.synchronize(at="train.py:61")
 
 
 def slow_environment(machine: Machine) -> None:
@@ -59,35 +59,35 @@ def pageable(machine: Machine) -> None:
 
 
 def waits_for_long_kernels(machine: Machine) -> None:
-    """A synchronisation after each, and then Python that could have run beside it."""
+    """Synchronize after each kernel, and then run Python that could have overlapped."""
     machine.launch(800, at="train.py:70")
-    machine.synchronise(at="train.py:71")
+    machine.synchronize(at="train.py:71")
     machine.host(700, at="train.py:72", stage="update")
 
 
 def fetches_actions(machine: Machine) -> None:
-    """What waits is the action, without which no step can be made."""
+    """Wait for actions, which every environment step needs."""
     machine.launch(50, at="train.py:21", stage="env")
     machine.copy(BACK, 8, 2, at="train.py:22", stage="env")
-    machine.synchronise(at="train.py:22", stage="env")
+    machine.synchronize(at="train.py:22", stage="env")
     machine.host(100, at="train.py:23", stage="env")
 
 
 def pinned(machine: Machine) -> None:
-    """As pageable copies, but that the host goes on."""
+    """Copy like `pageable`, but without blocking the host."""
     machine.copy(PINNED, 4_000_000, 90, at="train.py:30")
     for _ in range(10):
         machine.launch(20, at="train.py:40")
 
 
 def compiled(machine: Machine) -> None:
-    """Few kernels, which the host launches as fast as they run."""
+    """Launch few kernels, as fast as they run."""
     for _ in range(8):
         machine.launch(15, at="train.py:40", us=14)
 
 
 def tiny_copies(machine: Machine) -> None:
-    """Observations of some bytes, one by one, from pageable memory."""
+    """Copy small observations one by one from pageable memory."""
     for _ in range(8):
         machine.copy(PAGEABLE, 68, 1.5, at="train.py:33", host_us=14)
     machine.host(60, at="train.py:34", stage="update")
@@ -95,28 +95,32 @@ def tiny_copies(machine: Machine) -> None:
 
 
 def mixed(machine: Machine) -> None:
-    """An environment of a sixth, an eager update of the rest."""
-    machine.synchronise(at="train.py:19", stage="env")
+    """Run an environment for a sixth of the time, and eager updates otherwise."""
+    machine.synchronize(at="train.py:19", stage="env")
     machine.host(400, at="train.py:20", stage="env")
     for _ in range(100):
         machine.launch(3, at="train.py:44")
 
 
 def python_between_graphs(machine: Machine) -> None:
-    """The host draws from a replay buffer; the GPU is idle, and no rule about it is right."""
+    """Sample a replay buffer on the host while the GPU is idle. No GPU rule applies."""
     machine.host(900, at="train.py:15")
     machine.replay([5.0] * 20, at="train.py:50")
 
 
-def said(once: Callable[[Machine], None]) -> dict[str, Diagnosis]:
-    """What is said of the GPU, by rule."""
-    session = profiled(program(once, ms=120))
-    found = [*banners(session), *diagnose(session)]
-    return {one.rule: one for one in found if one.rule.startswith(("gpu-", "pageable-"))}
+def gpu_diagnoses(body: Callable[[Machine], None]) -> dict[str, Diagnosis]:
+    """Return the diagnoses about the GPU by rule."""
+    session = profiled(program(body, ms=120))
+    diagnoses = [*banners(session), *diagnose(session)]
+    return {
+        diagnosis.rule: diagnosis
+        for diagnosis in diagnoses
+        if diagnosis.rule.startswith(("gpu-", "pageable-"))
+    }
 
 
 @pytest.mark.parametrize(
-    ("once", "rules", "line"),
+    ("body", "rules", "line"),
     [
         (eager, ["gpu-waits-for-launches"], 40),
         (graph, ["gpu-bound"], None),
@@ -133,24 +137,24 @@ def said(once: Callable[[Machine], None]) -> dict[str, Diagnosis]:
         (python_between_graphs, [], None),
     ],
 )
-def test_programs_of_several_shapes(once, rules, line):
-    found = said(once)
-    assert list(found) == rules
-    for one in found.values():
+def test_programs_of_several_shapes(body, rules, line):
+    diagnoses = gpu_diagnoses(body)
+    assert list(diagnoses) == rules
+    for diagnosis in diagnoses.values():
         if line is not None:
-            assert one.places[0].line == line
-        assert not one.gain or one.gain >= 1.1
-        if one.rule != "gpu-bound":
-            assert "1 window of 12" in one.evidence[-1]
-        if one.rule in ("gpu-synchronisations", "pageable-copies"):
-            assert f"at train.py:{line} in <module>" in one.evidence[0]
+            assert diagnosis.places[0].line == line
+        assert not diagnosis.gain or diagnosis.gain >= 1.1
+        if diagnosis.rule != "gpu-bound":
+            assert "1 window of 12" in diagnosis.evidence[-1]
+        if diagnosis.rule in ("gpu-synchronisations", "pageable-copies"):
+            assert f"at train.py:{line} in <module>" in diagnosis.evidence[0]
 
 
-def us_an_iteration(once: Callable[[Machine], None]) -> float:
-    """How long a loop's body takes on the machine, the device included."""
+def iteration_us(body: Callable[[Machine], None]) -> float:
+    """Return the duration of a loop iteration on the machine, including the device."""
     machine, count = Machine(), 0
     while machine.now_us < 20_000:
-        once(machine)
+        body(machine)
         count += 1
     return max(machine.now_us, machine.free_us) / count
 
@@ -165,12 +169,12 @@ def waits_for_no_long_kernels(machine: Machine) -> None:
 
 
 def pageable_once_pinned(machine: Machine) -> None:
-    machine.host(200, at="train.py:30")  # is filled by the host
+    machine.host(200, at="train.py:30")  # the host fills the pinned buffer
     pinned(machine)
 
 
 def mixed_as_a_graph(machine: Machine) -> None:
-    machine.synchronise(at="train.py:19", stage="env")
+    machine.synchronize(at="train.py:19", stage="env")
     machine.host(400, at="train.py:20", stage="env")
     machine.replay([3.0] * 100, at="train.py:44")
 
@@ -184,73 +188,73 @@ def mixed_as_a_graph(machine: Machine) -> None:
         (pageable, pageable_once_pinned, "pageable-copies"),
     ],
 )
-def test_estimates_are_of_what_the_change_brings(before, after, rule):
-    """The same machine runs both; the estimate is within a quarter of their ratio."""
-    gain = said(before)[rule].gain
+def test_estimated_gains_match_the_changed_program(before, after, rule):
+    """The estimate is within a quarter of the speed-up that the same machine shows."""
+    gain = gpu_diagnoses(before)[rule].gain
     assert gain is not None
-    assert gain == pytest.approx(us_an_iteration(before) / us_an_iteration(after), rel=0.25)
+    assert gain == pytest.approx(iteration_us(before) / iteration_us(after), rel=0.25)
 
 
-def test_a_busy_gpu_bounds_what_the_host_can_bring():
+def test_a_busy_gpu_limits_gains_of_the_host():
     def decodes(machine: Machine) -> None:
-        # A quarter of a second each of a sleep that the GPU does not notice.
+        # The host also works while the GPU executes queued kernels.
         for _ in range(10):
             machine.launch(95, at="train.py:40", us=10)
         machine.host(800, at="train.py:80")
 
     session = profiled(program(decodes, ms=120))
-    for one in diagnose(session):
-        if one.rule != UNNAMED and one.gain is not None:
-            assert one.gain <= 1.3
-            assert "bounds" in one.evidence[-1]
+    for diagnosis in diagnose(session):
+        if diagnosis.rule != UNNAMED and diagnosis.gain is not None:
+            assert diagnosis.gain <= 1.3
+            assert "bounds" in diagnosis.evidence[-1]
 
 
-def test_a_window_of_one_phase_is_weighed_by_the_samples_of_all():
-    """PPO's windows may all have fallen into updates, which are a fifth of the time."""
+def test_windows_of_one_phase_are_weighted_by_all_samples():
+    """All windows of PPO may fall into updates, which take a fifth of the time."""
     from hotloop.profiler.diagnose.evidence import Evidence
     from hotloop.profiler.diagnose.gpu import waits_for_launches
-    from tests.profiler.sessions import process, seen, session
+    from tests.profiler.sessions import process, sample, session
 
     def phases(machine: Machine) -> None:
         machine.host(500, at="train.py:20", stage="env")
         for _ in range(75):
             machine.launch(3, at="train.py:40")
 
-    whole = profiled(program(phases, ms=120))
+    recorded = profiled(program(phases, ms=120))
     step = ("<module> (train.py:20)", "Walker.step (/site-packages/gymnasium/envs/walker.py:8)")
     learn = ("<module> (train.py:40)", "backward (/site-packages/torch/autograd/__init__.py:91)")
     main = process(
         samples=[
-            seen(*step, elapsed_s=8.0, on_core_s=8.0),
-            seen(*learn, elapsed_s=2.0, on_core_s=2.0),
+            sample(*step, elapsed_s=8.0, on_core_s=8.0),
+            sample(*learn, elapsed_s=2.0, on_core_s=2.0),
         ],
         cores=8,
     )
-    weighed = waits_for_launches(Evidence(session(main, gpu=whole.gpu)))
-    believed = waits_for_launches(Evidence(whole))
-    assert weighed is not None
-    assert believed is not None
-    assert believed.gain == pytest.approx(1 / (1 - 0.9 * 0.75 * 17 / 20), rel=0.1)
-    assert weighed.gain == pytest.approx(1 / (1 - 0.9 * 0.2 * 17 / 20), rel=0.1)
+    weighted = waits_for_launches(Evidence(session(main, gpu=recorded.gpu)))
+    unweighted = waits_for_launches(Evidence(recorded))
+    assert weighted is not None
+    assert unweighted is not None
+    assert unweighted.gain == pytest.approx(1 / (1 - 0.9 * 0.75 * 17 / 20), rel=0.1)
+    assert weighted.gain == pytest.approx(1 / (1 - 0.9 * 0.2 * 17 / 20), rel=0.1)
 
 
-def test_windows_of_updates_alone_do_not_bound_what_environments_cost():
-    """The GPU is busy while the program learns, which it does for a fifth of its time."""
+def test_windows_of_updates_do_not_limit_environment_gains():
+    """The GPU is busy only while the program learns, for a fifth of the time."""
     from hotloop.profiler.diagnose.evidence import Evidence
-    from hotloop.profiler.diagnose.gpu import bounded, has_work
-    from tests.profiler.sessions import process, seen, session
+    from hotloop.profiler.diagnose.gpu import limit_gains, work_share
+    from tests.profiler.sessions import process, sample, session
 
-    whole = profiled(program(large_kernels, ms=120))
-    assert [one.rule for one in banners(whole)] == ["gpu-bound"]
+    recorded = profiled(program(large_kernels, ms=120))
+    assert [banner.rule for banner in banners(recorded)] == ["gpu-bound"]
     main = process(
         samples=[
-            seen(
+            sample(
                 "<module> (train.py:9)",
                 "Walker.step (/lib/python3.12/site-packages/gymnasium/envs/walker.py:8)",
                 elapsed_s=8.0,
                 sleep=8.0,
             ),
-            seen(
+            sample(
                 "<module> (train.py:40)",
                 "backward (/lib/python3.12/site-packages/torch/autograd/__init__.py:91)",
                 elapsed_s=2.0,
@@ -259,29 +263,31 @@ def test_windows_of_updates_alone_do_not_bound_what_environments_cost():
         ],
         cores=8,
     )
-    one = session(main, gpu=whole.gpu)
-    assert banners(one) == []
-    evidence = Evidence(one)
+    example = session(main, gpu=recorded.gpu)
+    assert banners(example) == []
+    evidence = Evidence(example)
     assert evidence.gpu is not None
-    assert has_work(evidence, evidence.gpu) == pytest.approx(0.2, abs=0.02)
+    assert work_share(evidence, evidence.gpu) == pytest.approx(0.2, abs=0.02)
     cost = Diagnosis("sleep", "a sleep", 0.9, 5.0, (), "", "")
-    assert bounded(evidence, [cost]) == [cost]
-    (less,) = bounded(Evidence(profiled(program(waits_for_long_kernels, ms=120))), [cost])
-    assert less.gain == pytest.approx(1507 / 800, rel=0.05)
-    assert bounded(Evidence(whole), [cost]) == []
+    assert limit_gains(evidence, [cost]) == [cost]
+    (limited,) = limit_gains(Evidence(profiled(program(waits_for_long_kernels, ms=120))), [cost])
+    assert limited.gain == pytest.approx(1507 / 800, rel=0.05)
+    assert limit_gains(Evidence(recorded), [cost]) == []
 
 
-def test_rules_that_know_less_give_way():
-    from hotloop.profiler.diagnose.gpu import INSTEAD_OF
+def test_general_rules_are_superseded():
+    from hotloop.profiler.diagnose.gpu import SUPERSEDES
 
-    found = said(eager)
-    assert "gpu-waits-for-launches" in found
+    diagnoses = gpu_diagnoses(eager)
+    assert "gpu-waits-for-launches" in diagnoses
     session = profiled(program(eager, ms=60))
-    assert not {one.rule for one in diagnose(session)} & {INSTEAD_OF[rule] for rule in found}
+    assert not {diagnosis.rule for diagnosis in diagnose(session)} & {
+        SUPERSEDES[rule] for rule in diagnoses
+    }
 
 
-def test_nothing_is_said_of_a_gpu_that_did_nothing():
+def test_an_idle_gpu_has_no_diagnosis():
     def waits(machine: Machine) -> None:
         machine.host(1000, at="train.py:20", stage="env")
 
-    assert said(waits) == {}
+    assert gpu_diagnoses(waits) == {}

@@ -1,4 +1,4 @@
-"""Loops over networks whose passes can't be made one call, told by their source."""
+"""Loops of network passes that cannot become one call, detected in the source."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ TEXT = """
         ("values.append(net(x[t]))", 2, False),
     ],
 )
-def test_a_loop_that_feeds_itself(tmp_path, body, line, is_fed):
+def test_recurrent_loops(tmp_path, body, line, is_fed):
     file = tmp_path / "train.py"
     file.write_text(dedent(TEXT.format(body=body)).lstrip("\n"))
     loop = source.loop_around(str(file), line)
     assert loop is not None
-    assert recurrence.feeds_itself(str(file), loop, line) is is_fed
+    assert recurrence.is_recurrent(str(file), loop, line) is is_fed
 
 
 @pytest.mark.parametrize(
-    ("text", "goes_through"),
+    ("text", "calls_elements"),
     [
         ("[net(x) for net in nets]", True),
         ("[nets[i](x) for i in range(3)]", True),
@@ -45,9 +45,9 @@ def test_a_loop_that_feeds_itself(tmp_path, body, line, is_fed):
         ("[net(x) for x in states]", False),
     ],
 )
-def test_a_loop_that_calls_what_it_goes_through(tmp_path, text, goes_through):
+def test_loops_that_call_their_elements(tmp_path, text, calls_elements):
     file = tmp_path / "train.py"
     file.write_text(f"found = {text}\n")
     loop = source.loop_around(str(file), 1)
     assert loop is not None
-    assert recurrence.calls_what_it_goes_through(str(file), loop) is goes_through
+    assert recurrence.calls_its_elements(str(file), loop) is calls_elements

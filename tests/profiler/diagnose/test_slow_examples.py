@@ -1,4 +1,4 @@
-"""The programs that are slow on purpose: the planted cause comes first, twins are healthy."""
+"""The slow example programs: the planted cause is diagnosed first, healthy twins have none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDS = {
 }
 
 
-def diagnosed(directory, program, *arguments):
+def run_and_diagnose(directory, program, *arguments):
     pytest.importorskip(NEEDS[program])
     script = str(EXAMPLES / f"{program}.py")
     command = [sys.executable, "-m", "hotloop", "profile", "--out", str(directory), script]
@@ -44,9 +44,9 @@ def diagnosed(directory, program, *arguments):
     ],
 )
 def test_planted_cause_is_named_first(tmp_path, rule, program, arguments):
-    found = diagnosed(tmp_path, program, *arguments)
-    assert [one.rule for one in found][:1] == [rule]
-    assert found[0].gain > 1.1
+    diagnoses = run_and_diagnose(tmp_path, program, *arguments)
+    assert [diagnosis.rule for diagnosis in diagnoses][:1] == [rule]
+    assert diagnoses[0].gain > 1.1
 
 
 @pytest.mark.slow
@@ -61,6 +61,10 @@ def test_planted_cause_is_named_first(tmp_path, rule, program, arguments):
     ],
 )
 def test_twins_are_healthy(tmp_path, program, arguments):
-    found = diagnosed(tmp_path, program, "--healthy", *arguments)
-    # Sleeping stands for a simulator in two of them: of a sleep nobody can tell that.
-    assert [one for one in found if one.gain is not None and one.wait != "sleep"] == []
+    diagnoses = run_and_diagnose(tmp_path, program, "--healthy", *arguments)
+    # Two of them sleep in place of a simulator, which the profiler cannot know.
+    assert [
+        diagnosis
+        for diagnosis in diagnoses
+        if diagnosis.gain is not None and diagnosis.wait != "sleep"
+    ] == []

@@ -1,4 +1,4 @@
-"""What is read from the source of a program."""
+"""Facts that are derived from the source of a program."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCORE = """
 """
 
 
-def written(tmp_path, text):
+def write_source(tmp_path, text):
     file = tmp_path / "train.py"
     file.write_text(dedent(text).lstrip("\n"))
     return str(file)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "plays"),
+    ("old", "new", "is_scoring"),
     [
         ("", "", True),
         ("total += reward", "total += float(reward); lengths.append(total)", True),
@@ -44,22 +44,22 @@ def written(tmp_path, text):
         ("total += reward", "yield total", False),
         ("return total / episodes", "return total, obs", False),
         ("obs, _ = env.reset()", "obs = last", False),
-        ("while not done:", "if True:", True),  # the outer loop is one, too
+        ("while not done:", "if True:", True),  # the outer loop counts too
         ("obs, reward, terminated, truncated, _ = env.step(action)", "env.step(action)", False),
     ],
 )
-def test_what_plays_episodes_for_their_score(tmp_path, old, new, plays):
-    file = written(tmp_path, SCORE.replace(old, new) if old else SCORE)
-    assert source.plays_for_a_score(file, 1) is plays
+def test_functions_that_only_score_episodes(tmp_path, old, new, is_scoring):
+    file = write_source(tmp_path, SCORE.replace(old, new) if old else SCORE)
+    assert source.only_scores_episodes(file, 1) is is_scoring
 
 
-def test_no_function_plays_for_nothing(tmp_path):
-    assert not source.plays_for_a_score(written(tmp_path, "x = 1\n"), 1)
-    assert not source.plays_for_a_score(str(tmp_path / "gone.py"), 1)
+def test_missing_functions_score_nothing(tmp_path):
+    assert not source.only_scores_episodes(write_source(tmp_path, "x = 1\n"), 1)
+    assert not source.only_scores_episodes(str(tmp_path / "gone.py"), 1)
 
 
-def test_a_comprehension_asks_for_each_or_for_all(tmp_path):
-    file = written(
+def test_calls_per_element_of_a_comprehension(tmp_path):
+    file = write_source(
         tmp_path,
         """
         a = [q(params, one) for one in obs]
@@ -67,12 +67,12 @@ def test_a_comprehension_asks_for_each_or_for_all(tmp_path):
         c = {key: q(params, one) for key, one in obs}
         """,
     )
-    asks = [
-        source.makes_by_calling(file, source.Block(line, line), frozenset({"q"}))
+    is_per_element = [
+        source.calls_per_element(file, source.CodeBlock(line, line), frozenset({"q"}))
         for line in (1, 2, 3)
     ]
-    assert asks == [True, False, True]
-    assert not source.is_comprehension(file, source.Block(4, 4))
+    assert is_per_element == [True, False, True]
+    assert not source.is_comprehension(file, source.CodeBlock(4, 4))
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_comprehension_asks_for_each_or_for_all(tmp_path):
         ("return int(values.argmax())", False),
     ],
 )
-def test_an_argmax_of_an_array_is_as_it_should_be(tmp_path, body, is_slow):
-    file = written(tmp_path, f"def pick(values, rng):\n    {body}\n")
+def test_only_slow_argmaxes_are_detected(tmp_path, body, is_slow):
+    file = write_source(tmp_path, f"def pick(values, rng):\n    {body}\n")
     function = source.function_at(file, 1)
     assert function is not None
     assert source.is_argmax(function) is is_slow

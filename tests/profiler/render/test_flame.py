@@ -1,4 +1,4 @@
-"""Stacks of all processes: folded, written, read from other samplers, drawn."""
+"""Folded stacks of all processes: written, imported from other samplers, and drawn."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 from hotloop.errors import OutputError, ProfileError
 from hotloop.profiler.render import flame
-from hotloop.profiler.render.flame_svg import WIDTH, kind_of
-from hotloop.profiler.session import Frame, Session, ThreadTimes
+from hotloop.profiler.render.flame_svg import WIDTH, frame_class
+from hotloop.profiler.session import Frame, Session, ThreadTotals
 from tests.browser import Browser
-from tests.profiler.sessions import process, seen, session
+from tests.profiler.sessions import process, sample, session
 
 GYM = "/env/lib/python3.11/site-packages/gymnasium/core.py"
 S = 1_000_000_000
@@ -32,32 +32,37 @@ ROLL = Frame("roll", "/home/u/envs.py", 7)
 
 
 def example() -> Session:
-    """The main process and two workers, of which one also has a thread that runs."""
+    """Return a session of main and two workers, one of which has another busy thread."""
     step = ("main (/home/u/train.py:1)", f"Env.step ({GYM}:40)")
     roll = (*step, "roll (/home/u/envs.py:7)")
     return session(
         process(
             samples=[
-                seen(*step, path="collect > env_step", elapsed_s=2.0, on_core_s=1.5, queued_s=0.25),
-                seen(*roll, path="collect > env_step", elapsed_s=1.0, on_core_s=1.0),
-                seen(*roll, elapsed_s=4.0, on_core_s=0.0),
+                sample(
+                    *step, path="collect > env_step", elapsed_s=2.0, on_core_s=1.5, queued_s=0.25
+                ),
+                sample(*roll, path="collect > env_step", elapsed_s=1.0, on_core_s=1.0),
+                sample(*roll, elapsed_s=4.0, on_core_s=0.0),
             ]
         ),
         process(
-            "worker-0", role="worker", pid=200, samples=[seen(*roll, elapsed_s=3.0, on_core_s=2.0)]
+            "worker-0",
+            role="worker",
+            pid=200,
+            samples=[sample(*roll, elapsed_s=3.0, on_core_s=2.0)],
         ),
         process(
             "worker-1",
             role="worker",
             pid=201,
             samples=[
-                seen(*roll, elapsed_s=3.0, on_core_s=2.0),
-                seen("run (/home/u/io.py:3)", elapsed_s=5.0, on_core_s=0.5, thread=299),
-                seen("wait (/home/u/io.py:9)", elapsed_s=5.0, on_core_s=0.01, thread=298),
+                sample(*roll, elapsed_s=3.0, on_core_s=2.0),
+                sample("run (/home/u/io.py:3)", elapsed_s=5.0, on_core_s=0.5, thread=299),
+                sample("wait (/home/u/io.py:9)", elapsed_s=5.0, on_core_s=0.01, thread=298),
             ],
-            threads=[ThreadTimes(299, "loader", 0, 0), ThreadTimes(298, "idle", 0, 0)],
+            threads=[ThreadTotals(299, "loader", 0, 0), ThreadTotals(298, "idle", 0, 0)],
         ),
-        about={"command": ["python", "train.py"]},
+        metadata={"command": ["python", "train.py"]},
     )
 
 
@@ -85,7 +90,7 @@ def test_folded_by_time_on_a_core_and_blocked():
         (plain("worker-1"), MAIN, STEP, ROLL): 2 * S,
         loader: 0.5 * S,
     }
-    # What was queued for a core is neither.
+    # Time queued for a core is neither.
     assert flame.folded(example(), by="blocked") == {
         COLLECT: 0.25 * S,
         (plain("main"), MAIN, STEP, ROLL): 4 * S,
@@ -95,7 +100,7 @@ def test_folded_by_time_on_a_core_and_blocked():
     }
 
 
-def test_workers_as_one():
+def test_merged_workers():
     stacks = flame.folded(example(), merge_workers=True)
     assert stacks[plain("workers"), MAIN, STEP, ROLL] == 6 * S
     assert stacks[plain("main"), MAIN, STEP, ROLL] == 4 * S
@@ -104,13 +109,15 @@ def test_workers_as_one():
 
 def test_without_samples():
     message = "got none: profile for longer, and without `--interval 0`"
-    for samples in ([], [seen("main (a.py:1)", elapsed_s=0.0)]):
+    for samples in ([], [sample("main (a.py:1)", elapsed_s=0.0)]):
         with pytest.raises(ProfileError, match=message):
-            flame.folded(session(process(samples=samples), about={"command": ["x.py"]}))
-    with pytest.raises(ProfileError, match="a training keeps none by itself, `hotloop profile tra"):
+            flame.folded(session(process(samples=samples), metadata={"command": ["x.py"]}))
+    with pytest.raises(
+        ProfileError, match="a training records only spans, use `hotloop profile tra"
+    ):
         flame.folded(session(process(samples=[])))  # of a run directory
-    only_elapsed = session(process(samples=[seen("main (a.py:1)", elapsed_s=1.0)]))
-    with pytest.raises(ProfileError, match=r"samples with time on a core .* `--by elapsed`"):
+    only_elapsed = session(process(samples=[sample("main (a.py:1)", elapsed_s=1.0)]))
+    with pytest.raises(ProfileError, match=r"samples with time on CPU .* `--by elapsed`"):
         flame.folded(only_elapsed, by="on_core")
 
 
@@ -118,25 +125,25 @@ def test_without_samples():
 
 
 def test_the_collapsed_format(tmp_path):
-    one = session(
+    profile = session(
         process(
             samples=[
-                seen("main (/t.py:1)", "f;g\nh (/t.py:9)", path="act", elapsed_s=0.000002),
-                seen("main (/t.py:1)", elapsed_s=1.5),
+                sample("main (/t.py:1)", "f;g\nh (/t.py:9)", path="act", elapsed_s=0.000002),
+                sample("main (/t.py:1)", elapsed_s=1.5),
             ]
         )
     )
-    flame.write_folded(one, tmp_path / "stacks.txt")
+    flame.write_folded(profile, tmp_path / "stacks.txt")
     assert (tmp_path / "stacks.txt").read_text() == (
         "main;[act];main (/t.py:1);f:g h (/t.py:9) 2000\nmain;main (/t.py:1) 1500000000\n"
     )
 
 
-def test_our_own_text_is_read_back(tmp_path):
-    one = example()
-    one.processes[2].name = "worker-0 (201)"  # two processes of one name
-    flame.write_folded(one, tmp_path / "stacks.txt")
-    assert flame.read_folded(tmp_path / "stacks.txt") == flame.folded(one)
+def test_written_stacks_are_read_back(tmp_path):
+    profile = example()
+    profile.processes[2].name = "worker-0 (201)"  # two processes of one name
+    flame.write_folded(profile, tmp_path / "stacks.txt")
+    assert flame.read_folded(tmp_path / "stacks.txt") == flame.folded(profile)
 
 
 def read(tmp_path: Path, text: str) -> flame.Folded:
@@ -158,7 +165,7 @@ def test_py_spy(tmp_path):
     }
 
 
-def test_our_own_sampler_is_left_out(tmp_path):
+def test_frames_of_the_sampler_are_left_out(tmp_path):
     text = (
         "_bootstrap (threading.py:1);Sampler._run (hotloop/profiler/collect/sampler.py:170) 50\n"
         "P10;T0:11;/env/hotloop/profiler/collect/sampler.py:_run:170;/t.py:wait:1 50\n"
@@ -232,14 +239,14 @@ def test_austin_with_threads_in_hexadecimal(tmp_path):
 
 def test_austin_in_the_garbage_collector(tmp_path):
     text = "P10;T0:10;/t.py:f:3;:GC: 500\nP10;T0:10;/t.py:f:3;:INVALID: 100\n"
-    own = (plain("process 10"), Frame("f", "/t.py", 3))
+    prefix = (plain("process 10"), Frame("f", "/t.py", 3))
     assert read(tmp_path, text) == {
-        (*own, plain("GC")): 500_000,
-        (*own, plain("INVALID")): 100_000,
+        (*prefix, plain("GC")): 500_000,
+        (*prefix, plain("INVALID")): 100_000,
     }
 
 
-def test_a_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path):
+def test_a_truncated_last_line_is_left_out(tmp_path):
     assert read(tmp_path, "P10;T0:10;/t.py:f:3 500\nP10;T0:10;/t.py:f:") == {
         (plain("process 10"), Frame("f", "/t.py", 3)): 500_000
     }
@@ -248,7 +255,10 @@ def test_a_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"MOJ\x03\x01mode\x00wall\x00", r"austin's binary MOJO format: `mojo2austin \S+ "),
+        (
+            b"MOJ\x03\x01mode\x00wall\x00",
+            r"austin's binary MOJO format: convert it with `mojo2austin \S+ ",
+        ),
         (b"# mode: memory\nP1;T0:1;/t.py:f:3 4096\n", "austin's memory mode"),
         (b"P1;T0:1;/t.py:f:3 5\nwhat is this\nP1;T0:1 5\n", "in line 2 of .*, got 'what is this'"),
         (b"\x89PNG\r\n\x1a\n\x00\n\xff 1\n", "in line 1 of .*"),
@@ -256,14 +266,14 @@ def test_a_line_that_was_cut_off_by_a_kill_is_left_out(tmp_path):
         (b"main;f (t.py:3) 0\n", "got none"),
     ],
 )
-def test_what_is_no_stacks(tmp_path, content, message):
+def test_invalid_stack_files_raise(tmp_path, content, message):
     (tmp_path / "stacks.txt").write_bytes(content)
     with pytest.raises(ProfileError, match=message) as caught:
         flame.read_folded(tmp_path / "stacks.txt")
     assert "\n" not in str(caught.value)
 
 
-def test_no_such_file(tmp_path):
+def test_a_missing_stack_file_raises(tmp_path):
     with pytest.raises(ProfileError, match=r"stacks of py-spy or austin in .*none\.txt, got 'No "):
         flame.read_folded(tmp_path / "none.txt")
 
@@ -272,7 +282,7 @@ def test_no_such_file(tmp_path):
 
 
 def check_speedscope(content: dict[str, Any]) -> None:
-    """What the schema asks of a file with sampled profiles."""
+    """Check the requirements of the schema for sampled profiles."""
     assert content["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     assert 0 <= content["activeProfileIndex"] < len(content["profiles"])
     frames = content["shared"]["frames"]
@@ -294,7 +304,7 @@ def test_speedscope(tmp_path):
     flame.write_speedscope(example(), tmp_path / "s.json", by="on_core")
     content = json.loads((tmp_path / "s.json").read_text())
     check_speedscope(content)
-    assert content["name"] == "python train.py: time on a core"
+    assert content["name"] == "python train.py: time on CPU"
     assert content["shared"]["frames"] == [
         {"name": "[collect]"},
         {"name": "[env_step]"},
@@ -304,8 +314,8 @@ def test_speedscope(tmp_path):
         {"name": "thread loader"},
         {"name": "run", "file": "/home/u/io.py", "line": 3},
     ]
-    found = [(p["name"], p["samples"], p["weights"]) for p in content["profiles"]]
-    assert found == [
+    profiles = [(p["name"], p["samples"], p["weights"]) for p in content["profiles"]]
+    assert profiles == [
         ("main", [[0, 1, 2, 3], [0, 1, 2, 3, 4]], [1.5 * S, 1 * S]),
         ("worker-0", [[2, 3, 4]], [2 * S]),
         ("worker-1", [[2, 3, 4], [5, 6]], [2 * S, 0.5 * S]),
@@ -328,16 +338,16 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def boxes(path: Path) -> list[dict[str, Any]]:
-    """All frames of a drawing, in its order."""
-    found = []
+    """Return all frames of a drawing, in its order."""
+    frames = []
     for group in ElementTree.parse(path).getroot().iter(f"{SVG}g"):
         rect, text = group.find(f"{SVG}rect"), group.find(f"{SVG}text")
         assert rect is not None
-        about = (group.findtext(f"{SVG}title") or "").split("\n")
-        found.append(
+        lines = (group.findtext(f"{SVG}title") or "").split("\n")
+        frames.append(
             {
-                "name": about[0],
-                "about": about,
+                "name": lines[0],
+                "lines": lines,
                 "text": None if text is None else text.text,
                 "depth": int(group.attrib["data-d"]),
                 "start": int(group.attrib["data-x"]),
@@ -348,14 +358,14 @@ def boxes(path: Path) -> list[dict[str, Any]]:
                 "fill": rect.attrib["fill"],
             }
         )
-    return found
+    return frames
 
 
 def test_the_drawing_shows_every_frame_in_its_place(tmp_path):
     flame.write_svg(example(), tmp_path / "f.svg")
-    found = boxes(tmp_path / "f.svg")
-    # 18 s in all: 7 of main, 8 of worker-1, 3 of worker-0; the longest first.
-    assert [(b["depth"], b["name"], b["start"] / S, b["weight"] / S) for b in found] == [
+    frames = boxes(tmp_path / "f.svg")
+    # 18 s in total: 8 of worker-1, 7 of main and 3 of worker-0. The longest comes first.
+    assert [(b["depth"], b["name"], b["start"] / S, b["weight"] / S) for b in frames] == [
         (0, "all", 0, 18),
         (1, "worker-1", 0, 8),
         (2, "thread loader", 0, 5),
@@ -378,11 +388,11 @@ def test_the_drawing_shows_every_frame_in_its_place(tmp_path):
         (4, "roll", 15, 3),
     ]
     scale = (WIDTH - 20) / 18
-    for box in found:
+    for box in frames:
         assert box["x"] == pytest.approx(10 + box["start"] / S * scale, abs=0.01)
         assert box["width"] == pytest.approx(box["weight"] / S * scale - 0.4, abs=0.01)
-        assert box["y"] == found[0]["y"] + 17 * box["depth"]
-    assert found[15]["about"] == [
+        assert box["y"] == frames[0]["y"] + 17 * box["depth"]
+    assert frames[15]["lines"] == [
         "roll",
         "/home/u/envs.py:7",
         "1.00 s, 5.56% of all, 14.29% of main",
@@ -391,7 +401,7 @@ def test_the_drawing_shows_every_frame_in_its_place(tmp_path):
     assert title == "python train.py: all time"
 
 
-def test_the_drawing_is_the_same_each_time_and_needs_nothing_else(tmp_path):
+def test_the_drawing_is_deterministic_and_self_contained(tmp_path):
     flame.write_svg(example(), tmp_path / "a.svg")
     stacks = flame.folded(example())
     flame.write_svg(
@@ -404,19 +414,19 @@ def test_the_drawing_is_the_same_each_time_and_needs_nothing_else(tmp_path):
     assert not re.search(r"\b(href|src|@import|url\()", text)
 
 
-def test_names_that_do_not_fit_are_cut(tmp_path):
+def test_long_names_are_cut(tmp_path):
     name = "a_function_with_quite_a_long_name_that_needs_its_room"
-    one = session(
+    profile = session(
         process(
             samples=[
-                seen(f"{name} (/t.py:1)", elapsed_s=100.0),
-                seen(f"{name}_2 (/t.py:2)", elapsed_s=20.0),
-                seen("narrow (/t.py:3)", elapsed_s=1.0),
-                seen("dust (/t.py:4)", elapsed_s=0.001),
+                sample(f"{name} (/t.py:1)", elapsed_s=100.0),
+                sample(f"{name}_2 (/t.py:2)", elapsed_s=20.0),
+                sample("narrow (/t.py:3)", elapsed_s=1.0),
+                sample("dust (/t.py:4)", elapsed_s=0.001),
             ]
         )
     )
-    flame.write_svg(one, tmp_path / "f.svg")
+    flame.write_svg(profile, tmp_path / "f.svg")
     texts = {box["name"]: box["text"] for box in boxes(tmp_path / "f.svg")}
     # 1,180 pixels for 121 s: 975, 195 and 9.8; a letter takes 7.3, the margin 6.
     assert texts == {
@@ -430,12 +440,12 @@ def test_names_that_do_not_fit_are_cut(tmp_path):
 
 def test_any_name_is_valid_xml(tmp_path):
     name = "<lambda> & \x00\x1b]]> é \udc80"
-    flame.write_svg(session(process(samples=[seen(f"{name} (/t<&>.py:1)")])), tmp_path / "f.svg")
-    assert boxes(tmp_path / "f.svg")[2]["about"][:2] == [
+    flame.write_svg(session(process(samples=[sample(f"{name} (/t<&>.py:1)")])), tmp_path / "f.svg")
+    assert boxes(tmp_path / "f.svg")[2]["lines"][:2] == [
         "<lambda> & ��]]> é �",
         "/t<&>.py:1",
     ]
-    flame.write_folded(session(process(samples=[seen(f"{name} (/t.py:1)")])), tmp_path / "f.txt")
+    flame.write_folded(session(process(samples=[sample(f"{name} (/t.py:1)")])), tmp_path / "f.txt")
     assert (tmp_path / "f.txt").read_text().startswith("main;<lambda> & ")
 
 
@@ -458,11 +468,11 @@ def test_a_recursion_of_thousands_of_calls(tmp_path):
         (Frame("thread loader", "", 0), 2, "process"),
     ],
 )
-def test_whose_code_it_is(frame, depth, kind):
-    assert kind_of(frame, depth) == kind
+def test_frame_class(frame, depth, kind):
+    assert frame_class(frame, depth) == kind
 
 
-def test_where_nothing_can_be_written(tmp_path):
+def test_unwritable_paths_raise(tmp_path):
     for write in (flame.write_svg, flame.write_speedscope, flame.write_folded):
         with pytest.raises(OutputError, match="can't be written"):
             write(example(), tmp_path)
@@ -471,7 +481,7 @@ def test_where_nothing_can_be_written(tmp_path):
 
 # --- in a browser ---------------------------------------------------------------------------------
 
-SHOWN = """Array.from(document.querySelectorAll("g.f"))
+VISIBLE_FRAMES = """Array.from(document.querySelectorAll("g.f"))
     .filter((g) => g.style.display !== "none")
     .map((g) => [
         g.querySelector("title").textContent.split("\\n")[0],
@@ -508,11 +518,11 @@ def search(page: Browser, pattern: str) -> str:
     return text(page, "matched")
 
 
-def test_a_click_shows_what_lies_within_and_escape_all(page):
-    before = page.evaluate(SHOWN)
+def test_a_click_zooms_in_and_escape_zooms_out(page):
+    before = page.evaluate(VISIBLE_FRAMES)
     assert len(before) == 20
     click(page, 7)  # the main process, 7 of 18 s
-    assert page.evaluate(SHOWN) == [
+    assert page.evaluate(VISIBLE_FRAMES) == [
         ["all", 1180, "all", "f around"],
         ["main", 1180, "main", "f"],
         ["main", 674, "main", "f"],
@@ -525,18 +535,18 @@ def test_a_click_shows_what_lies_within_and_escape_all(page):
         ["roll", 168, "roll", "f"],
     ]
     page.press("Escape")
-    assert page.evaluate(SHOWN) == before
+    assert page.evaluate(VISIBLE_FRAMES) == before
     assert page.problems == []
 
 
-def test_pointing_at_a_frame_tells_of_it(page):
+def test_pointing_at_a_frame_shows_its_details(page):
     x, y = page.evaluate(
         '(() => { const box = document.querySelectorAll("g.f")[15].getBoundingClientRect();'
         " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
     )
     page.move_to(x, y)
-    told = "roll   /home/u/envs.py:7   1.00 s, 5.56% of all, 14.29% of main"
-    assert text(page, "details") == told
+    details = "roll   /home/u/envs.py:7   1.00 s, 5.56% of all, 14.29% of main"
+    assert text(page, "details") == details
     page.move_to(5, 5)
     assert text(page, "details") == ""
 
@@ -544,11 +554,13 @@ def test_pointing_at_a_frame_tells_of_it(page):
 def test_search(page):
     # 3 + 4 + 1 + 3 of 18 s are in `roll`.
     assert search(page, r"envs\.py:\d$") == "61.11% matched"
-    found = [name for name, _, _, how in page.evaluate(SHOWN) if how == "f match"]
-    assert found == ["roll"] * 4
-    # What lies within a frame that was found is not counted twice.
+    names = [
+        name for name, _, _, css_class in page.evaluate(VISIBLE_FRAMES) if css_class == "f match"
+    ]
+    assert names == ["roll"] * 4
+    # Frames within a matching frame are not counted twice.
     assert search(page, "main|step") == "72.22% matched"
     assert search(page, "(") == "not a regular expression"
     assert search(page, "") == ""
-    assert {how for *_, how in page.evaluate(SHOWN)} == {"f"}
+    assert {css_class for *_, css_class in page.evaluate(VISIBLE_FRAMES)} == {"f"}
     assert page.problems == []

@@ -1,4 +1,4 @@
-"""The page shows what the session holds: read as HTML, and in a browser after its scripts."""
+"""The page shows the content of a session, parsed as HTML and drawn in a browser."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from hotloop.errors import OutputError
 from hotloop.profiler import diagnose
 from hotloop.profiler.diagnose import Diagnosis
 from hotloop.profiler.render import html, text
-from hotloop.profiler.render.html import pictures
-from hotloop.profiler.session import Process, Session, Uncovered
-from hotloop.profiler.session.stages import STAGES, Leaf
-from hotloop.timing.reader import EVENT, Place
+from hotloop.profiler.render.html import chart_data
+from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess
+from hotloop.profiler.session.stages import STAGES, CodeLine
+from hotloop.timing.reader import EVENT, SpanPath
 from tests import browser
 from tests.profiler.sessions import (
     START_NS,
     period,
     process,
-    seen,
+    sample,
     session,
     span,
 )
 
 HOSTILE = "<script>alert('x')</script>"
 BREAKOUT = "</script><img src=x onerror=alert(1)><!--"
-# After which a script's end would be no end.
+# After this text, the end tag of a script would not end it.
 COMMENT = "<!--<script "
 
 
@@ -45,11 +45,11 @@ def steps(name: str | tuple[str, ...], *times: tuple[float, float]) -> list[Any]
     return [span(name, start, end) for start, end in times]
 
 
-def by_hand(hostile: str = HOSTILE) -> Session:
-    """A learner and three workers in lock-step over 10 s, one of which is killed at 6 s.
+def example_session(hostile: str = HOSTILE) -> Session:
+    """Return a session of a learner and three workers in lock-step over 10 s. One is killed at 6 s.
 
-    Each second main steps for 0.5 s, of which a worker is at work for 0.1 s, one for 0.2 s and one
-    for 0.4 s; then it learns for 0.3 s.
+    Each second, main steps for 0.5 s, in which the workers are busy for 0.1, 0.2 and 0.4 s. Then it
+    learns for 0.3 s.
     """
     collect, learn = ("collect", "vector_step"), (hostile, "update")
     main = process(
@@ -60,12 +60,12 @@ def by_hand(hostile: str = HOSTILE) -> Session:
             *steps(learn, *((t + 0.6, t + 0.9) for t in range(10))),
         ],
         samples=[
-            seen("main (train.py:9)", "step (env.py:3)", path=collect, elapsed_s=5, on_core_s=1),
-            seen(
+            sample("main (train.py:9)", "step (env.py:3)", path=collect, elapsed_s=5, on_core_s=1),
+            sample(
                 "main (train.py:12)", "learn (train.py:40)",
                 path=learn, elapsed_s=3.0, on_core_s=2.4, queued_s=0.6,
             ),
-            seen("main (train.py:14)", elapsed_s=2.0, on_core_s=2.0),
+            sample("main (train.py:14)", elapsed_s=2.0, on_core_s=2.0),
         ],
         periods=[
             period(
@@ -102,8 +102,8 @@ def by_hand(hostile: str = HOSTILE) -> Session:
     return session(
         main,
         *workers,
-        about={"command": ["python", "train.py", hostile], "exit_code": 0},
-        uncovered=[Uncovered(999, 100, f"simulator {hostile}", 2_000_000_000)],
+        metadata={"command": ["python", "train.py", hostile], "exit_code": 0},
+        unrecorded=[UnrecordedProcess(999, 100, f"simulator {hostile}", 2_000_000_000)],
         problems=["one.hlt ends in its header"],
     )
 
@@ -117,7 +117,7 @@ DIAGNOSES = [
         ("4 workers, one of them slow", f"named {HOSTILE}"),
         "Let them `go on` by themselves.",
         "hotloop profile train.py & echo <done>",
-        (Leaf("step", "env.py", 3), Leaf("main", "train.py", 9)),
+        (CodeLine("step", "env.py", 3), CodeLine("main", "train.py", 9)),
         "sleep",
         "growing",
         2.2,
@@ -127,8 +127,8 @@ DIAGNOSES = [
 
 
 @pytest.fixture(autouse=True)
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
-    """The diagnoses of any session."""
+def diagnoses(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
+    """Replace the diagnoses of all sessions by a list."""
     diagnoses = list(DIAGNOSES)
     monkeypatch.setattr(diagnose, "diagnose", lambda session: diagnoses)
     monkeypatch.setattr(diagnose, "bound", lambda session: "61% of the time is <fine>.")
@@ -139,8 +139,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Diagnosis]:
 
 
 @dataclass
-class Read(HTMLParser):
-    """What a page holds: scripts, tables by name or caption, texts by the `id` around them."""
+class ParsedPage(HTMLParser):
+    """A parsed page: its scripts, tables by name or caption, tags and text."""
 
     scripts: list[tuple[dict[str, str | None], str]] = field(default_factory=list)
     tables: dict[str, list[list[str]]] = field(default_factory=dict)
@@ -154,13 +154,13 @@ class Read(HTMLParser):
         self._caption = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = dict(attrs)
-        self.tags.append((tag, told))
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
         self._inside.append(tag)
         if tag == "script":
-            self.scripts.append((told, ""))
+            self.scripts.append((attributes, ""))
         elif tag == "table":
-            self._table, self._caption = [], told.get("aria-label") or ""
+            self._table, self._caption = [], attributes.get("aria-label") or ""
         elif tag == "tr" and self._table is not None:
             self._table.append([])
         elif tag in ("th", "td") and self._table is not None:
@@ -186,52 +186,52 @@ class Read(HTMLParser):
             self._table[-1][-1] += data
 
     def row(self, table: str, heading: str) -> list[str]:
-        """The one row of a table that begins with a heading."""
+        """Return the only row of a table that starts with a heading."""
         rows = [row[1:] for row in self.tables[table] if row[0] == heading]
         assert len(rows) == 1, (heading, self.tables[table])
         return rows[0]
 
     @property
-    def carried(self) -> dict[str, Any]:
-        """What the pictures are drawn from."""
+    def chart_values(self) -> dict[str, Any]:
+        """The data of the charts."""
         return json.loads(self.scripts[0][1])
 
 
-def read(one: Session) -> Read:
-    page = Read()
-    page.feed(html.render(one))
+def parse_page(profile: Session) -> ParsedPage:
+    page = ParsedPage()
+    page.feed(html.render(profile))
     return page
 
 
-def test_the_trees_hold_what_the_session_holds() -> None:
-    page = read(by_hand())
-    head = ["span", "share", "calls", "p50", "p99", "total", "on core", "queued", "blocked"]
+def test_trees_show_the_session() -> None:
+    page = parse_page(example_session())
+    head = ["span", "share", "calls", "p50", "p99", "total", "on CPU", "queued", "blocked"]
     assert page.tables["main"][0] == head
-    # Of 10 s: 10 steps of 0.5 s; by 5 s of samples, 1 s on a core, 4 s blocked.
+    # In 10 s: 10 steps of 0.5 s. By 5 s of samples: 1 s on a core, 4 s blocked.
     assert page.row("main", "vector_step") == [
         "50.0%", "10", "500 ms", "500 ms", "5.00 s", "20%", "0%", "80%",
     ]  # fmt: skip
     assert page.row("main", "update")[:2] == ["30.0%", "10"]
     assert page.row("main", "update")[-3:] == ["80%", "20%", "0%"]
-    # What no span covers: 3.5 s less 3 s inside of one span; 10 s less 5 s and 3.5 s.
-    rest = [row[1] for row in page.tables["main"] if row[0] == "(rest)"]
-    assert rest == ["5.0%", "15.0%"]
-    # Of 10 s, 6.5 s and 10 s: 10 × 0.1 s; 6 × 0.2 s and an open span of 0.5 s; 10 × 0.4 s.
+    # Uncovered time: 3.5 s less 3 s inside a span, and 10 s less 5 s and 3.5 s.
+    uncovered = [row[1] for row in page.tables["main"] if row[0] == "(rest)"]
+    assert uncovered == ["5.0%", "15.0%"]
+    # In 10, 6.5 and 10 s: 10 × 0.1 s, 6 × 0.2 s with an open span of 0.5 s, and 10 × 0.4 s.
     merged = page.row("all 3 workers", "env_step still open")
     assert merged[0] == f"{(1.0 + 1.7 + 4.0) / 26.5:.1%}"
     assert merged[1] == "26"
     assert merged[-3:] == ["10.0%", f"{1.7 / 6.5:.1%}", "40.0%"]
     assert page.row("worker-0", "env_step")[:2] == ["10.0%", "10"]
-    assert "on core" not in page.tables["worker-0"][0], "there are no samples of it"
+    assert "on CPU" not in page.tables["worker-0"][0], "there are no samples of it"
     for title in ("worker-0 (first)", "worker-2 (last, slowest)"):
         assert title in page.words
 
 
-def test_rows_of_a_tree_know_their_level() -> None:
-    page = read(by_hand())
-    rows = [told for tag, told in page.tags if tag == "tr" and "aria-level" in told]
-    main = [(told["aria-level"], told.get("aria-expanded")) for told in rows[:7]]
-    # main, collect, vector_step, the hostile one, update, the rests of both.
+def test_tree_rows_have_levels() -> None:
+    page = parse_page(example_session())
+    rows = [attrs for tag, attrs in page.tags if tag == "tr" and "aria-level" in attrs]
+    main = [(attrs["aria-level"], attrs.get("aria-expanded")) for attrs in rows[:7]]
+    # main, collect, vector_step, the hostile span, update, and the two "(rest)" rows.
     assert main == [
         ("1", "true"), ("2", "true"), ("3", None), ("2", "true"), ("3", None), ("3", None),
         ("2", None),
@@ -239,135 +239,135 @@ def test_rows_of_a_tree_know_their_level() -> None:
 
 
 def test_stages_lines_and_processes() -> None:
-    page = read(by_hand())
-    stages = "Stages of main, by 1,000 samples of its main thread"
+    page = parse_page(example_session())
+    stages = "Stages (main process, 1,000 main thread samples)"
     assert page.row(stages, "stepping and resetting environments")[:2] == ["50.0%", "5.00 s"]
-    # The span and, by its name, the function around it.
+    # Learning includes the span and, by its name, the function around it.
     assert page.row(stages, "learning") == ["50.0%", "5.00 s", "88%", "12%", "0%"]
-    lines = "Lines of main with the most time"
+    lines = "Most expensive lines (main process)"
     assert page.row(lines, "train.py:40 in learn") == [
         "30.0%", "80%", "20%", "0%", "learning", "",
     ]  # fmt: skip
-    processes = "All processes, and the share of each stage in their main threads"
+    processes = "All processes, with the stages of their main threads"
     head = page.tables[processes][0]
     killed = dict(zip(head[1:], page.row(processes, "worker-1"), strict=True))
-    assert (killed["pid"], killed["lived"], killed["state"]) == ("201", "6.5 s", "killed")
+    assert (killed["pid"], killed["duration"], killed["state"]) == ("201", "6.5 s", "killed")
     main = dict(zip(head[1:], page.row(processes, "main"), strict=True))
     assert (main["cores"], main["memory"], main[STAGES["env"]]) == (
         "0.60", "300 MB", "50%",
     )  # fmt: skip
 
 
-def test_diagnoses_overview_notes_and_cost(found: list[Diagnosis]) -> None:
-    one = by_hand()
-    page = read(one)
+def test_diagnoses_overview_notes_and_cost(diagnoses: list[Diagnosis]) -> None:
+    example = example_session()
+    page = parse_page(example)
     for words in (
-        text.overview(one),
+        text.overview(example),
         "every step waits for its slowest environment",
-        "up to 1.8× (of the loop alone 2.2×) as fast",
-        "90% sure",
+        "up to 1.8× as fast (loop alone: 2.2×)",
+        "confidence 90%",
         "blocked: sleep",
-        "grows",
+        "growing over time",
         "at env.py:3 in step",
         "and train.py:9 in main",
         "Let them go on by themselves.",
         f"named {HOSTILE}",
         "hotloop profile train.py & echo <done>",
-        f"not covered: process 999, 2.0 s of CPU: simulator {HOSTILE}",
+        f"not recorded: process 999, 2.0 s of CPU time: simulator {HOSTILE}",
         "one.hlt ends in its header",
-        text.cost(one),
+        text.recording_overhead(example),
     ):
         assert words in page.words
-    assert page.words.count("up to ") == 1, "a gain that is not known is not told"
-    found.clear()
-    words = read(one).words
+    assert page.words.count("up to ") == 1, "an unknown gain is not printed"
+    diagnoses.clear()
+    words = parse_page(example).words
     assert "61% of the time is <fine>." in words
     assert "Nothing found" not in words
 
 
-def test_throughput_and_lockstep_in_words_and_pictures() -> None:
-    page = read(by_hand())
+def test_throughput_and_lockstep_in_text_and_charts() -> None:
+    page = parse_page(example_session())
     # 10 vector steps of 3 environments in 10 s.
-    assert "30 environment steps, 3 a second over the whole run." in page.words
-    assert page.carried["throughput"] == {
+    assert "30 environment steps, 3 per second over the whole run." in page.words
+    assert page.chart_values["throughput"] == {
         "at": [int((t + 0.5) * 1e9) for t in range(10)],
         "values": [3.0] * 10,
     }
-    # While there are three: 0.1, 0.2 and 0.4 s, so 0.3 + 0.2 wasted; then 0.1 and 0.4 s: 0.3.
+    # With three workers: 0.1, 0.2 and 0.4 s, so 0.3 + 0.2 wasted. Later 0.1 and 0.4 s: 0.3.
     assert "3 workers step together" in page.words
     assert "In 10 steps of main they waited 4.2 s, 40%" in " ".join(page.words.split())
     first, last = 0.5 / (0.5 + 0.7), 0.3 / (0.3 + 0.5)
-    waste = page.carried["lockstep"]["values"]
+    waste = page.chart_values["lockstep"]["values"]
     assert waste == pytest.approx([100 * first] * 6 + [100 * last] * 4, abs=0.05)
     assert (
-        "worker-2 is the slowest in 100% of the steps: it takes 400 ms for a typical one, the "
+        "worker-2 is the slowest in 100% of the steps: its typical step takes 400 ms, that of the "
         "others 150 ms, 2.7×."
     ) in page.words
-    slowest = "In how many steps each was the slowest"
+    slowest = "Steps in which each worker was the slowest"
     assert page.row(slowest, "worker-2") == ["10", "100.0%"]
 
 
-def test_figures_say_start_up_and_loop_apart_and_name_stages_as_tables_do() -> None:
+def test_key_figures_separate_start_up_and_loop() -> None:
     importing = "_find_and_load (<frozen importlib._bootstrap>:1)"
-    page = read(
+    page = parse_page(
         session(
             process(
                 samples=[
-                    seen("main (train.py:1)", importing, elapsed_s=4.0),
-                    seen("main (train.py:2)", "run (train.py:9)", elapsed_s=6.0),
+                    sample("main (train.py:1)", importing, elapsed_s=4.0),
+                    sample("main (train.py:2)", "run (train.py:9)", elapsed_s=6.0),
                 ]
             )
         )
     )
     figures = page.words.partition("Skip to the report")[2]
     for words in (
-        "wall time10.0 s", "importing and starting4.0 s", "loop6.0 s", "most of it: everything "
+        "wall time10.0 s", "importing and starting4.0 s", "loop6.0 s", "largest stage: everything "
         "else60%",
     ):  # fmt: skip
         assert words in figures
-    # What starting took is no line of the loop's.
-    assert [row[0] for row in page.tables["Lines of main with the most time"][1:]] == [
+    # Start-up is not listed among the lines of the loop.
+    assert [row[0] for row in page.tables["Most expensive lines (main process)"][1:]] == [
         "train.py:9 in run"
     ]
 
 
-def test_the_dearest_lines_stand_open_in_their_source(tmp_path: Path) -> None:
+def test_the_most_expensive_lines_are_listed_open(tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text("".join(f"line_{n} = '<b>{n}'\n" for n in range(1, 41)))
-    one = session(
+    example = session(
         process(
             samples=[
-                seen(f"main ({file}:20)", elapsed_s=5.0, on_core_s=5.0),
-                seen(f"main ({file}:22)", "work (/x/site-packages/lib/a.py:7)", elapsed_s=2.0),
-                seen(f"main ({file}:35)", f"_inner ({file}:2)", elapsed_s=1.0),
+                sample(f"main ({file}:20)", elapsed_s=5.0, on_core_s=5.0),
+                sample(f"main ({file}:22)", "work (/x/site-packages/lib/a.py:7)", elapsed_s=2.0),
+                sample(f"main ({file}:35)", f"_inner ({file}:2)", elapsed_s=1.0),
             ]
         ),
-        about={"started": "2100-01-01T00:00:00+0000"},
+        metadata={"started": "2100-01-01T00:00:00+0000"},
     )
-    page = read(one)
-    titles = [told["id"] for tag, told in page.tags if tag == "section"]
+    page = parse_page(example)
+    titles = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
     assert titles[:3] == ["diagnosis", "lines", "functions"]
-    # Neighbours once, with three lines around them; and the beginning of the file.
-    near = f"{file}, lines 17 to 25"
-    assert [row[0] for row in page.tables[near]] == [str(n) for n in range(17, 26)]
-    assert page.row(near, "20") == ["62.5%", "line_20 = '<b>20'"]
-    assert page.row(near, "21") == ["", "line_21 = '<b>21'"]
-    assert page.row(near, "22") == ["25.0%", "line_22 = '<b>22'"]
+    # Adjacent lines are listed once with three lines around them, like the start of the file.
+    listing = f"{file}, lines 17 to 25"
+    assert [row[0] for row in page.tables[listing]] == [str(n) for n in range(17, 26)]
+    assert page.row(listing, "20") == ["62.5%", "line_20 = '<b>20'"]
+    assert page.row(listing, "21") == ["", "line_21 = '<b>21'"]
+    assert page.row(listing, "22") == ["25.0%", "line_22 = '<b>22'"]
     assert [row[0] for row in page.tables[f"{file}, lines 1 to 5"]] == list("12345")
-    own = "62.5%", "62.5%", "your code", f"{tmp_path.name}/train.py:20"
-    assert page.tables["Functions of main"][1] == ["main", *own]
-    assert page.row("Functions of main", "work")[:3] == ["25.0%", "25.0%", "library"]
+    columns = "62.5%", "62.5%", "your code", f"{tmp_path.name}/train.py:20"
+    assert page.tables["Functions (main process)"][1] == ["main", *columns]
+    assert page.row("Functions (main process)", "work")[:3] == ["25.0%", "25.0%", "library"]
     inside = [tag for tag, _ in page.tags].index("details")
-    sections = [told.get("id") for _, told in page.tags[:inside]]
+    sections = [attrs.get("id") for _, attrs in page.tags[:inside]]
     assert "lines" in sections
-    assert "timeline" in sections, "nothing above the timeline is folded away"
+    assert "timeline" in sections, "nothing above the timeline is collapsed"
     file.unlink()
-    assert "is gone." in read(one).words
+    assert "no longer exists." in parse_page(example).words
 
 
-def test_the_timeline_holds_periods_and_events() -> None:
-    page = read(by_hand())
-    timeline = page.carried["timeline"]
+def test_the_timeline_has_periods_and_events() -> None:
+    page = parse_page(example_session())
+    timeline = page.chart_values["timeline"]
     assert timeline["length"] == 10_000_000_000
     names = [stage for stage, _ in timeline["stages"]]
     main, killed = timeline["processes"][0], timeline["processes"][2]
@@ -388,19 +388,19 @@ def test_the_timeline_holds_periods_and_events() -> None:
         (0.6, [HOSTILE, "update"], 0.3),
     ]
     assert [[HOSTILE, "update"], "update"] in main["spans"]
-    # The span that it was killed in is drawn up to that moment.
+    # The span in which it was killed is drawn until that time.
     [lane] = killed["lanes"]
     assert len(lane["starts"]) == 7
     assert sum(lane["starts"]) + lane["durations"][-1] == 6_500_000_000
 
 
-def test_the_stage_of_a_second_is_told_by_its_stacks() -> None:
-    one = process(
+def test_stages_of_a_period_follow_from_its_stacks() -> None:
+    main = process(
         samples=[
-            seen(
+            sample(
                 "main (a.py:1)", "Module.forward (/x/torch/nn/modules/module.py:1)", elapsed_s=1.0
             ),
-            seen("main (a.py:2)", "Env.step (/x/gymnasium/core.py:1)", elapsed_s=3.0),
+            sample("main (a.py:2)", "Env.step (/x/gymnasium/core.py:1)", elapsed_s=3.0),
         ],
         periods=[
             period(1.0, by_path={"": 100})._replace(by_stack={0: 25, 1: 75}),
@@ -408,44 +408,47 @@ def test_the_stage_of_a_second_is_told_by_its_stacks() -> None:
             period(3.0, by_path={"": 100}),
         ],
     )
-    ends, percents = pictures.period_stages(one, 10)
-    names = list(pictures.STAGES)
+    ends, percents = chart_data.period_stages(main, 10)
+    names = list(chart_data.STAGES)
     assert ends.tolist() == [START_NS + t * 1_000_000_000 for t in (1, 2, 3)]
     assert percents[:, names.index("env")].tolist() == [75, 100, 75]
     assert percents[:, names.index("act")].tolist() == [25, 0, 25]
-    # Two in one: 175 of 200, and the third for itself.
-    ends, percents = pictures.period_stages(one, 2)
+    # Two periods are merged: 175 of 200. The third stays separate.
+    ends, percents = chart_data.period_stages(main, 2)
     assert ends.tolist() == [START_NS + t * 1_000_000_000 for t in (2, 3)]
     assert percents[:, names.index("env")].tolist() == [88, 75]
 
 
-def test_a_session_of_almost_nothing() -> None:
-    page = read(session(process(end_s=0.0)))
+def test_an_empty_session() -> None:
+    page = parse_page(session(process(end_s=0.0)))
     assert page.tables["main"][1][:2] == ["main", "100.0%"]
-    assert page.carried["throughput"] is None
-    assert page.carried["timeline"]["processes"][0]["lanes"] == []
+    assert page.chart_values["throughput"] is None
+    assert page.chart_values["timeline"]["processes"][0]["lanes"] == []
     assert "environment steps" not in page.words
 
 
-# --- what may come in and what may not go out -----------------------------------------------------
+# --- escaping and external resources --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hostile", [HOSTILE, BREAKOUT, "</script x=", "'\"&<>", "\ud800"])
-def test_what_a_session_holds_is_text(hostile: str, tmp_path: Path) -> None:
+def test_session_content_is_escaped(hostile: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    html.write(by_hand(hostile), path)
-    page = Read()
+    html.write(example_session(hostile), path)
+    page = ParsedPage()
     page.feed(path.read_text(encoding="utf-8"))
-    assert [told for told, _ in page.scripts] == [{"type": "application/json", "id": "session"}, {}]
-    assert page.carried["timeline"]["processes"][0]["spans"][2][0] == [hostile]
+    assert [attrs for attrs, _ in page.scripts] == [
+        {"type": "application/json", "id": "session"},
+        {},
+    ]
+    assert page.chart_values["timeline"]["processes"][0]["spans"][2][0] == [hostile]
     assert page.scripts[1][1] == (Path(html.__file__).parent / "page.js").read_text()
     assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "link")]
-    shown = hostile.replace("\ud800", "?")
-    assert shown.strip() in [row[0].strip() for row in page.tables["main"]]
+    visible = hostile.replace("\ud800", "?")
+    assert visible.strip() in [row[0].strip() for row in page.tables["main"]]
 
 
-def test_the_page_needs_nothing_else_and_runs_its_own_script_alone() -> None:
-    page = html.render(by_hand())
+def test_the_page_is_self_contained() -> None:
+    page = html.render(example_session())
     targets = re.findall(r'\b(?:src|href)\s*=\s*"([^"]*)"', page, re.IGNORECASE)
     assert len(targets) > 5
     assert all(target.startswith("#") for target in targets)
@@ -462,9 +465,9 @@ def test_the_page_needs_nothing_else_and_runs_its_own_script_alone() -> None:
 
 
 def large() -> Session:
-    """24 workers and 10 minutes, all rings full; one worker was killed after a minute."""
+    """Return 24 workers with full rings over 10 minutes. One is killed after a minute."""
 
-    def one(number: int, end_s: float = 600.0) -> Process:
+    def large_process(number: int, end_s: float = 600.0) -> ProfiledProcess:
         name = f"worker-{number - 1}" if number else "main"
         size = 32768
         events = np.zeros(size, EVENT)
@@ -478,7 +481,7 @@ def large() -> Session:
             end_s=end_s,
             state="complete" if end_s == 600.0 else "killed",
             samples=[
-                seen(f"f (train.py:{i})", path="env_step", elapsed_s=0.1, on_core_s=0.1)
+                sample(f"f (train.py:{i})", path="env_step", elapsed_s=0.1, on_core_s=0.1)
                 for i in range(200)
             ],
             periods=[
@@ -491,25 +494,25 @@ def large() -> Session:
             spans=[span("env_step", 0.0, 1.0)],
         )
 
-    processes = [one(number) for number in range(24)] + [one(24, 60.0)]
+    processes = [large_process(number) for number in range(24)] + [large_process(24, 60.0)]
     for process_ in processes:
-        process_.spans = [Place(("env_step",), "work", 0), Place(("act",), "work", 0)]
+        process_.spans = [SpanPath(("env_step",), "work", 0), SpanPath(("act",), "work", 0)]
     return session(*processes)
 
 
 def test_a_large_session_makes_a_small_page() -> None:
-    one = large()
-    page = html.render(one)
+    example = large()
+    page = html.render(example)
     assert len(page.encode()) < 6_000_000
-    read_back = Read()
-    read_back.feed(page)
-    processes = read_back.carried["timeline"]["processes"]
-    kept = [sum(len(lane["starts"]) for lane in one["lanes"]) for one in processes]
-    assert kept[-1] == pictures.MIN_EVENTS_EACH, "of one that ended early its latest events"
-    assert pictures.MAX_EVENTS - 24 <= sum(kept[:-1]) <= pictures.MAX_EVENTS + 24
-    # The others' as far back as there is room, for all alike.
-    assert max(kept[:-1]) - min(kept[:-1]) <= 1
-    last = one.processes[0].events["end_ns"][-1] - one.start_ns
+    parsed = ParsedPage()
+    parsed.feed(page)
+    processes = parsed.chart_values["timeline"]["processes"]
+    num_events = [sum(len(lane["starts"]) for lane in entry["lanes"]) for entry in processes]
+    assert num_events[-1] == chart_data.MIN_EVENTS_EACH, "its latest events"
+    assert chart_data.MAX_EVENTS - 24 <= sum(num_events[:-1]) <= chart_data.MAX_EVENTS + 24
+    # The other processes share the remaining space equally.
+    assert max(num_events[:-1]) - min(num_events[:-1]) <= 1
+    last = example.processes[0].events["end_ns"][-1] - example.start_ns
     lane = processes[0]["lanes"][0]
     assert sum(lane["starts"]) + lane["durations"][-1] == last
     assert len(processes[0]["ends"]) == 600
@@ -519,35 +522,35 @@ def test_a_large_session_makes_a_small_page() -> None:
 
 
 def test_report_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    profiler.save(by_hand(), tmp_path / "session.npz")
+    profiler.save(example_session(), tmp_path / "session.npz")
     out = tmp_path / "pages" / "one.html"
     assert cli.main(["report", str(tmp_path / "session.npz"), "--html", str(out)]) == 0
     assert f"wrote {out}" in capsys.readouterr().err
-    page = Read()
+    page = ParsedPage()
     page.feed(out.read_text(encoding="utf-8"))
     assert page.row("main", "vector_step")[:2] == ["50.0%", "10"]
 
 
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_an_unwritable_page_raises(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"report\.html can't be written"):
-        html.write(by_hand(), tmp_path / "file" / "report.html")
+        html.write(example_session(), tmp_path / "file" / "report.html")
 
 
-def test_profile_leaves_a_page(tmp_path: Path) -> None:
+def test_profile_writes_a_page(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import time\ntime.sleep(0.3)\nprint('done')\nraise SystemExit(3)\n")
     out = tmp_path / "profile"
     command = [sys.executable, "-m", "hotloop", "profile", "--out", str(out), str(script)]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (ran.returncode, ran.stdout) == (3, "done\n")
-    assert f"report: {out / 'report.html'}" in ran.stderr
-    page = Read()
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout) == (3, "done\n")
+    assert f"report: {out / 'report.html'}" in result.stderr
+    page = ParsedPage()
     page.feed((out / "report.html").read_text(encoding="utf-8"))
     assert "exit code 3" in page.words
 
 
-def test_profile_goes_on_where_no_page_can_be_written(
+def test_profile_keeps_the_exit_code_without_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "script.py"
@@ -558,8 +561,8 @@ def test_profile_goes_on_where_no_page_can_be_written(
 
     monkeypatch.setattr(html, "write", fail)
     assert cli.main(["profile", "--out", str(tmp_path / "profile"), str(script)]) == 3
-    told = capsys.readouterr().err
-    assert told.splitlines()[-1] == (
+    stderr = capsys.readouterr().err
+    assert stderr.splitlines()[-1] == (
         "hotloop profile: no page was written: ZeroDivisionError: of a rule"
     )
     assert not (tmp_path / "profile" / "report.html").exists()
@@ -568,20 +571,22 @@ def test_profile_goes_on_where_no_page_can_be_written(
 # --- in a browser ---------------------------------------------------------------------------------
 
 
-def opened(one: browser.Browser, tmp_path: Path, shown: Session | None = None, **how: Any) -> None:
+def open_page(
+    chromium: browser.Browser, tmp_path: Path, profile: Session | None = None, **options: Any
+) -> None:
     path = tmp_path / "report.html"
-    html.write(by_hand() if shown is None else shown, path)
-    one.open(path, **how)
-    assert one.problems == []
-    assert one.evaluate("document.documentElement.dataset.drawn") == "true"
-    assert one.evaluate("document.getElementById('failure').hidden")
+    html.write(example_session() if profile is None else profile, path)
+    chromium.open(path, **options)
+    assert chromium.problems == []
+    assert chromium.evaluate("document.documentElement.dataset.drawn") == "true"
+    assert chromium.evaluate("document.getElementById('failure').hidden")
 
 
 ROWS = """[...document.querySelectorAll('table.tree')[0].tBodies[0].rows]
     .filter((row) => row.getClientRects().length)
     .map((row) => [...row.cells].map((cell) => cell.textContent.trim()))"""
-# How many pixels of a canvas have each colour that was asked for.
-COLOURS = """((id, names) => {
+# Count the pixels of a canvas for each color.
+COLORS = """((id, names) => {
   const canvas = document.getElementById(id);
   const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
   const style = getComputedStyle(document.documentElement);
@@ -598,29 +603,27 @@ COLOURS = """((id, names) => {
 })"""
 
 
-def pixels(one: browser.Browser, canvas: str, *names: str) -> list[int]:
-    return one.evaluate(f"{COLOURS}({json.dumps(canvas)}, {json.dumps(names)})")
+def pixels(chromium: browser.Browser, canvas: str, *names: str) -> list[int]:
+    return chromium.evaluate(f"{COLORS}({json.dumps(canvas)}, {json.dumps(names)})")
 
 
 @pytest.mark.parametrize("hostile", [HOSTILE, BREAKOUT, COMMENT])
-def test_the_browser_shows_what_the_session_holds(
+def test_the_browser_shows_the_session(
     chromium: browser.Browser, tmp_path: Path, hostile: str
 ) -> None:
-    opened(chromium, tmp_path, by_hand(hostile))
+    open_page(chromium, tmp_path, example_session(hostile))
     rows = {row[0]: row[1:] for row in chromium.evaluate(ROWS)}
     assert rows["vector_step"][:5] == ["50.0%", "10", "500 ms", "500 ms", "5.00 s"]
-    assert rows[hostile.strip()][:2] == ["35.0%", "10"], "as text, and no script of it has run"
-    said = chromium.evaluate("document.getElementById('throughput').innerText")
-    assert "30 environment steps, 3 a second" in said
+    assert rows[hostile.strip()][:2] == ["35.0%", "10"], "it is text, and no script of it has run"
+    words = chromium.evaluate("document.getElementById('throughput').innerText")
+    assert "30 environment steps, 3 per second" in words
     assert chromium.evaluate("document.scripts.length") == 2
     assert chromium.evaluate("document.querySelectorAll('main img').length") == 0
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_pictures_are_drawn_in_the_stages_colours(
-    chromium: browser.Browser, tmp_path: Path, dark: bool
-) -> None:
-    opened(chromium, tmp_path, dark=dark)
+def test_charts_use_the_stage_colors(chromium: browser.Browser, tmp_path: Path, dark: bool) -> None:
+    open_page(chromium, tmp_path, dark=dark)
     env, update, other, replay = pixels(
         chromium, "overview", "--stage-env", "--stage-update", "--stage-other", "--stage-replay"
     )
@@ -628,7 +631,7 @@ def test_pictures_are_drawn_in_the_stages_colours(
     assert env > update > 1000
     assert other > 1000
     assert replay == 0
-    assert pixels(chromium, "overview", "--alarm")[0] > 20, "where a worker was killed"
+    assert pixels(chromium, "overview", "--alarm")[0] > 20, "a mark where a worker was killed"
     env, update = pixels(chromium, "events", "--stage-env", "--stage-update")
     assert env > update > 200
     for canvas in ("throughput-line", "lockstep-line"):
@@ -640,9 +643,9 @@ def test_pictures_are_drawn_in_the_stages_colours(
 def test_trees_open_and_close_by_mouse_and_keyboard(
     chromium: browser.Browser, tmp_path: Path
 ) -> None:
-    opened(chromium, tmp_path)
-    whole = [row[0] for row in chromium.evaluate(ROWS)]
-    assert whole == ["main", "collect", "vector_step", HOSTILE, "update", "(rest)", "(rest)"]
+    open_page(chromium, tmp_path)
+    titles = [row[0] for row in chromium.evaluate(ROWS)]
+    assert titles == ["main", "collect", "vector_step", HOSTILE, "update", "(rest)", "(rest)"]
     focused = "document.activeElement.cells[0].textContent"
     chromium.evaluate("document.querySelector('table.tree tbody tr').focus()")
     chromium.press("ArrowDown")
@@ -656,27 +659,27 @@ def test_trees_open_and_close_by_mouse_and_keyboard(
     chromium.press("Enter")
     assert [row[0] for row in chromium.evaluate(ROWS)] == ["main"]
     chromium.press("ArrowRight")
-    # What was closed inside stays closed.
+    # Closed inner rows stay closed.
     assert len(chromium.evaluate(ROWS)) == 6
     chromium.evaluate("document.querySelectorAll('table.tree tbody tr')[1].cells[0].click()")
-    assert [row[0] for row in chromium.evaluate(ROWS)] == whole
+    assert [row[0] for row in chromium.evaluate(ROWS)] == titles
     tabbed = (
         "[...document.querySelectorAll('table.tree')[0].tBodies[0].rows].map((r) => r.tabIndex)"
     )
     assert chromium.evaluate(tabbed) == [-1, 0, -1, -1, -1, -1, -1]
 
 
-def test_the_spans_zoom_and_tell_what_they_are(chromium: browser.Browser, tmp_path: Path) -> None:
-    opened(chromium, tmp_path)
-    said = "document.getElementById('window').textContent"
+def test_the_timeline_zooms_and_has_tooltips(chromium: browser.Browser, tmp_path: Path) -> None:
+    open_page(chromium, tmp_path)
+    caption = "document.getElementById('window').textContent"
     chromium.evaluate("document.querySelector('button[data-do=all]').click()")
     settled = "new Promise((go) => requestAnimationFrame(() => requestAnimationFrame(go)))"
     chromium.evaluate(settled)
-    assert chromium.evaluate(said).startswith("10.00 s from 0")
+    assert chromium.evaluate(caption).startswith("10.00 s from 0")
     chromium.evaluate("document.getElementById('events').focus()")
     chromium.press("+")
     chromium.evaluate(settled)
-    assert chromium.evaluate(said).startswith("5.00 s from 2.5")
+    assert chromium.evaluate(caption).startswith("5.00 s from 2.5")
     # Main's second row at 5.25 s: half into its sixth vector step.
     box = chromium.evaluate(
         """(() => {
@@ -694,35 +697,35 @@ def test_the_spans_zoom_and_tell_what_they_are(chromium: browser.Browser, tmp_pa
     assert "main" in tip
 
 
-def test_a_phone_need_not_scroll_sideways(chromium: browser.Browser, tmp_path: Path) -> None:
-    opened(chromium, tmp_path, width=360)
+def test_narrow_screens_need_no_horizontal_scrolling(
+    chromium: browser.Browser, tmp_path: Path
+) -> None:
+    open_page(chromium, tmp_path, width=360)
     assert chromium.evaluate("document.documentElement.scrollWidth") <= 360
 
 
 def test_a_large_page_is_drawn(chromium: browser.Browser, tmp_path: Path) -> None:
-    opened(chromium, tmp_path, large())
+    open_page(chromium, tmp_path, large())
     assert pixels(chromium, "overview", "--stage-env")[0] > 1000
     assert pixels(chromium, "events", "--stage-env")[0] > 1000
 
 
-def test_a_script_that_fails_says_so(chromium: browser.Browser, tmp_path: Path) -> None:
+def test_a_failing_script_shows_an_error(chromium: browser.Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    html.write(by_hand(), path)
+    html.write(example_session(), path)
     page = path.read_text(encoding="utf-8")
     path.write_text(page.replace('"timeline":', '"another":', 1))
     chromium.open(path)
-    said = "document.getElementById('failure')"
-    assert "The tables are complete" in chromium.evaluate(f"{said}.textContent")
-    assert chromium.evaluate(f"{said}.getClientRects().length") == 1
+    failure = "document.getElementById('failure')"
+    assert "The tables are complete" in chromium.evaluate(f"{failure}.textContent")
+    assert chromium.evaluate(f"{failure}.getClientRects().length") == 1
 
 
-def test_what_stands_in_a_page_is_refused_as_a_script(
-    chromium: browser.Browser, tmp_path: Path
-) -> None:
+def test_injected_scripts_are_blocked(chromium: browser.Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    html.write(by_hand(), path)
+    html.write(example_session(), path)
     page = path.read_text(encoding="utf-8")
-    # As if something had not been escaped.
+    # Simulate content that is not escaped.
     broken = "<script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
     path.write_text(page.replace("</main>", f"{broken}</main>"))
     chromium.open(path)

@@ -1,4 +1,4 @@
-"""What processes leave, on one clock: clocks of ours, kills, torn and foreign files."""
+"""Sessions read from the files of processes: one clock, kills, damaged and foreign files."""
 
 from __future__ import annotations
 
@@ -17,22 +17,33 @@ import pytest
 from hotloop import timing
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
-from hotloop.profiler.session import Process, Session, Uncovered
+from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess
 from hotloop.profiler.session.reading import merge, read
 from hotloop.profiler.session.saving import load, save
 from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import Node, Recording
-from hotloop.timing.reader import Thread
-from tests.profiler.sessions import Span, at, events, ns, period, process, seen, session, span, tree
+from hotloop.timing.reader import RecordedThread
+from tests.profiler.sessions import (
+    Span,
+    at,
+    events,
+    ns,
+    period,
+    process,
+    sample,
+    session,
+    span,
+    tree,
+)
 
 
-class Made(Recording):
-    """A recording whose tree is given."""
+class RecordingWithTree(Recording):
+    """A recording with a predefined tree."""
 
-    made: Node
+    stored_tree: Node
 
     def tree(self, thread: int | None = None) -> Node:
-        return self.made
+        return self.stored_tree
 
 
 def recording(
@@ -47,7 +58,7 @@ def recording(
     boot: str = "one",
 ) -> Recording:
     array, places = events(*spans)
-    one = Made(
+    result = RecordingWithTree(
         path=Path(f"{component}-{pid}.hlt"),
         component=component,
         pid=pid,
@@ -59,14 +70,14 @@ def recording(
         start_ns=at(start_s),
         end_ns=at(end_s),
         wall_offset_ns=0,
-        threads=[Thread("MainThread", pid, 1, False, ns(end_s - start_s), 0)],
+        threads=[RecordedThread("MainThread", pid, 1, False, ns(end_s - start_s), 0)],
         spans=places,
         events=array,
         open_spans=[],
         _segments=[],
     )
-    one.made = tree(spans, component, start_s, end_s)
-    return one
+    result.stored_tree = tree(spans, component, start_s, end_s)
+    return result
 
 
 def line(
@@ -76,40 +87,42 @@ def line(
     stacks: Sequence[Any] = (),
     paths: Sequence[Any] = (),
     counts: Sequence[Any] = (),
-    **others: Any,
+    **overrides: Any,
 ) -> dict[str, Any]:
-    """A period as the sampler writes it."""
+    """Return a period as the sampler writes it."""
     return {
         "t": at(end_s), "places": places, "stacks": stacks, "paths": paths, "counts": counts,
         "threads": [[100, "python", ns(0.5), ns(0.1)]], "spans": [], "cpu_ns": ns(end_s / 2),
         "rss": 1 << 20, "own_ns": ns(end_s / 100), "facts": {}, "others": [], "recordings": [],
-        **others,
+        **overrides,
     }  # fmt: skip
 
 
-def about(
-    *, pid: int = 100, start_s: float = 0.0, boot: str = "one", **more: Any
+def make_header(
+    *, pid: int = 100, start_s: float = 0.0, boot: str = "one", **overrides: Any
 ) -> dict[str, Any]:
     return {
         "version": 1, "pid": pid, "parent_pid": 1, "component": "main", "boot_id": boot,
         "start_ns": at(start_s), "interval_s": 0.01, "command": ["python", "x.py"], "cores": 2,
-        **more,
+        **overrides,
     }  # fmt: skip
 
 
 def samples(*periods: Mapping[str, Any], **header: Any) -> samples_file.Samples:
-    return samples_file.Samples(about(**header), [dict(one) for one in periods], is_torn=False)
+    return samples_file.Samples(
+        make_header(**header), [dict(period_line) for period_line in periods], is_torn=False
+    )
 
 
-def by_name(one: Session) -> dict[str, Process]:
-    return {process.name: process for process in one.processes}
+def by_name(merged: Session) -> dict[str, ProfiledProcess]:
+    return {process.name: process for process in merged.processes}
 
 
 # --- merging --------------------------------------------------------------------------------------
 
 
 def test_processes_that_started_at_different_times_share_a_clock() -> None:
-    found = merge(
+    merged = merge(
         [
             recording(pid=100, start_s=0.0, end_s=8.0, spans=[span("vector_step", 3.0, 4.0)]),
             recording(
@@ -119,16 +132,16 @@ def test_processes_that_started_at_different_times_share_a_clock() -> None:
         ],
         [],
     )  # fmt: skip
-    assert [one.name for one in found.processes] == ["main", "worker-0"]
-    assert (found.start_ns, found.end_ns) == (at(0.0), at(9.5))
-    main, worker = found.processes
+    assert [process.name for process in merged.processes] == ["main", "worker-0"]
+    assert (merged.start_ns, merged.end_ns) == (at(0.0), at(9.5))
+    main, worker = merged.processes
     assert worker.start_ns == at(2.5)
     assert main.events["start_ns"][0] < worker.events["start_ns"][0]
     assert worker.events["end_ns"][0] < main.events["end_ns"][0] == at(4.0)
 
 
-def test_a_killed_process_stays_up_to_its_last_moment() -> None:
-    found = merge(
+def test_a_killed_process_ends_at_its_last_record() -> None:
+    merged = merge(
         [
             recording(end_s=8.0),
             recording(
@@ -138,42 +151,42 @@ def test_a_killed_process_stays_up_to_its_last_moment() -> None:
         ],
         [samples(line(1.0), line(2.0), line(3.0), pid=101)],
     )  # fmt: skip
-    worker = by_name(found)["worker-0"]
+    worker = by_name(merged)["worker-0"]
     assert (worker.state, worker.end_ns) == ("killed", at(3.25))
     assert worker.tree.find("env_step").count == 1
     assert len(worker.periods) == 3
 
 
-def test_another_boot_is_named_and_left_out() -> None:
-    found = merge(
+def test_files_of_another_boot_are_reported() -> None:
+    merged = merge(
         [recording(), recording("old", pid=7, boot="two")],
         [samples(line(1.0)), samples(line(1.0), pid=8, boot="two")],
     )
-    assert [one.pid for one in found.processes] == [100]
-    assert [problem.partition(" are ")[0].partition(" is ")[0] for problem in found.problems] == [
+    assert [process.pid for process in merged.processes] == [100]
+    assert [problem.partition(" are ")[0].partition(" is ")[0] for problem in merged.problems] == [
         "old-7.hlt",
         "samples of process 8",
     ]
 
 
-def test_two_recordings_of_one_process_are_one_after_another() -> None:
+def test_two_recordings_of_one_process_are_joined() -> None:
     first = recording(end_s=4.0, spans=[span("update", 1.0, 2.0)])
     second = recording(
         "learner", start_s=4.0, end_s=10.0, spans=[span("act", 5.0, 5.5), span("update", 6.0, 9.0)]
     )
-    found = merge([second, first], [])
-    (one,) = found.processes
-    assert one.name == "learner"  # the longer one's
-    assert (one.start_ns, one.end_ns) == (at(0.0), at(10.0))
-    assert one.tree.find("update").count == 2
-    assert one.tree.find("update").total_ns == ns(4.0)
-    assert [one.spans[number].path for number in one.events["span"]] == [
+    merged = merge([second, first], [])
+    (process,) = merged.processes
+    assert process.name == "learner"  # of the longer recording
+    assert (process.start_ns, process.end_ns) == (at(0.0), at(10.0))
+    assert process.tree.find("update").count == 2
+    assert process.tree.find("update").total_ns == ns(4.0)
+    assert [process.spans[number].path for number in process.events["span"]] == [
         ("update",), ("act",), ("update",),
     ]  # fmt: skip
-    assert one.events["end_ns"].tolist() == [at(2.0), at(5.5), at(9.0)]
+    assert process.events["end_ns"].tolist() == [at(2.0), at(5.5), at(9.0)]
 
 
-def test_spans_by_period_go_on_where_a_second_recording_begins() -> None:
+def test_period_spans_continue_in_a_second_recording() -> None:
     periods = [
         line(1.0, spans=[[["update"], "work", 5, 50, 0]], recordings=["a"]),
         line(2.0, spans=[[["update"], "work", 9, 90, 0]], recordings=["a"]),
@@ -181,8 +194,8 @@ def test_spans_by_period_go_on_where_a_second_recording_begins() -> None:
         line(4.0, spans=[[["update"], "work", 4, 40, 1], [["update"], "wait", 1, 3, 0]],
              recordings=["a", "b"]),
     ]  # fmt: skip
-    (one,) = merge([recording()], [samples(*periods)]).processes
-    assert [period.spans["update",] for period in one.periods] == [
+    (process,) = merge([recording()], [samples(*periods)]).processes
+    assert [period.spans["update",] for period in process.periods] == [
         (5, 50), (9, 90), (11, 110), (14, 133),
     ]  # fmt: skip
 
@@ -191,7 +204,7 @@ PLACES = [["main", "/home/user/x.py", 1], ["step", "/home/user/x.py", 20]]
 
 
 def test_samples_are_added_up() -> None:
-    found = merge(
+    merged = merge(
         [recording()],
         [
             samples(
@@ -204,39 +217,43 @@ def test_samples_are_added_up() -> None:
             )
         ],
     )  # fmt: skip
-    (one,) = found.processes
-    assert [stack.frames[-1].function for stack in one.stacks] == ["step", "main"]
-    assert {sample[:3]: sample[3:7] for sample in one.samples} == {
+    (process,) = merged.processes
+    assert [stack.frames[-1].function for stack in process.stacks] == ["step", "main"]
+    assert {sample[:3]: sample[3:7] for sample in process.samples} == {
         (100, ("env_step",), 0): (100, 800, 30, 1000),
         (55, (), 0): (60, 0, 0, 600),
         (100, (), 1): (60, 6, 0, 600),
     }
-    assert [dict(period.by_path) for period in one.periods] == [
+    assert [dict(period.by_path) for period in process.periods] == [
         {("env_step",): 60}, {("env_step",): 40, (): 60},
     ]  # fmt: skip
-    assert [dict(period.by_stack) for period in one.periods] == [{0: 60}, {0: 40, 1: 60}]
-    assert one.facts == {"num_envs": 4.0}
-    assert (one.cpu_ns, one.own_ns) == (ns(1.0), ns(0.02))
-    assert (one.interval_ns, one.cores, one.command) == (10_000_000, 2, ["python", "x.py"])
+    assert [dict(period.by_stack) for period in process.periods] == [{0: 60}, {0: 40, 1: 60}]
+    assert process.facts == {"num_envs": 4.0}
+    assert (process.cpu_ns, process.own_ns) == (ns(1.0), ns(0.02))
+    assert (process.interval_ns, process.cores, process.command) == (
+        10_000_000,
+        2,
+        ["python", "x.py"],
+    )
 
 
-def test_a_program_that_replaced_itself_has_two_files_of_samples() -> None:
-    one = line(
+def test_a_program_that_replaced_itself_has_two_sample_files() -> None:
+    first = line(
         1.0, places=PLACES, stacks=[[[0], [5]]], paths=[[]], counts=[[100, 0, 0, 1, 0, 0, 7]]
     )
-    two = line(2.0, places=PLACES[1:], stacks=[[[0], [9]]], paths=[["a"]],
+    second = line(2.0, places=PLACES[1:], stacks=[[[0], [9]]], paths=[["a"]],
                counts=[[100, 0, 0, 1, 0, 0, 8]])  # fmt: skip
-    (found,) = merge([], [samples(two, start_s=1.5), samples(one)]).processes
-    assert [stack.frames[0].function for stack in found.stacks] == ["main", "step"]
-    assert [(*sample[1:3], sample.elapsed_ns) for sample in found.samples] == [
+    (profiled,) = merge([], [samples(second, start_s=1.5), samples(first)]).processes
+    assert [stack.frames[0].function for stack in profiled.stacks] == ["main", "step"]
+    assert [(*sample[1:3], sample.elapsed_ns) for sample in profiled.samples] == [
         ((), 0, 7), (("a",), 1, 8),
     ]  # fmt: skip
-    assert [(period.end_ns, period.by_stack) for period in found.periods] == [
+    assert [(period.end_ns, period.by_stack) for period in profiled.periods] == [
         (at(1.0), {0: 1}), (at(2.0), {1: 1}),
     ]  # fmt: skip
 
 
-def test_damaged_samples_are_left_out_from_there_on() -> None:
+def test_samples_after_damage_are_left_out() -> None:
     good = line(1.0, places=PLACES, stacks=[[[0], [5]]], paths=[[]],
                 counts=[[100, 0, 0, 3, 0, 0, 30]])  # fmt: skip
     for bad in (
@@ -245,26 +262,26 @@ def test_damaged_samples_are_left_out_from_there_on() -> None:
         line(2.0, stacks=[[[7], [1]]]),
         {"t": at(2.0)},
     ):
-        found = merge([recording()], [samples(good, bad)])
-        (one,) = found.processes
-        assert [(sample.count, sample.elapsed_ns) for sample in one.samples] == [(3, 30)]
-        assert len(one.periods) == 1
-        assert [problem for problem in found.problems if "process 100 are damaged" in problem]
+        merged = merge([recording()], [samples(good, bad)])
+        (process,) = merged.processes
+        assert [(sample.count, sample.elapsed_ns) for sample in process.samples] == [(3, 30)]
+        assert len(process.periods) == 1
+        assert [problem for problem in merged.problems if "process 100 are damaged" in problem]
 
 
-def test_samples_that_ended_early_are_told_of() -> None:
-    found = merge([recording(end_s=30.0)], [samples(line(1.0))])
-    (problem,) = found.problems
-    assert "no samples of its last 29 s" in problem
+def test_samples_that_ended_early_are_reported() -> None:
+    merged = merge([recording(end_s=30.0)], [samples(line(1.0))])
+    (problem,) = merged.problems
+    assert "no samples in its last 29 s" in problem
     assert not merge([recording(end_s=8.0)], [samples(line(1.0))]).problems
-    # One that was killed could not write its last ones.
+    # A killed process could not write its last samples.
     assert not merge([recording(end_s=30.0, state="killed")], [samples(line(1.0))]).problems
 
 
 def test_names_roles_and_order() -> None:
     stepping = [span("env_step", 5.0, 6.0)]
     server = ["python", "-c", "from multiprocessing.forkserver import main; main(…)"]
-    found = merge(
+    merged = merge(
         [
             *(
                 recording("main", pid=200 + i, parent_pid=150, start_s=2.0 + i / 10, spans=stepping)
@@ -281,17 +298,22 @@ def test_names_roles_and_order() -> None:
             *(samples(line(9.0), pid=200 + i, command=server) for i in range(11)),
         ],
     )
-    assert [one.name for one in found.processes] == [
+    assert [process.name for process in merged.processes] == [
         "main", "forkserver", "tracker", "tracker (301)",
         *(f"worker-{i}" for i in range(11)),
     ]  # fmt: skip
-    assert [one.role for one in found.processes][:4] == ["main", "helper", "helper", "helper"]
-    assert {one.role for one in found.workers} == {"worker"}
-    assert found.main.pid == 100
+    assert [process.role for process in merged.processes][:4] == [
+        "main",
+        "helper",
+        "helper",
+        "helper",
+    ]
+    assert {process.role for process in merged.workers} == {"worker"}
+    assert merged.main.pid == 100
 
 
-def test_a_pool_that_computes_is_made_of_workers() -> None:
-    found = merge(
+def test_busy_pool_processes_are_workers() -> None:
+    merged = merge(
         [
             recording(),
             *(recording(pid=pid, parent_pid=100, start_s=1.0) for pid in (101, 102, 103)),
@@ -302,7 +324,7 @@ def test_a_pool_that_computes_is_made_of_workers() -> None:
             samples(line(9.0, cpu_ns=ns(5.0)), pid=103),
         ],
     )
-    assert [(one.name, one.role, one.pid) for one in found.processes] == [
+    assert [(process.name, process.role, process.pid) for process in merged.processes] == [
         ("main", "main", 100),
         ("process", "helper", 102),
         ("worker-0", "worker", 101),
@@ -310,8 +332,8 @@ def test_a_pool_that_computes_is_made_of_workers() -> None:
     ]
 
 
-def test_workers_keep_the_names_that_they_have() -> None:
-    found = merge(
+def test_workers_keep_their_names() -> None:
+    merged = merge(
         [
             recording("learner"),
             recording("worker-0", pid=101, parent_pid=100),
@@ -321,14 +343,14 @@ def test_workers_keep_the_names_that_they_have() -> None:
         ],
         [],
     )
-    assert [(one.name, one.pid) for one in found.processes] == [
+    assert [(process.name, process.pid) for process in merged.processes] == [
         ("learner", 100), ("worker-0", 101), ("worker-1", 104), ("worker-9", 103),
         ("worker-10", 102),
     ]  # fmt: skip
 
 
 def test_processes_without_a_recording_are_listed() -> None:
-    found = merge(
+    merged = merge(
         [recording(), recording(pid=101, parent_pid=100)],
         [
             samples(
@@ -337,59 +359,62 @@ def test_processes_without_a_recording_are_listed() -> None:
             )
         ],
     )
-    assert found.uncovered == [Uncovered(102, 100, "ffmpeg -i x", 9), Uncovered(103, 102, "sh", 0)]
+    assert merged.unrecorded == [
+        UnrecordedProcess(102, 100, "ffmpeg -i x", 9),
+        UnrecordedProcess(103, 102, "sh", 0),
+    ]
 
 
-def test_what_is_listed_is_the_program_s_own() -> None:
-    """Neither how a script is started here, which its forks have too, nor multiprocessing's own."""
-    ours = (
+def test_listed_commands_belong_to_the_program() -> None:
+    """Forks are listed by the script's command, and processes of multiprocessing are left out."""
+    command = (
         'python3.11 -m hotloop.profiler.collect.script {"directory": "p", "hooks": true} '
         "train.py --seed 1"
     )
     tracker = "python -c from multiprocessing.resource_tracker import main;main(10)"
-    found = merge(
-        [recording()], [samples(line(1.0, others=[[101, 100, ours, 5], [102, 100, tracker, 7]]))]
+    merged = merge(
+        [recording()], [samples(line(1.0, others=[[101, 100, command, 5], [102, 100, tracker, 7]]))]
     )
-    assert found.uncovered == [Uncovered(101, 100, "fork of python train.py --seed 1", 5)]
+    assert merged.unrecorded == [UnrecordedProcess(101, 100, "fork of python train.py --seed 1", 5)]
 
 
-def test_the_parts_of_the_first_second_are_one_period() -> None:
-    def part(end_s: float, samples: int, **more: Any) -> dict[str, Any]:
-        return line(end_s, counts=[[100, 0, 0, samples, 0, 0, ns(0.01)]], **more)
+def test_partial_periods_of_the_first_second_are_joined() -> None:
+    def part(end_s: float, samples: int, **overrides: Any) -> dict[str, Any]:
+        return line(end_s, counts=[[100, 0, 0, samples, 0, 0, ns(0.01)]], **overrides)
 
-    told = {"places": [["f", "a.py", 1]], "stacks": [[[0], [2]]], "paths": [[]]}
-    found = merge(
+    tables = {"places": [["f", "a.py", 1]], "stacks": [[[0], [2]]], "paths": [[]]}
+    merged = merge(
         [],
         [
             samples(
-                part(0.1, 9, early=True, **told),
+                part(0.1, 9, early=True, **tables),
                 part(0.4, 29, early=True),
                 part(1.0, 58),
                 part(2.0, 90),
             )
         ],
     )
-    assert [(one.end_ns, one.by_stack) for one in found.main.periods] == [
+    assert [(period.end_ns, period.by_stack) for period in merged.main.periods] == [
         (at(1.0), {0: 96}), (at(2.0), {0: 90}),
     ]  # fmt: skip
-    assert [one.count for one in found.main.samples] == [186]
+    assert [sample.count for sample in merged.main.samples] == [186]
 
 
-def test_how_a_process_ended_by_its_samples_alone() -> None:
-    here = {"host": os.uname().nodename, "boot": boot_id()}
-    mine = {**here, "pid": os.getpid(), "ticks": process_start(os.getpid())}
-    for about, last, state in (
-        (mine, True, "complete"),
-        (mine, False, "running"),
-        ({**mine, "ticks": mine["ticks"] - 1}, False, "killed"),  # another of that number
-        ({**mine, "boot": "another"}, False, "unknown"),
-        (here, False, "unknown"),  # of an earlier version
+def test_the_state_follows_from_samples_alone() -> None:
+    machine = {"host": os.uname().nodename, "boot": boot_id()}
+    alive = {**machine, "pid": os.getpid(), "ticks": process_start(os.getpid())}
+    for header, has_last, state in (
+        (alive, True, "complete"),
+        (alive, False, "running"),
+        ({**alive, "ticks": alive["ticks"] - 1}, False, "killed"),  # another process with this pid
+        ({**alive, "boot": "another"}, False, "unknown"),
+        (machine, False, "unknown"),  # of an earlier version
     ):
-        assert merge([], [samples(line(1.0, last=last), **about)]).main.state == state
+        assert merge([], [samples(line(1.0, last=has_last), **header)]).main.state == state
 
 
 def test_nothing_to_merge() -> None:
-    with pytest.raises(ProfileError, match="got none of one machine"):
+    with pytest.raises(ProfileError, match="from one machine and boot, got none"):
         merge([], [])
 
 
@@ -398,60 +423,60 @@ def test_nothing_to_merge() -> None:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    """A real recording of this process, and samples that were written by hand."""
+    """Write a real recording of this process and hand-written samples."""
     timing.start(tmp_path / "timing", "main")
     with timing.span("update"):
         pass
     path = timing.stop()
     assert path is not None
-    (one,), _ = timing.read_directory(tmp_path / "timing")
-    header = about(pid=one.pid, boot=one.boot_id) | {"start_ns": one.start_ns}
-    periods = [line(1.0) | {"t": one.start_ns + 10**8 * i} for i in (1, 2, 3)]
-    text = "".join(json.dumps(each) + "\n" for each in [header, *periods])
-    (tmp_path / "timing" / f"main-{one.pid}.samples.jsonl").write_text(text)
+    (recorded,), _ = timing.read_directory(tmp_path / "timing")
+    header = make_header(pid=recorded.pid, boot=recorded.boot_id) | {"start_ns": recorded.start_ns}
+    periods = [line(1.0) | {"t": recorded.start_ns + 10**8 * i} for i in (1, 2, 3)]
+    text = "".join(json.dumps(entry) + "\n" for entry in [header, *periods])
+    (tmp_path / "timing" / f"main-{recorded.pid}.samples.jsonl").write_text(text)
     return tmp_path
 
 
 def test_reading_a_directory(profile: Path) -> None:
     (profile / "profile.json").write_text('{"command": ["python", "x.py"], "exit_code": 3}')
-    found = read(profile)
-    assert found.problems == []
-    assert found.about["exit_code"] == 3
-    assert found.main.tree.find("update").count == 1
-    assert len(found.main.periods) == 3
+    loaded = read(profile)
+    assert loaded.problems == []
+    assert loaded.metadata["exit_code"] == 3
+    assert loaded.main.tree.find("update").count == 1
+    assert len(loaded.main.periods) == 3
     assert len(read(profile / "timing").main.periods) == 3
 
 
-def test_a_torn_last_line_is_left_out_and_named(profile: Path) -> None:
+def test_a_truncated_last_line_is_reported(profile: Path) -> None:
     (path,) = profile.glob("timing/*.jsonl")
     text = path.read_text()
     path.write_text(text[:-20])
-    found = read(profile)
-    assert len(found.main.periods) == 2
-    (problem,) = found.problems
+    loaded = read(profile)
+    assert len(loaded.main.periods) == 2
+    (problem,) = loaded.problems
     assert "in the middle of a line" in problem
-    # Nothing after a line that is lost can be understood.
+    # Lines after a lost line cannot be decoded.
     lines = text.splitlines(keepends=True)
     path.write_text("".join([lines[0], lines[1], lines[2][:-20] + "\n", lines[3]]))
     assert len(read(profile).main.periods) == 1
 
 
-def test_foreign_files_are_named_and_left_out(profile: Path) -> None:
+def test_foreign_files_are_reported(profile: Path) -> None:
     timings = profile / "timing"
     (timings / "other.hlt").write_bytes(b"not one of ours" * 10_000)
     (timings / "other.samples.jsonl").write_text('{"hello": 1}\n')
     (timings / "empty.samples.jsonl").write_text("")
-    (timings / "late.samples.jsonl").write_text(json.dumps(about(version=2)) + "\n")
+    (timings / "late.samples.jsonl").write_text(json.dumps(make_header(version=2)) + "\n")
     (timings / "binary.samples.jsonl").write_bytes(bytes(range(256)) * 10)
-    found = read(profile)
-    assert len(found.processes) == 1
-    assert len(found.problems) == 5
+    loaded = read(profile)
+    assert len(loaded.processes) == 1
+    assert len(loaded.problems) == 5
     for name in ("other.hlt", "other.samples", "empty.samples", "late.samples", "binary.samples"):
-        assert sum(name in problem for problem in found.problems) == 1
-    assert any("update hotloop" in problem for problem in found.problems)
+        assert sum(name in problem for problem in loaded.problems) == 1
+    assert any("update hotloop" in problem for problem in loaded.problems)
 
 
-def test_recordings_elsewhere_are_read_but_not_those_of_older_runs(
+def test_external_recordings_are_read_unless_older(
     profile: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = tmp_path_factory.mktemp("run")
@@ -466,29 +491,29 @@ def test_recordings_elsewhere_are_read_but_not_those_of_older_runs(
     lines = [json.loads(text) for text in sampled.read_text().splitlines()]
     lines[-1]["recordings"] = [str(path)]
     (recorded,), _ = timing.read_directory(profile / "timing")
-    # The profile began after the older run had ended.
+    # The profile started after the older run had ended.
     lines[0]["start_ns"] = timing.read(older).end_ns + 1
-    sampled.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    sampled.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
     recorded_path = recorded.path
     assert recorded_path is not None
     recorded_path.unlink()
-    found = read(profile)
-    assert [one.name for one in found.processes] == ["learner"]
-    assert found.main.tree.find("learning").count == 1
-    assert found.main.start_ns == lines[0]["start_ns"]
+    loaded = read(profile)
+    assert [process.name for process in loaded.processes] == ["learner"]
+    assert loaded.main.tree.find("learning").count == 1
+    assert loaded.main.start_ns == lines[0]["start_ns"]
 
 
-def names_recordings(profile: Path, *paths: Path) -> None:
-    """Have the samples of a profile name what was recorded to, by absolute paths."""
+def set_recordings(profile: Path, *paths: Path) -> None:
+    """Make the samples of a profile refer to recordings by absolute paths."""
     (sampled,) = profile.glob("timing/*.jsonl")
     lines = [json.loads(text) for text in sampled.read_text().splitlines()]
-    for one in lines[1:]:
-        one["recordings"] = [str(path) for path in paths]
-    sampled.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    for entry in lines[1:]:
+        entry["recordings"] = [str(path) for path in paths]
+    sampled.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
 
 
-def updates(found: Session) -> int:
-    return found.main.tree.find("update").count
+def num_updates(loaded: Session) -> int:
+    return loaded.main.tree.find("update").count
 
 
 def test_a_copied_profile_is_read_without_its_original(profile: Path, tmp_path: Path) -> None:
@@ -496,25 +521,25 @@ def test_a_copied_profile_is_read_without_its_original(profile: Path, tmp_path: 
     a.mkdir()
     (profile / "timing").rename(a / "timing")
     (recorded,) = a.glob("timing/*.hlt")
-    names_recordings(a, recorded)
+    set_recordings(a, recorded)
     shutil.copytree(a, b)
-    assert (updates(read(a)), updates(read(b))) == (1, 1)
-    assert updates(read(b / "timing")) == 1
-    # What became of the original changes nothing.
+    assert (num_updates(read(a)), num_updates(read(b))) == (1, 1)
+    assert num_updates(read(b / "timing")) == 1
+    # Changes to the original have no effect.
     (a / "timing" / "torn.hlt").write_bytes(b"x")
     assert read(b).problems == []
     shutil.rmtree(a)
-    assert updates(read(b)) == 1
+    assert num_updates(read(b)) == 1
 
 
-def test_the_place_of_a_moved_profile_may_hold_another(profile: Path, tmp_path: Path) -> None:
+def test_a_moved_profile_ignores_its_old_location(profile: Path, tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     b.mkdir()
     (profile / "timing").rename(b / "timing")
     (recorded,) = b.glob("timing/*.hlt")
-    names_recordings(b, a / "timing" / recorded.name)
-    assert updates(read(b)) == 1
-    # Later the same process has made another one there, of the same name.
+    set_recordings(b, a / "timing" / recorded.name)
+    assert num_updates(read(b)) == 1
+    # Later, the same process writes another recording of the same name there.
     (b / "profile.json").write_text(json.dumps({"end_ns": time.monotonic_ns()}))
     timing.start(a / "timing", "main")
     for _ in range(5):
@@ -522,10 +547,10 @@ def test_the_place_of_a_moved_profile_may_hold_another(profile: Path, tmp_path: 
             pass
     timing.stop()
     assert [path.name for path in a.glob("timing/*.hlt")] == [recorded.name]
-    assert updates(read(b)) == 1
+    assert num_updates(read(b)) == 1
 
 
-def test_a_run_s_own_recording_is_read_beside_a_copied_profile(
+def test_the_recording_of_a_run_is_read_with_a_copied_profile(
     profile: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (recorded,) = profile.glob("timing/*.hlt")
@@ -536,16 +561,16 @@ def test_a_run_s_own_recording_is_read_beside_a_copied_profile(
     path = timing.stop()
     assert path is not None
     (run / "config.json").write_text(json.dumps({"config": {"num_envs": 8}}))
-    names_recordings(profile, recorded, path)
+    set_recordings(profile, recorded, path)
     copy = tmp_path_factory.mktemp("copies") / "copy"
     shutil.copytree(profile, copy)
     for directory in (profile, copy):
-        found = read(directory).main
-        assert (found.name, found.tree.find("learning").count) == ("learner", 1)
-        assert found.tree.find("update").count == 1
+        loaded = read(directory).main
+        assert (loaded.name, loaded.tree.find("learning").count) == ("learner", 1)
+        assert loaded.tree.find("update").count == 1
 
 
-def test_a_run_within_a_profile_is_taken_from_the_copy(profile: Path, tmp_path: Path) -> None:
+def test_a_run_within_a_profile_is_read_from_the_copy(profile: Path, tmp_path: Path) -> None:
     a = tmp_path / "a"
     a.mkdir()
     (profile / "timing").rename(a / "timing")
@@ -555,12 +580,12 @@ def test_a_run_within_a_profile_is_taken_from_the_copy(profile: Path, tmp_path: 
         pass
     path = timing.stop()
     assert path is not None
-    names_recordings(a, recorded, path)
+    set_recordings(a, recorded, path)
     shutil.copytree(a, tmp_path / "b")
     path.write_bytes(b"another")
-    found = read(tmp_path / "b")
-    assert found.problems == []
-    assert found.main.tree.find("learning").count == 1
+    loaded = read(tmp_path / "b")
+    assert loaded.problems == []
+    assert loaded.main.tree.find("learning").count == 1
 
 
 def test_two_copies_of_samples_count_once(profile: Path) -> None:
@@ -569,7 +594,7 @@ def test_two_copies_of_samples_count_once(profile: Path) -> None:
     assert len(read(profile).main.periods) == 3
 
 
-def test_a_run_says_how_many_environments_it_steps(profile: Path) -> None:
+def test_the_run_config_gives_the_number_of_environments(profile: Path) -> None:
     config = {"config": {"num_envs": 8, "workers": 0}}
     (profile / "config.json").write_text(json.dumps(config))
     assert read(profile).main.facts["num_envs"] == 8
@@ -578,7 +603,7 @@ def test_a_run_says_how_many_environments_it_steps(profile: Path) -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match="there is none"):
+    with pytest.raises(ProfileError, match="does not exist"):
         read(tmp_path / "none")
     with pytest.raises(ProfileError, match=r"expected recordings .* got none"):
         read(tmp_path)
@@ -588,54 +613,54 @@ def test_nothing_to_read(tmp_path: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Something that can be compared with `==`."""
+    """Return a value that can be compared with `==`."""
     if isinstance(value, np.ndarray):
         return value.dtype.descr, value.tolist()
-    if isinstance(value, (Session, Process, Node)):
-        return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, (Session, ProfiledProcess, Node)):
+        return {item.name: plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if type(value) is list else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if type(value) is list else value
 
 
-def whole_session() -> Session:
+def full_session() -> Session:
     main = process(
         spans=[span("update", 0.0, 1.0), span("update > backward", 0.2, 0.5, kind="wait"),
                span("collect", 2.0)],
-        samples=[seen("main (/home/user/x.py:3)", path="update", elapsed_s=2.0, on_core_s=1.5)],
+        samples=[sample("main (/home/user/x.py:3)", path="update", elapsed_s=2.0, on_core_s=1.5)],
         periods=[period(1.0, cpu_s=0.5, resident=7, spans={"update": (1, 1.0)},
                         by_path={"update": 9}, by_stack={0: 9})],
         facts={"num_envs": 4.0}, cores=2, own_ns=5, command=["python", "x.py"],
     )  # fmt: skip
     worker = process("worker-0", role="worker", pid=101, state="killed")
     return session(
-        main, worker, about={"exit_code": -9}, uncovered=[Uncovered(7, 100, "sh", 3)],
+        main, worker, metadata={"exit_code": -9}, unrecorded=[UnrecordedProcess(7, 100, "sh", 3)],
         problems=["torn"],
     )  # fmt: skip
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    one = whole_session()
-    save(one, tmp_path / "session.npz")
-    again = load(tmp_path / "session.npz")
-    assert plain(again) == plain(one)
-    assert type(again.uncovered[0]) is Uncovered
-    assert again.main.stacks == one.main.stacks
-    assert type(again.main.stacks[0].frames[0]) is type(one.main.stacks[0].frames[0])
-    # By name, by directory.
-    assert plain(read(tmp_path / "session.npz")) == plain(one)
-    assert plain(read(tmp_path)) == plain(one)
+def test_a_saved_session_is_loaded(tmp_path: Path) -> None:
+    saved = full_session()
+    save(saved, tmp_path / "session.npz")
+    loaded = load(tmp_path / "session.npz")
+    assert plain(loaded) == plain(saved)
+    assert type(loaded.unrecorded[0]) is UnrecordedProcess
+    assert loaded.main.stacks == saved.main.stacks
+    assert type(loaded.main.stacks[0].frames[0]) is type(saved.main.stacks[0].frames[0])
+    # The session is found by its file and by its directory.
+    assert plain(read(tmp_path / "session.npz")) == plain(saved)
+    assert plain(read(tmp_path)) == plain(saved)
 
 
-def test_what_is_read_can_be_saved(profile: Path, tmp_path: Path) -> None:
-    one = read(profile)
-    save(one, tmp_path / "s.npz")
-    assert plain(load(tmp_path / "s.npz")) == plain(one)
+def test_a_read_session_can_be_saved(profile: Path, tmp_path: Path) -> None:
+    saved = read(profile)
+    save(saved, tmp_path / "s.npz")
+    assert plain(load(tmp_path / "s.npz")) == plain(saved)
 
 
-def test_files_that_hold_no_session(tmp_path: Path) -> None:
+def test_invalid_session_files_raise(tmp_path: Path) -> None:
     path = tmp_path / "session.npz"
-    save(whole_session(), path)
+    save(full_session(), path)
     good = path.read_bytes()
     for content, message in (
         (b"", "it is neither"),
@@ -652,11 +677,11 @@ def test_files_that_hold_no_session(tmp_path: Path) -> None:
     np.savez(path, session=np.frombuffer(b"[]", np.uint8))
     with pytest.raises(ProfileError, match="can't be read"):
         load(path)
-    with pytest.raises(ProfileError, match="choose another place"):
-        save(whole_session(), tmp_path / "none" / "s.npz")
+    with pytest.raises(ProfileError, match="choose another path"):
+        save(full_session(), tmp_path / "none" / "s.npz")
 
 
-def test_a_run_that_was_resumed_has_a_learner_after_the_other():
+def test_a_resumed_run_has_a_second_learner():
     merged = merge(
         [
             recording("learner", pid=100),
@@ -666,9 +691,9 @@ def test_a_run_that_was_resumed_has_a_learner_after_the_other():
         ],
         [],
     )
-    names = [one.name for one in merged.processes]
+    names = [process.name for process in merged.processes]
     assert names == ["learner", "learner (200)", "worker-0", "worker-0 (201)"]
     assert merged.problems == [
-        "process 200 began after learner had ended, as a resumed run's does: shares are each "
-        "process's own"
+        "process 200 started after learner had ended, as in a resumed run: shares are relative to "
+        "each process"
     ]

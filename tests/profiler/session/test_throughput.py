@@ -1,4 +1,4 @@
-"""Environment steps a second, whoever steps them."""
+"""Environment steps per second, in any process that steps environments."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from hotloop import timing
-from hotloop.profiler.session import Process
+from hotloop.profiler.session import ProfiledProcess
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.throughput import throughput
 from hotloop.system.processes import boot_id
 from tests.profiler.sessions import period, process, session, span
 
 
-def stepped(name: str, count: int, number: int = 0, **fields: object) -> Process:
-    """A process of 10 s with so many spans of a path."""
+def stepper(name: str, count: int, number: int = 0, **fields: object) -> ProfiledProcess:
+    """Return a process of 10 s with `count` spans of a path."""
     return process(
         f"worker-{number}" if number else "main",
         role="worker" if number else "main",
@@ -28,9 +28,9 @@ def stepped(name: str, count: int, number: int = 0, **fields: object) -> Process
 
 
 def test_one_environment() -> None:
-    found = throughput(
+    steps = throughput(
         session(
-            stepped(
+            stepper(
                 "collect > env_step",
                 60,
                 end_s=2.0,
@@ -41,72 +41,72 @@ def test_one_environment() -> None:
             )
         )
     )
-    assert found is not None
-    assert (found.total, found.mean) == (60, 30)
-    assert found.per_s.tolist() == pytest.approx([20, 40])
+    assert steps is not None
+    assert (steps.total, steps.mean) == (60, 30)
+    assert steps.per_s.tolist() == pytest.approx([20, 40])
 
 
 def test_a_vector_environment_in_other_processes_is_counted_once() -> None:
-    found = throughput(
+    steps = throughput(
         session(
-            stepped("vector_step", 30, facts={"num_envs": 2.0}),
-            stepped("env_step", 30, 1),
-            stepped("env_step", 30, 2),
+            stepper("vector_step", 30, facts={"num_envs": 2.0}),
+            stepper("env_step", 30, 1),
+            stepper("env_step", 30, 2),
         )
     )
-    assert found is not None
-    assert found.total == 60
-    assert len(found.per_s) == 0
+    assert steps is not None
+    assert steps.total == 60
+    assert len(steps.per_s) == 0
 
 
 def test_a_vector_environment_in_one_process_is_counted_by_its_environments() -> None:
-    one = process(
+    main = process(
         spans=[
             *(span("vector_step", 1.0 * i, i + 0.9) for i in range(5)),
             *(span("vector_step > env_step", 0.1 * i, 0.1 * i + 0.05) for i in range(20)),
         ],
         facts={"num_envs": 4.0},
     )
-    found = throughput(session(one))
-    assert found is not None
-    assert found.total == 20
+    steps = throughput(session(main))
+    assert steps is not None
+    assert steps.total == 20
 
 
-def test_workers_of_their_own_add_up() -> None:
+def test_independent_workers_add_up() -> None:
     first = [period(t, spans={"env_step": (10 * t, 0.1)}) for t in (1, 2, 3, 4)]
-    # It begins at 2 s and is killed at 3 s.
+    # This worker starts at 2 s and is killed at 3 s.
     second = [period(3.0, spans={"env_step": (50, 0.1)})]
-    found = throughput(
+    steps = throughput(
         session(
             process(end_s=4.0),
-            stepped("env_step", 40, 1, end_s=4.0, periods=first),
-            stepped("env_step", 50, 2, start_s=2.0, end_s=3.0, state="killed", periods=second),
+            stepper("env_step", 40, 1, end_s=4.0, periods=first),
+            stepper("env_step", 50, 2, start_s=2.0, end_s=3.0, state="killed", periods=second),
         )
     )
-    assert found is not None
-    assert found.total == 90
-    assert found.per_s.tolist() == pytest.approx([10, 10, 60, 10])
+    assert steps is not None
+    assert steps.total == 90
+    assert steps.per_s.tolist() == pytest.approx([10, 10, 60, 10])
 
 
-def test_a_second_recording_of_a_process_counts_from_zero_again() -> None:
+def test_a_second_recording_of_a_process_restarts_at_zero() -> None:
     counts = [period(t, spans={"env_step": (n, 0.1)}) for t, n in ((1, 10), (2, 4), (3, 9))]
-    found = throughput(session(stepped("env_step", 19, end_s=3.0, periods=counts)))
-    assert found is not None
-    assert found.per_s.tolist() == pytest.approx([10, 4, 5])
+    steps = throughput(session(stepper("env_step", 19, end_s=3.0, periods=counts)))
+    assert steps is not None
+    assert steps.per_s.tolist() == pytest.approx([10, 4, 5])
 
 
 def test_a_long_run_has_fewer_bins_of_the_same_sum() -> None:
     periods = [period(t, spans={"env_step": (t * t, 0.1)}) for t in range(1, 1001)]
-    found = throughput(session(stepped("env_step", 3, end_s=1000.0, periods=periods)), max_bins=10)
-    assert found is not None
-    assert found.per_s.tolist() == pytest.approx([100 * (2 * i + 1) for i in range(10)])
+    steps = throughput(session(stepper("env_step", 3, end_s=1000.0, periods=periods)), max_bins=10)
+    assert steps is not None
+    assert steps.per_s.tolist() == pytest.approx([100 * (2 * i + 1) for i in range(10)])
 
 
-def test_no_environment_no_throughput() -> None:
+def test_without_environments_there_is_no_throughput() -> None:
     assert throughput(session(process(spans=[span("update", 0.0, 1.0)]))) is None
 
 
-def test_a_profiled_training_of_hotloops_says_itself_how_many_it_steps(tmp_path: Path) -> None:
+def test_a_trainings_config_gives_its_number_of_environments(tmp_path: Path) -> None:
     run, profile = tmp_path / "run", tmp_path / "profile" / "timing"
     timing.start(run / "timing", "learner")
     for _ in range(5):
@@ -126,6 +126,6 @@ def test_a_profiled_training_of_hotloops_says_itself_how_many_it_steps(tmp_path:
     ]  # fmt: skip
     samples = profile / f"main-{os.getpid()}.samples.jsonl"
     samples.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = throughput(read(profile.parent))
-    assert found is not None
-    assert found.total == 40
+    steps = throughput(read(profile.parent))
+    assert steps is not None
+    assert steps.total == 40

@@ -1,4 +1,4 @@
-"""A network of a user's own that can be made in one process alone."""
+"""A custom network that only one process can construct."""
 
 import os
 
@@ -6,7 +6,7 @@ from tests.policies.nets import Net
 
 
 class OnlyHere(Net):
-    """Raises where it is made by another process than the one that the test runs in."""
+    """Raises if it is constructed outside of the test's process."""
 
     def __init__(self, *args):
         if os.environ["HOTLOOP_TEST_HOME"] != str(os.getpid()):

@@ -1,4 +1,4 @@
-"""One process acts for all workers: the same as each of them would by itself."""
+"""Central inference: one process acts for all workers, with the same results."""
 
 import dataclasses
 import os
@@ -11,7 +11,7 @@ import torch
 
 from hotloop import timing
 from hotloop.policies import Exploration, actor, actor_critic
-from hotloop.rollouts.inference.bells import hush, new_bell, ring
+from hotloop.rollouts.inference.wakeups import clear_wakeup, create_wakeup_fd, wake
 from hotloop.types import Fragment
 from tests.rollouts.workers.pools import (
     SCRIPTED,
@@ -34,18 +34,18 @@ SMALL = {"places": 5, "scale": 8}
 
 @pytest.fixture
 def one_thread():
-    """As in a training: two threads of torch on a core that others use wait for each other."""
+    """Limit torch to one thread, as in training: two threads on a busy core wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-def assert_close(ours, theirs):
-    """Actions and all that follows are the same; of what is computed, all but the last bits."""
-    for a, b in zip(ours, theirs, strict=True):
+def assert_close(actual, expected):
+    """Check that integers are equal and floats close. Batch sizes change the last bits."""
+    for a, b in zip(actual, expected, strict=True):
         for field in dataclasses.fields(Fragment):
-            if field.name == "versions":  # of workers' rows alone; `policy_version` is compared
+            if field.name == "versions":  # only set by workers; `policy_version` is compared
                 continue
             x, y = getattr(a, field.name), getattr(b, field.name)
             if np.asarray(x).dtype.kind == "f":
@@ -55,32 +55,32 @@ def assert_close(ours, theirs):
 
 
 def check(env, num_workers, num_envs, compare, *, num_steps=12, num_fragments=3, **options):
-    """Central inference gives what this process gives, over several publications."""
-    kept = {name: options.pop(name) for name in ("make", "exploration") if name in options}
+    """Compare central inference with this process, over several publications."""
+    plan = {name: options.pop(name) for name in ("make", "exploration") if name in options}
     with open_pool(env, num_workers, num_envs, inference="central", **options) as pool:
         inline = make_inline(env, num_workers, num_envs, **options)
-        ours, theirs = begin(pool, num_steps, **kept), begin(inline, num_steps, **kept)
+        actual, expected = begin(pool, num_steps, **plan), begin(inline, num_steps, **plan)
         episodes = []
         for k in range(num_fragments):
-            compare(ours.collect(), theirs.collect())
-            more = ours.pop_episodes()
-            assert [(e.env, e.episode, e.length) for e in more] == [
-                (e.env, e.episode, e.length) for e in theirs.pop_episodes()
+            compare(actual.collect(), expected.collect())
+            finished = actual.pop_episodes()
+            assert [(e.env, e.episode, e.length) for e in finished] == [
+                (e.env, e.episode, e.length) for e in expected.pop_episodes()
             ]
-            episodes += more
+            episodes += finished
             if compare is assert_same_fragments:
-                assert_same_states(ours.state(), theirs.state())
-            for rollout in (ours, theirs):
+                assert_same_states(actual.state(), expected.state())
+            for rollout in (actual, expected):
                 rollout.publish(snapshot_of(rollout.policy.network, k + 1))
-        a, b = ours.accounting(), theirs.accounting()
+        a, b = actual.accounting(), expected.accounting()
         assert (a.collected, a.trained, a.dropped) == (b.collected, b.trained, b.dropped)
         inline.close()
     return len(episodes)
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_one_environment_is_acted_for_to_the_last_bit():
-    # Batches are of one observation, here as there.
+def test_actions_of_one_environment_are_bitwise_the_same():
+    # Both evaluate batches of one observation.
     make = partial(actor_critic, hidden_sizes=(8,), memory="gru:6")
     assert check(CATCH, 1, 1, assert_same_fragments, make=make, env_kwargs=SMALL) > 3
 
@@ -95,7 +95,7 @@ def test_one_environment_is_acted_for_to_the_last_bit():
     ],
 )
 @pytest.mark.usefixtures("one_thread")
-def test_batches_are_acted_for_alike(env, num_envs, memory, options):
+def test_actions_of_batches_are_the_same(env, num_envs, memory, options):
     make = partial(actor_critic, hidden_sizes=(8,), memory=memory)
     assert check(env, 2, num_envs, assert_close, make=make, **options) > 2
 
@@ -118,22 +118,22 @@ def test_actors_explore_the_same(env, head, exploration):
 
 
 @pytest.mark.usefixtures("cold_start")
-def test_workers_do_without_torch_and_without_the_network(tmp_path):
+def test_workers_import_neither_torch_nor_the_network(tmp_path):
     kwargs = {"directory": str(tmp_path)}
     make = partial(actor_critic, network="tests.policies.nets:Net")
     with open_pool(
-        "tests.worker_envs:TellsImports", env_kwargs=kwargs, inference="central"
+        "tests.worker_envs:RecordsImports", env_kwargs=kwargs, inference="central"
     ) as pool:
         begin(pool, make=make).collect()
-    told = sorted(path.read_text() for path in tmp_path.glob("*.imports"))
-    assert told == ["", ""]
+    imports = sorted(path.read_text() for path in tmp_path.glob("*.imports"))
+    assert imports == ["", ""]
 
 
 # --- schedules ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("num_envs", "memory"), [(1, None), (2, "lstm:6")])
-def test_variable_takes_the_whole_of_it_with_values_of_what_acted(tmp_path, num_envs, memory):
+def test_variable_takes_whole_batches_with_values_of_the_acting_policy(tmp_path, num_envs, memory):
     kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.0, "1": 0.02}}
     make = partial(actor_critic, hidden_sizes=(8,), memory=memory)
     trace = Trace(2 * num_envs)
@@ -151,15 +151,15 @@ def test_variable_takes_the_whole_of_it_with_values_of_what_acted(tmp_path, num_
                 want = rollout.policy.value(obs, memories).reshape(fragment.value.shape)
                 np.testing.assert_allclose(fragment.value, want, rtol=1e-4, atol=1e-5)
                 ends = fragment.terminated | fragment.truncated
-                goes_on = ~ends[:-1]
-                following = fragment.value[1:][goes_on]
-                given = fragment.next_value[:-1][goes_on]
-                np.testing.assert_allclose(given, following, rtol=1e-4, atol=1e-5)
+                ongoing = ~ends[:-1]
+                following = fragment.value[1:][ongoing]
+                next_values = fragment.next_value[:-1][ongoing]
+                np.testing.assert_allclose(next_values, following, rtol=1e-4, atol=1e-5)
                 assert np.isfinite(fragment.next_value).all()
                 assert (fragment.log_prob < 0).all()
                 if memory is not None:
                     assert not fragment.memory[1:][ends[:-1]].any()
-                    assert fragment.memory[1:][goes_on].any(-1).all()
+                    assert fragment.memory[1:][ongoing].any(-1).all()
     assert all(sum(share) == 20 for share in shares)
     fast, slow = np.sum(shares, 0)
     assert fast > slow > 0
@@ -167,40 +167,40 @@ def test_variable_takes_the_whole_of_it_with_values_of_what_acted(tmp_path, num_
     assert count_calls(tmp_path, "step") == rollout.accounting().collected
 
 
-def test_a_rollout_goes_on_where_another_stood():
+def test_a_restored_rollout_continues_where_the_other_stopped():
     whole = begin(make_inline("CartPole-v1", 2, 2), 16)
     for _ in range(3):
         whole.collect()
     state = whole.state()
-    want = whole.collect()
+    expected = whole.collect()
     with open_pool("CartPole-v1", 2, 2, inference="central") as pool:
         rollout = begin(pool, 16)
         assert rollout.restore(state.to_arrays(), state.position()) == []
-        assert_close(rollout.collect(), want)
-        assert rollout.accounting().collected == 64  # of this run of it
+        assert_close(rollout.collect(), expected)
+        assert rollout.accounting().collected == 64  # since it was restored
     whole.close()
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def test_a_bell_is_heard_once_however_often_it_was_rung():
-    bell = new_bell()
-    hush(bell)  # nobody has rung
-    ring(bell)
-    ring(bell)
-    assert select.select([bell], [], [], 0)[0] == [bell]
-    hush(bell)
-    assert select.select([bell], [], [], 0)[0] == []
-    os.close(bell)
+def test_repeated_wakeups_are_received_once():
+    fd = create_wakeup_fd()
+    clear_wakeup(fd)  # without a wake-up
+    wake(fd)
+    wake(fd)
+    assert select.select([fd], [], [], 0)[0] == [fd]
+    clear_wakeup(fd)
+    assert select.select([fd], [], [], 0)[0] == []
+    os.close(fd)
 
 
-def test_what_it_did_is_in_its_timing(tmp_path):
+def test_the_inference_process_records_its_timing(tmp_path):
     with open_pool("CartPole-v1", timing_dir=tmp_path, inference="central") as pool:
         rollout = begin(pool)
         rollout.collect()
     recordings, _ = timing.read_directory(tmp_path)
-    trees = {one.component: one.tree() for one in recordings}
+    trees = {recording.component: recording.tree() for recording in recordings}
     assert sorted(trees) == ["inference-0", "worker-0", "worker-1"]
     inference, worker = (
         {node.name: node for node in trees[name].children.values()}

@@ -1,4 +1,4 @@
-"""Environments that hang, or see much; actors import this module by its name."""
+"""Environments that hang or return large observations. Actors import this module by name."""
 
 import re
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Hangs(gymnasium.Wrapper):
-    """CartPole that hangs at a step, in C code that lets no other thread run."""
+    """CartPole that hangs at a step, in C code that holds the GIL."""
 
     def __init__(self, at=40):
         super().__init__(gymnasium.make("CartPole-v1"))
@@ -21,7 +21,7 @@ class Hangs(gymnasium.Wrapper):
 
 
 class Wide(gymnasium.Env):
-    """An observation of many numbers; one step an episode."""
+    """Large observations, and episodes of one step."""
 
     action_space = gymnasium.spaces.Discrete(2)
 

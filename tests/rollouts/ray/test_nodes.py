@@ -1,4 +1,4 @@
-"""Actors of Ray on several nodes, which are simulated on this machine."""
+"""Ray actors on several nodes, which are simulated on this machine."""
 
 import contextlib
 import json
@@ -28,8 +28,8 @@ PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 @contextlib.contextmanager
-def cluster_of(*cores, head_cores=0):
-    """A head, which is this process's node, and others of so many cores."""
+def start_cluster(*cores, head_cores=0):
+    """Start a head, the node of this process, and a node per number of cores."""
     from ray.cluster_utils import Cluster
 
     ray.shutdown()
@@ -44,7 +44,7 @@ def cluster_of(*cores, head_cores=0):
 
 
 @contextlib.contextmanager
-def joined_to(cluster):
+def join(cluster):
     ray.init(address=cluster.address, log_to_driver=False, runtime_env={"env_vars": PATHS})
     try:
         yield
@@ -52,16 +52,16 @@ def joined_to(cluster):
         ray.shutdown()
 
 
-def config_of(path, kind=ppo.Config, **options):
+def make_config(path, kind=ppo.Config, **options):
     return kind(**{**SMALL, "backend": "ray", "run_dir": str(path), **options})
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_is_used(tmp_path):
-    """Two nodes of one core for actors, of which one is killed; later another one is there."""
+def test_a_lost_node_is_replaced_by_an_added_one(tmp_path):
+    """Actors have two nodes of one core. One is killed, and later another is added."""
     lost = []
-    with cluster_of(1, 1) as cluster, joined_to(cluster):
+    with start_cluster(1, 1) as cluster, join(cluster):
 
         def lose_one(report):
             if not lost and report.timesteps >= 128:
@@ -69,57 +69,57 @@ def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_is_used(tmp_p
                 cluster.remove_node(cluster.nodes[1], allow_graceful=False)
                 cluster.add_node(num_cpus=1, **STORE)
 
-        config = config_of(tmp_path / "run", total_timesteps=64 * 10)
-        told = ppo.train(config, on_report=lose_one).accounting
-    assert sum(worker["restarts"] for worker in told["workers"]) == 1
-    assert lost[0] not in {worker["node"] for worker in told["workers"]}
-    assert told["trained"] == 64 * 10
-    assert_adds_up(told)
+        config = make_config(tmp_path / "run", total_timesteps=64 * 10)
+        accounting = ppo.train(config, on_report=lose_one).accounting
+    assert sum(worker["restarts"] for worker in accounting["workers"]) == 1
+    assert lost[0] not in {worker["node"] for worker in accounting["workers"]}
+    assert accounting["trained"] == 64 * 10
+    assert_adds_up(accounting)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_other_nodes_record_is_fetched_and_told_by_node(tmp_path, capsys):
-    with cluster_of(2, 2) as cluster, joined_to(cluster):
-        config = config_of(tmp_path / "run", workers=4, workers_per_node=2, num_minibatches=1)
-        told = ppo.train(config).accounting
-        others = {node.node_id for node in cluster.nodes}
+def test_recordings_of_other_nodes_are_fetched_and_reported_by_node(tmp_path, capsys):
+    with start_cluster(2, 2) as cluster, join(cluster):
+        config = make_config(tmp_path / "run", workers=4, workers_per_node=2, num_minibatches=1)
+        accounting = ppo.train(config).accounting
+        node_ids = {node.node_id for node in cluster.nodes}
         with pytest.raises(
-            ConfigError, match=r"4 workers, 1 a node, need 4 nodes .* cluster has 2"
+            ConfigError, match=r"4 workers, 1 per node, need 4 nodes .* cluster has 2"
         ):
-            ppo.train(config_of(tmp_path / "no", workers=4, workers_per_node=1))
-    nodes = [worker["node"] for worker in told["workers"]]
-    assert {node: nodes.count(node) for node in nodes} == dict.fromkeys(others, 2)
-    assert all(worker["step_p50_s"] > 0 for worker in told["workers"])  # from their recordings
+            ppo.train(make_config(tmp_path / "no", workers=4, workers_per_node=1))
+    nodes = [worker["node"] for worker in accounting["workers"]]
+    assert {node: nodes.count(node) for node in nodes} == dict.fromkeys(node_ids, 2)
+    assert all(worker["step_p50_s"] > 0 for worker in accounting["workers"])  # from recordings
     recordings, problems = timing.read_directory(tmp_path / "run" / "timing")
-    assert sorted(one.component for one in recordings) == [
+    assert sorted(recording.component for recording in recordings) == [
         "learner",
         *(f"worker-{n}" for n in range(4)),
     ]
     assert not problems
-    assert all(one.state == "complete" for one in recordings)
+    assert all(recording.state == "complete" for recording in recordings)
     clocks = json.loads((tmp_path / "run" / "timing" / "clocks.json").read_text())
-    assert clocks["others"] == {}  # they are nodes of the same machine
+    assert clocks["others"] == {}  # all nodes share this machine's clock
     capsys.readouterr()
     assert main(["report", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
-    assert all(node[:8] in out for node in others)
+    assert all(node[:8] in out for node in node_ids)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_an_actor_of_another_node_recorded_before_it_was_killed_is_there(tmp_path):
+def test_the_recording_of_a_killed_actor_is_fetched(tmp_path):
     killed = []
-    with cluster_of(2) as cluster, joined_to(cluster):
+    with start_cluster(2) as cluster, join(cluster):
 
         def kill_one(report):
             if not killed and report.timesteps >= 128:
                 killed.append(pids_of("-f", "ray::Actor")[0])
                 os.kill(killed[0], signal.SIGKILL)
 
-        ppo.train(config_of(tmp_path / "run", total_timesteps=64 * 8), on_report=kill_one)
+        ppo.train(make_config(tmp_path / "run", total_timesteps=64 * 8), on_report=kill_one)
     recordings, _ = timing.read_directory(tmp_path / "run" / "timing")
-    states = {one.pid: one.state for one in recordings if one.component != "learner"}
+    states = {r.pid: r.state for r in recordings if r.component != "learner"}
     assert len(states) == 3
     assert states[killed[0]] != "complete"
 
@@ -128,9 +128,9 @@ def test_what_an_actor_of_another_node_recorded_before_it_was_killed_is_there(tm
 @pytest.mark.timeout(300)
 def test_under_hotloop_profile_other_nodes_are_sampled_too(tmp_path):
     run = tmp_path / "run"
-    with cluster_of(2) as cluster:
+    with start_cluster(2) as cluster:
         command = ["profile", "--out", str(tmp_path / "profile"), "train", "ppo"]
-        done = hotloop(command, cluster, run, "--total-timesteps", "2048", "--num-steps", "128")
+        done = start_run(command, cluster, run, "--total-timesteps", "2048", "--num-steps", "128")
         assert done.wait(200) == 0, done.stderr.read()
     samples = list((run / "timing").glob("process-*.samples*"))
     assert len(samples) >= 2, list((run / "timing").iterdir())
@@ -145,16 +145,18 @@ HEAD_IS_GONE = "the head of the Ray cluster at .* has been gone for"
     ("killed", "message"),
     [
         (("gcs_server",), HEAD_IS_GONE),
-        # Ray may end the process before hotloop has waited for the head long enough.
+        # Ray may end the process before hotloop stops waiting for the head.
         (
             ("gcs_server", "raylet"),
-            f"Ray ends it without a word .* `hotloop resume RUN`|{HEAD_IS_GONE}",
+            f"Ray silently ends it .* `hotloop resume RUN`|{HEAD_IS_GONE}",
         ),
     ],
 )
-def test_without_the_head_it_ends_with_a_message_and_the_last_checkpoint(tmp_path, killed, message):
-    with cluster_of(2) as cluster:
-        run = hotloop(["train", "ppo"], cluster, tmp_path / "run", "--checkpoint-interval", "2000")
+def test_losing_the_head_ends_the_run_with_a_message_and_a_checkpoint(tmp_path, killed, message):
+    with start_cluster(2) as cluster:
+        run = start_run(
+            ["train", "ppo"], cluster, tmp_path / "run", "--checkpoint-interval", "2000"
+        )
         wait_until(lambda: (tmp_path / "run" / "checkpoints" / "last").exists())
         for name in killed:
             for process in cluster.head_node.all_processes[name]:
@@ -166,10 +168,10 @@ def test_without_the_head_it_ends_with_a_message_and_the_last_checkpoint(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_of_a_driver_that_is_killed_no_actor_is_left(tmp_path):
+def test_killing_the_driver_leaves_no_actor(tmp_path):
     before = set(pids_of("-f", "ray::Actor"))
-    with cluster_of(2) as cluster:
-        run = hotloop(["train", "ppo"], cluster, tmp_path / "run")
+    with start_cluster(2) as cluster:
+        run = start_run(["train", "ppo"], cluster, tmp_path / "run")
         wait_until(lambda: len(set(pids_of("-f", "ray::Actor")) - before) == 2)
         run.kill()
         run.wait()
@@ -179,24 +181,24 @@ def test_of_a_driver_that_is_killed_no_actor_is_left(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_fifty_actors_and_five_nodes_are_killed_and_every_transition_is_counted(tmp_path):
-    """In one run, at random; each node that is lost is replaced by a new one."""
-    chance, killed, lost = random.Random(1), [], []
-    with cluster_of(2, 2, 2) as cluster, joined_to(cluster):
+    """Kill at random in one run. A new node replaces each lost one."""
+    rng, killed, lost = random.Random(1), [], []
+    with start_cluster(2, 2, 2) as cluster, join(cluster):
 
         def strike(report):
             if len(killed) < 50 and report.timesteps > 256:
                 pids = [pid for pid in pids_of("-f", "ray::Actor") if pid not in killed]
                 if pids:
-                    killed.append(chance.choice(pids))
+                    killed.append(rng.choice(pids))
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(killed[-1], signal.SIGKILL)
             if len(lost) < 5 and len(killed) >= 8 * (1 + len(lost)):
-                node = cluster.nodes.pop(chance.randrange(len(cluster.nodes)))
+                node = cluster.nodes.pop(rng.randrange(len(cluster.nodes)))
                 lost.append(node)
                 cluster.remove_node(node, allow_graceful=False)
                 cluster.nodes.append(cluster.add_node(num_cpus=2, **STORE))
 
-        config = config_of(
+        config = make_config(
             tmp_path / "run",
             appo.Config,
             workers=4,
@@ -204,20 +206,20 @@ def test_fifty_actors_and_five_nodes_are_killed_and_every_transition_is_counted(
             max_failures=1000,
             total_timesteps=128 * 90,
         )
-        told = appo.train(config, on_report=strike).accounting
+        accounting = appo.train(config, on_report=strike).accounting
     assert len(killed) == 50
     assert len(lost) == 5
-    assert told["trained"] == 128 * 90
-    assert_adds_up(told)
+    assert accounting["trained"] == 128 * 90
+    assert_adds_up(accounting)
     lines = RunDirectory.open(tmp_path / "run").metrics()
     assert [line["timesteps"] for line in lines] == [128 * k for k in range(1, 91)]
     lengths = [length for line in lines for length in line["episode_lengths"]]
     third = len(lengths) // 3
-    assert sum(lengths[-third:]) > 1.5 * sum(lengths[:third])  # it learns all the same
+    assert sum(lengths[-third:]) > 1.5 * sum(lengths[:third])  # it learns nevertheless
 
 
-def hotloop(command, cluster, run, *options):
-    """Start a training of ppo on a cluster."""
+def start_run(command, cluster, run, *options):
+    """Start a PPO training on a cluster."""
     command = [sys.executable, "-m", "hotloop", *command, "--run-dir", str(run)]
     command += ["--backend", "ray", "--ray-address", cluster.address, "--workers", "2"]
     command += ["--num-envs", "4", "--execution", "eager", *options]
@@ -230,8 +232,8 @@ def hotloop(command, cluster, run, *options):
     )
 
 
-def wait_until(is_so, timeout_s=60.0):
+def wait_until(condition, timeout_s=60.0):
     deadline = time.monotonic() + timeout_s
-    while not is_so():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

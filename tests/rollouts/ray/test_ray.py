@@ -1,4 +1,4 @@
-"""Actors of Ray: the same runs as with processes, every transition counted, failures mended."""
+"""Ray actors: the same runs as with processes, accounting of transitions, failures."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from tests.uneven_envs import Dawdling
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
-# Which processes are ours: what is started inherits it.
+# Identifies the processes of this test run: child processes inherit it.
 MARK = "HOTLOOP_TEST_PROCESS"
 os.environ[MARK] = str(os.getpid())
 
@@ -38,7 +38,7 @@ SMALL = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    """One Ray for all: it takes some seconds to start."""
+    """Start Ray once for the module: it takes some seconds."""
     ray.init(
         num_cpus=4,
         include_dashboard=False,
@@ -85,31 +85,31 @@ def assert_same(a, b):
         np.testing.assert_array_equal(array, second[name], err_msg=name)
 
 
-def assert_adds_up(told):
-    dropped = sum(told["dropped"].values())
-    assert told["collected"] == told["trained"] + dropped + told["in_flight"]
+def assert_adds_up(accounting):
+    dropped = sum(accounting["dropped"].values())
+    assert accounting["collected"] == accounting["trained"] + dropped + accounting["in_flight"]
 
 
 # --- the same runs -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"normalize_obs": True}, {"memory": "gru:4"}])
-def test_it_learns_the_same_as_processes_and_inline(tmp_path, options):
+def test_ray_learns_the_same_as_processes_and_inline(tmp_path, options):
     for backend in ("ray", "processes", "inline"):
         result = train(tmp_path / backend, backend=backend, **options)
         assert_same(tmp_path / backend, tmp_path / "ray")
     assert result.timesteps == 64 * 4
 
 
-def test_what_is_scaled_anew_without_an_update_is_scaled_so_by_actors(tmp_path):
-    """Off policy a round may publish no other weights, and what observations are scaled by."""
+def test_actors_use_new_observation_scales_without_an_update(tmp_path):
+    """An off-policy round may publish the same weights with a new observation scale."""
     for backend in ("ray", "processes"):
         options = {"fragment_steps": 2, "normalize_obs": True, "update_to_data": 0.125}
         train_off_policy(tmp_path / backend, backend=backend, **options)
     assert_same(tmp_path / "ray", tmp_path / "processes")
 
 
-def test_a_lag_of_one_is_that_of_processes(tmp_path):
+def test_a_lag_of_one_is_the_same_as_with_processes(tmp_path):
     for backend in ("ray", "processes"):
         train(tmp_path / backend, appo, backend=backend, schedule="lag:1")
     assert_same(tmp_path / "ray", tmp_path / "processes")
@@ -123,7 +123,7 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "cut")
 
 
-# --- those that wait for nobody ------------------------------------------------------------------
+# --- schedules without a barrier -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("schedule", "bound"), [("async", 2), ("async", 4), ("variable", 4)])
@@ -138,18 +138,18 @@ def test_every_transition_is_counted_and_none_is_too_old(tmp_path, schedule, bou
         env_kwargs={"mean_s": [0.0001, 0.002]},
         total_timesteps=64 * 12,
     )
-    told, lines = result.accounting, lines_of(tmp_path / "run")
-    assert told["trained"] == lines[-1]["timesteps"] == 64 * 12
-    assert_adds_up(told)
+    accounting, lines = result.accounting, lines_of(tmp_path / "run")
+    assert accounting["trained"] == lines[-1]["timesteps"] == 64 * 12
+    assert_adds_up(accounting)
     assert max(line["age_max"] for line in lines) <= bound
     assert [line["timesteps"] for line in lines] == [64 * k for k in range(1, 13)]
 
 
-def test_what_learns_from_replay_takes_what_there_is(tmp_path):
+def test_asynchronous_replay_training_adds_up(tmp_path):
     options = {"backend": "ray", "schedule": "async", "update_to_data": 0.1}
-    told = train_off_policy(tmp_path / "run", **options).accounting
-    assert told["trained"] >= 400
-    assert_adds_up(told)
+    accounting = train_off_policy(tmp_path / "run", **options).accounting
+    assert accounting["trained"] >= 400
+    assert_adds_up(accounting)
 
 
 # --- failures ------------------------------------------------------------------------------------
@@ -165,14 +165,14 @@ def test_an_actor_that_is_killed_is_replaced(tmp_path):
             killed.append(pid)
 
     result = train(tmp_path / "run", backend="ray", total_timesteps=64 * 10, on_report=kill_one)
-    told = result.accounting
-    assert sum(worker["restarts"] for worker in told["workers"]) == len(killed) == 2
-    assert told["dropped"]["worker died"] == 2 * 16 * 2
-    assert told["trained"] == 64 * 10
-    assert_adds_up(told)
+    accounting = result.accounting
+    assert sum(worker["restarts"] for worker in accounting["workers"]) == len(killed) == 2
+    assert accounting["dropped"]["worker died"] == 2 * 16 * 2
+    assert accounting["trained"] == 64 * 10
+    assert_adds_up(accounting)
 
 
-def test_environments_that_fail_too_often_end_it(tmp_path):
+def test_environments_that_fail_too_often_end_the_run(tmp_path):
     with pytest.raises(EnvironmentFailure, match=r"worker \d: .* replaced 3 times before"):
         train(
             tmp_path / "run",
@@ -190,11 +190,11 @@ def test_environments_that_fail_too_often_end_it(tmp_path):
     ("options", "message"),
     [
         ({"workers": 0}, "`backend` 'ray' needs a number of `workers`, got 0: set it"),
-        ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` are numbers"),
+        ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` must be numbers"),
         ({"backend": "processes", "ray_address": "a:1"}, "`ray_address` is for `backend` 'ray'"),
     ],
 )
-def test_refuses_what_does_not_fit(options, message):
+def test_conflicting_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         ppo.Config(**{"backend": "ray", "workers": 2, "num_envs": 2, **options})
 
@@ -204,13 +204,13 @@ def test_resources_that_no_node_has_are_named(tmp_path):
         train(tmp_path / "run", backend="ray", worker_resources={"num_gpus": 1})
 
 
-def test_a_factory_that_actors_can_not_import_is_refused(tmp_path):
+def test_a_factory_that_actors_cannot_import_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"a worker can't import the factory .*: put it at the"):
         train(tmp_path / "run", env=lambda: None, backend="ray")
 
 
-def test_an_address_where_nobody_answers_is_said_at_once(tmp_path):
-    began = time.monotonic()
+def test_an_address_without_ray_is_reported_at_once(tmp_path):
+    start = time.monotonic()
     command = ["train", "ppo", "--backend", "ray", "--workers", "2", "--ray-address"]
     command += ["127.0.0.1:1", "--run-dir", str(tmp_path / "run")]
     done = subprocess.run(
@@ -219,10 +219,10 @@ def test_an_address_where_nobody_answers_is_said_at_once(tmp_path):
     assert done.returncode == 2
     assert "no Ray answers at `ray_address` 127.0.0.1:1" in done.stderr
     assert "ray start --head" in done.stderr
-    assert time.monotonic() - began < 60.0
+    assert time.monotonic() - start < 60.0
 
 
-def test_it_starts_a_ray_of_its_own_and_leaves_none(tmp_path):
+def test_a_run_starts_and_stops_its_own_ray(tmp_path):
     command = [sys.executable, "-m", "hotloop", "train", "ppo", "--backend", "ray", "--workers"]
     command += ["2", "--total-timesteps", "2048", "--execution", "eager", "--run-dir"]
     before = pids_of("-x", "raylet")
@@ -231,12 +231,12 @@ def test_it_starts_a_ray_of_its_own_and_leaves_none(tmp_path):
 
 
 def pids_of(*pattern):
-    """Process numbers that `pgrep` finds, of what this process has started."""
-    found = subprocess.run(["pgrep", *pattern], capture_output=True, text=True).stdout
-    return [int(pid) for pid in found.split() if _is_own(int(pid))]
+    """Return the IDs of processes that `pgrep` finds and this process has started."""
+    output = subprocess.run(["pgrep", *pattern], capture_output=True, text=True).stdout
+    return [int(pid) for pid in output.split() if _is_marked(int(pid))]
 
 
-def _is_own(pid):
+def _is_marked(pid):
     with contextlib.suppress(OSError):
         environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return f"{MARK}={os.environ[MARK]}".encode() in environment

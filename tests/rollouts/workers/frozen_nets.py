@@ -1,4 +1,4 @@
-"""Networks of a user's own that deadlock, or take their time."""
+"""Custom networks that deadlock or are slow to construct."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ from tests.worker_envs import SLOW_S, WORKER
 
 
 class SlowToLoad(nn.Module):
-    """Is made slowly in a worker, as one is that reads what it starts from."""
+    """Takes long to construct in a worker, like a network that loads weights."""
 
     def __init__(self, obs_shape, head_size):
         super().__init__()
@@ -24,7 +24,7 @@ class SlowToLoad(nn.Module):
 
 
 class Deadlocks(SlowToLoad):
-    """Also takes a lock twice in worker 1, once there is the file that `LOCK_FILE` names."""
+    """Also deadlocks in worker 1 as soon as the file `LOCK_FILE` exists."""
 
     def forward(self, obs):
         file = Path(os.environ["LOCK_FILE"])

@@ -1,4 +1,4 @@
-"""Rollouts by workers and beside them the same by the process of the test."""
+"""Rollouts by workers, and the same rollouts in the test's process."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from hotloop.rollouts import CollectionOptions, InlineEnvironments
 from hotloop.rollouts.workers.pool import WorkerPool
 from hotloop.types import Fragment
 
-# Every process that a test starts, and every one that those start, has this in its environment.
+# Every process that a test starts, directly or not, has this in its environment.
 MARK = "HOTLOOP_TEST_MARK"
 
 SCRIPTED = "tests.worker_envs:Scripted"
 LENGTH = 10
 
 
-def marked_processes(mark):
-    """The numbers of the living processes of a test."""
-    found = []
+def marked_processes(value):
+    """Return the IDs of a test's living processes."""
+    pids = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in (path / "environ").read_bytes().split(b"\0"):
-                found.append(int(path.name))
-    return [pid for pid in found if pid != os.getpid()]
+            if f"{MARK}={value}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                pids.append(int(path.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def wait_until(condition, timeout_s=20.0):
-    """Look again and again until something is so."""
-    until = time.monotonic() + timeout_s
+    """Poll until the condition is true."""
+    deadline = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < until, "it did not come to pass"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.002)
 
 
 def num_descriptors():
-    """Open files of this process."""
+    """Return the number of open files of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
-def kill(worker, number=signal.SIGKILL):
+def kill(worker, signal_number=signal.SIGKILL):
     """Send a signal to a worker's process, if it lives."""
     with contextlib.suppress(ProcessLookupError):
-        os.kill(worker.pid, number)
+        os.kill(worker.pid, signal_number)
 
 
 def make_network(envs):
-    """A small one, for any environment."""
+    """Make a small network for any environment."""
     return actor_critic(envs, hidden_sizes=(8,))
 
 
 def snapshot_of(network, version):
-    """Other parameters for every version."""
+    """Make a snapshot whose parameters depend on the version."""
     return PolicySnapshot(version, network.initial_parameters(version + 1))
 
 
@@ -70,7 +70,7 @@ def make_policy(network, exploration=None):
 
 @contextlib.contextmanager
 def open_pool(env, num_workers=2, num_envs=1, *, seed=5, **options):
-    """A pool that is closed whatever happens."""
+    """Open a pool, and close it at the end in any case."""
     pool = WorkerPool(env, num_workers=num_workers, envs_per_worker=num_envs, seed=seed, **options)
     try:
         yield pool
@@ -79,7 +79,7 @@ def open_pool(env, num_workers=2, num_envs=1, *, seed=5, **options):
 
 
 def make_inline(env, num_workers, num_envs, *, seed=5, stagger=0, **options):
-    """What `open_pool` has, in this process."""
+    """Make the environments of `open_pool` in this process."""
     return InlineEnvironments(
         [
             make_vec(env, num_envs, seed=seed, first_env=w * num_envs, stagger=stagger, **options)
@@ -89,39 +89,39 @@ def make_inline(env, num_workers, num_envs, *, seed=5, stagger=0, **options):
 
 
 def begin(pool, num_steps=8, *, seed=5, make=make_network, exploration=None, **plan):
-    """A rollout, of whatever environments."""
+    """Begin a rollout of a pool or of inline environments."""
     network = make(pool)
     plan = CollectionOptions(num_steps=num_steps, seed=seed, **plan)
     return pool.rollout(make_policy(network, exploration), plan)
 
 
-def assert_same_fragments(ours, theirs):
-    assert len(ours) == len(theirs)
-    for a, b in zip(ours, theirs, strict=True):
+def assert_same_fragments(actual, expected):
+    assert len(actual) == len(expected)
+    for a, b in zip(actual, expected, strict=True):
         for field in dataclasses.fields(Fragment):
-            if field.name == "versions":  # of workers' rows alone; `policy_version` is compared
+            if field.name == "versions":  # only set by workers; `policy_version` is compared
                 continue
             np.testing.assert_array_equal(
                 getattr(a, field.name), getattr(b, field.name), err_msg=field.name
             )
 
 
-def assert_same_states(ours, theirs):
-    assert ours.position() == theirs.position()
-    arrays, others = ours.to_arrays(), theirs.to_arrays()
-    assert arrays.keys() == others.keys()
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(array, others[name], err_msg=name)
+def assert_same_states(actual, expected):
+    assert actual.position() == expected.position()
+    actual_arrays, expected_arrays = actual.to_arrays(), expected.to_arrays()
+    assert actual_arrays.keys() == expected_arrays.keys()
+    for name, array in actual_arrays.items():
+        np.testing.assert_array_equal(array, expected_arrays[name], err_msg=name)
 
 
 def assert_adds_up(account):
-    """collected = trained + dropped + in flight, and nothing below 0."""
+    """Check collected = trained + dropped + in flight, and that no number is negative."""
     assert account.collected == account.trained + sum(account.dropped.values()) + account.in_flight
     assert min(account.trained, account.in_flight, *account.dropped.values()) >= 0
 
 
 class Trace:
-    """Joins the fragments of `Scripted` environments, and says what they must satisfy."""
+    """Joins the fragments of `Scripted` environments and checks their rows."""
 
     def __init__(self, num_envs):
         self.num_envs = num_envs
@@ -132,7 +132,7 @@ class Trace:
             for i in range(fragment.num_envs):
                 rows = self.rows[fragment.first_env + i]
                 if i in fragment.restarted_envs:
-                    assert rows, "nothing was before it"
+                    assert rows, "a restart without a row before it"
                     rows[-1]["is_cut"] = True
                 for t in range(fragment.num_steps):
                     rows.append(
@@ -148,25 +148,22 @@ class Trace:
                     )
 
     def check(self, length):
-        """What an environment's rows must satisfy; gives the episodes that came to their end.
-
-        Each of these is (environment, return, length), of episodes that ended by themselves.
-        """
+        """Check all rows; return (environment, return, length) of each finished episode."""
         episodes = []
         for env, rows in enumerate(self.rows):
-            seen = set()
+            tokens = set()
             for k, row in enumerate(rows):
                 if not row["valid"]:
                     assert (row["reward"], row["terminated"]) == (0, False)
                     if k + 1 < len(rows) and rows[k + 1]["valid"]:
                         assert rows[k + 1]["obs"][0] == 0
                     continue
-                # A step of an episode follows on itself alone.
+                # A step continues its own episode.
                 assert row["next_obs"][0] == row["obs"][0] + 1 == row["reward"]
                 assert row["next_obs"][1] == row["obs"][1]
                 is_end = row["next_obs"][0] == length
                 ends = row["terminated"] or row["truncated"] or row["is_cut"]
-                assert ends >= is_end, "the recursion goes on over an end"
+                assert ends >= is_end, "the recursion continues across an end"
                 if is_end:
                     episodes.append((env, length * (length + 1) / 2, length))
                 if k + 1 < len(rows):
@@ -178,22 +175,22 @@ class Trace:
                     elif rows[k + 1]["valid"]:
                         assert following[0] == 0
                 if row["obs"][0] == 0:
-                    assert row["obs"][1] not in seen, "an episode was played twice"
-                    seen.add(row["obs"][1])
+                    assert row["obs"][1] not in tokens, "an episode was played twice"
+                    tokens.add(row["obs"][1])
         return episodes
 
 
-class Played:
-    """What a rollout of `Scripted` environments gave until it was closed.
+class CheckedRollout:
+    """Runs and checks a rollout of `Scripted` environments until it is closed.
 
     Attributes:
-        account: its last one.
-        trace: its rows.
-        episodes: that it told of.
-        warned: what it warned of.
+        account: The final accounting.
+        trace: All rows.
+        episodes: Episodes that the rollout reported.
+        warnings: Messages of its warnings.
     """
 
-    def __init__(self, tmp_path, num_fragments, num_envs, faults, *, env, between, plan, options):
+    def __init__(self, tmp_path, num_fragments, num_envs, faults, *, env, hook, plan, options):
         kwargs = {"directory": str(tmp_path), "faults": faults, "length": LENGTH}
         num_steps = plan.pop("num_steps", 8)
         self.trace = Trace(2 * num_envs)
@@ -208,28 +205,28 @@ class Played:
                     self.episodes += rollout.pop_episodes()
                     assert_adds_up(rollout.accounting(with_workers=False))
                     rollout.publish(snapshot_of(rollout.policy.network, k + 1))
-                    between(k, pool)
+                    hook(k, pool)
                 self.check_state(rollout, num_envs, num_steps, tmp_path)
             self.account = rollout.accounting()
-        self.warned = [str(one.message) for one in caught]
+        self.warnings = [str(warning.message) for warning in caught]
         assert_adds_up(self.account)
         assert self.account.in_flight == 0
-        ended = [(e.env, e.undiscounted_return, e.length) for e in self.episodes]
-        assert sorted(ended) == sorted(self.trace.check(LENGTH))
+        finished = [(e.env, e.undiscounted_return, e.length) for e in self.episodes]
+        assert sorted(finished) == sorted(self.trace.check(LENGTH))
         numbers = [(e.env, e.episode) for e in self.episodes]
         assert len(set(numbers)) == len(numbers)
 
     def check_state(self, rollout, num_envs, num_steps, tmp_path):
-        """Every episode is known: fresh environments can be brought to where these are."""
+        """Check that new environments can be restored to the rollout's state."""
         kwargs = {"directory": str(tmp_path / "inline"), "length": LENGTH}
         (tmp_path / "inline").mkdir(exist_ok=True)
         state = rollout.state()
         inline = make_inline(SCRIPTED, 2, num_envs, env_kwargs=kwargs)
-        other = begin(inline, num_steps)
-        restarted_envs = other.restore(state.to_arrays(), state.position())
+        restored = begin(inline, num_steps)
+        restarted_envs = restored.restore(state.to_arrays(), state.position())
         inline.close()
-        # Of an environment whose very first reset in a new process fails, the number is known once
-        # an episode of it has ended.
+        # If an environment's very first reset in a new process fails, its episode number is known
+        # only after an episode has ended.
         if not any(worker.restarts and worker.env_failures for worker in self.workers_of(rollout)):
             assert restarted_envs == []
 
@@ -239,15 +236,22 @@ class Played:
 
 
 def play(
-    tmp_path, num_fragments, num_envs, faults, *, env=SCRIPTED, between=lambda k, pool: None, **plan
+    tmp_path,
+    num_fragments,
+    num_envs,
+    faults,
+    *,
+    env=SCRIPTED,
+    hook=lambda k, pool: None,
+    **plan,
 ):
-    """Collect so many fragments by two workers; see `Played`."""
+    """Collect fragments with two workers and check them."""
     names = ("step_timeout_s", "max_failures", "inference")
     options = {name: plan.pop(name) for name in names if name in plan}
-    return Played(
+    return CheckedRollout(
         *(tmp_path, num_fragments, num_envs, faults),
         env=env,
-        between=between,
+        hook=hook,
         plan=plan,
         options=options,
     )

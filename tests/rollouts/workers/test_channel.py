@@ -6,8 +6,8 @@ import socket
 import numpy as np
 import pytest
 
-from hotloop.rollouts.workers.channel import Channel, Closed
-from hotloop.rollouts.workers.messages import Failure, Packet, Resumed
+from hotloop.rollouts.workers.channel import Channel, ChannelClosed
+from hotloop.rollouts.workers.messages import Failure, Packet, WorkerResumed
 from tests.rollouts.workers.pools import num_descriptors
 
 LARGE = Failure(message="0123456789" * 10_000)  # more than a packet holds
@@ -15,54 +15,54 @@ LARGE = Failure(message="0123456789" * 10_000)  # more than a packet holds
 
 @pytest.fixture
 def ends():
-    ours, theirs = Channel.pair()
-    other = Channel(theirs)
-    yield ours, other
-    ours.close()
-    other.close()
+    parent, child_socket = Channel.pair()
+    child = Channel(child_socket)
+    yield parent, child
+    parent.close()
+    child.close()
 
 
 def test_a_nudge_is_an_empty_packet(ends):
-    ours, theirs = ends
-    assert theirs.receive(block=False) is None
-    ours.nudge()
-    assert theirs.receive(block=True) == Packet(None, {}, -1)
-    assert theirs.receive(block=False) is None
+    parent, child = ends
+    assert child.receive(block=False) is None
+    parent.nudge()
+    assert child.receive(block=True) == Packet(None, {}, -1)
+    assert child.receive(block=False) is None
 
 
-def test_nobody_who_nudges_waits(ends):
-    ours, theirs = ends
+def test_a_nudge_never_blocks(ends):
+    parent, child = ends
     for _ in range(100_000):  # far more than a queue holds
-        ours.nudge()
+        parent.nudge()
     count = 0
-    while theirs.receive(block=False) is not None:
+    while child.receive(block=False) is not None:
         count += 1
     assert 0 < count < 100_000
 
 
 def test_messages_and_nudges_come_in_order(ends):
-    ours, theirs = ends
-    first, second = Failure(message="é\n☃", type="OSError"), Resumed(restarted_envs=[3])
-    ours.send(first)
-    ours.nudge()
-    ours.send(second)
-    assert theirs.receive(block=True) == (first, {}, -1)
-    assert theirs.receive(block=True) == Packet(None, {}, -1)
-    assert theirs.receive(block=True) == (second, {}, -1)
+    parent, child = ends
+    first, second = Failure(message="é\n☃", type="OSError"), WorkerResumed(restarted_envs=[3])
+    parent.send(first)
+    parent.nudge()
+    parent.send(second)
+    assert child.receive(block=True) == (first, {}, -1)
+    assert child.receive(block=True) == Packet(None, {}, -1)
+    assert child.receive(block=True) == (second, {}, -1)
 
 
 def test_arrays_and_files_travel_along(ends):
-    ours, theirs = ends
+    parent, child = ends
     large = {"actions.0": np.arange(50_000).reshape(-1, 2), "actions.1": np.zeros(0, np.float32)}
-    gc.collect()  # what earlier tests have left
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
-    messages = (Resumed(restarted_envs=[1]), LARGE)
+    messages = (WorkerResumed(restarted_envs=[1]), LARGE)
     for message, arrays, has_fd in itertools.product(messages, (None, large), (False, True)):
         fd = os.memfd_create("test") if has_fd else -1
         if has_fd:
             os.write(fd, b"content")
-        ours.send(message, arrays=arrays, fd=fd)
-        received, received_arrays, received_fd = theirs.receive(block=True)
+        parent.send(message, arrays=arrays, fd=fd)
+        received, received_arrays, received_fd = child.receive(block=True)
         assert received == message
         assert received_arrays.keys() == (arrays or {}).keys()
         for name, array in received_arrays.items():
@@ -78,29 +78,29 @@ def test_arrays_and_files_travel_along(ends):
         assert num_descriptors() == before
 
 
-def test_who_is_gone_is_noticed():
-    gc.collect()  # what earlier tests have left
+def test_a_closed_end_is_noticed():
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
-    ours, theirs = Channel.pair()
-    other = Channel(theirs)
-    other.nudge()
-    other.close()
-    other.close()
-    # What was said before is still heard.
-    assert ours.receive(block=True) == Packet(None, {}, -1)
+    parent, child_socket = Channel.pair()
+    child = Channel(child_socket)
+    child.nudge()
+    child.close()
+    child.close()
+    # Earlier messages are still received.
+    assert parent.receive(block=True) == Packet(None, {}, -1)
     for call in (
-        *(ours.nudge, lambda: ours.receive(block=True), lambda: ours.receive(block=False)),
-        *(lambda: ours.send(LARGE, arrays={"x": np.ones(3)}), lambda: other.receive(block=True)),
+        *(parent.nudge, lambda: parent.receive(block=True), lambda: parent.receive(block=False)),
+        *(lambda: parent.send(LARGE, arrays={"x": np.ones(3)}), lambda: child.receive(block=True)),
     ):
-        with pytest.raises(Closed):
+        with pytest.raises(ChannelClosed):
             call()
-    ours.close()
+    parent.close()
     assert num_descriptors() == before
 
 
-def test_an_end_that_is_inherited_is_the_other_one():
-    ours, theirs = Channel.pair()
-    assert theirs.type == socket.SOCK_SEQPACKET
-    assert not os.get_inheritable(ours.socket.fileno())
-    ours.close()
-    theirs.close()
+def test_the_parents_end_is_not_inherited():
+    parent, child_socket = Channel.pair()
+    assert child_socket.type == socket.SOCK_SEQPACKET
+    assert not os.get_inheritable(parent.socket.fileno())
+    parent.close()
+    child_socket.close()

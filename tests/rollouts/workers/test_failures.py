@@ -1,4 +1,4 @@
-"""Each failure really happens: in the environments' steps, in their processes, in the learner's."""
+"""Real failures of environments, of worker processes and of the learner."""
 
 import contextlib
 import gc
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hotloop.errors import EnvironmentFailure
 from hotloop.rollouts.workers import supervisor
 from hotloop.rollouts.workers.shared_memory import BEGUN, DONE, STEPPED, WAITING
-from hotloop.rollouts.workers.supervisor import Supervisor
+from hotloop.rollouts.workers.supervisor import WorkerSupervisor
 from tests.rollouts.workers.pools import (
     MARK,
     SCRIPTED,
@@ -34,7 +34,7 @@ from tests.rollouts.workers.pools import (
 )
 from tests.worker_envs import count_calls
 
-REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
+REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
 
@@ -42,16 +42,16 @@ pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLAC
 # --- an environment raises ------------------------------------------------------------------------
 
 
-def test_an_environment_that_raises_is_made_anew_and_its_siblings_go_on(tmp_path):
+def test_a_raising_environment_is_created_again_and_its_siblings_continue(tmp_path):
     # Worker 1 has environments 2, 3 and 4 … its 17th step is the 6th of its second environment.
-    played = play(tmp_path, 5, 3, {"1": {"step 17": "raise"}})
-    account = played.account
+    result = play(tmp_path, 5, 3, {"1": {"step 17": "raise"}})
+    account = result.account
     # 2 workers × 3 environments × 8 steps × 5 fragments, one of them no transition.
     assert (account.collected, account.trained) == (240, 239)
     assert account.dropped == {"environment failed": 1}
     assert count_calls(tmp_path, "step") == 240
-    # The others end after 10, 20, 30 and 40 steps; this one begins anew after 6.
-    rows = played.trace.rows
+    # The others end after 10, 20, 30 and 40 steps. This one is reset after 6.
+    rows = result.trace.rows
     ends = {
         env: [k for k, row in enumerate(x) if row["next_obs"][0] == 10]
         for env, x in enumerate(rows)
@@ -64,64 +64,64 @@ def test_an_environment_that_raises_is_made_anew_and_its_siblings_go_on(tmp_path
     assert count_calls(tmp_path, "make", 1) == 4
 
 
-def test_a_failure_is_told_once_with_its_traceback(tmp_path):
-    played = play(tmp_path, 4, 1, {"1": {f"step {k}": "raise" for k in (3, 9, 20)}})
-    (warned,) = played.warned
-    assert warned.startswith("worker 1: ")
-    assert "environment 1" in warned
-    assert "the simulator diverged" in warned
-    assert 'raise RuntimeError("the simulator diverged")' in warned
-    assert ": replaced; others like it are only counted\n" in warned
-    assert played.account.dropped == {"environment failed": 3}
-    assert played.account.workers[1].env_failures == 3
+def test_a_failure_is_reported_once_with_its_traceback(tmp_path):
+    result = play(tmp_path, 4, 1, {"1": {f"step {k}": "raise" for k in (3, 9, 20)}})
+    (warning,) = result.warnings
+    assert warning.startswith("worker 1: ")
+    assert "environment 1" in warning
+    assert "the simulator diverged" in warning
+    assert 'raise RuntimeError("the simulator diverged")' in warning
+    assert ": replaced; similar failures are only counted\n" in warning
+    assert result.account.dropped == {"environment failed": 3}
+    assert result.account.workers[1].env_failures == 3
 
 
 def test_an_environment_that_raises_in_its_first_step_of_a_fragment(tmp_path):
     # Rows 0, 8 and 16 begin fragments; 10 begins an episode.
-    played = play(tmp_path, 4, 1, {"0": {f"step {k}": "raise" for k in (1, 9, 10, 17)}})
-    assert played.account.dropped == {"environment failed": 4}
+    result = play(tmp_path, 4, 1, {"0": {f"step {k}": "raise" for k in (1, 9, 10, 17)}})
+    assert result.account.dropped == {"environment failed": 4}
 
 
 def test_an_environment_that_raises_at_its_reset(tmp_path):
-    # The first reset, and that after the first episode: both begin the episode after.
-    played = play(tmp_path, 3, 1, {"1": {"reset 3": "raise", "reset 5": "raise"}})
-    assert played.account.dropped == {}
-    assert [e.episode for e in played.episodes if e.env == 1] == [0, 1]
-    assert played.account.workers[1].env_failures == 1
+    # The first reset, and the one after the first episode.
+    result = play(tmp_path, 3, 1, {"1": {"reset 3": "raise", "reset 5": "raise"}})
+    assert result.account.dropped == {}
+    assert [e.episode for e in result.episodes if e.env == 1] == [0, 1]
+    assert result.account.workers[1].env_failures == 1
     assert count_calls(tmp_path, "reset", 1) == 4
 
 
 def test_failures_are_counted_with_the_rows_that_they_belong_to(tmp_path, monkeypatch):
-    # Rows may be seen in memory before the message of their failure was read.
-    look = Supervisor.look
-    blind = lambda one, timeout_s: time.sleep(0.01) if timeout_s else look(one, 0.0)  # noqa: E731
+    # Rows may appear in memory before the message of their failure is read.
+    poll = WorkerSupervisor.poll
+    blind = lambda self, timeout_s: time.sleep(0.01) if timeout_s else poll(self, 0.0)  # noqa: E731
 
-    def between(k, pool):
-        monkeypatch.setattr(Supervisor, "look", blind)
+    def hook(k, pool):
+        monkeypatch.setattr(WorkerSupervisor, "poll", blind)
         assert pool.supervisor.env_failures[1] == k
 
-    played = play(tmp_path, 3, 1, {"1": {"step 9": "raise", "reset 3": "raise"}}, between=between)
-    assert played.account.workers[1].env_failures == 2
+    result = play(tmp_path, 3, 1, {"1": {"step 9": "raise", "reset 3": "raise"}}, hook=hook)
+    assert result.account.workers[1].env_failures == 2
 
 
 def test_an_environment_that_raises_at_its_very_first_reset(tmp_path):
-    played = play(tmp_path, 2, 1, {"1": {"reset 1": "raise"}})
-    assert played.account.dropped == {}
-    assert [e.episode for e in played.episodes] == [0, 1]
+    result = play(tmp_path, 2, 1, {"1": {"reset 1": "raise"}})
+    assert result.account.dropped == {}
+    assert [e.episode for e in result.episodes] == [0, 1]
 
 
-def test_an_environment_that_can_not_be_made_at_once(tmp_path):
+def test_making_an_environment_is_retried(tmp_path):
     faults = {"1": {"step 3": "raise", "make 2": "raise", "make 3": "raise", "reset 2": "raise"}}
-    played = play(tmp_path, 3, 1, faults)
-    assert played.account.dropped == {"environment failed": 1}
-    assert played.account.workers[1].env_failures == 4
-    assert len(played.warned) == 3
+    result = play(tmp_path, 3, 1, faults)
+    assert result.account.dropped == {"environment failed": 1}
+    assert result.account.workers[1].env_failures == 4
+    assert len(result.warnings) == 3
 
 
 def test_too_many_failures_end_the_run(tmp_path):
     faults = {"1": {f"step {k}": "raise" for k in range(1, 100)}}
     message = (
-        r"failed 4 times, and no more than 3 are made good \(`max_failures`\); "
+        r"failed 4 times, but at most 3 failures are allowed \(`max_failures`\); "
         r"the last was worker 1: .*the simulator diverged"
     )
     with pytest.raises(EnvironmentFailure, match=message) as caught:
@@ -129,7 +129,7 @@ def test_too_many_failures_end_the_run(tmp_path):
     assert 'raise RuntimeError("the simulator diverged")' in str(caught.value)
 
 
-def test_an_environment_that_can_never_be_made_again_ends_the_run(tmp_path):
+def test_an_environment_that_cannot_be_made_again_ends_the_run(tmp_path):
     faults = {"0": {"step 4": "raise", **{f"make {k}": "raise" for k in range(2, 50)}}}
     with pytest.raises(EnvironmentFailure, match="failed 6 times"):
         play(tmp_path, 3, 1, faults, max_failures=5)
@@ -140,26 +140,26 @@ def test_an_environment_that_can_never_be_made_again_ends_the_run(tmp_path):
 
 @pytest.mark.parametrize(("fault", "how"), [("kill", "SIGKILL"), ("exit", "exit code 3")])
 def test_a_worker_that_dies_in_a_step_is_replaced(tmp_path, fault, how):
-    # Worker 1's 26th step is its second environment's 13th: row 12 comes to no end.
-    played = play(tmp_path, 4, 2, {"1": {"step 26": fault}})
-    account = played.account
+    # Worker 1's 26th step is its second environment's 13th: row 12 is lost.
+    result = play(tmp_path, 4, 2, {"1": {"step 26": fault}})
+    account = result.account
     assert (account.collected, account.trained) == (130, 128)
     assert account.dropped == {"worker died": 2}
     assert count_calls(tmp_path, "step") == 130
     assert [worker.restarts for worker in account.workers] == [0, 1]
-    assert how in played.warned[0]
+    assert how in result.warnings[0]
     for env in (2, 3):
-        rows = played.trace.rows[env]
+        rows = result.trace.rows[env]
         assert len(rows) == 32
         assert rows[11]["truncated"]
         assert [row["obs"][0] for row in rows[9:14]] == [9, 0, 1, 0, 1]
-    # Those of the new process have numbers that none of the others had.
-    assert [e.episode for e in played.episodes if e.env == 2] == [0, 2, 3]
+    # Episodes of the new process have new numbers.
+    assert [e.episode for e in result.episodes if e.env == 2] == [0, 2, 3]
 
 
 def test_a_worker_that_dies_between_two_fragments(tmp_path):
-    # After 8 rows the one, while it waits; the cut is told of with the row that follows it.
-    def between(k, pool):
+    # Worker 1 is killed after 8 rows, while it waits. The next row reports the cut.
+    def hook(k, pool):
         if k == 0:
             kill(pool.workers[1])
             wait_until(
@@ -169,10 +169,10 @@ def test_a_worker_that_dies_between_two_fragments(tmp_path):
     def is_dead(pool):
         return Path(f"/proc/{pool.workers[1].pid}/stat").read_text().split()[2] == "Z"
 
-    played = play(tmp_path, 3, 1, {}, between=between)
-    assert played.account.dropped == {}
-    assert played.trace.rows[1][7]["is_cut"]
-    assert [row["obs"][0] for row in played.trace.rows[1][7:10]] == [7, 0, 1]
+    result = play(tmp_path, 3, 1, {}, hook=hook)
+    assert result.account.dropped == {}
+    assert result.trace.rows[1][7]["is_cut"]
+    assert [row["obs"][0] for row in result.trace.rows[1][7:10]] == [7, 0, 1]
 
 
 @pytest.mark.parametrize("schedule", ["barrier", "variable", "async"])
@@ -182,49 +182,49 @@ def test_a_worker_that_dies_with_steps_that_are_not_evaluated(tmp_path, schedule
         first = rollout.collect()
         memory = rollout._memory[1]
         words = memory.words
-        wait_until(lambda: words[WAITING] and words[DONE] > rollout._groups[1].taken)
-        # As if it had died where the last rows of a fragment are stepped, and not evaluated yet.
+        wait_until(lambda: words[WAITING] and words[DONE] > rollout._groups[1].next_row)
+        # As if it had died after stepping the last rows of a fragment, before evaluating them.
         kill(pool.workers[1])
         os.waitid(os.P_PID, pool.workers[1].pid, os.WEXITED | os.WNOWAIT)
-        _, t = memory.place(words[STEPPED] - 1)
-        # What was taken had been evaluated.
-        words[DONE] = max(words[STEPPED] - (t + 1), rollout._groups[1].taken)
-        which, since = memory.place(words[DONE])
-        slot = memory.slots[which].fragment
+        _, t = memory.slot_and_step(words[STEPPED] - 1)
+        # Collected rows had been evaluated.
+        words[DONE] = max(words[STEPPED] - (t + 1), rollout._groups[1].next_row)
+        slot_index, start = memory.slot_and_step(words[DONE])
+        slot = memory.slots[slot_index].fragment
         for array in (slot.value, slot.next_value, slot.log_prob):
-            array[since : t + 1] = np.nan
-        taken = 0
-        while taken < 24:
+            array[start : t + 1] = np.nan
+        num_rows = 0
+        while num_rows < 24:
             for fragment in rollout.collect():
                 want = rollout.policy.value(fragment.obs.reshape(-1, 2))
                 np.testing.assert_allclose(fragment.value.reshape(-1), want, rtol=1e-5, atol=1e-6)
                 assert np.isfinite(fragment.next_value).all()
                 assert (fragment.log_prob < 0).all()
-                taken += fragment.num_steps
+                num_rows += fragment.num_steps
         assert rollout.accounting().workers[1].restarts == 1
         assert first
 
 
 def test_a_worker_that_dies_at_a_reset(tmp_path):
-    played = play(tmp_path, 3, 1, {"0": {"reset 1": "kill", "reset 3": "kill"}})
-    # The first reset of all, before any step; and the one that ends step 10.
-    assert played.account.dropped == {"worker died": 1}
-    assert played.account.workers[0].restarts == 2
-    assert (played.account.collected, played.account.trained) == (49, 48)
+    result = play(tmp_path, 3, 1, {"0": {"reset 1": "kill", "reset 3": "kill"}})
+    # The very first reset, and the one at the end of step 10.
+    assert result.account.dropped == {"worker died": 1}
+    assert result.account.workers[0].restarts == 2
+    assert (result.account.collected, result.account.trained) == (49, 48)
     assert count_calls(tmp_path, "step") == 49
 
 
 def test_a_worker_that_dies_while_it_starts_again(tmp_path):
-    played = play(tmp_path, 2, 1, {"1": {"step 3": "kill", "make 2": "kill", "make 3": "exit"}})
-    assert played.account.dropped == {"worker died": 1}
-    assert played.account.workers[1].restarts == 3
+    result = play(tmp_path, 2, 1, {"1": {"step 3": "kill", "make 2": "kill", "make 3": "exit"}})
+    assert result.account.dropped == {"worker died": 1}
+    assert result.account.workers[1].restarts == 3
 
 
 def test_numbers_of_episodes_are_used_once(tmp_path):
-    # Two failures in the middle of an episode, which end none, and then the process dies.
+    # Two failures in the middle of an episode, then the process dies.
     faults = {"1": {"step 3": "raise", "step 6": "raise", "step 8": "kill"}}
-    played = play(tmp_path, 4, 1, faults)  # tells if an episode is played twice
-    assert played.account.dropped == {"environment failed": 2, "worker died": 1}
+    result = play(tmp_path, 4, 1, faults)  # checks that no episode is played twice
+    assert result.account.dropped == {"environment failed": 2, "worker died": 1}
 
 
 def test_workers_that_die_too_often_end_the_run(tmp_path):
@@ -233,40 +233,40 @@ def test_workers_that_die_too_often_end_the_run(tmp_path):
         play(tmp_path, 3, 1, faults, max_failures=2)
 
 
-def test_a_defect_of_the_program_is_not_made_good(tmp_path):
+def test_an_interrupt_is_not_an_environment_failure(tmp_path):
     # A KeyboardInterrupt in an environment is no failure of the environment.
     faults = {"1": {"step 3": "interrupt"}}
     with contextlib.suppress(EnvironmentFailure):
-        played = play(tmp_path, 2, 1, faults, max_failures=3)
-        assert played.account.workers[1].restarts == 1
+        result = play(tmp_path, 2, 1, faults, max_failures=3)
+        assert result.account.workers[1].restarts == 1
 
 
 @pytest.mark.parametrize("schedule", ["variable", "async"])
-def test_other_schedules_survive_their_workers_too(tmp_path, schedule):
+def test_other_schedules_survive_dying_workers(tmp_path, schedule):
     faults = {
         "0": {"step 13": "raise", "step 21": "kill"},
         "1": {"step 2": "kill", "step 9": "raise", "step 10": "raise", "reset 5": "raise"},
     }
-    played = play(tmp_path, 12, 1, faults, num_steps=5, schedule=schedule)
-    account = played.account
+    result = play(tmp_path, 12, 1, faults, num_steps=5, schedule=schedule)
+    account = result.account
     assert account.collected == count_calls(tmp_path, "step")
     assert set(account.dropped) <= {"environment failed", "worker died", "run ended"}
 
 
-def test_a_worker_that_dies_after_a_restart_of_the_run_goes_on_there(tmp_path):
+def test_a_worker_that_dies_after_a_resume_continues_from_there(tmp_path):
     kwargs = {"directory": str(tmp_path), "length": 40}
     first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
     rollout = begin(first)
     rollout.collect()
-    state, want = rollout.state(), rollout.collect()
+    state, fragments = rollout.state(), rollout.collect()
     first.close()
     with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
         rollout = begin(pool)
         assert rollout.restore(state.to_arrays(), state.position()) == []
         kill(pool.workers[1])
-        for ours, theirs in zip(rollout.collect(), want, strict=True):
-            np.testing.assert_array_equal(ours.obs, theirs.obs)
-            np.testing.assert_array_equal(ours.action, theirs.action)
+        for actual, expected in zip(rollout.collect(), fragments, strict=True):
+            np.testing.assert_array_equal(actual.obs, expected.obs)
+            np.testing.assert_array_equal(actual.action, expected.action)
         assert rollout.accounting().workers[1].restarts == 1
 
 
@@ -276,42 +276,42 @@ def test_a_worker_that_dies_after_a_restart_of_the_run_goes_on_there(tmp_path):
 @pytest.mark.parametrize(("schedule", "fault"), [("barrier", "stop"), ("async", "hang")])
 def test_a_step_that_does_not_end_is_given_up(tmp_path, schedule, fault):
 
-    def between(k, pool):
-        # A learner that learns; worker 0 always has rows for it, and it never waits.
-        if schedule == "async" and pool._rollout._groups[1].taken < 7:
+    def hook(k, pool):
+        # A learner that takes time. Worker 0 always has rows, so the learner never waits.
+        if schedule == "async" and pool._rollout._groups[1].next_row < 7:
             time.sleep(0.03)
 
     num_fragments = 3 if schedule == "barrier" else 80
     faults = {"1": {"step 6": fault}}
     plan = {"schedule": schedule, "step_timeout_s": 0.6}
-    played = play(tmp_path, num_fragments, 1, faults, between=between, **plan)
-    account = played.account
+    result = play(tmp_path, num_fragments, 1, faults, hook=hook, **plan)
+    account = result.account
     assert account.dropped["worker died"] == 1
     assert account.workers[1].restarts == 1
-    assert r"took more than 0.6 s (`step_timeout_s`)" in played.warned[0]
+    assert r"took more than 0.6 s (`step_timeout_s`)" in result.warnings[0]
     assert account.collected == count_calls(tmp_path, "step")
-    # The five rows before are kept.
-    rows = played.trace.rows[1]
+    # The five rows before that are not lost.
+    rows = result.trace.rows[1]
     assert [row["obs"][0] for row in rows[:7]] == [0, 1, 2, 3, 4, 0, 1]
     assert rows[4]["truncated"] or rows[4]["is_cut"]
 
 
 def test_a_reset_that_does_not_end_is_given_up(tmp_path):
-    played = play(tmp_path, 3, 1, {"0": {"reset 2": "hang"}}, step_timeout_s=0.6)
-    assert played.account.dropped == {"worker died": 1}
+    result = play(tmp_path, 3, 1, {"0": {"reset 2": "hang"}}, step_timeout_s=0.6)
+    assert result.account.dropped == {"worker died": 1}
 
 
 def test_a_process_that_does_not_start_again_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(Supervisor, "start_timeout_s", 1.2)  # else a minute
+    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 1.2)  # else a minute
     faults = {"0": {"step 3": "kill", "make 2": "hang"}}
-    played = play(tmp_path, 2, 1, faults, step_timeout_s=1.2)
-    assert played.account.workers[0].restarts == 2
+    result = play(tmp_path, 2, 1, faults, step_timeout_s=1.2)
+    assert result.account.workers[0].restarts == 2
 
 
 # --- the end --------------------------------------------------------------------------------------
 
 
-def test_a_pool_that_is_closed_in_a_step_ends_all_the_same(tmp_path, monkeypatch):
+def test_a_pool_that_is_closed_during_a_step_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "_GRACE_S", 0.5)
     kwargs = {"directory": str(tmp_path), "faults": {"1": {"step 12": "hang"}}}
     with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
@@ -321,14 +321,14 @@ def test_a_pool_that_is_closed_in_a_step_ends_all_the_same(tmp_path, monkeypatch
         wait_until(lambda: rollout._memory[0].words[DONE] == 16)
         began = time.monotonic()
         pool.close()
-        assert time.monotonic() - began >= 0.5  # the worker could have ended by itself until then
+        assert time.monotonic() - began >= 0.5  # the worker gets this time to end by itself
     account = rollout.accounting()
     assert (account.collected, account.trained, account.in_flight) == (28, 16, 0)
     assert account.dropped == {"run ended": 12}
     assert count_calls(tmp_path, "step") == 28
 
 
-def test_what_environments_started_ends_with_them(tmp_path):
+def test_child_processes_of_environments_end_with_them(tmp_path):
     kwargs = {"directory": str(tmp_path)}
     with open_pool("tests.worker_envs:LeavesAChild", env_kwargs=kwargs) as pool:
         begin(pool).collect()
@@ -339,7 +339,7 @@ def test_what_environments_started_ends_with_them(tmp_path):
 
 
 def run_learner(tmp_path, env, sleeping_worker, **options):
-    """A learner in a process of its own; one of its workers sleeps in a step for a minute."""
+    """Start a learner in a new process. One of its workers sleeps in a step for a minute."""
     faults = {sleeping_worker: {"step 5": "hang"}}
     code = (
         "from tests.rollouts.workers.pools import begin, open_pool\n"
@@ -390,7 +390,7 @@ def test_an_interrupted_training_ends_its_workers_and_goes_on_later(tmp_path):
     assert learner.returncode == 130
     assert err == (
         "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
-        f"hotloop resume {run_dir} goes on\n"
+        f"continue with hotloop resume {run_dir}\n"
     )
     assert marked_processes(os.environ[MARK]) == []
     reached = len(metrics.read_text().splitlines())
@@ -405,7 +405,7 @@ def test_an_interrupted_training_ends_its_workers_and_goes_on_later(tmp_path):
     assert len(metrics.read_text().splitlines()) == reached + 2
 
 
-# --- whatever happens -----------------------------------------------------------------------------
+# --- random failures ------------------------------------------------------------------------------
 
 CALLS = st.one_of(
     st.tuples(st.just("step"), st.integers(1, 60)),
@@ -420,31 +420,31 @@ KILLS = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 1), st.floats(0, 0.
 
 
 def check_random_faults(directory, schedule, overlap, num_envs, faults, kills):
-    gc.collect()  # what earlier tests have left
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     directory.mkdir()
 
-    def between(k, pool):
-        for when, worker, after_s in kills:
-            if when == k:
+    def hook(k, pool):
+        for number, worker, after_s in kills:
+            if number == k:
                 time.sleep(after_s)
                 kill(pool.workers[worker])
 
-    played = play(
+    result = play(
         *(directory, 8, num_envs, faults),
-        between=between,
+        hook=hook,
         num_steps=6,
         schedule=schedule,
         overlap=overlap,
     )
-    account, counted = played.account, count_calls(directory, "step")
-    # Who dies in a vector step may not have come to all its environments; whoever dies as the
-    # rollout is closed is not replaced any more.
+    account, num_steps = result.account, count_calls(directory, "step")
+    # A worker that dies in a vector step may not have stepped all its environments. A worker that
+    # dies while the rollout is closed is not replaced.
     deaths = sum(worker.restarts + 1 for worker in account.workers)
-    assert account.collected - deaths * num_envs <= counted <= account.collected
+    assert account.collected - deaths * num_envs <= num_steps <= account.collected
     if num_envs == 1 and not kills:
-        assert counted == account.collected
-    assert account.trained == sum(row["valid"] for rows in played.trace.rows for row in rows)
+        assert num_steps == account.collected
+    assert account.trained == sum(row["valid"] for rows in result.trace.rows for row in rows)
     assert marked_processes(os.environ[MARK]) == []
     assert num_descriptors() == before
 
@@ -463,7 +463,7 @@ def check_random_faults(directory, schedule, overlap, num_envs, faults, kills):
     st.fixed_dictionaries({"0": FAULTS, "1": FAULTS}),
     KILLS,
 )
-def test_it_adds_up_whatever_fails(tmp_path, plan, num_envs, faults, kills):
+def test_rows_add_up_after_random_failures(tmp_path, plan, num_envs, faults, kills):
     directory = tmp_path / str(len(list(tmp_path.iterdir())))
     check_random_faults(directory, *plan, num_envs, faults, kills)
 
@@ -487,7 +487,7 @@ def test_it_adds_up_whatever_fails(tmp_path, plan, num_envs, faults, kills):
     st.fixed_dictionaries({"0": FAULTS, "1": FAULTS}),
     KILLS,
 )
-def test_it_adds_up_whatever_fails_at_length(tmp_path, plan, num_envs, faults, kills):
+def test_rows_add_up_after_many_random_failures(tmp_path, plan, num_envs, faults, kills):
     directory = tmp_path / str(len(list(tmp_path.iterdir())))
     check_random_faults(directory, *plan, num_envs, faults, kills)
 
@@ -520,22 +520,22 @@ def test_two_hundred_kills():
             for _ in range(3):
                 rollout.collect()
             words = [memory.words[STEPPED] for memory in rollout._memory]
-            # Before the recordings of two hundred processes are read.
+            # Measured before the recordings of two hundred processes are read.
             memory = resident_bytes()
         return rollout.accounting(), words, memory
 
-    _, _, memory = play_and_kill(5, random.Random(0))  # what is imported and kept once
+    _, _, memory = play_and_kill(5, random.Random(0))  # imports and caches
     descriptors = num_descriptors()
     gc.collect()
     memory = max(memory, resident_bytes())
-    account, words, memory_then = play_and_kill(200, random.Random(1))
+    account, words, final_memory = play_and_kill(200, random.Random(1))
     restarts = sum(worker.restarts for worker in account.workers)
-    # One that was killed twice in a moment is replaced once.
+    # A worker killed twice in quick succession is replaced once.
     assert 150 <= restarts <= 200
     assert_adds_up(account)
     assert account.in_flight == 0
     assert account.dropped.get("worker died", 0) <= 2 * restarts
     assert account.trained >= 2 * (sum(words) - 4 * 64)
     assert num_descriptors() == descriptors
-    assert memory_then - memory < 4 * 2**20
+    assert final_memory - memory < 4 * 2**20
     assert marked_processes(os.environ[MARK]) == []

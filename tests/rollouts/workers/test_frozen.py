@@ -1,4 +1,4 @@
-"""Workers that stand still are replaced, wherever they do; those that are only slow are not."""
+"""Frozen workers are replaced, wherever they freeze. Slow workers are not."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pytest
 from hotloop.policies import actor_critic
 from hotloop.rollouts.workers import supervisor
 from hotloop.rollouts.workers.shared_memory import DONE, WAITING
-from hotloop.rollouts.workers.supervisor import Supervisor
+from hotloop.rollouts.workers.supervisor import WorkerSupervisor
 from tests.rollouts.workers.pools import (
     MARK,
     SCRIPTED,
@@ -28,49 +28,49 @@ from tests.rollouts.workers.pools import (
 )
 from tests.worker_envs import count_calls
 
-ANYWHERE = "tests.rollouts.workers.frozen:Anywhere"
-REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
+ANYWHERE = "tests.rollouts.workers.frozen_envs:FailsAnywhere"
+REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
 
 
-def restarts(rollout):
+def count_restarts(rollout):
     return [worker.restarts for worker in rollout.accounting().workers]
 
 
-# --- in the middle of it --------------------------------------------------------------------------
+# --- during collection ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("call", "where", "num_lost"),
     [
-        ("act 4", "it stood still for 0.5 s between two steps", 0),
+        ("act 4", "it made no progress for 0.5 s between two steps", 0),
         ("write 4", "a step of its environments took more than 0.5 s", 1),
-        ("evaluate 2", "it stood still for 0.5 s while it evaluated rows", 0),
+        ("evaluate 2", "it made no progress for 0.5 s while it evaluated rows", 0),
         ("step 4", "a step of its environments took more than 0.5 s", 1),
         ("reset 2", "a step of its environments took more than 0.5 s", 1),
     ],
 )
-def test_a_worker_that_is_stopped_anywhere_is_replaced(tmp_path, call, where, num_lost):
-    played = play(tmp_path, 3, 1, {"1": {call: "stop"}}, env=ANYWHERE, step_timeout_s=0.5)
-    account = played.account
+def test_a_worker_stopped_in_any_call_is_replaced(tmp_path, call, where, num_lost):
+    result = play(tmp_path, 3, 1, {"1": {call: "stop"}}, env=ANYWHERE, step_timeout_s=0.5)
+    account = result.account
     assert [worker.restarts for worker in account.workers] == [0, 1]
     assert account.dropped == ({"worker died": 1} if num_lost else {})
     assert (account.collected, account.trained) == (48 + num_lost, 48)
     assert count_calls(tmp_path, "step") == account.collected
-    (warned,) = played.warned
-    assert warned.startswith(f"worker 1: {where} (`step_timeout_s`); a signal has stopped it")
+    (warning,) = result.warnings
+    assert warning.startswith(f"worker 1: {where} (`step_timeout_s`); a signal has stopped it")
 
 
 @pytest.mark.parametrize("call", ["act 4", "evaluate 2"])
 def test_a_worker_that_deadlocks_is_replaced(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(Supervisor, "start_timeout_s", 1.5)  # else a minute
-    played = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=0.5)
-    assert [worker.restarts for worker in played.account.workers] == [0, 1]
-    assert (played.account.collected, played.account.trained) == (48, 48)
+    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 1.5)  # else a minute
+    result = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=0.5)
+    assert [worker.restarts for worker in result.account.workers] == [0, 1]
+    assert (result.account.collected, result.account.trained) == (48, 48)
     limit = "0.5 s between" if call == "act 4" else "1.5 s while"
-    assert f"it stood still for {limit}" in played.warned[0]
-    assert "(`step_timeout_s`); a deadlock?" in played.warned[0]
+    assert f"it made no progress for {limit}" in result.warnings[0]
+    assert "(`step_timeout_s`); a deadlock?" in result.warnings[0]
 
 
 @pytest.mark.parametrize("schedule", ["variable", "async"])
@@ -81,18 +81,18 @@ def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule)
         rollout.collect()
         words = rollout._memory[1].words
         wait_until(lambda: words[WAITING])
-        # What it has nothing to do for is nothing to be replaced for.
+        # A worker with nothing to do is not replaced.
         kill(pool.workers[1], signal.SIGSTOP)
-        until = time.monotonic() + 0.8
-        while schedule != "async" and time.monotonic() < until:
-            pool.supervisor.look(0.02)
-        assert restarts(rollout) == [0, 0]
-        while restarts(rollout) == [0, 0]:
+        deadline = time.monotonic() + 0.8
+        while schedule != "async" and time.monotonic() < deadline:
+            pool.supervisor.poll(0.02)
+        assert count_restarts(rollout) == [0, 0]
+        while count_restarts(rollout) == [0, 0]:
             rollout.collect()
         assert rollout.collect()
         assert_adds_up(rollout.accounting())
     account = rollout.accounting()
-    assert restarts(rollout) == [0, 1]
+    assert count_restarts(rollout) == [0, 1]
     assert account.dropped.get("worker died", 0) == 0
     assert account.collected == count_calls(tmp_path, "step")
 
@@ -108,10 +108,10 @@ def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
         rollout.collect()
         wait_until(lambda: rollout._memory[1].words[DONE])
         (tmp_path / "lock").touch()
-        while restarts(rollout) == [0, 0]:
+        while count_restarts(rollout) == [0, 0]:
             rollout.collect()
         assert_adds_up(rollout.accounting())
-    assert restarts(rollout) == [0, 1]
+    assert count_restarts(rollout) == [0, 1]
     assert not (tmp_path / "lock").exists()
 
 
@@ -125,9 +125,7 @@ def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
         *((call, "stop") for call in ("make 1", "ready", "act 1")),
     ],
 )
-def test_what_is_replaced_before_its_first_row_begins_as_if_nothing_had_happened(
-    tmp_path, call, fault
-):
+def test_a_worker_replaced_before_its_first_row_gives_the_same_rows(tmp_path, call, fault):
     kwargs = {"directory": str(tmp_path), "faults": {"1": {call: fault}}}
     inline = make_inline(ANYWHERE, 2, 1, env_kwargs={"directory": str(tmp_path)})
     with open_pool(ANYWHERE, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
@@ -137,7 +135,7 @@ def test_what_is_replaced_before_its_first_row_begins_as_if_nothing_had_happened
         for _ in range(3):
             assert_same_fragments(rollout.collect(), whole.collect())
             assert rollout.pop_episodes() == whole.pop_episodes()
-        assert restarts(rollout) == [0, 1]
+        assert count_restarts(rollout) == [0, 1]
         assert pool.supervisor.num_failures == 1
         account = rollout.accounting()
         assert (account.collected, account.dropped) == (48, {})
@@ -151,24 +149,24 @@ def test_what_is_replaced_before_its_first_row_begins_as_if_nothing_had_happened
         *((call, "stop") for call in ("reset 1", "write 1")),
     ],
 )
-def test_what_is_replaced_while_it_resumes_goes_on_where_it_was_to(tmp_path, call, fault):
+def test_a_worker_replaced_while_it_resumes_gives_the_same_rows(tmp_path, call, fault):
     kwargs = {"directory": str(tmp_path), "length": 40}
     first = make_inline(ANYWHERE, 2, 1, env_kwargs=kwargs)
     whole = begin(first)
     whole.collect()
     state = whole.state()
-    faults = {"1": {"step 9" if call == "write 1" else call: fault}}  # 8 of them are made again
+    faults = {"1": {"step 9" if call == "write 1" else call: fault}}  # 8 of them are replayed
     with open_pool(ANYWHERE, env_kwargs={**kwargs, "faults": faults}, step_timeout_s=0.5) as pool:
         rollout = begin(pool)
         assert rollout.restore(state.to_arrays(), state.position()) == []
-        ours, theirs = rollout.collect(), whole.collect()
+        actual, expected = rollout.collect(), whole.collect()
         if call != "write 1":
-            assert_same_fragments(ours, theirs)
-        assert restarts(rollout) == [0, 1]
+            assert_same_fragments(actual, expected)
+        assert count_restarts(rollout) == [0, 1]
     first.close()
 
 
-def test_many_slow_steps_that_are_made_again_are_no_hang(tmp_path):
+def test_replaying_many_slow_steps_is_no_hang(tmp_path):
     kwargs = {"directory": str(tmp_path), "length": 40}
     first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
     whole = begin(first)
@@ -178,13 +176,13 @@ def test_many_slow_steps_that_are_made_again_are_no_hang(tmp_path):
     with open_pool(SCRIPTED, env_kwargs={**kwargs, "pause_s": pauses}, step_timeout_s=0.5) as pool:
         rollout = begin(pool)
         assert rollout.restore(state.to_arrays(), state.position()) == []
-        assert restarts(rollout) == [0, 0]
+        assert count_restarts(rollout) == [0, 0]
     first.close()
 
 
-def test_an_episode_that_only_the_first_process_could_repeat_is_cut_off(tmp_path):
+def test_an_episode_that_cannot_be_replayed_is_cut_off(tmp_path):
     env, kwargs = (
-        "tests.rollouts.workers.frozen:ForgetsOnce",
+        "tests.rollouts.workers.frozen_envs:ForgetsOnce",
         {"directory": str(tmp_path), "length": 40},
     )
     first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
@@ -204,38 +202,38 @@ def test_an_episode_that_only_the_first_process_could_repeat_is_cut_off(tmp_path
     first.close()
 
 
-# --- what only takes its time ---------------------------------------------------------------------
+# --- slow workers and learners --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", ["make 1", "setup 1", "act 1", "evaluate 2"])
-def test_what_may_take_long_is_waited_for(tmp_path, call):
-    played = play(tmp_path, 3, 1, {"1": {call: "slow"}}, env=ANYWHERE, step_timeout_s=0.5)
-    assert [worker.restarts for worker in played.account.workers] == [0, 0]
+def test_slow_calls_outside_of_steps_are_waited_for(tmp_path, call):
+    result = play(tmp_path, 3, 1, {"1": {call: "slow"}}, env=ANYWHERE, step_timeout_s=0.5)
+    assert [worker.restarts for worker in result.account.workers] == [0, 0]
 
 
 @pytest.mark.slow
-def test_a_network_that_is_made_slowly_is_waited_for(tmp_path):
+def test_a_slow_network_constructor_is_waited_for(tmp_path):
     make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:SlowToLoad")
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, make=make)
         rollout.collect()
-        assert restarts(rollout) == [0, 0]
+        assert count_restarts(rollout) == [0, 0]
 
 
 @pytest.mark.parametrize("plan", [{}, {"overlap": True}, {"schedule": "async"}])
-def test_a_learner_that_takes_its_time_replaces_nobody(tmp_path, plan):
+def test_a_slow_learner_replaces_no_worker(tmp_path, plan):
     kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.2, "1": 0.02}}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, 2, **plan)
         for _ in range(3):
             rollout.collect()
             time.sleep(0.7)
-        assert restarts(rollout) == [0, 0]
+        assert count_restarts(rollout) == [0, 0]
 
 
-def test_a_pause_replaces_nobody(tmp_path):
-    """Of the learner alone, and of the whole machine."""
+def test_a_pause_replaces_no_worker(tmp_path):
+    """Pause the learner alone, then all processes."""
     code = (
         "from tests.rollouts.workers.pools import begin, open_pool\n"
         f"kwargs = {{'directory': {str(tmp_path)!r}, 'pause_s': {{'1': 0.4}}}}\n"
@@ -248,7 +246,7 @@ def test_a_pause_replaces_nobody(tmp_path):
     for is_whole_machine in (False, True):
         num_steps = count_calls(tmp_path, "step", 1)
         wait_until(lambda count=num_steps: count_calls(tmp_path, "step", 1) >= count + 3)
-        time.sleep(0.3)  # it has been looked at in this step
+        time.sleep(0.3)  # the learner has polled during this step
         paused = [learner.pid]
         if is_whole_machine:
             paused += [pid for pid in marked_processes(os.environ[MARK]) if pid != learner.pid]
@@ -257,23 +255,23 @@ def test_a_pause_replaces_nobody(tmp_path):
         time.sleep(1.8)
         for pid in paused:
             os.kill(pid, signal.SIGCONT)
-            time.sleep(0.1 * (pid == learner.pid))  # it looks before the others have gone on
+            time.sleep(0.1 * (pid == learner.pid))  # the learner polls before the others continue
     out, _ = learner.communicate(timeout=60)
     assert out == "[0, 0]\n"
 
 
-def test_without_a_limit_nobody_is_replaced(tmp_path):
+def test_without_a_limit_no_worker_is_replaced(tmp_path):
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=None) as pool:
         rollout = begin(pool, overlap=True)
         rollout.collect()
         kill(pool.workers[1], signal.SIGSTOP)
-        until = time.monotonic() + 1.0
-        while time.monotonic() < until:
-            pool.supervisor.look(0.02)
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            pool.supervisor.poll(0.02)
         kill(pool.workers[1], signal.SIGCONT)
         rollout.collect()
-        assert restarts(rollout) == [0, 0]
+        assert count_restarts(rollout) == [0, 0]
 
 
 # --- the end --------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hotloop.errors import (
 from hotloop.rollouts.workers import pool as pools
 from hotloop.rollouts.workers import supervisor
 from hotloop.rollouts.workers.pool import WorkerPool
-from hotloop.rollouts.workers.supervisor import Supervisor
+from hotloop.rollouts.workers.supervisor import WorkerSupervisor
 from hotloop.system import memory
 from tests import worker_envs
 from tests.rollouts.workers.pools import (
@@ -33,7 +33,7 @@ from tests.worker_envs import count_calls
 
 SCRIPTED = "tests.worker_envs:Scripted"
 
-REPLACED = "ignore:.*others like it are only counted:RuntimeWarning"
+REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
 
@@ -43,8 +43,8 @@ def make_constant(length=10):
 
 
 def refuse(error, message, env, num_workers=2, **options):
-    """A pool that can't be had leaves nothing behind; gives what is said of it."""
-    gc.collect()  # what earlier tests have left
+    """Check that a pool is refused and leaves nothing behind; return the message."""
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     with pytest.raises(error, match=message) as caught:
         WorkerPool(env, num_workers=num_workers, **options)
@@ -56,8 +56,8 @@ def refuse(error, message, env, num_workers=2, **options):
 # --- starting -------------------------------------------------------------------------------------
 
 
-def test_all_environments_are_made_before_it_is_there(tmp_path):
-    gc.collect()  # what earlier tests have left
+def test_a_pool_makes_its_environments_on_opening(tmp_path):
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     with open_pool(SCRIPTED, 2, 3, env_kwargs={"directory": str(tmp_path)}) as pool:
         assert [count_calls(tmp_path, "make", worker) for worker in (0, 1)] == [3, 3]
@@ -76,7 +76,7 @@ def test_workers_import_no_torch():
     assert "torch" not in maps
 
 
-def test_a_factory_goes_by_its_name():
+def test_a_factory_is_passed_by_name():
     with open_pool(make_constant, 1, 2, env_kwargs={"length": 3}) as pool:
         (fragment,) = begin(pool, 7).collect()
         assert fragment.truncated.sum(0).tolist() == [2, 2]
@@ -90,7 +90,7 @@ def test_relative_paths_of_modules_are_found(tmp_path, monkeypatch):
         assert pool.obs_spec.shape == (2,)
 
 
-def test_it_closes_more_than_once_and_without_a_rollout():
+def test_a_pool_closes_more_than_once_and_without_a_rollout():
     with open_pool("CartPole-v1") as pool:
         timing_dir = Path(pool.supervisor.greeting.timing_dir)
         assert timing_dir.is_dir()
@@ -98,7 +98,7 @@ def test_it_closes_more_than_once_and_without_a_rollout():
     assert not timing_dir.exists()
 
 
-def test_recordings_are_kept_where_they_were_asked_for(tmp_path):
+def test_recordings_are_kept_in_the_requested_directory(tmp_path):
     with open_pool("CartPole-v1", timing_dir=tmp_path) as pool:
         begin(pool).collect()
     assert len(list(tmp_path.glob("*worker-0*"))) > 0
@@ -107,7 +107,7 @@ def test_recordings_are_kept_where_they_were_asked_for(tmp_path):
 # --- bad input ------------------------------------------------------------------------------------
 
 
-def test_factories_that_workers_can_not_import():
+def test_factories_that_workers_cannot_import_are_refused():
     def nested():
         return ConstantReward()
 
@@ -117,7 +117,7 @@ def test_factories_that_workers_can_not_import():
     refuse(ConfigError, rf"can't import the factory .*partial.*: {advice}", partial(make_constant))
 
 
-def test_a_factory_of_the_script_that_runs():
+def test_a_factory_of_the_main_script_is_refused():
     code = (
         "from tests.toy_envs import ConstantReward\n"
         "from hotloop.rollouts.workers.pool import WorkerPool\n"
@@ -126,38 +126,37 @@ def test_a_factory_of_the_script_that_runs():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
-    assert (
-        "the factory make is defined in the script that runs, which workers don't import: put"
-        in (run.stderr)
+    assert "the factory make is defined in the main script, which workers don't import: put" in (
+        run.stderr
     )
 
 
-def test_an_environment_that_can_not_be_made_has_its_own_traceback():
-    said = refuse(
+def test_an_environment_that_cannot_be_made_keeps_its_traceback():
+    message = refuse(
         EnvironmentFailure,
         "^worker 0: .*no licence for the simulator",
         worker_envs.CannotBeMade,
     )
-    assert "in _open_the_simulator\n" in said
-    assert 'raise OSError("no licence for the simulator")' in said
+    assert "in _open_the_simulator\n" in message
+    assert 'raise OSError("no licence for the simulator")' in message
 
 
-def test_an_environment_that_can_not_be_made_in_one_worker():
+def test_an_environment_that_cannot_be_made_in_one_worker():
     options = {"env_kwargs": {"worker": "1"}}
     refuse(EnvironmentFailure, "^worker 1: .*no licence", worker_envs.CannotBeMade, **options)
 
 
-@pytest.mark.parametrize("what", ["observation", "action"])
-def test_spaces_that_differ_between_workers(tmp_path, what):
-    options = {"env_kwargs": {"directory": str(tmp_path), "what": what}}
-    message = rf"all workers must have the same {what} space, but worker 0 has .*3.* and worker 1"
+@pytest.mark.parametrize("space", ["observation", "action"])
+def test_spaces_that_differ_between_workers(tmp_path, space):
+    options = {"env_kwargs": {"directory": str(tmp_path), "space": space}}
+    message = rf"all workers must have the same {space} space, but worker 0 has .*3.* and worker 1"
     refuse(SpaceError, message, worker_envs.DependsOnWorker, **options)
 
 
-def test_names_that_lead_nowhere():
-    said = refuse(UnknownNameError, "^worker 0: there is no environment", "CartPool-v1")
-    assert "did you mean 'CartPole-v1'" in said
-    assert "a worker does not run your script: what it registers must be in a module" in said
+def test_unknown_names_are_refused():
+    message = refuse(UnknownNameError, "^worker 0: there is no environment", "CartPool-v1")
+    assert "did you mean 'CartPole-v1'" in message
+    assert "a worker does not run your script: register the environment in a module" in message
     refuse(UnknownNameError, "there is no module 'tests.no_such'", "tests.no_such:Env")
     refuse(ConfigError, "with env_kwargs .*wrong", "CartPole-v1", env_kwargs={"wrong": 1})
     missing = "worker 0: .*needs a library that is not installed"
@@ -176,18 +175,18 @@ def test_vector_environments_of_another_size():
 
 
 @pytest.mark.parametrize("name", ["num_workers", "envs_per_worker"])
-def test_there_is_at_least_one(name):
+def test_counts_must_be_at_least_1(name):
     options = {"num_workers": 1, name: 0}
     refuse(ConfigError, f"`{name}` must be at least 1, got 0", "CartPole-v1", **options)
 
 
-def test_making_takes_no_longer_than_it_may(tmp_path, monkeypatch):
-    monkeypatch.setattr(Supervisor, "start_timeout_s", 1.0)  # else a minute
+def test_making_environments_has_a_time_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 1.0)  # else a minute
     faults = {"1": {f"make {k}": "hang" for k in range(1, 9)}}
     kwargs = {"directory": str(tmp_path), "faults": faults}
     message = (
-        "worker 1 must make its environments in one of 3 attempts, and did not; in the last one "
-        r"it stood still for 1 s while it made its environments \(`step_timeout_s`\); a deadlock\?"
+        "worker 1 must make its environments in one of 3 attempts, but all failed, the last "
+        r"because it made no progress for 1 s while it made its environments \(`step_timeout_s`\); "
     )
     refuse(EnvironmentFailure, message, SCRIPTED, env_kwargs=kwargs, step_timeout_s=1.0)
     assert count_calls(tmp_path, "make", 1) == 3
@@ -209,13 +208,13 @@ def test_a_worker_that_dies_while_it_starts(tmp_path, fault, message, num_starts
 
 
 @pytest.mark.usefixtures("cold_start")
-def test_more_workers_than_there_is_memory_for(monkeypatch):
+def test_more_workers_than_memory_allows(monkeypatch):
     monkeypatch.setattr(supervisor, "available_memory", lambda: 50 * 2**20)
-    message = r"100 workers of \d+ MiB each need more than the 50 MiB that are free: \d fit"
+    message = r"100 workers of \d+ MiB each don't fit into the 50 MiB of free memory: use at"
     refuse(ConfigError, message, "CartPole-v1", num_workers=100)
 
 
-def test_more_workers_than_there_may_be_open_files():
+def test_more_workers_than_open_files_allow():
     code = (
         "import resource\n"
         "from hotloop.rollouts.workers.pool import WorkerPool\n"
@@ -230,11 +229,11 @@ def test_more_workers_than_there_may_be_open_files():
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_fragments_that_there_is_no_memory_for(monkeypatch, is_full):
+def test_fragments_larger_than_memory_are_refused(monkeypatch, is_full):
     def refuse_room(fd, offset, size):
         raise OSError(28, "No space left on device")
 
-    gc.collect()  # what earlier tests have left
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     with open_pool("CartPole-v1", 1) as pool:
         policy = make_policy(make_network(pool))

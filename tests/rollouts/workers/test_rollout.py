@@ -34,7 +34,7 @@ WAITS = "tests.worker_envs:Waits"
 pytestmark = pytest.mark.usefixtures("mark")
 
 
-def actor_of(head):
+def make_actor(head):
     def make(envs):
         return actor(envs, head, hidden_sizes=(8,))
 
@@ -45,8 +45,8 @@ def actor_of(head):
 
 
 def check_equality(env, *, num_steps, num_fragments, num_workers=2, num_envs=2, **options):
-    """Workers and the test's own process give the same, over several publications."""
-    kept = {name: options.pop(name) for name in ("make", "exploration") if name in options}
+    """Check that workers and this process return the same, over several publications."""
+    plan = {name: options.pop(name) for name in ("make", "exploration") if name in options}
     stagger = options.get("stagger", 0)
     kwargs = options.get("env_kwargs")
     num_episodes = 0
@@ -54,50 +54,57 @@ def check_equality(env, *, num_steps, num_fragments, num_workers=2, num_envs=2, 
         inline = make_inline(env, num_workers, num_envs, stagger=stagger, env_kwargs=kwargs)
         assert (pool.obs_spec, pool.action_spec) == (inline.obs_spec, inline.action_spec)
         assert (pool.num_envs, pool.can_replay) == (inline.num_envs, inline.can_replay)
-        ours, theirs = begin(pool, num_steps, **kept), begin(inline, num_steps, **kept)
+        actual, expected = (
+            begin(pool, num_steps, **plan),
+            begin(inline, num_steps, **plan),
+        )
         for k in range(num_fragments):
-            assert_same_fragments(ours.collect(), theirs.collect())
-            assert ours.num_transitions == theirs.num_transitions
-            episodes = ours.pop_episodes()
-            assert episodes == theirs.pop_episodes()
+            assert_same_fragments(actual.collect(), expected.collect())
+            assert actual.num_transitions == expected.num_transitions
+            episodes = actual.pop_episodes()
+            assert episodes == expected.pop_episodes()
             num_episodes += len(episodes)
-            assert_same_states(ours.state(), theirs.state())
-            for rollout in (ours, theirs):
+            assert_same_states(actual.state(), expected.state())
+            for rollout in (actual, expected):
                 rollout.publish(snapshot_of(rollout.policy.network, k + 1))
-        a, b = ours.accounting(), theirs.accounting()
-        assert (a.collected, a.trained, a.dropped) == (b.collected, b.trained, b.dropped)
+        a, b = actual.accounting(), expected.accounting()
+        assert (a.collected, a.trained, a.dropped) == (
+            b.collected,
+            b.trained,
+            b.dropped,
+        )
         inline.close()
     return num_episodes
 
 
-def test_numbers_of_the_environments_own_are_the_same():
+def test_logged_info_numbers_are_the_same():
     # Episodes of 3 steps in fragments of 4, which go around both slots of the shared memory.
     log_info = ["is_success", "x"]
-    told = []
-    with open_pool("tests.told_envs:make", 2, 2, log_info=log_info) as pool:
-        inline = make_inline("tests.told_envs:make", 2, 2, log_info=log_info)
-        ours, theirs = begin(pool, 4), begin(inline, 4)
+    infos = []
+    with open_pool("tests.episode_info_envs:make", 2, 2, log_info=log_info) as pool:
+        inline = make_inline("tests.episode_info_envs:make", 2, 2, log_info=log_info)
+        actual, expected = begin(pool, 4), begin(inline, 4)
         for _ in range(6):
-            ours.collect()
-            theirs.collect()
-            episodes = ours.pop_episodes()
-            assert episodes == theirs.pop_episodes()
-            told += [one.info for one in episodes]
+            actual.collect()
+            expected.collect()
+            episodes = actual.pop_episodes()
+            assert episodes == expected.pop_episodes()
+            infos += [episode.info for episode in episodes]
         inline.close()
-    assert len(told) == 32
-    assert told[-1] == {"is_success": 1.0, "x": 1.5, "angle": 0.25, "hits": 8.0}
+    assert len(infos) == 32
+    assert infos[-1] == {"is_success": 1.0, "x": 1.5, "angle": 0.25, "hits": 8.0}
 
 
-def test_numbers_that_are_none_end_the_run_at_once():
-    kwargs = {"info": {"bad": [1, 2]}}
-    with open_pool("tests.told_envs:make", 2, 1, env_kwargs=kwargs, log_info=["bad"]) as pool:
+def test_a_logged_info_value_that_is_no_number_ends_the_run():
+    options = {"env_kwargs": {"info": {"bad": [1, 2]}}, "log_info": ["bad"]}
+    with open_pool("tests.episode_info_envs:make", 2, 1, **options) as pool:
         rollout = begin(pool, 4)
         with pytest.raises(ConfigError, match=r"`log_info` must name numbers, but `info\['bad'\]`"):
             rollout.collect()
 
 
 def test_discrete_actions_are_the_same():
-    # Fragments whose length is no divisor of 256, for which noise is drawn ahead.
+    # The length of a fragment does not divide 256, the steps for which noise is drawn ahead.
     assert check_equality("CartPole-v1", num_steps=20, num_fragments=15, stagger=4) > 10
 
 
@@ -126,7 +133,7 @@ def test_vector_environments_are_the_same(name):
     ],
 )
 def test_actors_explore_the_same(env, kind, exploration):
-    options = {"make": actor_of(kind), "exploration": exploration}
+    options = {"make": make_actor(kind), "exploration": exploration}
     check_equality(env, num_steps=10, num_fragments=8, num_envs=1, **options)
 
 
@@ -170,15 +177,15 @@ def train(tmp_path, name, run, *, on_report=None, resume_from=None, **options):
     return module.train(config, on_report=on_report, resume_from=resume_from)
 
 
-def assert_same_result(ours, theirs):
-    assert ours.timesteps == theirs.timesteps
-    params, others = ours.policy.snapshot.params, theirs.policy.snapshot.params
-    assert params.keys() == others.keys()
-    for name, array in params.items():
-        np.testing.assert_array_equal(array, others[name], err_msg=name)
+def assert_same_result(actual, expected):
+    assert actual.timesteps == expected.timesteps
+    actual_params, expected_params = actual.policy.snapshot.params, expected.policy.snapshot.params
+    assert actual_params.keys() == expected_params.keys()
+    for name, array in actual_params.items():
+        np.testing.assert_array_equal(array, expected_params[name], err_msg=name)
     checkpoints = [
-        json.loads((one.run_dir / "checkpoints" / "last" / "state.json").read_text())
-        for one in (ours, theirs)
+        json.loads((result.run_dir / "checkpoints" / "last" / "state.json").read_text())
+        for result in (actual, expected)
     ]
     assert checkpoints[0]["rollout"] == checkpoints[1]["rollout"]
 
@@ -188,7 +195,7 @@ def test_a_training_has_the_same_weights_wherever_its_workers_run(tmp_path, name
     processes = train(tmp_path, name, "processes")
     inline = train(tmp_path, name, "inline", backend="inline")
     assert_same_result(processes, inline)
-    # What is compared has learned: other weights than those it began with.
+    # Another seed gives other weights.
     other = train(tmp_path, name, "other", backend="inline", seed=2)
     with pytest.raises(AssertionError):
         assert_same_result(processes, other)
@@ -204,7 +211,7 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path, name):
     assert_same_result(resumed, whole)
 
 
-def test_a_rollout_goes_on_where_another_stood(tmp_path):
+def test_a_restored_rollout_continues_where_the_other_stopped(tmp_path):
     whole = begin(make_inline("CartPole-v1", 2, 2), 16)
     for _ in range(3):
         whole.collect()
@@ -217,15 +224,15 @@ def test_a_rollout_goes_on_where_another_stood(tmp_path):
         assert_same_fragments(rollout.collect(), want)
         assert_same_states(rollout.state(), whole.state())
         account = rollout.accounting()
-        assert (account.collected, account.trained) == (64, 64)  # of this run of it
+        assert (account.collected, account.trained) == (64, 64)  # since it was restored
     whole.close()
 
 
-def test_episodes_that_do_not_repeat_themselves_begin_anew():
+def test_unrepeatable_episodes_are_not_resumed():
     def rollout_of(envs):
         return begin(envs, 7)
 
-    env = "tests.toy_envs:Unrepeatable"
+    env = "tests.toy_envs:RandomOffset"
     first = rollout_of(make_inline(env, 2, 2))
     first.collect()
     state = first.state()
@@ -239,7 +246,7 @@ def test_episodes_that_do_not_repeat_themselves_begin_anew():
         assert [episode for episode, _ in rollout.state().position().episodes] == [1, 1, 1, 1]
 
 
-def test_before_the_first_fragment_there_is_nothing_to_keep():
+def test_the_state_before_the_first_fragment_is_empty():
     with open_pool("CartPole-v1") as pool:
         rollout = begin(pool)
         assert rollout.state().position().episodes == ()
@@ -247,18 +254,18 @@ def test_before_the_first_fragment_there_is_nothing_to_keep():
         assert len(rollout.collect()) == 2
 
 
-def test_a_closed_rollout_says_so():
+def test_a_closed_rollout_raises():
     with open_pool("CartPole-v1") as pool:
         rollout = begin(pool)
         rollout.collect()
         rollout.close()
         rollout.close()
-        with pytest.raises(EnvironmentFailure, match="closed: make a new one"):
+        with pytest.raises(EnvironmentFailure, match="closed: create a new one"):
             rollout.collect()
         assert rollout.accounting().trained == 16
 
 
-def test_what_was_collected_stays_as_it_was():
+def test_collected_fragments_are_not_overwritten():
     with open_pool("CartPole-v1") as pool:
         rollout = begin(pool, overlap=True)
         first = rollout.collect()
@@ -277,17 +284,17 @@ def test_what_was_collected_stays_as_it_was():
 @pytest.mark.parametrize(
     "plan", [{"schedule": "variable"}, {"schedule": "async"}, {"overlap": True}]
 )
-def test_what_only_workers_can_do_is_refused_inline(plan):
+def test_plans_that_need_workers_are_refused_inline(plan):
     inline = make_inline("CartPole-v1", 2, 1)
     with pytest.raises(ConfigError, match="needs workers"):
         inline.rollout(None, CollectionOptions(num_steps=8, seed=0, **plan))
     inline.close()
 
 
-# --- barrier and what is counted ------------------------------------------------------------------
+# --- barrier and accounting -----------------------------------------------------------------------
 
 
-def test_the_count_of_a_barrier(tmp_path):
+def test_the_accounting_of_a_barrier(tmp_path):
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, 2, 3, env_kwargs=kwargs) as pool:
         rollout = begin(pool)
@@ -296,7 +303,7 @@ def test_the_count_of_a_barrier(tmp_path):
         for k in range(1, 4):
             rollout.collect()
             account = rollout.accounting()
-            # 2 workers × 3 environments × 8 steps, and nobody goes on while the learner learns.
+            # 2 workers × 3 environments × 8 steps. Workers wait while the learner learns.
             assert (account.collected, account.trained, account.in_flight) == (48 * k, 48 * k, 0)
             assert count_calls(tmp_path, "step") == 48 * k
         assert [worker.steps for worker in account.workers] == [72, 72]
@@ -304,7 +311,7 @@ def test_the_count_of_a_barrier(tmp_path):
     assert count_calls(tmp_path, "step") == 144
 
 
-def test_the_count_of_an_overlap(tmp_path):
+def test_the_accounting_of_an_overlap(tmp_path):
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, 2, 3, env_kwargs=kwargs) as pool:
         rollout = begin(pool, overlap=True)
@@ -312,7 +319,7 @@ def test_the_count_of_an_overlap(tmp_path):
             rollout.collect()
         wait_until(lambda: all(m.words[DONE] == 32 for m in rollout._memory))
         account = rollout.accounting()
-        # One fragment more than was taken: 4 × 48.
+        # One fragment more than was collected: 4 × 48.
         assert (account.collected, account.trained, account.in_flight) == (192, 144, 48)
     account = rollout.accounting()
     assert (account.collected, account.trained, account.in_flight) == (192, 144, 0)
@@ -320,14 +327,14 @@ def test_the_count_of_an_overlap(tmp_path):
     assert count_calls(tmp_path, "step") == 192
 
 
-def test_an_overlap_acts_with_the_policy_that_was_there_before(tmp_path):
+def test_an_overlap_acts_with_the_previous_policy(tmp_path):
     with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
         rollout = begin(pool, overlap=True)
         versions = []
         for k in range(1, 5):
             fragments = rollout.collect()
             versions.append([fragment.policy_version for fragment in fragments])
-            # Learning takes as long as it takes.
+            # Learning takes until the workers are done.
             rows = 8 * (k + 1)
             wait_until(partial(lambda n: all(m.words[DONE] == n for m in rollout._memory), rows))
             rollout.publish(snapshot_of(rollout.policy.network, k))
@@ -335,7 +342,7 @@ def test_an_overlap_acts_with_the_policy_that_was_there_before(tmp_path):
         assert rollout.accounting().policy_age == (0.75, 1)
 
 
-def test_a_barrier_acts_with_what_was_published_last(tmp_path):
+def test_a_barrier_acts_with_the_last_publication(tmp_path):
     with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
         rollout = begin(pool)
         for k in range(3):
@@ -355,7 +362,7 @@ def test_resets_of_vector_environments_are_no_transitions():
         assert rollout.num_transitions == 24
 
 
-def test_what_a_worker_did_with_its_time(tmp_path):
+def test_the_accounting_of_each_workers_time(tmp_path):
     pauses = {"0": 0.01, "1": 0.002}
     kwargs = {"directory": str(tmp_path), "pause_s": pauses}
     with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
@@ -369,8 +376,8 @@ def test_what_a_worker_did_with_its_time(tmp_path):
     assert 0.01 <= slow.step_p50_s <= slow.step_p99_s
     assert 0.002 <= fast.step_p50_s < slow.step_p50_s
     assert fast.wait_share > slow.wait_share
-    for one in (slow, fast):
-        shares = (one.step_share, one.reset_share, one.act_share, one.wait_share)
+    for worker in (slow, fast):
+        shares = (worker.step_share, worker.reset_share, worker.act_share, worker.wait_share)
         assert min(shares) > 0
         assert sum(shares) <= 1
     json.dumps(rollout.accounting().to_json())
@@ -388,12 +395,12 @@ def test_shares_are_as_even_as_they_can_be(case):
     available, total = case
     shares = fair_shares(available, total)
     assert sum(shares) == total
-    assert all(0 <= share <= have for share, have in zip(shares, available, strict=True))
-    # Who of those that have as much gets one more does not matter.
+    assert all(0 <= share <= limit for share, limit in zip(shares, available, strict=True))
+    # Among workers with equal numbers of rows, any may get the extra row.
     assert sorted(shares) == sorted(reference.fair_shares(available, total))
 
 
-def test_worked_shares():
+def test_fair_shares_of_examples():
     assert fair_shares([8, 2, 8], 12) == [5, 2, 5]
     assert fair_shares([3, 16], 16) == [3, 13]
     assert fair_shares([4, 4], 8) == [4, 4]
@@ -409,15 +416,15 @@ def test_weights_give_every_environment_the_same_share(sizes):
     steps, envs = zip(*sizes, strict=True)
     np.testing.assert_allclose(weights, reference.environment_weights(steps, envs), rtol=1e-5)
     np.testing.assert_allclose(weights.mean(), 1.0, rtol=1e-5)
-    at, sums = 0, []
+    offset, sums = 0, []
     for num_steps, num_envs in sizes:
-        part = weights[at : at + num_steps * num_envs].reshape(num_steps, num_envs)
+        part = weights[offset : offset + num_steps * num_envs].reshape(num_steps, num_envs)
         sums += part.sum(0).tolist()
-        at += part.size
+        offset += part.size
     np.testing.assert_allclose(sums, sums[0], rtol=1e-5)
 
 
-def test_variable_takes_the_whole_of_it_in_uneven_shares(tmp_path):
+def test_variable_takes_whole_batches_in_uneven_shares(tmp_path):
     pauses = {"0": 0.0, "1": 0.03}
     trace = Trace(2)
     kwargs = {"directory": str(tmp_path), "pause_s": pauses}
@@ -436,14 +443,14 @@ def test_variable_takes_the_whole_of_it_in_uneven_shares(tmp_path):
     fast, slow = np.sum(shares, 0)
     assert fast > slow > 0
     episodes = trace.check(10)
-    ended = [(e.env, e.undiscounted_return, e.length) for e in rollout.pop_episodes()]
-    assert sorted(ended) == sorted(episodes)
+    finished = [(e.env, e.undiscounted_return, e.length) for e in rollout.pop_episodes()]
+    assert sorted(finished) == sorted(episodes)
     assert len(episodes) > 6
     assert count_calls(tmp_path, "step") == rollout.accounting().collected
 
 
-def test_variable_is_exact_where_nobody_is_slow(tmp_path):
-    # The policy that acts is the one that was published: values are of the right version.
+def test_variable_acts_with_the_published_policy_if_no_worker_is_slow(tmp_path):
+    # The published policy acts, so values are of the right version.
     with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
         rollout = begin(pool, 6, schedule="variable")
         policy = rollout.policy
@@ -456,16 +463,15 @@ def test_variable_is_exact_where_nobody_is_slow(tmp_path):
                 assert not fragment.terminated.any()
 
 
-@pytest.mark.parametrize("where", ["step", "reset"])
-def test_variable_waits_for_a_row_of_every_worker(tmp_path, where):
-    kwargs = {"directory": str(tmp_path), "where": where}
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_variable_waits_for_a_row_of_every_worker(tmp_path, call):
+    kwargs = {"directory": str(tmp_path), "blocked_call": call}
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 8, schedule="variable")
         rollout._set_up()
         SCHEDULES["variable"].grant(rollout._progress)
-        # The fast worker takes all that there is, while the other is in its first step, or has not
-        # come so far.
-        total = 16 if where == "reset" else 15
+        # The fast worker takes all rows while the other is still in its first step or reset.
+        total = 16 if call == "reset" else 15
         wait_until(lambda: rollout._memory[0].words[DONE] >= total)
         (tmp_path / "open").touch()
         for _ in range(3):
@@ -478,25 +484,25 @@ def test_variable_waits_for_a_row_of_every_worker(tmp_path, where):
 
 
 def collect_until_closed(rollout):
-    """Take all that comes until worker 1 waits in its second step, and its first one is taken."""
+    """Collect until worker 1 waits in its second step and its first row is collected."""
     wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
-    while rollout._groups[1].taken < 1:
+    while rollout._groups[1].next_row < 1:
         rollout.collect()
 
 
-def test_async_gives_what_there_is(tmp_path):
+def test_async_returns_available_rows(tmp_path):
     kwargs = {"directory": str(tmp_path), "num_free": 1}
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
-        rollout = begin(pool, 4, schedule="async", minimum=5)
+        rollout = begin(pool, 4, schedule="async", min_transitions=5)
         rollout.collect()
         collect_until_closed(rollout)
-        taken = 0
-        while taken < 30:  # the worker that waits in its second step holds nobody up
+        num_rows = 0
+        while num_rows < 30:  # the waiting worker blocks no other
             fragments = rollout.collect()
             assert [fragment.first_env for fragment in fragments] == [0]
             # At least the minimum, and never more than its two slots hold.
             assert 5 <= fragments[0].num_steps <= 8
-            taken += fragments[0].num_steps
+            num_rows += fragments[0].num_steps
         (tmp_path / "open").touch()
         firsts = []
         while 1 not in firsts:
@@ -506,14 +512,14 @@ def test_async_gives_what_there_is(tmp_path):
     assert account.collected == count_calls(tmp_path, "step")
 
 
-def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
+def test_async_limits_the_age_of_rows(tmp_path):
     bound, ages = 3, []
     kwargs = {"directory": str(tmp_path), "num_free": 1}
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", max_policy_age=bound)
         version = 0
         rollout.collect()
-        # Worker 1 is in a step with version 0: so many updates may be made, and not one more.
+        # Worker 1 is in a step with version 0, which limits the number of updates.
         collect_until_closed(rollout)
         while rollout.updates_allowed():
             version += 1
@@ -535,7 +541,7 @@ def test_async_bounds_the_age_of_what_is_learned_from(tmp_path):
     assert 0 < mean < bound
 
 
-def test_async_waits_for_what_would_become_too_old(tmp_path):
+def test_async_waits_for_rows_that_would_become_too_old(tmp_path):
     kwargs = {"directory": str(tmp_path), "num_free": 1}
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 4, schedule="async", max_policy_age=1)
@@ -543,27 +549,27 @@ def test_async_waits_for_what_would_become_too_old(tmp_path):
         collect_until_closed(rollout)
         rollout.publish(snapshot_of(rollout.policy.network, 1))
         assert rollout.updates_allowed() == 0
-        looked = []
+        polls = []
 
-        def look(timeout_s, real=pool.supervisor.look):
-            # Worker 0 has long filled both its slots: only the other is waited for.
-            looked.append(rollout._progress.available())
-            if len(looked) == 5:
+        def poll(timeout_s, real=pool.supervisor.poll):
+            # Worker 0 has filled both its slots: only worker 1 is waited for.
+            polls.append(rollout._progress.available())
+            if len(polls) == 5:
                 (tmp_path / "open").touch()
             real(timeout_s)
 
-        pool.supervisor.look = look
+        pool.supervisor.poll = poll
         words = rollout._memory[0].words
         wait_until(lambda: words[DONE] == words[LIMIT])
-        ready = words[DONE] - rollout._groups[0].taken
+        ready = words[DONE] - rollout._groups[0].next_row
         fragments = rollout.collect()
-        assert len(looked) >= 5
-        assert all(available == [ready, 0] for available in looked[:5])
+        assert len(polls) >= 5
+        assert all(available == [ready, 0] for available in polls[:5])
         assert [fragment.first_env for fragment in fragments] == [0, 1]
         assert rollout.updates_allowed() == 1
 
 
-def test_there_is_no_bound_but_for_async():
+def test_only_async_limits_updates():
     with open_pool("CartPole-v1", 1) as pool:
         rollout = begin(pool)
         rollout.collect()

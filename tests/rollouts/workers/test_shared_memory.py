@@ -7,7 +7,7 @@ import pytest
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
-from hotloop.rollouts.workers.shared_memory import Arena, SharedMemory, create
+from hotloop.rollouts.workers.shared_memory import Arena, SharedMemory, create_shared_memory
 from tests.rollouts.workers.pools import make_network, num_descriptors, snapshot_of
 
 SIZES = {"num_steps": 5, "num_workers": 3, "num_envs": 2}
@@ -22,10 +22,10 @@ def network():
 
 @pytest.fixture
 def memory(network):
-    """The same memory, as the learner and as a worker sees it."""
-    fd, ours = create(network, **SIZES)
-    theirs = SharedMemory(fd, network, **SIZES)
-    yield ours, theirs
+    """Map the same memory twice, as the learner and a worker do."""
+    fd, learner = create_shared_memory(network, **SIZES)
+    worker = SharedMemory(fd, network, **SIZES)
+    yield learner, worker
     os.close(fd)
 
 
@@ -36,13 +36,13 @@ def test_arrays_begin_at_cache_lines_and_do_not_overlap():
         for shape, dtype in (((3,), np.int64), ((2, 5), np.bool_), ((0, 4), np.float32), ((), "f8"))
     ]
     # 24, 10, 0 and 8 bytes take 1, 1, 0 and 1 lines of 64.
-    assert arena.size == 192
+    assert arena.size_bytes == 192
     assert [array.shape for array in arrays] == [(3,), (2, 5), (0, 4), ()]
 
 
-def every_array(memory):
+def all_arrays(memory):
     weights = memory.weights
-    yield from (weights.words, weights._heads, weights._params, weights._scales, weights._clips)
+    yield from (weights.words, weights._headers, weights._params, weights._scales, weights._clips)
     for worker in memory.workers:
         yield np.asarray(worker.words)
         yield from worker.versions
@@ -56,20 +56,20 @@ def every_array(memory):
             yield from (fragment.log_prob, fragment.last_obs)
 
 
-def test_every_process_finds_everything_in_the_same_place(memory):
-    ours, theirs = memory
-    assert ours.size == theirs.size
-    # Each array is filled with its own number, through the one, and read through the other.
-    for number, array in enumerate(every_array(ours), 1):
+def test_all_processes_see_the_same_arrays(memory):
+    learner, worker = memory
+    assert learner.size_bytes == worker.size_bytes
+    # Each array is filled with its number through one mapping and read through the other.
+    for number, array in enumerate(all_arrays(learner), 1):
         array[...] = np.full(array.shape, number).astype(array.dtype)
-    numbers = enumerate(every_array(theirs), 1)
+    numbers = enumerate(all_arrays(worker), 1)
     for number, array in numbers:
         np.testing.assert_array_equal(array, np.full(array.shape, number).astype(array.dtype))
 
 
-def test_rows_go_round_the_two_slots(memory):
+def test_rows_alternate_between_the_two_slots(memory):
     worker = memory[0].workers[1]
-    assert [worker.place(row) for row in (0, 4, 5, 9, 10, 23)] == [
+    assert [worker.slot_and_step(row) for row in (0, 4, 5, 9, 10, 23)] == [
         *((0, 0), (0, 4), (1, 0), (1, 4), (0, 0)),
         (0, 3),  # 23 = 4 · 5 + 3
     ]
@@ -77,27 +77,27 @@ def test_rows_go_round_the_two_slots(memory):
 
 
 def test_the_last_observation_of_a_slot_is_the_row_after_its_last(memory):
-    ours, theirs = memory
-    fragment = ours.workers[2].slots[0].fragment
+    learner, worker = memory
+    fragment = learner.workers[2].slots[0].fragment
     assert (fragment.num_steps, fragment.num_envs) == (5, 2)
     fragment.step_arrays()[4].obs[...] = 7.0
-    assert (theirs.workers[2].slots[0].fragment.last_obs == 7.0).all()
+    assert (worker.workers[2].slots[0].fragment.last_obs == 7.0).all()
 
 
-def assert_same_snapshot(got, want):
-    assert got.version == want.version
-    assert got.params.keys() == want.params.keys()
-    for name, array in want.params.items():
-        np.testing.assert_array_equal(got.params[name], array, err_msg=name)
-    assert (got.obs_scale is None) == (want.obs_scale is None)
-    if want.obs_scale is not None:
-        np.testing.assert_array_equal(got.obs_scale.mean, want.obs_scale.mean)
-        np.testing.assert_array_equal(got.obs_scale.std, want.obs_scale.std)
-        assert got.obs_scale.clip == want.obs_scale.clip
+def assert_same_snapshot(actual, expected):
+    assert actual.version == expected.version
+    assert actual.params.keys() == expected.params.keys()
+    for name, array in expected.params.items():
+        np.testing.assert_array_equal(actual.params[name], array, err_msg=name)
+    assert (actual.obs_scale is None) == (expected.obs_scale is None)
+    if expected.obs_scale is not None:
+        np.testing.assert_array_equal(actual.obs_scale.mean, expected.obs_scale.mean)
+        np.testing.assert_array_equal(actual.obs_scale.std, expected.obs_scale.std)
+        assert actual.obs_scale.clip == expected.obs_scale.clip
 
 
-def test_what_is_published_is_read(memory, network):
-    ours, theirs = (one.weights for one in memory)
+def test_published_weights_are_read(memory, network):
+    learner, worker = (mapping.weights for mapping in memory)
     scale = ObsScale(np.arange(4.0, dtype=np.float32), np.full(4, 2.0, np.float32), 10.0)
     published = [
         snapshot_of(network, 8),
@@ -105,71 +105,71 @@ def test_what_is_published_is_read(memory, network):
         snapshot_of(network, 12),
     ]
     for number, snapshot in enumerate(published, 1):
-        ours.write(snapshot)
-        assert theirs.newest == number
-        got_number, got = theirs.read(number)
+        learner.write(snapshot)
+        assert worker.newest == number
+        got_number, got = worker.read(number)
         assert got_number == number
         assert_same_snapshot(got, snapshot)
-    # The one before is still there, with its scale; the first one has given way to the third.
-    assert_same_snapshot(theirs.read(2)[1], published[1])
-    number, got = theirs.read(1)
+    # The second is still there, with its scale. The third has replaced the first.
+    assert_same_snapshot(worker.read(2)[1], published[1])
+    number, got = worker.read(1)
     assert number == 3
     assert_same_snapshot(got, published[2])
 
 
-def test_what_was_read_stays_as_it_was(memory, network):
-    ours, theirs = (one.weights for one in memory)
-    ours.write(snapshot_of(network, 1))
-    _, got = theirs.read(1)
+def test_weights_that_were_read_are_not_overwritten(memory, network):
+    learner, worker = (mapping.weights for mapping in memory)
+    learner.write(snapshot_of(network, 1))
+    _, got = worker.read(1)
     for version in (2, 3, 4):
-        ours.write(snapshot_of(network, version))
+        learner.write(snapshot_of(network, version))
     assert_same_snapshot(got, snapshot_of(network, 1))
 
 
 def test_weights_that_are_overwritten_while_they_are_read_are_read_again(memory, network):
-    ours, theirs = (one.weights for one in memory)
+    learner, worker = (mapping.weights for mapping in memory)
 
-    class Overtaken:
-        """The parameters as the reader sees them; the learner publishes twice in between."""
+    class OverwrittenDuringRead:
+        """Parameters in shared memory. The learner publishes twice during the first read."""
 
         def __init__(self, array):
             self.array = array
             self.num_reads = 0
 
-        def __getitem__(self, which):
+        def __getitem__(self, index):
             self.num_reads += 1
-            before = self.array[which].copy()
+            before = self.array[index].copy()
             if self.num_reads == 1:
                 half = len(before) // 2
-                ours.write(snapshot_of(network, 2))
-                ours.write(snapshot_of(network, 3))
-                before[half:] = self.array[which][half:]  # half of the one, half of the other
+                learner.write(snapshot_of(network, 2))
+                learner.write(snapshot_of(network, 3))
+                before[half:] = self.array[index][half:]  # half of each version
             return before
 
-    ours.write(snapshot_of(network, 1))
-    theirs._params = Overtaken(theirs._params)
-    number, got = theirs.read(1)
-    assert (number, theirs._params.num_reads) == (3, 2)
+    learner.write(snapshot_of(network, 1))
+    worker._params = OverwrittenDuringRead(worker._params)
+    number, got = worker.read(1)
+    assert (number, worker._params.num_reads) == (3, 2)
     assert_same_snapshot(got, snapshot_of(network, 3))
 
 
-def test_too_little_memory_is_said_before_any_is_taken(network, monkeypatch):
-    size = SharedMemory(-1, network, **SIZES).size
+def test_too_little_memory_is_reported_before_allocation(network, monkeypatch):
+    size = SharedMemory(-1, network, **SIZES).size_bytes
     monkeypatch.setattr("hotloop.system.memory._SMALL_BYTES", 0)
     monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: size - 1)
-    gc.collect()  # what earlier tests have left
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     message = r"the fragments of 3 workers take at least .* KiB, and .* are free: use fewer workers"
     with pytest.raises(ConfigError, match=message):
-        create(network, **SIZES)
+        create_shared_memory(network, **SIZES)
     assert num_descriptors() == before
     monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: size)
-    fd, memory = create(network, **SIZES)
-    assert (os.fstat(fd).st_size, memory.size) == (size, size)
+    fd, memory = create_shared_memory(network, **SIZES)
+    assert (os.fstat(fd).st_size, memory.size_bytes) == (size, size)
     os.close(fd)
 
 
-def test_a_network_that_is_too_large_is_said_to_be(network, monkeypatch):
+def test_a_network_that_is_too_large_is_reported(network, monkeypatch):
     monkeypatch.setattr("hotloop.system.memory._SMALL_BYTES", 0)
     monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: 1)
     message = (
@@ -180,29 +180,29 @@ def test_a_network_that_is_too_large_is_said_to_be(network, monkeypatch):
     large = actor_critic(envs, hidden_sizes=(2048, 2048))
     envs.close()
     with pytest.raises(ConfigError, match=message):
-        create(large, num_steps=2, num_workers=2, num_envs=1)
+        create_shared_memory(large, num_steps=2, num_workers=2, num_envs=1)
 
 
-def test_memory_that_is_unknown_is_tried(network, monkeypatch):
+def test_unknown_free_memory_is_not_refused(network, monkeypatch):
     monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: None)
-    fd, _ = create(network, **SIZES)
+    fd, _ = create_shared_memory(network, **SIZES)
     os.close(fd)
 
 
-def test_memory_that_can_not_be_had_is_an_error_and_leaves_nothing(network, monkeypatch):
+def test_a_failed_allocation_is_an_error_and_leaves_no_descriptor(network, monkeypatch):
     def refuse(fd, offset, size):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    gc.collect()  # what earlier tests have left
+    gc.collect()  # garbage of earlier tests
     before = num_descriptors()
-    message = r"shared memory can't be had \(.*No space left.*\): use fewer"
+    message = r"shared memory can't be allocated \(.*No space left.*\): use fewer"
     with pytest.raises(ConfigError, match=message):
-        create(network, **SIZES)
+        create_shared_memory(network, **SIZES)
     assert num_descriptors() == before
 
 
-def test_the_memory_file_is_passed_to_nobody_by_accident(network):
-    fd, _ = create(network, **SIZES)
+def test_the_memory_file_is_not_inheritable(network):
+    fd, _ = create_shared_memory(network, **SIZES)
     assert not os.get_inheritable(fd)
     os.close(fd)

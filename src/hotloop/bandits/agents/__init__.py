@@ -1,12 +1,11 @@
-"""Agents, a file each: its settings, what help says of it, and its plan for the kernels.
+"""Agents. Each file has an agent's settings, its help text and its plan for the kernels.
 
-k arms, rewards r; N is how often an arm was taken, Q the value it is estimated to have; t is the
-current step, from 1. Where several arms look best one of them is drawn, each as likely.
+Docstrings use these symbols: k arms, reward r, number of pulls N of an arm, estimated value Q of an
+arm, current step t from 1. Ties between best arms are broken uniformly at random.
 
-Who adds one writes its file and puts it into the table below. The kernels themselves are in
-`kernels/`: several agents share them, Numba's cache on disk heeds the sources of one package, and
-settings must load without Numba, for `hotloop bandit --help`. So a plan imports its kernels when it
-is made.
+To add an agent, write its file and add it to the table below. Kernels are in `kernels/`, because
+several agents share them, because Numba's disk cache depends on the sources of one package, and
+because `hotloop bandit --help` loads settings without Numba. So `plan` imports its kernels late.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from hotloop.bandits.agents.optimistic import Optimistic
 from hotloop.bandits.agents.ucb import UCB
 from hotloop.bandits.agents.ucb1 import UCB1
 
-Agent: TypeAlias = Any  # one of these, a JittedAgent, or a user's own object: see plain.py
+Agent: TypeAlias = Any  # one of these, a JittedAgent or a user's object (python_adapters.py)
 
 AGENTS: dict[str, Any] = {
-    one.name: one
-    for one in (
+    cls.name: cls
+    for cls in (
         EpsilonGreedy,
         Optimistic,
         UCB,
@@ -45,4 +44,4 @@ AGENTS: dict[str, Any] = {
         LinTS,
     )
 }
-"""Agents by the name that commands know them by."""
+"""Agent classes by their names in commands."""

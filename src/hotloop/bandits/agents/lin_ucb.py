@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from hotloop.bandits.agents.base import KernelAgent
-from hotloop.bandits.described import setting
-from hotloop.bandits.plan import Plan
+from hotloop.bandits.checked_settings import setting
+from hotloop.bandits.kernel_plans import KernelPlan
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinUCB(KernelAgent):
-    """The arm with the largest x·θ̂_a + α √(xᵀ A_a⁻¹ x), a ridge regression for each arm.
+    """Takes the arm with the largest x·θ̂_a + α √(xᵀ A_a⁻¹ x), with one ridge regression per arm.
 
     Li et al. 2010, arXiv:1003.0146, algorithm 1.
     """
@@ -21,14 +21,14 @@ class LinUCB(KernelAgent):
     title: ClassVar[str] = "LinUCB"
     needs_contexts: ClassVar[bool] = True
     alpha: float = setting(1.0, low=0)
-    """Degree of exploration, from 0."""
-    ridge: float = setting(1.0, low=0, above=True)
-    """A_a starts from so many times the identity, above 0."""
+    """Degree of exploration, at least 0. Raise it to explore more."""
+    ridge: float = setting(1.0, low=0, excludes_low=True)
+    """Factor of the identity matrix that A_a starts from, above 0."""
 
-    def _plan(self, environment: Any, num_steps: int) -> Plan:
+    def _plan(self, environment: Any, num_steps: int) -> KernelPlan:
         from hotloop.bandits.kernels import linear
 
-        return Plan(
+        return KernelPlan(
             parts=(linear.start_linear, linear.choose_lin_ucb, linear.update_linear),
             parameters=(float(self.alpha), float(self.ridge)),
             state_bytes=linear.state_bytes(environment.num_arms, environment.dimension),

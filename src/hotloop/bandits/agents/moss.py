@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hotloop.bandits.agents.base import KernelAgent
-from hotloop.bandits.plan import Plan, num_cells, table
+from hotloop.bandits.kernel_plans import KernelPlan, make_table, num_cells
 
 
 @dataclass(frozen=True, kw_only=True)
 class MOSS(KernelAgent):
-    """The arm with the largest mean + √(max(ln(T / (k N)), 0) / N), T being the number of steps.
+    """Takes the arm with the largest mean + √(max(ln(T / (k N)), 0) / N), for T steps in total.
 
     Audibert and Bubeck 2009, "Minimax policies for adversarial and stochastic bandits", section 2.
     """
@@ -21,17 +21,17 @@ class MOSS(KernelAgent):
     name: ClassVar[str] = "moss"
     title: ClassVar[str] = "MOSS"
 
-    def _plan(self, environment: Any, num_steps: int) -> Plan:
-        from hotloop.bandits.kernels import values
+    def _plan(self, environment: Any, num_steps: int) -> KernelPlan:
+        from hotloop.bandits.kernels import q_values
 
         k = environment.num_arms
-        indices = table(
+        indices = make_table(
             num_steps + 1,
             lambda pulls: np.sqrt(np.maximum(np.log(num_steps / (k * pulls)), 0.0) / pulls),
         )
-        return Plan(
-            parts=(values.start_moss, values.choose_moss, values.update_moss),
+        return KernelPlan(
+            parts=(q_values.start_moss, q_values.choose_moss, q_values.update_moss),
             parameters=(0.0, 0.0, 0.0, 0, indices.ctypes.data),
             arrays=(indices,),
-            state_bytes=values.STATE_BYTES * num_cells(k),
+            state_bytes=q_values.STATE_BYTES * num_cells(k),
         )

@@ -1,1 +1,1 @@
-"""The compiled code: 256 runs at a time, one to a lane of the machine's vectors."""
+"""Compiled bandit kernels: blocks of 256 runs, one run per vector lane."""

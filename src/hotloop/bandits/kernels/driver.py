@@ -1,7 +1,6 @@
-"""The loop: the environment prepares some steps, then every agent plays them.
+"""The game loop: the environment prepares some steps, then every agent plays them.
 
-Agents that are compared share a block's random numbers and its true values, which are made once for
-all of them.
+Compared agents share a block's random numbers and true values, computed once for all of them.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from hotloop.bandits.kernels.layout import (
 )
 from hotloop.bandits.kernels.randomness import POLICY_STREAM, fill_words
 from hotloop.bandits.kernels.recording import record_step, reset_record
-from hotloop.numba_tools import call_part, entry, jit, load_i64, store_i64
+from hotloop.numba_tools import call_function, entry, jit, load_i64, store_i64
 
 
 @jit
 def _prepare(frame: int, step: int) -> None:
     environment = load_i64(frame, ENVIRONMENT)
-    call_part(load_i64(environment, ADVANCE), environment, step)
+    call_function(load_i64(environment, ADVANCE), environment, step)
     if load_i64(frame, NEEDS_POLICY) != 0:
         for group in range(WINDOW // 4):
             target = frame + POLICY_WORDS + group * 16 * LANES
@@ -52,33 +51,33 @@ def _prepare(frame: int, step: int) -> None:
 
 
 @jit
-def _point_at(frame: int, step: int, ahead: int) -> None:
+def _set_addresses(frame: int, step: int, offset: int) -> None:
     environment = load_i64(frame, ENVIRONMENT)
-    values = load_i64(environment, VALUES_AT) + ahead * load_i64(environment, VALUES_STRIDE)
+    values = load_i64(environment, VALUES_AT) + offset * load_i64(environment, VALUES_STRIDE)
     store_i64(frame, VALUES, values)
-    best = load_i64(environment, BEST_AT) + ahead * load_i64(environment, BEST_STRIDE)
+    best = load_i64(environment, BEST_AT) + offset * load_i64(environment, BEST_STRIDE)
     store_i64(frame, BEST, best)
     store_i64(frame, BEST_ARM, load_i64(environment, BEST_ARM_AT))
-    store_i64(frame, NOISE, load_i64(environment, NOISE_AT) + ahead * 4 * LANES)
-    context = load_i64(environment, CONTEXT_AT) + ahead * load_i64(environment, CONTEXT_STRIDE)
+    store_i64(frame, NOISE, load_i64(environment, NOISE_AT) + offset * 4 * LANES)
+    context = load_i64(environment, CONTEXT_AT) + offset * load_i64(environment, CONTEXT_STRIDE)
     store_i64(frame, CONTEXT, context)
     if load_i64(frame, NEEDS_POLICY) != 0:
-        store_i64(frame, POLICY, frame + POLICY_WORDS + ahead * 4 * LANES)
+        store_i64(frame, POLICY, frame + POLICY_WORDS + offset * 4 * LANES)
     else:
         store_i64(frame, POLICY, 0)
 
 
 @jit
 def _start(frame: int) -> int:
-    """−1, or the agent that met a fault."""
+    """Start the environment and the agents; return −1, or the index of the agent with a fault."""
     environment, agents = load_i64(frame, ENVIRONMENT), load_i64(frame, AGENTS)
-    call_part(load_i64(environment, START), environment, 0)
-    for which in range(load_i64(frame, NUM_AGENTS)):
-        agent = load_i64(agents, which)
+    call_function(load_i64(environment, START), environment, 0)
+    for index in range(load_i64(frame, NUM_AGENTS)):
+        agent = load_i64(agents, index)
         reset_record(load_i64(agent, RECORD))
-        call_part(load_i64(agent, START), agent, 0)
+        call_function(load_i64(agent, START), agent, 0)
         if load_i64(frame, FAULT) != 0:
-            return which
+            return index
     return -1
 
 
@@ -86,35 +85,35 @@ def _play(frame: int, first: int, last: int) -> int:
     environment, agents = load_i64(frame, ENVIRONMENT), load_i64(frame, AGENTS)
     give_reward = load_i64(environment, GIVE_REWARD)
     if first == 0:
-        failed = _start(frame)
-        if failed >= 0:
-            return failed
+        faulty_agent = _start(frame)
+        if faulty_agent >= 0:
+            return faulty_agent
     for step in range(first, last, WINDOW):
         _prepare(frame, step)
-        for which in range(load_i64(frame, NUM_AGENTS)):
-            agent = load_i64(agents, which)
+        for index in range(load_i64(frame, NUM_AGENTS)):
+            agent = load_i64(agents, index)
             choose, update = load_i64(agent, CHOOSE), load_i64(agent, UPDATE)
-            for ahead in range(min(WINDOW, last - step)):
-                now = step + ahead
-                _point_at(frame, now, ahead)
-                call_part(choose, agent, now)
-                call_part(give_reward, environment, now)
+            for offset in range(min(WINDOW, last - step)):
+                current = step + offset
+                _set_addresses(frame, current, offset)
+                call_function(choose, agent, current)
+                call_function(give_reward, environment, current)
                 if load_i64(frame, FAULT) != 0:
-                    return which
-                call_part(update, agent, now)
-                record_step(agent, now)
-            if load_i64(frame, FAULT) != 0:  # met by the last update
-                return which
+                    return index
+                call_function(update, agent, current)
+                record_step(agent, current)
+            if load_i64(frame, FAULT) != 0:  # raised by the last update
+                return index
     return -1
 
 
-# `play(frame, first, last)` plays the steps first … last − 1, first a multiple of WINDOW; it gives
-# −1, or the number of the agent that met a fault.
+# `play(frame, first, last)` plays the steps first … last − 1. `first` is a multiple of WINDOW.
+# Returns −1, or the index of the agent with a fault.
 play = entry(_play, releases_lock=True)
 
 
 def _call(part: int, address: int, step: int) -> int:
-    call_part(part, address, step)
+    call_function(part, address, step)
     return 0
 
 
@@ -123,10 +122,10 @@ def _begin(frame: int) -> int:
     return 0
 
 
-def _look_ahead(frame: int, step: int, ahead: int) -> int:
-    if ahead == 0:
+def _prepare_step(frame: int, step: int, offset: int) -> int:
+    if offset == 0:
         _prepare(frame, step)
-    _point_at(frame, step + ahead, ahead)
+    _set_addresses(frame, step + offset, offset)
     return 0
 
 
@@ -135,5 +134,5 @@ def _record(agent: int, step: int) -> int:
     return 0
 
 
-# The same loop in pieces, for what is written in plain Python: see plain_games.py.
-call, begin, look_ahead, record = (entry(one) for one in (_call, _begin, _look_ahead, _record))
+# The parts of the loop, for agents and environments in plain Python: see python_games.py.
+call, begin, prepare_step, record = (entry(fn) for fn in (_call, _begin, _prepare_step, _record))

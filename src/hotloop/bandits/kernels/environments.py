@@ -1,7 +1,7 @@
 """Environments: true values, the best of them, noise, rewards.
 
-An environment prepares WINDOW steps at once: values float32 (k, LANES), for all steps the same or
-one after another; the best value float32 (LANES,); noise float32 (WINDOW, LANES).
+An environment prepares WINDOW steps at once: values float32 (k, LANES), either one array for all
+steps or one per step; the best value float32 (LANES,); noise float32 (WINDOW, LANES).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hotloop.bandits.kernels.randomness import (
     unit,
 )
 from hotloop.numba_tools import (
-    Part,
+    CompiledFunction,
     fma_f32,
     inline,
     jit,
@@ -56,10 +56,10 @@ from hotloop.numba_tools import (
     store_i32,
 )
 
-NOISE_SCALE, MEAN, SPREAD, OWN = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2, PARAMETERS + 3
-GIVEN = OWN  # address of true values, float32 (k,), that all runs share; 0: drawn
-EVERY = OWN  # abrupt change: steps from one to the next
-MATRIX, MATRIX_BEST = OWN, OWN + 1  # adversarial: float32 (T, k); the best arm in hindsight
+NOISE_SCALE, MEAN, SPREAD, EXTRA = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2, PARAMETERS + 3
+SHARED_VALUES = EXTRA  # address of true values, float32 (k,), shared by all runs; 0: drawn per run
+CHANGE_INTERVAL = EXTRA  # abrupt change: number of steps between changes
+MATRIX, MATRIX_BEST = EXTRA, EXTRA + 1  # adversarial: float32 (T, k); the best arm in hindsight
 
 
 @jit
@@ -100,35 +100,35 @@ def _find_best(values: int, best: int, num_arms: int) -> None:
 
 
 @jit
-def _share_values(environment: int) -> None:
+def _copy_shared_values(environment: int) -> None:
     frame, values = load_i64(environment, FRAME), load_i64(environment, VALUES_AT)
-    given = load_i64(environment, GIVEN)
+    shared = load_i64(environment, SHARED_VALUES)
     for arm in range(load_i64(frame, NUM_ARMS)):
-        value = load_f32(given, arm)
+        value = load_f32(shared, arm)
         for i in range(LANES):
             store_f32(values, arm * LANES + i, value)
 
 
-@Part
+@CompiledFunction
 def start_stationary(environment: int, step: int) -> None:
-    """True values, drawn or given, and the best of them."""
-    if load_i64(environment, GIVEN) == 0:
+    """Prepare the true values, drawn or shared, and the best of them."""
+    if load_i64(environment, SHARED_VALUES) == 0:
         _fill_values(environment, load_i64(environment, VALUES_AT), 0)
     else:
-        _share_values(environment)
+        _copy_shared_values(environment)
     values, best = load_i64(environment, VALUES_AT), load_i64(environment, BEST_AT)
     _find_best(values, best, load_i64(load_i64(environment, FRAME), NUM_ARMS))
 
 
-@Part
+@CompiledFunction
 def advance_gaussian(environment: int, step: int) -> None:
-    """Normal noise."""
+    """Prepare normal noise."""
     _fill_noise(environment, step)
 
 
-@Part
+@CompiledFunction
 def advance_bernoulli(environment: int, step: int) -> None:
-    """Uniform numbers, which `give_bernoulli` compares with probabilities."""
+    """Prepare uniform numbers, which `give_bernoulli_reward` compares with probabilities."""
     frame, noise = load_i64(environment, FRAME), load_i64(environment, NOISE_AT)
     for group in range(WINDOW // 4):
         fill_words(frame, frame + WORK, (step >> 2) + group, REWARD_STREAM, 0)
@@ -138,26 +138,26 @@ def advance_bernoulli(environment: int, step: int) -> None:
 
 @jit
 def _walk_pair(values: int, words: int, number: int, num_arms: int, walk: float) -> None:
-    """Two normals a lane, number `number` and the next of the window, added to the step before."""
+    """Store values `number` and `number + 1` of the window: the previous step's plus noise."""
     factor = f32(walk)
     end = WINDOW * num_arms
-    one, other = values + number * 4 * LANES, values + (number + 1) * 4 * LANES
-    before = number - num_arms if number >= num_arms else number - num_arms + end
-    source = values + before * 4 * LANES
-    # Rows are in the order of steps and arms; what is before the first is the last window's last.
-    before = before + 1 if before + 1 < end else 0
-    source_other = values + before * 4 * LANES
+    target, next_target = values + number * 4 * LANES, values + (number + 1) * 4 * LANES
+    previous = number - num_arms if number >= num_arms else number - num_arms + end
+    source = values + previous * 4 * LANES
+    # Rows are in the order of steps and arms. The row before the first is the last window's last.
+    previous = previous + 1 if previous + 1 < end else 0
+    next_source = values + previous * 4 * LANES
     for i in range(LANES):
         p, q = normal_pair(load_u32(words, i), load_u32(words, LANES + i))
-        store_f32(one, i, load_f32(source, i) + factor * p)
-        store_f32(other, i, load_f32(source_other, i) + factor * q)
+        store_f32(target, i, load_f32(source, i) + factor * p)
+        store_f32(next_target, i, load_f32(next_source, i) + factor * q)
 
 
-@Part
+@CompiledFunction
 def advance_walk(environment: int, step: int) -> None:
-    """The true values of each step are those before it, and every arm's own move.
+    """Prepare values that each step changes by a normal number per arm.
 
-    Moves are numbered through, step · k + arm, and four share a counter.
+    These numbers are indexed by step · k + arm, and four share a counter.
     """
     frame, values = load_i64(environment, FRAME), load_i64(environment, VALUES_AT)
     best, num_arms = load_i64(environment, BEST_AT), load_i64(frame, NUM_ARMS)
@@ -169,37 +169,37 @@ def advance_walk(environment: int, step: int) -> None:
             fill_words(frame, frame + WORK, group, WALK_STREAM, group >> 32)
         words = frame + WORK + number % 4 * 4 * LANES
         _walk_pair(values, words, number, num_arms, walk)
-        if step == 0 and number < num_arms:  # before the first step nothing moves
+        if step == 0 and number < num_arms:  # values start to move after the first step
             for i in range(min(num_arms - number, 2) * LANES):
                 store_f32(values, number * LANES + i, start)
-    for ahead in range(WINDOW):
-        first = values + ahead * num_arms * 4 * LANES
-        _find_best(first, best + ahead * 4 * LANES, num_arms)
+    for offset in range(WINDOW):
+        first = values + offset * num_arms * 4 * LANES
+        _find_best(first, best + offset * 4 * LANES, num_arms)
     _fill_noise(environment, step)
 
 
-@Part
+@CompiledFunction
 def advance_abrupt(environment: int, step: int) -> None:
-    """The true values of each step are those before it, or new ones."""
+    """Prepare values that are drawn again interval `CHANGE_INTERVAL` steps."""
     frame, values = load_i64(environment, FRAME), load_i64(environment, VALUES_AT)
-    best, every = load_i64(environment, BEST_AT), load_i64(environment, EVERY)
+    best, interval = load_i64(environment, BEST_AT), load_i64(environment, CHANGE_INTERVAL)
     num_arms = load_i64(frame, NUM_ARMS)
     stride = (num_arms + 3) // 4 * 16 * LANES
-    for ahead in range(WINDOW):
-        target = values + ahead * stride
-        source = values + (ahead - 1) * stride if ahead > 0 else values + (WINDOW - 1) * stride
-        if (step + ahead) % every == 0:
-            _fill_values(environment, target, (step + ahead) // every)
+    for offset in range(WINDOW):
+        target = values + offset * stride
+        source = values + (offset - 1) * stride if offset > 0 else values + (WINDOW - 1) * stride
+        if (step + offset) % interval == 0:
+            _fill_values(environment, target, (step + offset) // interval)
         else:
             for i in range(num_arms * LANES):
                 store_f32(target, i, load_f32(source, i))
-        _find_best(target, best + ahead * 4 * LANES, num_arms)
+        _find_best(target, best + offset * 4 * LANES, num_arms)
     _fill_noise(environment, step)
 
 
-@Part
+@CompiledFunction
 def start_adversarial(environment: int, step: int) -> None:
-    """The best arm in hindsight, for all lanes."""
+    """Store the best arm in hindsight for all lanes."""
     arms, best = load_i64(environment, BEST_ARM_AT), load_i64(environment, MATRIX_BEST)
     noise = load_i64(environment, NOISE_AT)
     for i in range(LANES):
@@ -208,26 +208,26 @@ def start_adversarial(environment: int, step: int) -> None:
         store_f32(noise, i, f32(0.0))
 
 
-@Part
+@CompiledFunction
 def advance_adversarial(environment: int, step: int) -> None:
-    """Rows of the matrix, the same in all lanes."""
+    """Copy rows of the matrix to all lanes."""
     frame, values = load_i64(environment, FRAME), load_i64(environment, VALUES_AT)
     best, matrix = load_i64(environment, BEST_AT), load_i64(environment, MATRIX)
-    favourite, num_arms = load_i64(environment, MATRIX_BEST), load_i64(frame, NUM_ARMS)
-    ahead = min(WINDOW, load_i64(frame, NUM_STEPS) - step)
-    for one in range(ahead):
-        row = (step + one) * num_arms
+    best_arm, num_arms = load_i64(environment, MATRIX_BEST), load_i64(frame, NUM_ARMS)
+    num_rows = min(WINDOW, load_i64(frame, NUM_STEPS) - step)
+    for offset in range(num_rows):
+        row = (step + offset) * num_arms
         for arm in range(num_arms):
             value = load_f32(matrix, row + arm)
             for i in range(LANES):
-                store_f32(values, (one * num_arms + arm) * LANES + i, value)
+                store_f32(values, (offset * num_arms + arm) * LANES + i, value)
         for i in range(LANES):
-            store_f32(best, one * LANES + i, load_f32(matrix, row + favourite))
+            store_f32(best, offset * LANES + i, load_f32(matrix, row + best_arm))
 
 
-@Part
+@CompiledFunction
 def start_contextual(environment: int, step: int) -> None:
-    """θ of every arm: float32, (k, d rounded up to fours, LANES)."""
+    """Draw θ of every arm: float32, (k, d rounded up to a multiple of 4, LANES)."""
     frame, theta = load_i64(environment, FRAME), load_i64(environment, STATE)
     groups = (load_i64(frame, DIMENSION) + 3) // 4
     for arm in range(load_i64(frame, NUM_ARMS)):
@@ -237,21 +237,21 @@ def start_contextual(environment: int, step: int) -> None:
             fill_normals(target, frame + WORK, load_f64(environment, SPREAD), 0.0)
 
 
-@Part
+@CompiledFunction
 def advance_contextual(environment: int, step: int) -> None:
-    """Contexts, and each arm's x·θ."""
+    """Prepare contexts and each arm's value x·θ."""
     frame, theta = load_i64(environment, FRAME), load_i64(environment, STATE)
     values, best = load_i64(environment, VALUES_AT), load_i64(environment, BEST_AT)
     contexts = load_i64(environment, CONTEXT_AT)
     num_arms, dimension = load_i64(frame, NUM_ARMS), load_i64(frame, DIMENSION)
     groups = (dimension + 3) // 4
-    for ahead in range(WINDOW):
-        context = contexts + ahead * groups * 16 * LANES
+    for offset in range(WINDOW):
+        context = contexts + offset * groups * 16 * LANES
         for group in range(groups):
-            fill_words(frame, frame + WORK, step + ahead, CONTEXT_STREAM, group)
+            fill_words(frame, frame + WORK, step + offset, CONTEXT_STREAM, group)
             fill_normals(context + group * 16 * LANES, frame + WORK, 1.0, 0.0)
         for arm in range(num_arms):
-            row = values + (ahead * num_arms + arm) * 4 * LANES
+            row = values + (offset * num_arms + arm) * 4 * LANES
             for i in range(LANES):
                 store_f32(row, i, f32(0.0))
             for j in range(dimension):
@@ -259,40 +259,40 @@ def advance_contextual(environment: int, step: int) -> None:
                 for i in range(LANES):
                     x = load_f32(context, j * LANES + i)
                     store_f32(row, i, fma_f32(x, load_f32(weights, i), load_f32(row, i)))
-        first = values + ahead * num_arms * 4 * LANES
-        _find_best(first, best + ahead * 4 * LANES, num_arms)
+        first = values + offset * num_arms * 4 * LANES
+        _find_best(first, best + offset * 4 * LANES, num_arms)
     _fill_noise(environment, step)
 
 
 @inline
-def _look_up(frame):  # type: ignore[no-untyped-def]
+def _store_arm_values(frame):  # type: ignore[no-untyped-def]
     values = load_i64(frame, VALUES)
     for i in range(LANES):
         arm = i64(load_i32(frame + ARM, i))
         store_f32(frame + VALUE, i, load_f32(values, arm * LANES + i))
 
 
-@Part
-def give_noisy(environment: int, step: int) -> None:
-    """The taken arm's value and the step's noise."""
+@CompiledFunction
+def give_noisy_reward(environment: int, step: int) -> None:
+    """Store the chosen arm's value plus the step's noise as the reward."""
     frame = load_i64(environment, FRAME)
-    _look_up(frame)
+    _store_arm_values(frame)
     noise = load_i64(frame, NOISE)
     for i in range(LANES):
         store_f32(frame + REWARD, i, load_f32(frame + VALUE, i) + load_f32(noise, i))
 
 
-@Part
-def give_bernoulli(environment: int, step: int) -> None:
-    """1 with the taken arm's probability."""
+@CompiledFunction
+def give_bernoulli_reward(environment: int, step: int) -> None:
+    """Store reward 1 with the chosen arm's probability, else 0."""
     frame = load_i64(environment, FRAME)
-    _look_up(frame)
+    _store_arm_values(frame)
     noise = load_i64(frame, NOISE)
     for i in range(LANES):
-        won = load_f32(noise, i) < load_f32(frame + VALUE, i)
-        store_f32(frame + REWARD, i, f32(1.0) if won else f32(0.0))
+        is_success = load_f32(noise, i) < load_f32(frame + VALUE, i)
+        store_f32(frame + REWARD, i, f32(1.0) if is_success else f32(0.0))
 
 
-@Part
+@CompiledFunction
 def start_nothing(environment: int, step: int) -> None:
-    """Everything is made as the steps come."""
+    """Prepare nothing: `advance` computes everything."""

@@ -1,8 +1,7 @@
-"""Exponential and logarithm in float32, which a loop over lanes can take eight or sixteen at a
-time.
+"""Vectorizable exponentials and logarithms: a loop over lanes computes 8 or 16 float32 at a time.
 
-Polynomials were fitted by least squares at Chebyshev nodes; every operation is rounded as IEEE 754
-says, so the results are the same on every machine. Relative errors: 4e-7 in float32, 3e-14 in
+Polynomials were fitted by least squares at Chebyshev nodes. Every operation is rounded according to
+IEEE 754, so the results are the same on every machine. Relative errors: 4e-7 in float32, 3e-14 in
 float64.
 """
 
@@ -50,13 +49,13 @@ _E0, _E1, _E2, _E3, _E4, _E5 = (
 )
 _ROOT_HALF = np.uint32(0x3F3504F3)  # bits of √½
 _LOG2_E = np.float32(1.4426950408889634)
-_ROUNDER = np.float32(12582912.0)  # 1.5 · 2²³: added and taken away it rounds to a whole number
-_LEAST = np.float32(-87.0)  # exp of less would be denormal
+_ROUNDER = np.float32(12582912.0)  # 1.5 · 2²³: adding and subtracting it rounds to an integer
+_EXP_MIN = np.float32(-87.0)  # exp of smaller numbers is denormal
 
 
 @inline
 def log2_f32(x: float) -> float:
-    """log2(x) for a positive, normal x."""
+    """Return log2(x) for a positive, normal x."""
     bits = bits_of_f32(x)
     exponent = i32(bits - _ROOT_HALF) >> i32(23)
     m = f32_of_bits(u32(bits - u32(exponent << i32(23))))
@@ -69,22 +68,22 @@ def log2_f32(x: float) -> float:
 
 @inline
 def exp_f32(x: float) -> float:
-    """e^x for x up to 87; below −87 it stays at e^−87."""
-    bounded = max_f32(x, _LEAST)
+    """Return e^x for x up to 87, and e^−87 below −87."""
+    bounded = max_f32(x, _EXP_MIN)
     whole = fma_f32(bounded, _LOG2_E, _ROUNDER)
     n = whole - _ROUNDER
     f = fma_f32(bounded, _LOG2_E, -n)
     f2 = f * f
     low = fma_f32(fma_f32(_E3, f, _E2), f2, fma_f32(_E1, f, _E0))
     power = fma_f32(fma_f32(_E5, f, _E4), f2 * f2, low)
-    # `whole` holds n in its lowest bits; shifted left they are added to the exponent.
+    # The lowest bits of `whole` are n. Shifted left, they are added to the exponent.
     return f32_of_bits(u32(bits_of_f32(power) + (bits_of_f32(whole) << u32(23))))
 
 
 _ROOT_HALF_64 = np.uint64(0x3FE6A09E667F3BCD)  # bits of √½
 _52 = np.uint64(52)
 _MANTISSA = np.uint64(0x000FFFFFFFFFFFFF)
-# A whole number n below 2⁵² as the last bits of 2⁵² + n: vectors convert no int64 before AVX-512.
+# An integer n below 2⁵² is the last bits of 2⁵² + n: before AVX-512, vectors can't convert int64.
 _WHOLE_BITS = np.uint64(0x4330000000000000)
 _WHOLE, _BIAS = 4503599627370496.0, 1023.0
 _LN_2 = 0.6931471805599453
@@ -94,9 +93,9 @@ _ROUNDER_64 = 6755399441055744.0  # 1.5 · 2⁵²
 
 @inline
 def log_f64(x: float) -> float:
-    """ln(x) for a positive, normal x; finite where x is 0.
+    """Return ln(x) for a positive, normal x, and a finite number for 0.
 
-    m in [√½, √2), ln(m) = 2 artanh((m − 1) / (m + 1)) by its series up to the 17th power.
+    For m in [√½, √2), ln(m) = 2 artanh((m − 1) / (m + 1)) by its series up to the 17th power.
     """
     shifted = bits_of_f64(x) - _ROOT_HALF_64 + u64(0x3FF0000000000000)
     exponent = f64_of_bits((shifted >> _52) | _WHOLE_BITS) - (_WHOLE + _BIAS)
@@ -115,7 +114,7 @@ def log_f64(x: float) -> float:
 
 @inline
 def exp_f64(x: float) -> float:
-    """e^x for x up to 700; below −700 it stays at e^−700."""
+    """Return e^x for x up to 700, and e^−700 below −700."""
     bounded = x if x > -700.0 else -700.0
     whole = fma_f64(bounded, 1.0 / _LN_2, _ROUNDER_64)
     n = whole - _ROUNDER_64

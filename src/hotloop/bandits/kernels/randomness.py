@@ -1,11 +1,11 @@
 """Random numbers that are a function of (seed, run, step, stream), for whole blocks.
 
 Philox 4×32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): the seed is the
-key, (run, step, stream, …) the counter, so a run meets the same numbers whatever runs beside it, in
-whatever order and on whatever thread, and whichever agent plays. 2.3 ns for 128 bits on AVX2.
+key, (run, step, stream, …) the counter. A run's numbers do not depend on other runs, the order, the
+thread or the agent. 128 bits take 2.3 ns on AVX2.
 
-Normals come from Box and Muller's transform: 0.6 ns each, where an inverse of the distribution
-function, with its logarithm, two polynomials and a root for each normal, takes 1.6.
+Normals come from Box and Muller's transform, 0.6 ns each. An inverse of the distribution function
+takes 1.6 ns, because it computes a logarithm, two polynomials and a root for each normal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from hotloop.numba_tools import (
 )
 
 POLICY_STREAM, REWARD_STREAM, MEANS_STREAM, WALK_STREAM, SAMPLE_STREAM = range(1, 6)
-BETA_STREAM, CONTEXT_STREAM, THETA_STREAM, OWN_AGENT_STREAM, OWN_ENVIRONMENT_STREAM = range(6, 11)
+BETA_STREAM, CONTEXT_STREAM, THETA_STREAM, USER_AGENT_STREAM, USER_ENVIRONMENT_STREAM = range(6, 11)
 
 u32: Any = np.uint32
 u64: Any = np.uint64
@@ -58,7 +58,7 @@ _C0, _C1, _C2, _C3 = (
 
 @inline
 def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
-    """Ten rounds: four words (uint32) from a counter of four and a key of two."""
+    """Return four words (uint32) from a counter of four and a key of two, in ten rounds."""
     for _ in range(10):
         p0 = u64(c0) * _M0
         p1 = u64(c2) * _M1
@@ -72,11 +72,11 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
 
 
 @jit
-def fill_words(frame: int, target: int, one: int, stream: int, two: int) -> None:
-    """Words of all lanes for the counter (run, one, stream, two): uint32, (4, LANES)."""
+def fill_words(frame: int, target: int, major: int, stream: int, minor: int) -> None:
+    """Store the words of all lanes for the counter (run, major, stream, minor): (4, LANES)."""
     first = u32(load_i64(frame, FIRST_RUN))
     k0, k1 = u32(load_i64(frame, KEY_LOW)), u32(load_i64(frame, KEY_HIGH))
-    c1, c2, c3 = u32(one), u32(stream), u32(two)
+    c1, c2, c3 = u32(major), u32(stream), u32(minor)
     for i in range(LANES):
         a, b, c, d = philox(u32(first + u32(i)), c1, c2, c3, k0, k1)
         store_u32(target, i, a)
@@ -86,19 +86,19 @@ def fill_words(frame: int, target: int, one: int, stream: int, two: int) -> None
 
 
 @jit
-def lane_words(frame: int, lane: int, one: int, stream: int, two: int) -> Any:
-    """The four words of one lane."""
+def lane_words(frame: int, lane: int, major: int, stream: int, minor: int) -> Any:
+    """Return the four words of one lane."""
     run = u32(u32(load_i64(frame, FIRST_RUN)) + u32(lane))
     k0, k1 = u32(load_i64(frame, KEY_LOW)), u32(load_i64(frame, KEY_HIGH))
-    return philox(run, u32(one), u32(stream), u32(two), k0, k1)
+    return philox(run, u32(major), u32(stream), u32(minor), k0, k1)
 
 
 @inline
 def normal_pair(a: int, b: int) -> tuple[float, float]:
-    """Two independent normals (float32) from two words.
+    """Return two independent normals (float32) from two words.
 
-    The radius is √(−2 ln u) with u from 31 bits; the angle lies within ±π/4, from 32, and three of
-    its lowest bits swap the two and choose their signs, which covers the circle twice.
+    The radius is √(−2 ln u) with u from 31 bits. The angle lies within ±π/4, from 32 bits. Three of
+    its lowest bits swap the two normals and choose their signs, which covers the circle twice.
     """
     u = (f32(i32(a >> _1)) + f32(0.5)) * _TO_UNIT_31
     radius = sqrt_f32(max_f32(f32(0.0), -log2_f32(u) * _TWO_LN_2))
@@ -117,7 +117,7 @@ def normal_pair(a: int, b: int) -> tuple[float, float]:
 
 @jit
 def fill_normals(target: int, words: int, scale: float, shift: float) -> None:
-    """shift + scale · normal for four words a lane: float32, (4, LANES)."""
+    """Store shift + scale · normal for four words a lane: float32, (4, LANES)."""
     factor, offset = f32(scale), f32(shift)
     for half in range(2):
         first = half * 2 * LANES
@@ -129,5 +129,5 @@ def fill_normals(target: int, words: int, scale: float, shift: float) -> None:
 
 @inline
 def unit(word: int) -> float:
-    """Uniform in [0, 1) from a word's upper 24 bits, all of which a float32 holds."""
+    """Return a uniform number in [0, 1) from a word's upper 24 bits, exact in float32."""
     return f32(i32(word >> u32(8))) * f32(2.0**-24)

@@ -1,8 +1,8 @@
 """Records of every step: sums over the block's runs, always added in the same order.
 
-An agent's record, by offset in bytes, float64 (LANES,) each: regret so far; reward so far; the same
-at the last point of the curve; the reward before the late steps; then int32 (LANES,): optimal steps
-so far, at the last point, before the late steps.
+An agent's record, by offset in bytes, float64 (LANES,) each: regret so far; reward so far, at the
+last point of the curve, and before the late steps. Then int32 (LANES,) each: optimal steps so far,
+at the last point, and before the late steps; whether this step was optimal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotloop.bandits.kernels.layout import (
     FRAME,
     IN_HINDSIGHT,
     LANES,
-    LATE_FROM,
+    LATE_START,
     NUM_ARMS,
     NUM_RUNS,
     NUM_STEPS,
@@ -39,16 +39,18 @@ from hotloop.numba_tools import (
     store_i64,
 )
 
-REGRET, GAINED, GAINED_AT_POINT, GAINED_BEFORE_LATE = (8 * LANES * row for row in range(4))
+REGRET, REWARD_SUM, REWARD_SUM_AT_POINT, REWARD_SUM_BEFORE_LATE = (
+    8 * LANES * row for row in range(4)
+)
 HITS, HITS_AT_POINT, HITS_BEFORE_LATE = (4 * LANES * row for row in range(8, 11))
-IS_HIT = 4 * LANES * 11  # int32: whether this step's arm was optimal
+IS_HIT = 4 * LANES * 11
 RECORD_BYTES = 4 * LANES * 12
 WIDTH = 32  # lane 32 i + j is added to sum j
 
 
 @jit
 def reset_record(record: int) -> None:
-    """Nothing gained, nothing lost."""
+    """Set all sums to zero."""
     for i in range(4 * LANES):
         store_f64(record, i, 0.0)
     for i in range(4 * LANES):
@@ -59,10 +61,10 @@ def reset_record(record: int) -> None:
 def _accumulate(frame: int, record: int) -> None:
     best = load_i64(frame, BEST)
     for i in range(LANES):
-        lost = f64(load_f32(best, i)) - f64(load_f32(frame + VALUE, i))
-        store_f64(record + REGRET, i, load_f64(record + REGRET, i) + lost)
-        gained = load_f64(record + GAINED, i) + f64(load_f32(frame + REWARD, i))
-        store_f64(record + GAINED, i, gained)
+        regret = f64(load_f32(best, i)) - f64(load_f32(frame + VALUE, i))
+        store_f64(record + REGRET, i, load_f64(record + REGRET, i) + regret)
+        reward_sum = load_f64(record + REWARD_SUM, i) + f64(load_f32(frame + REWARD, i))
+        store_f64(record + REWARD_SUM, i, reward_sum)
     if load_i64(frame, IN_HINDSIGHT) != 0:
         arms = load_i64(frame, BEST_ARM)
         for i in range(LANES):
@@ -79,9 +81,9 @@ def _accumulate(frame: int, record: int) -> None:
 
 @inline
 def _add(sums, column, x, row):  # type: ignore[no-untyped-def]
-    place = row * WIDTH + column
-    store_f64(sums, place, load_f64(sums, place) + x)
-    store_f64(sums, place + WIDTH, load_f64(sums, place + WIDTH) + x * x)
+    cell = row * WIDTH + column
+    store_f64(sums, cell, load_f64(sums, cell) + x)
+    store_f64(sums, cell + WIDTH, load_f64(sums, cell + WIDTH) + x * x)
 
 
 @inline
@@ -95,9 +97,9 @@ def _add_step(frame, record, sums, first, width):  # type: ignore[no-untyped-def
 def _add_point(record, sums, first, width, share):  # type: ignore[no-untyped-def]
     for j in range(width):
         i = first + j
-        gained = load_f64(record + GAINED, i)
-        _add(sums, j, (gained - load_f64(record + GAINED_AT_POINT, i)) * share, 0)
-        store_f64(record + GAINED_AT_POINT, i, gained)
+        reward_sum = load_f64(record + REWARD_SUM, i)
+        _add(sums, j, (reward_sum - load_f64(record + REWARD_SUM_AT_POINT, i)) * share, 0)
+        store_f64(record + REWARD_SUM_AT_POINT, i, reward_sum)
         _add(sums, j, load_f64(record + REGRET, i), 4)
     for j in range(width):
         i = first + j
@@ -107,16 +109,16 @@ def _add_point(record, sums, first, width, share):  # type: ignore[no-untyped-de
 
 
 @jit
-def _fold(sums: int, row: int) -> float:
+def _add_columns(sums: int, row: int) -> float:
     base = row * WIDTH
     half = WIDTH // 2
     while half >= 4:
         for j in range(half):
-            left = load_f64(sums, base + j)
-            store_f64(sums, base + j, left + load_f64(sums, base + half + j))
+            total = load_f64(sums, base + j)
+            store_f64(sums, base + j, total + load_f64(sums, base + half + j))
         half //= 2
-    left = load_f64(sums, base) + load_f64(sums, base + 2)
-    return left + (load_f64(sums, base + 1) + load_f64(sums, base + 3))
+    total = load_f64(sums, base) + load_f64(sums, base + 2)
+    return total + (load_f64(sums, base + 1) + load_f64(sums, base + 3))
 
 
 @jit
@@ -144,10 +146,10 @@ def _write_point(frame: int, agent: int, step: int) -> None:
             _add_point(record, sums, first, WIDTH, share)
         if full < num_runs:
             _add_point(record, sums, full, num_runs - full, share)
-        store_f64(curve, 2 * num_points + point, _fold(sums, 2))
-        store_f64(curve, 3 * num_points + point, _fold(sums, 3))
+        store_f64(curve, 2 * num_points + point, _add_columns(sums, 2))
+        store_f64(curve, 3 * num_points + point, _add_columns(sums, 3))
     for row in (0, 1, 4, 5):
-        store_f64(curve, row * num_points + point, _fold(sums, row))
+        store_f64(curve, row * num_points + point, _add_columns(sums, row))
 
 
 @jit
@@ -160,11 +162,11 @@ def _count_pulls(frame: int, pulls: int, point: int) -> None:
 
 @jit
 def record_step(agent: int, step: int) -> None:
-    """Take note of what the frame holds: the arm, its value, the reward."""
+    """Record the frame's arm, its value and the reward."""
     frame, record = load_i64(agent, FRAME), load_i64(agent, RECORD)
-    if step == load_i64(frame, LATE_FROM):
+    if step == load_i64(frame, LATE_START):
         for i in range(LANES):
-            store_f64(record + GAINED_BEFORE_LATE, i, load_f64(record + GAINED, i))
+            store_f64(record + REWARD_SUM_BEFORE_LATE, i, load_f64(record + REWARD_SUM, i))
             store_i32(record + HITS_BEFORE_LATE, i, load_i32(record + HITS, i))
     _accumulate(frame, record)
     per_point = load_i64(frame, STEPS_PER_POINT)

@@ -1,4 +1,4 @@
-"""`hotloop bandit …`: figures of the book, single agents, comparisons, grids."""
+"""The `hotloop bandit` commands: figures of the book, single agents, comparisons, grids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COMMANDS = {
     "figure": "Compute and draw a figure of Sutton & Barto's chapter 2.",
     "run": "Play one agent in one environment, over many runs.",
     "compare": "Play several agents on the same random numbers, with paired differences.",
-    "grid": "Play every combination of settings; killed at any moment, it goes on where it was.",
+    "grid": "Play every combination of settings, resumable after a stop or a kill.",
 }
 
 HELP = """usage: hotloop bandit COMMAND ...
@@ -34,27 +34,27 @@ examples:
   hotloop bandit compare "ucb c=2" "epsilon-greedy epsilon=0.1" --picture curves,regret
   hotloop bandit compare beta-thompson kl-ucb --environment bernoulli --env means=0.9,0.8
 
-`hotloop bandit COMMAND --help` says more of each.
+`hotloop bandit COMMAND --help` describes a command's options.
 """
 
 
 def run(args: list[str]) -> int:
-    """A command; see `hotloop bandit --help`."""
+    """Run a command. See `hotloop bandit --help`."""
     if not args or args[0] in ("-h", "--help"):
         from hotloop.bandits.agents import AGENTS
         from hotloop.bandits.environments import ENVIRONMENTS
-        from hotloop.cli.bandit.fields import listing
+        from hotloop.cli.bandit.field_help import list_fields
 
         width = max(map(len, COMMANDS))
-        commands = "\n".join(f"  {name:{width}}  {about}" for name, about in COMMANDS.items())
-        agents, environments = listing(AGENTS), listing(ENVIRONMENTS)
+        commands = "\n".join(f"  {name:{width}}  {summary}" for name, summary in COMMANDS.items())
+        agents, environments = list_fields(AGENTS), list_fields(ENVIRONMENTS)
         print(HELP.format(commands=commands, agents=agents, environments=environments), end="")
         return 0 if args else 2
-    name, rest = args[0], args[1:]
+    name, command_args = args[0], args[1:]
     if name not in COMMANDS:
         raise UnknownNameError(
             f"expected one of {', '.join(COMMANDS)} after `hotloop bandit`, got '{name}'"
             + (nearest(name, COMMANDS) or "; `hotloop bandit --help` lists them")
         )
-    module = "play" if name == "run" else name  # a module `run` would take this function's place
-    return importlib.import_module(f"hotloop.cli.bandit.{module}").run(rest)
+    module = "play" if name == "run" else name  # a module `run` would shadow this function
+    return importlib.import_module(f"hotloop.cli.bandit.{module}").run(command_args)

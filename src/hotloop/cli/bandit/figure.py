@@ -1,21 +1,21 @@
-"""`hotloop bandit figure NUMBER`: a figure of the book, computed and drawn."""
+"""The command `hotloop bandit figure NUMBER`: compute and draw a figure of the book."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from hotloop.cli import need
-from hotloop.cli.bandit.options import add_json, add_sizes, parsed, parser_of, sizes_of
+from hotloop.cli import require_module
+from hotloop.cli.bandit.options import add_json, add_sizes, new_parser, parse_options, run_sizes
 from hotloop.cli.bandit.progress import ProgressLine
 from hotloop.cli.bandit.tables import print_figure, print_json, print_speed
 
 
 def run(args: list[str]) -> int:
-    """See `hotloop bandit figure --help`."""
-    from hotloop.bandits.book import FIGURES, plan_of
+    """Run the command. See `hotloop bandit figure --help`."""
+    from hotloop.bandits.figure_plans import FIGURES, get_figure_plan
 
-    parser = parser_of(
+    parser = new_parser(
         "figure",
         "Compute a figure of chapter 2 of Sutton & Barto's Reinforcement Learning (2nd edition, "
         "2018), draw it with 95 % confidence, and print its table.",
@@ -31,31 +31,33 @@ def run(args: list[str]) -> int:
         "--output",
         metavar="FILE",
         type=Path,
-        help="where to: .png, .svg or .pdf (default: figure_NUMBER.png)",
+        help="the file to write: .png, .svg or .pdf (default: figure_NUMBER.png)",
     )
     add_json(parser)
-    options = parsed(parser, args)
-    need("numba", extra="bandit", purpose="playing bandits")
+    # Read the options, and find the figure.
+    options = parse_options(parser, args)
+    require_module("numba", extra="bandit", purpose="playing bandits")
 
     from hotloop.bandits.figures import book_figure
-    from hotloop.bandits.pictures import check_picture
+    from hotloop.bandits.plots import check_plot_path
 
-    plan = plan_of(options.number)
+    plan = get_figure_plan(options.number)
     output = options.output or Path(f"figure_{plan.number}.png")
-    check_picture(output, option="--output")
-    need("matplotlib", extra="bandit", purpose="drawing a figure")
-    without_effect = [
+    check_plot_path(output, option="--output")
+    require_module("matplotlib", extra="bandit", purpose="drawing a figure")
+    ignored = [
         f"--{name}" for name in ("runs", "steps", "threads") if getattr(options, name) is not None
     ]
-    if without_effect and not plan.settings:
+    if ignored and not plan.settings:
         print(
-            f"hotloop: figure {plan.number} shows one task, in which nobody plays: "
-            f"{', '.join(without_effect)} without effect",
+            f"hotloop: figure {plan.number} shows one task without an agent, so that "
+            f"these options have no effect: {', '.join(ignored)}",
             file=sys.stderr,
         )
+    # Compute and draw the figure.
     with ProgressLine() as progress:
-        figure = book_figure(plan.number, **sizes_of(options), on_progress=progress.show)
-    if not options.json:  # first what was computed: drawing may fail
+        figure = book_figure(plan.number, **run_sizes(options), on_progress=progress.show)
+    if not options.json:  # print results first, because drawing may fail
         print_figure(figure)
     figure.draw(output)
     if options.json:

@@ -1,4 +1,4 @@
-"""`hotloop bandit grid AGENT FIELD=VALUES…`: a bandit over ranges of its settings, resumable."""
+"""The command `hotloop bandit grid AGENT FIELD=VALUES…`: a resumable grid of settings."""
 
 from __future__ import annotations
 
@@ -7,75 +7,77 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotloop.cli import need
-from hotloop.cli.bandit.options import add_environment, add_json, add_sizes, parser_of, refuse
-from hotloop.cli.bandit.progress import GridLine, short
+from hotloop.cli import require_module
+from hotloop.cli.bandit.options import add_environment, add_json, add_sizes, new_parser, reject_args
+from hotloop.cli.bandit.progress import GridLine, format_count
 from hotloop.cli.bandit.tables import plus_minus, print_json
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
-from hotloop.system.signals import Ended, end_once
+from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
     from hotloop.sweeps.bandits import Grid, GridProgress, GridTable
 
-_EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list, each part of
-which may be a progression:
+_EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list of values and
+progressions:
   epsilon=0.01,0.1           values
-  step_size=none,0.1         words are none, true, false
+  step_size=none,0.1         the words none, true, false
   epsilon=0.1:0.5:0.1        steps: 0.1, 0.2, … 0.5
   epsilon=2**-7:2**-2:x2     factors: 2⁻⁷, 2⁻⁶, … 2⁻²
-  epsilon=log:0.01,0.5,8     so many points of a range, by its logarithm; lin:0,1,5 evenly
-  --env num_arms=int:2,5     whole numbers
-  --env means=0.9,0.8;0.5,0.4    of what is a list itself, several with ; between them (quote it)
+  epsilon=log:0.01,0.5,8     8 points, evenly spaced in the logarithm; lin:0,1,5 evenly
+  --env num_arms=int:2,5     integers
+  --env 'means=0.9,0.8;0.5,0.4'    lists, separated by ;
 
-Everything computed is in the file within a quarter of a second. Stopped or killed, the same command
-goes on from there; with more --runs it adds to what is there.
+Results are stored in the file every quarter of a second. After a stop or a kill, run the same
+command to resume. With more --runs it adds runs to the stored ones.
 
 example:
   hotloop bandit grid epsilon-greedy epsilon=2**-7:2**-2:x2 step_size=none,0.1 --picture study.png
 """
-_TOP = 20
+_MAX_ROWS = 20
 
 
 def run(args: list[str]) -> int:
-    """Compute a grid; see `hotloop bandit grid --help`."""
+    """Run the command. See `hotloop bandit grid --help`."""
     parser = _parser()
-    options, rest = parser.parse_known_intermixed_args(args)  # ranges may stand behind options
-    refuse(parser, rest)
-    need("numba", extra="bandit", purpose="a bandit")
+    options, unknown = parser.parse_known_intermixed_args(args)  # ranges may follow options
+    reject_args(parser, unknown)
+    require_module("numba", extra="bandit", purpose="a bandit")
     if options.picture is not None:
-        need("matplotlib", extra="bandit", purpose="drawing a picture")
+        require_module("matplotlib", extra="bandit", purpose="drawing a picture")
     if options.export is not None:
-        need("pyarrow", extra="parquet", purpose="exporting a grid")
+        require_module("pyarrow", extra="parquet", purpose="exporting a grid")
         if options.export.suffix != ".parquet":
             raise ConfigError(f"`--export` must end in .parquet, got '{options.export}'")
 
-    from hotloop.bandits.pictures import check_picture
+    from hotloop.bandits.plots import check_plot_path
     from hotloop.sweeps.bandits import Grid
-    from hotloop.sweeps.bandits.table import picture_axes
-    from hotloop.sweeps.grammar import texts_of
+    from hotloop.sweeps.bandits.grid_table import plot_axes
+    from hotloop.sweeps.space_syntax import parse_assignments
 
-    outer = texts_of(options.env, "--env ")
+    # Build the grid.
+    environment_fields = parse_assignments(options.env, "--env ")
     if options.arms is not None:
-        if "num_arms" in outer:
+        if "num_arms" in environment_fields:
             raise ConfigError("`--arms` and `--env num_arms=…` are the same: give one of them")
-        outer["num_arms"] = options.arms
+        environment_fields["num_arms"] = options.arms
     grid = Grid(
         options.agent,
-        texts_of(options.ranges),
+        parse_assignments(options.ranges),
         environment_name=options.environment,
-        environment_fields=outer,
+        environment_fields=environment_fields,
         num_steps=options.steps,
         late_steps=options.late_steps,
         steps_per_point=options.steps_per_point,
     )
-    if options.picture is not None:  # before the work, which may take long
-        check_picture(options.picture, option="--picture")
-        picture_axes(grid.ranges)
+    if options.picture is not None:  # check before the computation, which may take long
+        check_plot_path(options.picture, option="--picture")
+        plot_axes(grid.ranges)
+    # Compute it, write files and print the table.
     try:
         table = _compute(grid, options)
-    except Ended as ended:
-        return ended.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
     if options.picture is not None:
         table.save_picture(options.picture, options.quantity)
     if options.export is not None:
@@ -95,35 +97,33 @@ def run(args: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     from hotloop.bandits.results import QUANTITIES
 
-    about = (
-        "Play all combinations of an agent's settings, and keep what comes out in one SQLite file."
-    )
-    parser = parser_of("grid", about)
+    description = "Play all combinations of an agent's settings, with results in one SQLite file."
+    parser = new_parser("grid", description)
     parser.epilog = _EPILOG
     parser.add_argument("agent", metavar="AGENT", help="such as epsilon-greedy, ucb, gradient")
     parser.add_argument(
-        "ranges", metavar="FIELD=RANGE", nargs="*", help="the agent's settings; see below"
+        "ranges", metavar="FIELD=RANGE", nargs="*", help="settings of the agent; see below"
     )
-    add_environment(parser, of_ranges=True)
+    add_environment(parser, accepts_ranges=True)
     add_sizes(parser, runs=2000, steps=1000)
     whole = {"metavar": "N", "type": int}
-    about = "(default: %(default)s)"
+    note = "(default: %(default)s)"
     parser.add_argument(
-        "--late-steps", **whole, help="the last steps, for the late columns (default: a tenth)"
+        "--late-steps", **whole, help="number of last steps for the late columns (default: a tenth)"
     )
     parser.add_argument(
-        "--steps-per-point", **whole, help="steps that a point of a curve is the mean of"
+        "--steps-per-point", **whole, help="steps that each point of a curve averages over"
     )
     parser.add_argument(
-        "--file", metavar="FILE", type=Path, default=Path("grid.sqlite"), help=f"the file {about}"
+        "--file", metavar="FILE", type=Path, default=Path("grid.sqlite"), help=f"SQLite file {note}"
     )
     parser.add_argument(
         "--quantity",
         choices=QUANTITIES,
         default=QUANTITIES[0],
-        help=f"what the table is sorted by and the picture shows {about}",
+        help=f"quantity that sorts the table and that the picture shows {note}",
     )
-    parser.add_argument("--all", action="store_true", help=f"print all points, not the best {_TOP}")
+    parser.add_argument("--all", action="store_true", help=f"print all points, not {_MAX_ROWS}")
     parser.add_argument(
         "--picture",
         metavar="FILE",
@@ -131,23 +131,19 @@ def _parser() -> argparse.ArgumentParser:
         help="draw a parameter study (one range) or a heat map (two): .png, .svg or .pdf",
     )
     parser.add_argument(
-        "--export", metavar="FILE", type=Path, help="write settings, estimates, curves: .parquet"
+        "--export", metavar="FILE", type=Path, help="write settings, estimates and curves: .parquet"
     )
     add_json(parser)
     return parser
 
 
 def _compute(grid: Grid, options: argparse.Namespace) -> GridTable:
-    """The table.
-
-    Raises:
-        Ended: by Ctrl-C, `kill` or a closed terminal; what is kept has been told.
-    """
-    with end_once() as ending, GridLine() as line:
+    """Return the table, or raise Interrupted after printing what the file contains."""
+    with interrupt_once() as guard, GridLine() as line:
 
         def on_progress(progress: GridProgress) -> None:
             line.show(progress)
-            ending.check()
+            guard.check()
 
         try:
             table = grid.run(
@@ -157,35 +153,35 @@ def _compute(grid: Grid, options: argparse.Namespace) -> GridTable:
                 threads=options.threads,
                 on_progress=on_progress,
             )
-        except Ended:
+        except Interrupted:
             line.close()
-            print(f"hotloop: stopped; {_kept(line.progress, options.file)}", file=sys.stderr)
+            print(f"hotloop: stopped {_stored_text(line.progress, options.file)}", file=sys.stderr)
             raise
     if table.num_of_other_kernels:
         print(
             f"hotloop: {table.num_of_other_kernels:,} rows in {options.file} are from another "
-            "version of the kernels: they are left alone, their runs were computed anew",
+            "version of the kernels: they stay in the file, their runs were computed again",
             file=sys.stderr,
         )
     return table
 
 
-def _kept(progress: GridProgress | None, path: Path) -> str:
+def _stored_text(progress: GridProgress | None, path: Path) -> str:
     if progress is None:
-        return "nothing was computed"
+        return "before the first result"
     return (
-        f"{progress.points:,} of {progress.all_points:,} points are complete in {path}, and what "
-        "ended of the others is kept: the same command goes on from there"
+        f"with {progress.finished_points:,} of {progress.total_points:,} points complete in {path}"
+        ", and finished parts of the others: run the same command to resume"
     )
 
 
 def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
     from rich.text import Text
 
-    from hotloop.sweeps.bandits.notation import text_of
+    from hotloop.sweeps.bandits.notation import setting_text
 
     rows = table.sorted(quantity)
-    shown = rows if print_all else rows[:_TOP]
+    printed_rows = rows if print_all else rows[:_MAX_ROWS]
     settings = list(table.ranges) or list(rows[0].settings)
     printed = plain_table()
     for name in settings:
@@ -194,7 +190,7 @@ def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
     headings = ("reward", "optimal", "regret", f"reward, {late}", f"optimal, {late}")
     for heading in headings:
         printed.add_column(heading, justify="right", no_wrap=True)
-    for row in shown:
+    for row in printed_rows:
         estimates = (
             plus_minus(row.mean_reward),
             plus_minus(row.mean_optimal, percent=True),
@@ -202,22 +198,23 @@ def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
             plus_minus(row.late_reward),
             plus_minus(row.late_optimal, percent=True),
         )
-        printed.add_row(*(Text(text_of(row.settings[name])) for name in settings), *estimates)
+        printed.add_row(*(Text(setting_text(row.settings[name])) for name in settings), *estimates)
     print_table(printed, wide_console())
-    if len(shown) < len(rows):
-        print(f"… and {len(rows) - len(shown):,} more: --all prints them")
+    if len(printed_rows) < len(rows):
+        print(f"… and {len(rows) - len(printed_rows):,} more: --all prints them")
 
 
 def _summary(table: GridTable) -> str:
-    """The last lines: how much was computed in which time, and where it is."""
+    """Return the last line: run·steps, time and file."""
     all_run_steps = len(table.rows) * table.num_runs * table.num_steps
     points = f"{len(table.rows):,} point{'s' * (len(table.rows) != 1)}"
     if not table.computed_run_steps:
-        return f"{points}: all of it was in {table.path}, nothing had to be computed"
-    kept = all_run_steps - table.computed_run_steps
-    there = f", {short(kept)} were in the file" if kept > 0 else ""
+        return f"{points}: all results were in {table.path}, nothing was computed"
+    stored = all_run_steps - table.computed_run_steps
+    stored_text = f", {format_count(stored)} were in the file" if stored > 0 else ""
     return (
-        f"{points}: {short(table.computed_run_steps)} run·steps{there}; {table.elapsed_s:,.3f} s "
-        f"on {table.threads} thread{'s' * (table.threads != 1)}, {table.kernel_share:.0%} of it in "
-        f"kernels, after {table.prepare_s:.1f} s of preparing them; kept in {table.path}"
+        f"{points}: {format_count(table.computed_run_steps)} run·steps{stored_text}; "
+        f"{table.elapsed_s:,.3f} s on {table.threads} thread{'s' * (table.threads != 1)}, "
+        f"{table.kernel_share:.0%} of it in kernels, after {table.prepare_s:.1f} s of preparing "
+        f"them; stored in {table.path}"
     )

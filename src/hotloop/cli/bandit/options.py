@@ -1,4 +1,4 @@
-"""Options that commands have in common, and what is made of them."""
+"""Options that commands share, and their parsing."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from hotloop.cli.bandit.fields import listing
+from hotloop.cli.bandit.field_help import list_fields
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 
-def parser_of(name: str, about: str) -> argparse.ArgumentParser:
-    """A parser for `hotloop bandit NAME`; `about` has blank lines between paragraphs."""
+def new_parser(name: str, description: str) -> argparse.ArgumentParser:
+    """Return a parser for `hotloop bandit NAME`. Blank lines separate paragraphs."""
     parser = argparse.ArgumentParser(
         prog=f"hotloop bandit {name}",
-        description="\n\n".join(textwrap.fill(part, 88) for part in about.split("\n\n")),
+        description="\n\n".join(textwrap.fill(part, 88) for part in description.split("\n\n")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,  # so that a name that is nearly right is answered, not guessed
+        allow_abbrev=False,  # so that a misspelled name raises an error with the nearest one
     )
-    # What argparse takes for a negative number is not -1e-3, nor -1/8.
+    # By default argparse does not take -1e-3 and -1/8 for negative numbers.
     parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.epilog = "Values are numbers such as 0.1, 1/128 or 2**-7, or none, true, false."
     return parser
 
 
-def add_environment(parser: argparse.ArgumentParser, *, of_ranges: bool = False) -> None:
-    """Where to play; `environment_of` makes it, and a grid those of ranges."""
+def add_environment(parser: argparse.ArgumentParser, *, accepts_ranges: bool = False) -> None:
+    """Add the options of the environment, with ranges instead of values for a grid."""
     from hotloop.bandits.environments import ENVIRONMENTS
 
-    about = "which environment; they are listed below (default: %(default)s)"
-    kind, metavar = (str, "RANGE") if of_ranges else (int, "K")
+    name_help = "name of an environment from the list below (default: %(default)s)"
+    kind, metavar = (str, "RANGE") if accepts_ranges else (int, "K")
     group = parser.add_argument_group("environment")
-    group.add_argument("--environment", metavar="NAME", default="gaussian", help=about)
+    group.add_argument("--environment", metavar="NAME", default="gaussian", help=name_help)
     group.add_argument("--arms", metavar=metavar, type=kind, help="number of arms (default: 10)")
     group.add_argument(
         "--env",
-        metavar=f"FIELD={'RANGE' if of_ranges else 'VALUE'}",
+        metavar=f"FIELD={'RANGE' if accepts_ranges else 'VALUE'}",
         nargs="+",
         action="extend",
         default=[],
         help="settings of the environment: spread=2, means=0.9,0.8, rewards=FILE.npy",
     )
-    parser.epilog = f"environments (FIELD=DEFAULT):\n{listing(ENVIRONMENTS)}\n\n{parser.epilog}"
+    parser.epilog = f"environments (FIELD=DEFAULT):\n{list_fields(ENVIRONMENTS)}\n\n{parser.epilog}"
 
 
 def add_sizes(parser: argparse.ArgumentParser, *, runs: int | None, steps: int | None) -> None:
-    """How much to play; `runs` and `steps` are the defaults."""
-    default = "the figure's own" if runs is None else "%(default)s"
+    """Add the options of the number of runs and steps, the seed and the threads."""
+    default = "that of the figure" if runs is None else "%(default)s"
     parser.add_argument(
         "--runs", metavar="N", type=int, default=runs, help=f"independent runs (default: {default})"
     )
@@ -57,23 +57,23 @@ def add_sizes(parser: argparse.ArgumentParser, *, runs: int | None, steps: int |
         "--steps", metavar="N", type=int, default=steps, help=f"steps of a run (default: {default})"
     )
     parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="of all randomness (default: %(default)s)"
+        "--seed", metavar="N", type=int, default=0, help="random seed (default: %(default)s)"
     )
     parser.add_argument(
         "--threads",
         metavar="N",
         type=int,
-        help="how many work at once; the numbers don't depend on it (default: every core)",
+        help="number of threads, without effect on the results (default: every core)",
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Whether to print JSON."""
+    """Add the option for JSON output."""
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
-def sizes_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What `add_sizes` asked for, as playing takes it."""
+def run_sizes(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_sizes` as arguments of `run` and `compare`."""
     return {
         "num_runs": options.runs,
         "num_steps": options.steps,
@@ -82,15 +82,15 @@ def sizes_of(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def parsed(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
-    """Options, checked as far as they are alike in all commands.
+def parse_options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
+    """Parse the options, and check those that all commands share.
 
     Raises:
         UnknownNameError: there is no such option.
-        ConfigError: a number makes no sense.
+        ConfigError: a number is out of range.
     """
-    options, rest = parser.parse_known_args([_dashed(arg) for arg in args])
-    refuse(parser, rest)
+    options, unknown = parser.parse_known_args([_with_dashes(arg) for arg in args])
+    reject_args(parser, unknown)
     for name in ("runs", "steps", "threads"):
         number = getattr(options, name)
         if number is not None and number < 1:
@@ -100,80 +100,80 @@ def parsed(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespa
     return options
 
 
-def refuse(parser: argparse.ArgumentParser, rest: Sequence[str]) -> None:
-    """Answer arguments that a parser does not know.
+def reject_args(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
+    """Raise an error for arguments that a parser did not recognize.
 
     Raises:
-        UnknownNameError: there is no such option; says which is nearest.
-        ConfigError: an argument too many.
+        UnknownNameError: there is no such option. The message gives the nearest one.
+        ConfigError: there is an extra argument.
     """
-    if not rest:
+    if not unknown:
         return
-    name = rest[0].split("=")[0]
+    name = unknown[0].split("=")[0]
     if not name.startswith("-"):
-        raise ConfigError(f"`{parser.prog}` can't take '{rest[0]}' here: see its --help")
-    known = [one for action in parser._actions for one in action.option_strings]
+        raise ConfigError(f"`{parser.prog}` can't take '{unknown[0]}' here: see its --help")
+    names = [name for action in parser._actions for name in action.option_strings]
     raise UnknownNameError(
         f"`{parser.prog}` has no option '{name}'"
-        + (nearest(name, known) or f"; `{parser.prog} --help` lists them")
+        + (nearest(name, names) or f"; `{parser.prog} --help` lists them")
     )
 
 
-def _dashed(arg: str) -> str:
-    """`--step_size=0.1`, as fields are spelled, is `--step-size=0.1`."""
+def _with_dashes(arg: str) -> str:
+    """Return `--step-size=0.1` for `--step_size=0.1`, the spelling of fields."""
     name, equals, value = arg.partition("=")
     return (name.replace("_", "-") if name.startswith("--") else name) + equals + value
 
 
-def agent_of(text: str) -> Any:
-    """An agent from `"name field=value …"`.
+def parse_agent(text: str) -> Any:
+    """Return an agent from `"name field=value …"`.
 
     Raises:
         UnknownNameError: there is no such agent, or it has no such field.
-        ConfigError: a setting makes no sense.
+        ConfigError: a setting is invalid.
     """
-    from hotloop.bandits.options import agent_from
+    from hotloop.bandits.parsing import make_agent
 
     name, *settings = text.split() or [""]
-    return agent_from(name, _settings(settings, "an agent's setting"))
+    return make_agent(name, _parse_settings(settings, "an agent's setting"))
 
 
-def environment_of(options: argparse.Namespace) -> Any:
-    """The environment that is asked for.
+def parse_environment(options: argparse.Namespace) -> Any:
+    """Return the environment of the options.
 
     Raises:
         UnknownNameError: there is no such environment, or it has no such field.
-        ConfigError: a setting makes no sense, or contradicts another.
+        ConfigError: a setting is invalid or contradicts another.
     """
     from hotloop.bandits.environments import ENVIRONMENTS
-    from hotloop.bandits.options import environment_from
+    from hotloop.bandits.parsing import make_environment
 
-    given = _settings(options.env, "`--env`")
-    known = ENVIRONMENTS.get(options.environment)
-    if options.arms is not None and known is not None:
-        if "num_arms" not in {one.name for one in fields(known)}:
+    settings = _parse_settings(options.env, "`--env`")
+    cls = ENVIRONMENTS.get(options.environment)
+    if options.arms is not None and cls is not None:
+        if "num_arms" not in {field.name for field in fields(cls)}:
             raise ConfigError(
-                f"`--arms` can't be set for '{options.environment}': it has as many arms as its "
-                f"`{fields(known)[0].name}`, which `--env` gives"
+                f"`--arms` can't be set for '{options.environment}': `{fields(cls)[0].name}` of "
+                "`--env` sets its number of arms"
             )
-        if given.get("means", "none").lower() == "none":  # else it says itself how many
-            given.setdefault("num_arms", str(options.arms))
-    environment = environment_from(options.environment, given)
+        if settings.get("means", "none").lower() == "none":  # else `means` sets the number
+            settings.setdefault("num_arms", str(options.arms))
+    environment = make_environment(options.environment, settings)
     if options.arms not in (None, environment.num_arms):
         raise ConfigError(
-            f"`--arms` says {options.arms} arms, `--env` {environment.num_arms}: leave one out"
+            f"`--arms` sets {options.arms} arms, `--env` {environment.num_arms}: give one of them"
         )
     return environment
 
 
-def _settings(parts: Sequence[str], what: str) -> dict[str, str]:
-    given = {}
+def _parse_settings(parts: Sequence[str], source: str) -> dict[str, str]:
+    settings = {}
     for part in parts:
         field, equals, value = part.partition("=")
         if not (field and equals and value) or " " in field:
-            raise ConfigError(f"{what} must be written FIELD=VALUE, got '{part}'")
+            raise ConfigError(f"{source} must be written FIELD=VALUE, got '{part}'")
         field = field.replace("-", "_")
-        if field in given:
+        if field in settings:
             raise ConfigError(f"`{field}` is given twice: give it once")
-        given[field] = value
-    return given
+        settings[field] = value
+    return settings

@@ -1,4 +1,4 @@
-"""`hotloop bandit run AGENT`: one agent in one environment."""
+"""The command `hotloop bandit run AGENT`: one agent in one environment."""
 
 from __future__ import annotations
 
@@ -8,60 +8,62 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hotloop.cli import need
-from hotloop.cli.bandit.fields import field_docs, listing, written
+from hotloop.cli import require_module
+from hotloop.cli.bandit.field_help import field_docs, format_default, list_fields
 from hotloop.cli.bandit.options import (
     add_environment,
     add_json,
     add_sizes,
-    environment_of,
-    parsed,
-    parser_of,
-    sizes_of,
+    new_parser,
+    parse_environment,
+    parse_options,
+    run_sizes,
 )
-from hotloop.cli.bandit.pictures import add_pictures, as_json, draw, pictures_of, print_pictures
+from hotloop.cli.bandit.plots import add_plots, draw_plots, plot_paths, plots_json, print_plots
 from hotloop.cli.bandit.progress import ProgressLine
 from hotloop.cli.bandit.tables import print_json, print_result, print_speed
 from hotloop.errors import ConfigError
 
 
 def run(args: list[str]) -> int:
-    """See `hotloop bandit run --help`."""
+    """Run the command. See `hotloop bandit run --help`."""
     from hotloop.bandits.agents import AGENTS
-    from hotloop.bandits.options import agent_from
+    from hotloop.bandits.parsing import make_agent
 
     agent_class = None
     if args and not args[0].startswith("-"):
         if args[0] not in AGENTS:
-            agent_from(args[0], {})  # raises, with the nearest name
+            make_agent(args[0], {})  # raises, with the nearest name
         agent_class, args = AGENTS[args[0]], args[1:]
-    options = parsed(_parser(agent_class), args)
+    options = parse_options(_parser(agent_class), args)
     if agent_class is None:
         raise ConfigError(
             "name an agent first: `hotloop bandit run AGENT …`; `hotloop bandit run --help` lists "
-            "them"
+            "agents"
         )
-    given = {}
+    # Build the agent and the environment from their options.
+    settings = {}
     for name, values in vars(options).items():
         if name.startswith("agent.") and values is not None:
             field = name.removeprefix("agent.")
             if len(values) > 1:
                 raise ConfigError(f"`--{field.replace('_', '-')}` is given twice: give it once")
-            given[field] = values[0]
-    agent = agent_from(agent_class.name, given)
-    environment = environment_of(options)
+            settings[field] = values[0]
+    agent = make_agent(agent_class.name, settings)
+    environment = parse_environment(options)
     if options.save is not None and options.save.suffix != ".npz":
         raise ConfigError(f"`--save` must end in .npz, got '{options.save}'")
-    pictures = pictures_of(options)
-    need("numba", extra="bandit", purpose="playing bandits")
+    pictures = plot_paths(options)
+    require_module("numba", extra="bandit", purpose="playing bandits")
 
     from hotloop.bandits.running import run as play
 
+    # Play, then print and save the result.
     with ProgressLine() as progress:
         result = play(
             agent,
             environment,
-            **sizes_of(options),
+            **run_sizes(options),
             arm_shares="shares" in pictures,
             on_progress=progress.show,
         )
@@ -69,48 +71,48 @@ def run(args: list[str]) -> int:
         print_result(result)
     if options.save is not None:
         result.save(options.save)
-    draw([result], pictures)
+    draw_plots([result], pictures)
     if options.json:
-        places = {"save": None if options.save is None else str(options.save)}
-        return print_json(result.to_dict() | places | as_json(pictures))
+        saved = {"save": None if options.save is None else str(options.save)}
+        return print_json(result.to_dict() | saved | plots_json(pictures))
     if options.save is not None:
         print(f"result: {options.save}")
-    print_pictures(pictures)
+    print_plots(pictures)
     print_speed([result], result.elapsed_s)
     return 0
 
 
 def _parser(agent_class: Any) -> argparse.ArgumentParser:
-    """Options of one kind of agent; None for help that lists them all."""
+    """Return the parser for one kind of agent, or for None one whose help lists all agents."""
     from hotloop.bandits.agents import AGENTS
 
-    about = "Play one agent in one environment, over many runs."
+    description = "Play one agent in one environment, over many runs."
     if agent_class is None:
-        parser = parser_of("run", about)
+        parser = new_parser("run", description)
         parser.usage = "hotloop bandit run AGENT [--FIELD VALUE ...] [options]"
-        parser.epilog = f"agents (FIELD=DEFAULT):\n{listing(AGENTS)}\n\n{parser.epilog}"
+        parser.epilog = f"agents (FIELD=DEFAULT):\n{list_fields(AGENTS)}\n\n{parser.epilog}"
     else:
-        about += f"\n\n{inspect.getdoc(agent_class)}"
-        parser = parser_of(f"run {agent_class.name}", about)
+        description += f"\n\n{inspect.getdoc(agent_class)}"
+        parser = new_parser(f"run {agent_class.name}", description)
         docs = field_docs(agent_class)
         group = parser.add_argument_group("settings of the agent")
-        for one in fields(agent_class):
-            told = f"{docs.get(one.name, '')} (default: {written(one.default)})"
+        for field in fields(agent_class):
+            text = f"{docs.get(field.name, '')} (default: {format_default(field.default)})"
             group.add_argument(
-                f"--{one.name.replace('_', '-')}",
+                f"--{field.name.replace('_', '-')}",
                 metavar="VALUE",
                 action="append",
-                dest=f"agent.{one.name}",
-                help=told.replace("%", "%%"),
+                dest=f"agent.{field.name}",
+                help=text.replace("%", "%%"),
             )
     add_environment(parser)
     add_sizes(parser, runs=2000, steps=1000)
-    add_pictures(parser, "bandit.png")
+    add_plots(parser, "bandit.png")
     parser.add_argument(
         "--save",
         metavar="FILE.npz",
         type=Path,
-        help="keep the result: `hotloop.bandits.Result.load` reads it",
+        help="save the result; `hotloop.bandits.BanditResult.load` reads it",
     )
     add_json(parser)
     return parser

@@ -1,4 +1,4 @@
-"""Progress of a computation, on one line."""
+"""Progress lines of computations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ProgressLine:
-    """How far a computation is, on a terminal's stderr, once it has taken a second."""
+    """A progress bar of a computation, on a terminal's stderr from the first second on."""
 
     def __init__(self, *, after_s: float = 1.0, interval_s: float = 0.2) -> None:
         self._started_at = time.monotonic()
@@ -31,12 +31,12 @@ class ProgressLine:
         if self._progress is not None:
             self._progress.stop()
 
-    def show(self, behind: int, total: int) -> None:
-        """Draw it, unless it was drawn a moment ago.
+    def show(self, finished: int, total: int) -> None:
+        """Draw the progress bar, at most once per interval.
 
         Args:
-            behind: runs' steps that are done.
-            total: that there are.
+            finished: number of finished run·steps.
+            total: number of all run·steps.
         """
         now = time.monotonic()
         if now < self._next_at or not sys.stderr.isatty():
@@ -46,9 +46,9 @@ class ProgressLine:
             self._progress = _progress_bar()
             self._progress.start()
             self._progress.add_task("", total=total, speed="")
-        ns_per_step = (now - self._started_at) * 1e9 / max(behind, 1)
+        ns_per_step = (now - self._started_at) * 1e9 / max(finished, 1)
         (task,) = self._progress.task_ids
-        self._progress.update(task, completed=behind, speed=f"{ns_per_step:,.1f} ns a step")
+        self._progress.update(task, completed=finished, speed=f"{ns_per_step:,.1f} ns a step")
         self._progress.refresh()
 
 
@@ -65,12 +65,12 @@ def _progress_bar() -> Progress:
         TextColumn("left"),
         console=Console(stderr=True),
         transient=True,
-        auto_refresh=False,  # no thread of its own beside those that compute
+        auto_refresh=False,  # avoids a thread beside those that compute
     )
 
 
 class GridLine:
-    """Where a grid stands, on stderr: redrawn in a terminal, a line now and then in a log."""
+    """The progress of a grid on stderr: a redrawn line in a terminal, periodic lines in a log."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -90,11 +90,11 @@ class GridLine:
 
     def show(self, progress: GridProgress) -> None:
         """Draw it, unless the last drawing is too recent."""
-        if self.progress is None and 0 < progress.kept_run_steps < progress.all_run_steps:
-            share = progress.kept_run_steps / progress.all_run_steps
+        if self.progress is None and 0 < progress.stored_run_steps < progress.total_run_steps:
+            share = progress.stored_run_steps / progress.total_run_steps
             print(
-                f"hotloop: {progress.points:,} of {progress.all_points:,} points, {share:.0%} of "
-                "all run·steps, are in the file already",
+                f"hotloop: {progress.finished_points:,} of {progress.total_points:,} points, "
+                f"{share:.0%} of all run·steps, are in the file already",
                 file=sys.stderr,
             )
         self.progress = progress
@@ -103,41 +103,41 @@ class GridLine:
             return
         self._shown_at = now
         if not self._is_live:
-            print(describe(progress), file=sys.stderr, flush=True)
+            print(progress_text(progress), file=sys.stderr, flush=True)
             return
         from rich.live import Live
         from rich.text import Text
 
         if self._live is None:
-            # Without a thread of its own: one less beside those that compute.
+            # No refresh thread, which would compete with those that compute.
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        text = Text(describe(progress), no_wrap=True, overflow="ellipsis")
+        text = Text(progress_text(progress), no_wrap=True, overflow="ellipsis")
         self._live.update(text, refresh=True)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
 
-def describe(progress: GridProgress) -> str:
-    """One line: points, runs × steps, their rate, time left."""
-    share = progress.run_steps / progress.all_run_steps
+def progress_text(progress: GridProgress) -> str:
+    """Return a line with points, runs × steps, their rate and the remaining time."""
+    share = progress.finished_run_steps / progress.total_run_steps
     return " · ".join(
         [
-            f"{progress.points:,}/{progress.all_points:,} points",
-            f"{share:.0%} of {short(progress.all_run_steps)} run·steps",
-            f"{short(progress.steps_per_s)}/s",
-            f"{duration(progress.left_s)} left",
+            f"{progress.finished_points:,}/{progress.total_points:,} points",
+            f"{share:.0%} of {format_count(progress.total_run_steps)} run·steps",
+            f"{format_count(progress.steps_per_s)}/s",
+            f"{duration(progress.remaining_s)} left",
         ]
     )
 
 
-def short(number: float) -> str:
-    """12.3 M, 1.2 G."""
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
+def format_count(number: float) -> str:
+    """Return a number as text such as 12.3 M or 1.2 G."""
+    for factor, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= factor:
+            return f"{number / factor:.3g}{unit}"
     return f"{number:.0f}"

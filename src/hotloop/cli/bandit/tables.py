@@ -12,11 +12,11 @@ from hotloop.cli.tables import plain_table, print_table, wide_console
 
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure
-    from hotloop.bandits.results import Comparison, Estimate, Result
+    from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate
 
 
 def print_figure(figure: BookFigure) -> None:
-    """A figure's heading and table, beside what an independent computation gave."""
+    """Print a figure's heading and table, with references from an independent computation."""
     from rich.text import Text
 
     rows = figure.rows
@@ -24,18 +24,18 @@ def print_figure(figure: BookFigure) -> None:
         columns = [("arm", [row.label for row in rows])]
         columns.append(("true value", [f"{row.reward.mean:.3f}" for row in rows]))
     else:
-        known = [row.reference for row in rows]
+        refs = [row.reference for row in rows]
         columns = [
             ("agent", [row.label for row in rows]),
             ("reward", [plus_minus(row.reward) for row in rows]),
-            ("reference", [_or_blank("{:.3f}", one and one.reward) for one in known]),
+            ("reference", [_or_blank("{:.3f}", ref and ref.reward) for ref in refs]),
             ("optimal", [plus_minus(row.optimal, percent=True) for row in rows]),
             (
                 "reference",
-                [_or_blank("{:.1f} %", one and one.optimal and 100 * one.optimal) for one in known],
+                [_or_blank("{:.1f} %", ref and ref.optimal and 100 * ref.optimal) for ref in refs],
             ),
             ("regret", [_or_blank("{:.3f}", row.regret) for row in rows]),
-            ("reference", [_or_blank("{:.3f}", one and one.regret) for one in known]),
+            ("reference", [_or_blank("{:.3f}", ref and ref.regret) for ref in refs]),
         ]
     columns = [(heading, cells) for heading, cells in columns if any(cells)]
     table = plain_table()
@@ -46,7 +46,9 @@ def print_figure(figure: BookFigure) -> None:
     print(f"{figure.heading}\n")
     print_table(table, wide_console())
     if figure.comparison is not None:
-        print(f"\nReward and regret per step, over {figure.window}; ± standard error over runs.")
+        print(
+            f"\nReward and regret per step, over {figure.window_text}; ± standard error over runs."
+        )
     if any(row.reference for row in rows):
         print(f"Reference: computed independently {figure.plan.reference}.")
 
@@ -55,8 +57,8 @@ def _or_blank(style: str, value: float | None) -> str:
     return "" if value is None else style.format(value)
 
 
-def print_result(result: Result) -> None:
-    """One agent's estimates, over all steps and over the last."""
+def print_result(result: BanditResult) -> None:
+    """Print one agent's estimates, over all steps and over the last ones."""
     table = plain_table()
     headings = ("", f"all {result.num_steps:,} steps", f"the last {result.late_steps:,}")
     for heading in headings:
@@ -64,7 +66,8 @@ def print_result(result: Result) -> None:
     mean, late = result.mean_reward, result.late_reward
     table.add_row("reward per step", plus_minus(mean), plus_minus(late))
     mean, late = (
-        plus_minus(one, percent=True) for one in (result.mean_optimal, result.late_optimal)
+        plus_minus(estimate, percent=True)
+        for estimate in (result.mean_optimal, result.late_optimal)
     )
     table.add_row("optimal action", mean, late)
     table.add_row("regret at the end", plus_minus(result.final_regret), "")
@@ -73,8 +76,8 @@ def print_result(result: Result) -> None:
     print("\n± standard error over runs")
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Agents beside each other, and their differences to the first."""
+def print_comparison(comparison: BanditComparison) -> None:
+    """Print a table of agents with their differences to the first one."""
     from rich.text import Text
 
     results = comparison.results
@@ -104,16 +107,16 @@ def print_comparison(comparison: Comparison) -> None:
     )
 
 
-def _heading(result: Result, *, agent: bool = True) -> str:
-    who = f"{result.agent.label} · " if agent else ""
-    place = result.environment.label
-    arms = "" if "arms" in place else f", {result.environment.num_arms} arms"
+def _heading(result: BanditResult, *, agent: bool = True) -> str:
+    prefix = f"{result.agent.label} · " if agent else ""
+    environment = result.environment.label
+    arms = "" if "arms" in environment else f", {result.environment.num_arms} arms"
     runs = f"{result.num_runs:,} runs of {result.num_steps:,} steps"
-    return f"{who}{place}{arms} · {runs} · seed {result.seed}"
+    return f"{prefix}{environment}{arms} · {runs} · seed {result.seed}"
 
 
-def plus_minus(estimate: Estimate | None, *, percent: bool = False, sign: bool = False) -> str:
-    """A mean with as many digits as its standard error has two of: `1.368 ± 0.013`."""
+def plus_minus(estimate: MeanEstimate | None, *, percent: bool = False, sign: bool = False) -> str:
+    """Return an estimate rounded to two digits of its standard error: `1.368 ± 0.013`."""
     if estimate is None:
         return ""
     mean, se = (100 * value for value in estimate) if percent else estimate
@@ -121,14 +124,14 @@ def plus_minus(estimate: Estimate | None, *, percent: bool = False, sign: bool =
         return "–"
     plus = "+" if sign else ""
     unit = " %" if percent else ""
-    if not se > 0:  # a single run, or runs that are all alike
+    if not se > 0:  # a single run, or equal runs
         return f"{mean:{plus},.4g}{unit}"
     digits = min(max(1 - math.floor(math.log10(se)), 0), 9)
     return f"{mean:{plus},.{digits}f} ± {se:,.{digits}f}{unit}"
 
 
-def print_speed(results: Sequence[Result], elapsed_s: float) -> None:
-    """The last line: how much was done in which time."""
+def print_speed(results: Sequence[BanditResult], elapsed_s: float) -> None:
+    """Print the last line: run·steps and time."""
     first = results[0]
     run_steps = len(results) * first.num_runs * first.num_steps
     agents = f"{len(results)} agents × " if len(results) > 1 else ""
@@ -139,7 +142,7 @@ def print_speed(results: Sequence[Result], elapsed_s: float) -> None:
 
 
 def print_json(content: dict[str, Any]) -> int:
-    """One JSON object; gives the exit code."""
+    """Print one JSON object and return the exit code."""
     json.dump(content, sys.stdout, allow_nan=False)
     print()
     return 0

@@ -1,8 +1,8 @@
 """Environments of Brax and of MuJoCo Playground, `brax:halfcheetah`, `playground:CheetahRun`.
 
-Both are `reset(key)` and `step(state, action)` with a state that holds `obs`, `reward` and `done`.
-They are taken bare, without the libraries' wrappers: those reset by themselves, to one and the same
-first state, and hide the last observation.
+Both have `reset(key)` and `step(state, action)`, and a state with `obs`, `reward` and `done`. The
+libraries' wrappers are not used: they reset automatically, always to the same first state, and hide
+the last observation.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import jax  # pyright: ignore[reportMissingImports]
 import torch
 
 from hotloop.envs.device.factory import missing_library
-from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported_space
 from hotloop.envs.device.specs import box_actions
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
-# First states are made anew after so many steps: some episodes of an environment that end within
-# them begin alike.
-STEPS_OF_FIRST = 16
+# Initial states are regenerated after this number of steps. Episodes of an environment that end
+# within it begin in the same state.
+INITIAL_STATE_INTERVAL = 16
 
 
 def make_brax(
@@ -35,19 +35,19 @@ def make_brax(
     """Return N environments of Brax.
 
     Args:
-        name: as Brax calls it.
+        name: Brax's name of the environment.
         num_envs: N.
-        device: where they are.
-        max_episode_steps: after which an episode is truncated.
-        **kwargs: of the environment's constructor, such as `backend`.
+        device: device of the environments.
+        max_episode_steps: maximum length of an episode.
+        **kwargs: arguments of the environment's constructor, such as `backend`.
 
     Raises:
-        UnknownNameError, MissingExtraError: there is no such environment, or no Brax.
-        ConfigError: JAX does not know the device, or an episode has no step.
+        UnknownNameError, MissingExtraError: the environment or Brax does not exist.
+        ConfigError: JAX does not support the device, or `max_episode_steps` is less than 1.
         SpaceError: its spaces are not supported.
     """
     try:
-        # By name: type checkers take this file for the library's.
+        # `import brax` would make type checkers resolve this file.
         envs: Any = import_module("brax.envs")
     except ImportError as error:
         raise missing_library(f"brax:{name}", error, "brax") from error
@@ -55,7 +55,7 @@ def make_brax(
     if name not in known:
         raise UnknownNameError(f"Brax has no environment '{name}'{nearest(name, known)}")
     env = envs.get_environment(name, **kwargs)
-    return JaxVectorEnv(described(env, f"brax:{name}", max_episode_steps), num_envs, device)
+    return JaxVectorEnv(wrap_env(env, f"brax:{name}", max_episode_steps), num_envs, device)
 
 
 def make_playground(
@@ -69,15 +69,15 @@ def make_playground(
     """Return N environments of MuJoCo Playground.
 
     Args:
-        name: as Playground calls it.
+        name: Playground's name of the environment.
         num_envs: N.
-        device: where they are.
-        max_episode_steps: after which an episode is truncated; None: as its configuration says.
-        **overrides: of its configuration.
+        device: device of the environments.
+        max_episode_steps: maximum length of an episode, that of its configuration by default.
+        **overrides: changes to its configuration.
 
     Raises:
-        UnknownNameError, MissingExtraError: there is no such environment, or no Playground.
-        ConfigError: JAX does not know the device, or an episode has no step.
+        UnknownNameError, MissingExtraError: the environment or Playground does not exist.
+        ConfigError: JAX does not support the device, or `max_episode_steps` is less than 1.
         SpaceError: its spaces are not supported.
     """
     try:
@@ -90,19 +90,19 @@ def make_playground(
     env = registry.load(name, config_overrides=overrides or None)
     if max_episode_steps is None:
         max_episode_steps = int(registry.get_default_config(name).episode_length)
-    return JaxVectorEnv(described(env, f"playground:{name}", max_episode_steps), num_envs, device)
+    return JaxVectorEnv(wrap_env(env, f"playground:{name}", max_episode_steps), num_envs, device)
 
 
-def described(env: Any, name: str, max_episode_steps: int) -> JaxEnvironment:
-    """Return such an environment as functions.
+def wrap_env(env: Any, name: str, max_episode_steps: int) -> JaxEnvironment:
+    """Return an environment of Brax or Playground as functions.
 
     Args:
-        env: bare.
-        name: what messages call it.
-        max_episode_steps: after which an episode is truncated.
+        env: the environment without wrappers.
+        name: name of the environment in messages.
+        max_episode_steps: maximum length of an episode.
 
     Raises:
-        ConfigError: an episode has no step.
+        ConfigError: `max_episode_steps` is less than 1.
         SpaceError: its spaces are not supported.
     """
     if max_episode_steps < 1:
@@ -119,21 +119,20 @@ def described(env: Any, name: str, max_episode_steps: int) -> JaxEnvironment:
         terminated = state.done > 0.5
         return state, _policy_obs(state.obs), state.reward, terminated, terminated & False
 
-    first = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
-    if isinstance(first.obs, Mapping) and "state" not in first.obs:
-        parts = ", ".join(f"'{part}'" for part in first.obs)
-        raise unsupported(name, f"its observations are of several parts ({parts})")
+    initial_state = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
+    if isinstance(initial_state.obs, Mapping) and "state" not in initial_state.obs:
+        parts = ", ".join(f"'{part}'" for part in initial_state.obs)
+        raise unsupported_space(name, f"its observations have several parts ({parts})")
     return JaxEnvironment(
         name=name,
         reset=reset,
         step=step,
-        obs_shape=tuple(_policy_obs(first.obs).shape),
+        obs_shape=tuple(_policy_obs(initial_state.obs).shape),
         action_spec=box_actions(-1.0, 1.0, (int(env.action_size),)),
         max_episode_steps=max_episode_steps,
-        steps_of_first=STEPS_OF_FIRST,
+        initial_state_interval=INITIAL_STATE_INTERVAL,
     )
 
 
 def _policy_obs(obs: Any) -> Any:
-    """Return what the policy sees: of several parts the one that Playground calls `state`."""
     return obs["state"] if isinstance(obs, Mapping) else obs

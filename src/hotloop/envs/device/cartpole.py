@@ -1,8 +1,8 @@
-"""CartPole in plain torch: Gymnasium's CartPole-v1, many thousand copies at once.
+"""CartPole in plain torch: Gymnasium's CartPole-v1, with many thousand copies at once.
 
 Barto, Sutton & Anderson 1983, "Neuronlike adaptive elements that can solve difficult learning
-control problems". Numbers, limits and the order of the integration are those of Gymnasium, which
-computes in float64; here it is float32, as accelerators like it.
+control problems". Constants, limits and the order of the integration are those of Gymnasium.
+Gymnasium computes in float64, this module in float32, which is faster on accelerators.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hotloop.envs.device.functional import TensorVectorEnv
 from hotloop.envs.device.protocol import Tensors
-from hotloop.envs.device.specs import discrete_actions, numbers
+from hotloop.envs.device.specs import box_observations, discrete_actions
 from hotloop.errors import ConfigError
 
 _GRAVITY = 9.8
@@ -26,37 +26,37 @@ _FORCE = 10.0
 _STEP_S = 0.02
 _MAX_ANGLE = 12 * 2 * math.pi / 360
 _MAX_POSITION = 2.4
-_FIRST = 0.05  # bound on the numbers of a first state
+_INITIAL_BOUND = 0.05  # bound on the values of an initial state
 
 
 class CartPole:
-    """A cart that is pushed left (0) or right (1), and the pole on it; see `TensorEnvironment`.
+    """A cart with a pole, pushed left (0) or right (1). See `TensorEnvironment`.
 
-    The state is `motion`, float32, (N, 4): position (m), speed (m/s), angle (rad), its speed
+    The state is `motion`, float32, (N, 4): position (m), speed (m/s), angle (rad), angular speed
     (rad/s).
 
     Args:
-        max_episode_steps: after which an episode is truncated.
+        max_episode_steps: maximum length of an episode.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: `max_episode_steps` is less than 1.
     """
 
     num_uniform = 4
-    obs_spec = numbers(4)
+    obs_spec = box_observations(4)
     action_spec = discrete_actions(2)
 
     def __init__(self, max_episode_steps: int = 500) -> None:
         if max_episode_steps < 1:
             raise ConfigError(
                 f"`max_episode_steps` must be at least 1, got {max_episode_steps}: 500 is "
-                "CartPole-v1's"
+                "the limit of CartPole-v1"
             )
         self.max_episode_steps = max_episode_steps
 
     def initial(self, uniform: Tensor) -> Tensors:
         """See `TensorEnvironment`."""
-        return {"motion": (2.0 * _FIRST) * uniform - _FIRST}
+        return {"motion": (2.0 * _INITIAL_BOUND) * uniform - _INITIAL_BOUND}
 
     def observation(self, state: Tensors) -> Tensor:
         """See `TensorEnvironment`."""
@@ -67,15 +67,15 @@ class CartPole:
         x, x_speed, angle, angle_speed = state["motion"].unbind(-1)
         force = (2.0 * _FORCE) * action.to(x.dtype) - _FORCE
         cos, sin = angle.cos(), angle.sin()
-        push = (force + _POLE_MOMENT * angle_speed.square() * sin) / _TOTAL_MASS
-        swing = (_GRAVITY * sin - cos * push) / (
+        cart_term = (force + _POLE_MOMENT * angle_speed.square() * sin) / _TOTAL_MASS
+        angle_acceleration = (_GRAVITY * sin - cos * cart_term) / (
             _HALF_LENGTH * (4.0 / 3.0 - _POLE_MASS * cos.square() / _TOTAL_MASS)
         )
-        drive = push - _POLE_MOMENT * swing * cos / _TOTAL_MASS
+        acceleration = cart_term - _POLE_MOMENT * angle_acceleration * cos / _TOTAL_MASS
         x = x + _STEP_S * x_speed
-        x_speed = x_speed + _STEP_S * drive
+        x_speed = x_speed + _STEP_S * acceleration
         angle = angle + _STEP_S * angle_speed
-        angle_speed = angle_speed + _STEP_S * swing
+        angle_speed = angle_speed + _STEP_S * angle_acceleration
         terminated = (x.abs() > _MAX_POSITION) | (angle.abs() > _MAX_ANGLE)
         motion = torch.stack([x, x_speed, angle, angle_speed], -1)
         return {"motion": motion}, torch.ones_like(x), terminated

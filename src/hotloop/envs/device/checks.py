@@ -1,4 +1,4 @@
-"""Checks of what device environments give, made once: each of them would cost every step."""
+"""Checks of the tensors of device environments, made only once, since they cost time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from hotloop.errors import EnvironmentFailure
 
 
 def check_obs(obs: Any, envs: DeviceVectorEnv, name: str = "obs") -> None:
-    """Hold observations against what the environments say of them.
+    """Check shape, dtype and device of observations against the environments' spec.
 
     Raises:
-        EnvironmentFailure: they are no such tensor, or on another device.
+        EnvironmentFailure: one of them differs.
     """
     spec = envs.obs_spec
     _check(name, obs, (envs.num_envs, *spec.shape), getattr(torch, spec.dtype), envs.device)
 
 
 def check_step(step: DeviceStep, envs: DeviceVectorEnv) -> None:
-    """Hold what a step gave against what the environments say of it.
+    """Check shape, dtype and device of a step's tensors against the environments' spec.
 
     Raises:
-        EnvironmentFailure: it is something else.
+        EnvironmentFailure: one of them differs.
     """
     check_obs(step.next_obs, envs, "next_obs")
     check_obs(step.obs, envs)
@@ -39,12 +39,12 @@ def _check(
     name: str, x: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> None:
     if not isinstance(x, Tensor):
-        given = f"a {type(x).__name__}"
+        actual = f"a {type(x).__name__}"
     elif (tuple(x.shape), x.dtype) == (shape, dtype) and x.device.type == device.type:
         return
     else:
-        given = f"{x.dtype} of shape {tuple(x.shape)} on {x.device}"
+        actual = f"{x.dtype} of shape {tuple(x.shape)} on {x.device}"
     raise EnvironmentFailure(
         f"`{name}` of environments on the device must be {dtype} of shape {shape} on {device}, got "
-        f"{given}: make it so in their `reset` and `step`"
+        f"{actual}: correct their `reset` and `step`"
     )

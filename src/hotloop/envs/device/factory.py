@@ -1,4 +1,4 @@
-"""Device environments by id or factory, and the errors for names that lead nowhere."""
+"""Creation of device environments from ids or factories, and the errors for unknown names."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 DeviceFactory = Callable[..., DeviceVectorEnv]
 
-_HERE = "hotloop.envs.device"
-# Our own, by id.
-_OWN = {"hotloop:CartPole": (f"{_HERE}.cartpole", "make_cartpole")}
-# Libraries of environments, by what ids begin with.
+_PACKAGE = "hotloop.envs.device"
+# Module and function of built-in environments, by id.
+_BUILT_IN = {"hotloop:CartPole": (f"{_PACKAGE}.cartpole", "make_cartpole")}
+# Module and function of environment libraries, by the prefix of ids.
 _LIBRARIES = {
-    "gymnax": (f"{_HERE}.gymnax", "make_gymnax"),
-    "brax": (f"{_HERE}.brax", "make_brax"),
-    "playground": (f"{_HERE}.brax", "make_playground"),
+    "gymnax": (f"{_PACKAGE}.gymnax", "make_gymnax"),
+    "brax": (f"{_PACKAGE}.brax", "make_brax"),
+    "playground": (f"{_PACKAGE}.brax", "make_playground"),
 }
-_TAKES = ("num_envs", "device")
+_REQUIRED_PARAMETERS = ("num_envs", "device")
 
 
 def is_on_device(
@@ -46,13 +46,13 @@ def is_on_device(
     *,
     may_import: bool = True,
 ) -> bool:
-    """Whether these environments step on a device.
+    """Return whether environments step on a device.
 
     Args:
-        env: an id, `module:factory`, or a factory. A factory makes such environments if it must be
-            given `num_envs` and `device`; its module is imported to see.
-        env_kwargs: what it is given besides.
-        may_import: whether a module may be; if not, what it holds counts as none.
+        env: an id, `module:factory`, or a factory. A factory makes device environments if it has
+            the required parameters `num_envs` and `device`. This check imports its module.
+        env_kwargs: further arguments of the factory.
+        may_import: whether modules may be imported. If not, their factories count as others.
     """
     if isinstance(env, str):
         prefix = env.partition(":")[0]
@@ -62,7 +62,7 @@ def is_on_device(
             return True
         if not may_import:
             return False
-    return _users_factory(env, env_kwargs or {}) is not None
+    return _find_custom_factory(env, env_kwargs or {}) is not None
 
 
 def make_device_vec(
@@ -71,53 +71,53 @@ def make_device_vec(
     device: torch.device,
     env_kwargs: Mapping[str, Any] | None = None,
 ) -> DeviceVectorEnv:
-    """N environments on a device.
+    """Return N environments on a device.
 
     Args:
-        env: `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`, or a factory, perhaps
-            as `module:factory`, called as `factory(num_envs=…, device=…, **env_kwargs)`.
+        env: `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`, or a factory or its
+            name `module:factory`, called as `factory(num_envs=…, device=…, **env_kwargs)`.
         num_envs: N.
-        device: where they and their tensors are.
-        env_kwargs: for the factory, or the library's environment.
+        device: device of the environments and their tensors.
+        env_kwargs: arguments for the factory or the library's environment.
 
     Raises:
         UnknownNameError: there is no such environment.
-        MissingExtraError: a library that it needs is not installed.
-        ConfigError: `env_kwargs` do not fit, the factory makes something else, or on another
-            device.
+        MissingExtraError: a library that the environment needs is not installed.
+        ConfigError: `env_kwargs` are invalid, or the factory returns another type, number or
+            device of environments.
         SpaceError: an observation or action space is not supported.
-        EnvironmentFailure: making them raised.
+        EnvironmentFailure: the factory raised.
     """
     kwargs = dict(env_kwargs or {})
     name = env if isinstance(env, str) else name_of(env).rpartition(":")[2]
-    factory = _found(env, kwargs)
-    given = f" with env_kwargs {kwargs}" if kwargs else ""
+    factory = _find_factory(env, kwargs)
+    kwargs_text = f" with env_kwargs {kwargs}" if kwargs else ""
     try:
-        made = factory(num_envs=num_envs, device=device, **kwargs)
+        envs = factory(num_envs=num_envs, device=device, **kwargs)
     except HotloopError:
         raise
     except Exception as error:
         kind = ConfigError if kwargs and isinstance(error, TypeError) else EnvironmentFailure
         raise kind(
-            f"{name}: making {num_envs:,} environments on {device}{given} raised "
+            f"{name}: making {num_envs:,} environments on {device}{kwargs_text} raised "
             f"{describe_exception(error)}"
         ) from error
-    if not isinstance(made, DeviceVectorEnv):
+    if not isinstance(envs, DeviceVectorEnv):
         raise ConfigError(
             f"{name}: a factory with `num_envs` and `device` must return a DeviceVectorEnv, got "
-            f"{describe_value(made)} without {_lacking(made)}: see `hotloop.envs.device`"
+            f"{describe_value(envs)} without {_missing_members(envs)}: see `hotloop.envs.device`"
         )
-    if made.num_envs != num_envs:
+    if envs.num_envs != num_envs:
         raise ConfigError(
-            f"{name}: `num_envs` is {num_envs}, but the factory makes {made.num_envs}: make as "
-            "many as are asked for"
+            f"{name}: `num_envs` is {num_envs}, but the factory makes {envs.num_envs}: return "
+            "`num_envs` environments"
         )
-    if not _is_same(made.device, device):
+    if not _is_same_device(envs.device, device):
         raise ConfigError(
             f"{name}: environments must be on the learner's device, {device}, but their tensors "
-            f"are on {made.device}: train with `device` '{made.device}', or make them on {device}"
+            f"are on {envs.device}: train with `device` '{envs.device}', or create them on {device}"
         )
-    return made
+    return envs
 
 
 def make_host_vec(
@@ -131,49 +131,49 @@ def make_host_vec(
     action_masks: bool,
     log_info: Sequence[str],
 ) -> HostVectorEnv:
-    """N environments on the CPU whose arrays are NumPy's: to evaluate in; see `make_vec`.
+    """Return N environments on the CPU with NumPy arrays, for evaluations. See `make_vec`.
 
     Raises:
-        ConfigError: they have no masks, and no `info`.
+        ConfigError: `action_masks` or `log_info` is set, but device environments have no `info`.
     """
     if action_masks or log_info:
-        what = "`action_masks`" if action_masks else "`log_info`"
+        option = "`action_masks`" if action_masks else "`log_info`"
         raise ConfigError(
-            f"{what} is read from `info`, and environments on the device have none: leave it out"
+            f"{option} needs `info`, which environments on the device do not have: leave it out"
         )
     import torch
 
     from hotloop.envs.device.host import HostVectorEnv
 
-    made = make_device_vec(env, num_envs, torch.device("cpu"), env_kwargs)
-    return HostVectorEnv(made, seed=seed, first_env=first_env, stream=stream)
+    envs = make_device_vec(env, num_envs, torch.device("cpu"), env_kwargs)
+    return HostVectorEnv(envs, seed=seed, first_env=first_env, stream=stream)
 
 
 def missing_library(env: str, error: ImportError, packages: str) -> MissingExtraError:
-    """What to raise where a library of environments can't be imported.
+    """Return the error for a library of environments that cannot be imported.
 
     Args:
-        env: what needs it.
-        error: of the import.
-        packages: that bring it.
+        env: id of the environment that needs the library.
+        error: exception of the import.
+        packages: packages to install.
     """
     return MissingExtraError(
-        f"environments such as '{env}' need a library that can't be imported ({error}): "
+        f"environments such as '{env}' need a library that cannot be imported ({error}): "
         f"pip install {packages}"
     )
 
 
-def _found(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFactory:
+def _find_factory(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFactory:
     if isinstance(env, str):
         prefix, _, name = env.partition(":")
-        if env in _OWN:
-            return _imported(env, *_OWN[env])
+        if env in _BUILT_IN:
+            return _import_factory(env, *_BUILT_IN[env])
         if prefix == "hotloop":
-            hint = nearest(env, _OWN) or f": there is {', '.join(_OWN)}"
+            hint = nearest(env, _BUILT_IN) or f": hotloop has {', '.join(_BUILT_IN)}"
             raise UnknownNameError(f"there is no environment '{env}'{hint}")
         if prefix in _LIBRARIES:
-            return partial(_imported(env, *_LIBRARIES[prefix]), name)
-    factory = _users_factory(env, kwargs)
+            return partial(_import_factory(env, *_LIBRARIES[prefix]), name)
+    factory = _find_custom_factory(env, kwargs)
     if factory is None:
         raise ConfigError(
             f"a factory of environments on the device must take `num_envs` and `device`, got "
@@ -182,7 +182,7 @@ def _found(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFa
     return factory
 
 
-def _imported(env: str, module: str, name: str) -> DeviceFactory:
+def _import_factory(env: str, module: str, name: str) -> DeviceFactory:
     try:
         return getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
@@ -192,22 +192,22 @@ def _imported(env: str, module: str, name: str) -> DeviceFactory:
         raise missing_library(env, error, packages) from error
 
 
-def _users_factory(
+def _find_custom_factory(
     env: str | Callable[..., Any], kwargs: Mapping[str, Any]
 ) -> DeviceFactory | None:
-    """What makes environments on a device, if this does."""
+    """Return the factory of device environments, None if `env` is not such a factory."""
     factory: Any = env
     if isinstance(env, str):
         module, _, name = env.rpartition(":")
         try:
             factory = getattr(importlib.import_module(module), name, None)
-        except Exception:  # who makes single environments of it says what is wrong
+        except Exception:  # `make_env` raises a better error later
             return None
     try:
         parameters = inspect.signature(factory).parameters
     except (TypeError, ValueError):
         return None
-    for name in _TAKES:
+    for name in _REQUIRED_PARAMETERS:
         parameter = parameters.get(name)
         if parameter is None or name in kwargs or parameter.default is not parameter.empty:
             return None
@@ -216,11 +216,11 @@ def _users_factory(
     return factory
 
 
-def _lacking(made: object) -> str:
+def _missing_members(envs: object) -> str:
     names = ("num_envs", "obs_spec", "action_spec", "device", "reset", "step", "state", "load")
-    return ", ".join(f"`{name}`" for name in (*names, "close") if not hasattr(made, name))
+    return ", ".join(f"`{name}`" for name in (*names, "close") if not hasattr(envs, name))
 
 
-def _is_same(one: torch.device, other: torch.device) -> bool:
-    """Whether two devices are one; without a number it is the first."""
-    return (one.type, one.index or 0) == (other.type, other.index or 0)
+def _is_same_device(first: torch.device, second: torch.device) -> bool:
+    """Return whether two devices are the same. A device without an index has index 0."""
+    return (first.type, first.index or 0) == (second.type, second.index or 0)

@@ -1,4 +1,4 @@
-"""Environments made of functions of tensors: resets made alike, randomness by counter."""
+"""Vector environments from functions of tensors, with resets and counter-based randomness."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from hotloop.envs.device.protocol import DeviceStep, TensorEnvironment, Tensors
 from hotloop.envs.spaces import ActionSpec, ObsSpec
 from hotloop.ops import tensor_noise
 
-# Of the random numbers that first states are made of; acting draws from 0 and 1.
-RESETS = 2
+# Stream of the random numbers for initial states. Acting uses streams 0 and 1.
+RESET_STREAM = 2
 
 
 class TensorVectorEnv:
-    """N environments of one kind; see `DeviceVectorEnv`.
+    """N environments of one kind. See `DeviceVectorEnv`.
 
-    Who wants to compile or capture many steps calls `begun` and `advanced`, which are functions of
-    tensors, and keeps the state. `reset` and `step` keep it here.
+    `begin` and `advance` are functions of tensors: use them to compile or capture many steps, and
+    store the state outside. `reset` and `step` store it in this object.
 
     Args:
-        kind: the functions.
+        environment: functions of one kind of environment.
         num_envs: N.
-        device: where the tensors are.
+        device: device of the tensors.
     """
 
-    def __init__(self, kind: TensorEnvironment, num_envs: int, device: torch.device) -> None:
-        self._kind, self._num_envs, self._device = kind, num_envs, device
+    def __init__(self, environment: TensorEnvironment, num_envs: int, device: torch.device) -> None:
+        self._environment, self._num_envs, self._device = environment, num_envs, device
         self._bounds: tuple[Tensor, Tensor] | None = None
-        spec = kind.action_spec
+        spec = environment.action_spec
         if spec.kind == "box":
             low, high = (
                 torch.tensor(bound, dtype=torch.float32, device=device).reshape(spec.shape)
                 for bound in (spec.low, spec.high)
             )
             self._bounds = low, high
-        self._key = tensor_noise.key_of(0, device)
+        self._key = tensor_noise.seed_key(0, device)
         self._clock = torch.zeros((), dtype=torch.int64, device=device)
         self._state: Tensors = {}
 
@@ -50,26 +50,24 @@ class TensorVectorEnv:
     @property
     def obs_spec(self) -> ObsSpec:
         """Shape, dtype and layout of one observation."""
-        return self._kind.obs_spec
+        return self._environment.obs_spec
 
     @property
     def action_spec(self) -> ActionSpec:
         """Kind, shape and bounds of one action."""
-        return self._kind.action_spec
+        return self._environment.action_spec
 
     @property
     def device(self) -> torch.device:
-        """Where all tensors are."""
+        """Device of all tensors."""
         return self._device
 
-    # --- functions of tensors -------------------------------------------------------------------
-
-    def drawn(self, key: Tensor, clock: Tensor, num_steps: int) -> Tensor:
-        """Return the random numbers of T calls: `begun` takes the first, each `advanced` one more.
+    def draw_uniform(self, key: Tensor, clock: Tensor, num_steps: int) -> Tensor:
+        """Return random numbers for T calls, each of `begin` or `advance`.
 
         Args:
-            key: of the run, see `tensor_noise.key_of`.
-            clock: int64, 0-d, calls before these.
+            key: key of the run, see `tensor_noise.key_of`.
+            clock: number of earlier calls, int64, 0-d.
             num_steps: T.
 
         Returns:
@@ -80,58 +78,56 @@ class TensorVectorEnv:
             clock,
             num_steps=num_steps,
             num_envs=self._num_envs,
-            size=self._kind.num_uniform,
-            stream=RESETS,
+            size=self._environment.num_uniform,
+            stream=RESET_STREAM,
         )
 
-    def begun(self, uniform: Tensor) -> tuple[Tensors, Tensor]:
-        """Return first states and observations, from random numbers, (N, U)."""
-        kind = self._kind.initial(uniform)
+    def begin(self, uniform: Tensor) -> tuple[Tensors, Tensor]:
+        """Return initial states and observations from random numbers, (N, U)."""
+        state = self._environment.initial(uniform)
         length = torch.zeros(self._num_envs, dtype=torch.int64, device=self._device)
-        return {**kind, "length": length}, self._kind.observation(kind)
+        return {**state, "length": length}, self._environment.observation(state)
 
-    def advanced(
+    def advance(
         self, state: Tensors, action: Tensor, uniform: Tensor
     ) -> tuple[Tensors, DeviceStep]:
-        """Return what a step leads to, from random numbers, (N, U); nothing is changed in place."""
+        """Return the next state and the step. `uniform` holds random numbers, (N, U)."""
         before = {name: x for name, x in state.items() if name != "length"}
         if self._bounds is not None:
             action = torch.clamp(action, *self._bounds)
-        after, reward, terminated = self._kind.step(before, action)
+        after, reward, terminated = self._environment.step(before, action)
         length = state["length"] + 1
-        limit = self._kind.max_episode_steps
+        limit = self._environment.max_episode_steps
         truncated = torch.zeros_like(terminated) if limit is None else length >= limit
-        ended = terminated | truncated
-        first = self._kind.initial(uniform)
-        next_obs = self._kind.observation(after)
+        is_ended = terminated | truncated
+        initial = self._environment.initial(uniform)
+        next_obs = self._environment.observation(after)
         step = DeviceStep(
             next_obs=next_obs,
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            obs=where_ended(ended, self._kind.observation(first), next_obs),
+            obs=select_by_end(is_ended, self._environment.observation(initial), next_obs),
         )
-        following = {name: where_ended(ended, first[name], x) for name, x in after.items()}
-        return {**following, "length": length.masked_fill(ended, 0)}, step
-
-    # --- the state kept here --------------------------------------------------------------------
+        next_state = {name: select_by_end(is_ended, initial[name], x) for name, x in after.items()}
+        return {**next_state, "length": length.masked_fill(is_ended, 0)}, step
 
     def reset(self, seed: int) -> Tensor:
         """See `DeviceVectorEnv`."""
-        self._key.copy_(tensor_noise.key_of(seed, self._device))
+        self._key.copy_(tensor_noise.seed_key(seed, self._device))
         self._clock.zero_()
-        self._state, obs = self.begun(self._next_uniform())
+        self._state, obs = self.begin(self._next_uniform())
         return obs.clone()
 
     def step(self, action: Tensor) -> DeviceStep:
         """See `DeviceVectorEnv`."""
-        self._state, step = self.advanced(self._state, action, self._next_uniform())
+        self._state, step = self.advance(self._state, action, self._next_uniform())
         return step
 
     def state(self) -> Tensors:
         """See `DeviceVectorEnv`."""
-        kept = {**self._state, "key": self._key, "clock": self._clock}
-        return {name: x.clone() for name, x in kept.items()}
+        tensors = {**self._state, "key": self._key, "clock": self._clock}
+        return {name: x.clone() for name, x in tensors.items()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `DeviceVectorEnv`."""
@@ -143,11 +139,11 @@ class TensorVectorEnv:
         """See `DeviceVectorEnv`."""
 
     def _next_uniform(self) -> Tensor:
-        uniform = self.drawn(self._key, self._clock, 1)[0]
+        uniform = self.draw_uniform(self._key, self._clock, 1)[0]
         self._clock.add_(1)
         return uniform
 
 
-def where_ended(ended: Tensor, first: Tensor, following: Tensor) -> Tensor:
-    """Return rows of the next episode where one ended, bool, (N,), and of this one elsewhere."""
-    return torch.where(ended.view(-1, *[1] * (following.ndim - 1)), first, following)
+def select_by_end(is_ended: Tensor, initial: Tensor, current: Tensor) -> Tensor:
+    """Return rows of `initial` where `is_ended`, bool, (N,), and of `current` elsewhere."""
+    return torch.where(is_ended.view(-1, *[1] * (current.ndim - 1)), initial, current)

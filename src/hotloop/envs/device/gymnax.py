@@ -1,7 +1,7 @@
-"""Environments of gymnax, `gymnax:CartPole-v1`: bare, and reset here.
+"""Environments of gymnax, `gymnax:CartPole-v1`, without its automatic resets.
 
-Lange 2022, "gymnax: A JAX-based Reinforcement Learning Environment Library". A `step` of its own
-resets within it and, before version 1, takes the time limit for a termination.
+Lange 2022, "gymnax: A JAX-based Reinforcement Learning Environment Library". Its own `step` resets
+ended episodes and, before version 1, reports the time limit as a termination.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hotloop.envs.device.factory import missing_library
-from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported
+from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported_space
 from hotloop.envs.device.specs import box_actions, discrete_actions
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, UnknownNameError, nearest
@@ -22,40 +22,40 @@ def make_gymnax(name: str, *, num_envs: int, device: torch.device, **params: Any
     """Return N environments of gymnax.
 
     Args:
-        name: as gymnax calls it.
+        name: gymnax's name of the environment.
         num_envs: N.
-        device: where they are.
-        **params: of the environment's `EnvParams`.
+        device: device of the environments.
+        **params: fields of the environment's `EnvParams`.
 
     Raises:
-        UnknownNameError, MissingExtraError: there is no such environment, or no gymnax.
-        ConfigError: it has no such parameter, or JAX does not know the device.
+        UnknownNameError, MissingExtraError: the environment or gymnax does not exist.
+        ConfigError: it has no such parameter, or JAX does not support the device.
         SpaceError: its spaces are not supported.
     """
     try:
-        gymnax: Any = import_module("gymnax")  # by name, as type checkers take this file for it
+        gymnax: Any = import_module("gymnax")  # `import` would confuse type checkers
     except ImportError as error:
         raise missing_library(f"gymnax:{name}", error, "gymnax") from error
     known = gymnax.registered_envs
     if name not in known:
         raise UnknownNameError(f"gymnax has no environment '{name}'{nearest(name, known)}")
     env, defaults = gymnax.make(name)
-    unknown = [given for given in params if not hasattr(defaults, given)]
+    unknown = [param for param in params if not hasattr(defaults, param)]
     if unknown:
         raise ConfigError(
             f"gymnax:{name} has no parameter `{unknown[0]}`{nearest(unknown[0], vars(defaults))}"
         )
-    chosen = defaults.replace(**params)
-    return JaxVectorEnv(described(env, chosen, f"gymnax:{name}"), num_envs, device)
+    env_params = defaults.replace(**params)
+    return JaxVectorEnv(wrap_env(env, env_params, f"gymnax:{name}"), num_envs, device)
 
 
-def described(env: Any, params: Any, name: str) -> JaxEnvironment:
+def wrap_env(env: Any, params: Any, name: str) -> JaxEnvironment:
     """Return an environment of gymnax as functions.
 
     Args:
-        env: as `gymnax.make` gives it.
+        env: environment from `gymnax.make`.
         params: its parameters.
-        name: what messages call it.
+        name: name of the environment in messages.
 
     Raises:
         SpaceError: its spaces are not supported.
@@ -67,12 +67,12 @@ def described(env: Any, params: Any, name: str) -> JaxEnvironment:
 
     def step(key: Any, state: Any, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         obs, state, reward, done, _ = env.step_env(key, state, action, params)
-        terminated, truncated = _apart(env, params, state, done)
+        terminated, truncated = _split_done(env, params, state, done)
         return state, obs, reward, terminated, truncated
 
     space = env.observation_space(params)
     if not isinstance(getattr(space, "shape", None), tuple):
-        raise unsupported(name, f"its observations are a {type(space).__name__}")
+        raise unsupported_space(name, f"its observations are a {type(space).__name__}")
     return JaxEnvironment(
         name=name,
         reset=reset,
@@ -82,16 +82,9 @@ def described(env: Any, params: Any, name: str) -> JaxEnvironment:
     )
 
 
-def _apart(env: Any, params: Any, state: Any, done: Any) -> tuple[Any, Any]:
-    """Return whether an episode has terminated, and whether it is truncated.
-
-    Args:
-        env: of gymnax.
-        params: its parameters.
-        state: after the step.
-        done: what the step said.
-    """
-    if hasattr(env, "is_truncated"):  # from version 1 on `done` is a termination
+def _split_done(env: Any, params: Any, state: Any, done: Any) -> tuple[Any, Any]:
+    """Return `done` of a step, whose state is `state`, as terminations and truncations."""
+    if hasattr(env, "is_truncated"):  # since version 1, `done` is a termination
         return done, env.is_truncated(state, params)
     limit = getattr(params, "max_steps_in_episode", None)
     if limit is None or not hasattr(state, "time"):
@@ -106,4 +99,4 @@ def _actions(space: Any, name: str) -> ActionSpec:
         return discrete_actions(int(space.n))
     if hasattr(space, "low") and hasattr(space, "high"):
         return box_actions(space.low, space.high, tuple(space.shape))
-    raise unsupported(name, f"its actions are a {type(space).__name__}")
+    raise unsupported_space(name, f"its actions are a {type(space).__name__}")

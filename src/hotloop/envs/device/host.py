@@ -1,4 +1,4 @@
-"""Device environments as everybody else steps environments: on arrays, one copy each way."""
+"""Device environments with NumPy arrays, copied once in each direction per step."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 class HostVectorEnv:
     """A `VectorEnv` of environments on a device.
 
-    All of them are seeded together, by the seed of the first one's episode.
+    One seed, that of the first environment's episode, seeds all environments.
 
     Args:
-        envs: themselves.
-        seed: of the run.
-        first_env: number of the first environment, counted over all workers.
-        stream: training and evaluation see other episodes.
+        envs: the environments.
+        seed: seed of the run.
+        first_env: index of the first environment, counted over all workers.
+        stream: purpose of the episodes, which determines their seeds.
     """
 
     can_replay = False
@@ -40,11 +40,11 @@ class HostVectorEnv:
     ) -> None:
         self._envs, self._seed, self._first_env = envs, seed, first_env
         self._stream: Stream = stream
-        self._out = allocate_step(envs.num_envs, envs.obs_spec)
+        self._step_buffers = allocate_step(envs.num_envs, envs.obs_spec)
         self._episode = np.full(envs.num_envs, -1, np.int64)
         self._return = np.zeros(envs.num_envs, np.float64)
         self._length = np.zeros(envs.num_envs, np.int64)
-        self._ended: list[Episode] = []
+        self._finished: list[Episode] = []
 
     @property
     def num_envs(self) -> int:
@@ -66,34 +66,34 @@ class HostVectorEnv:
         first = int(self._episode.max()) + 1 if first_episode is None else first_episode
         self._episode[:], self._return[:], self._length[:] = first, 0.0, 0
         obs = self._envs.reset(episode_seed(self._seed, self._first_env, first, self._stream))
-        return _array(obs).copy()
+        return _to_array(obs).copy()
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
         """See `VectorEnv`."""
         shape = (self.num_envs, *self.action_spec.shape)
         if action.shape != shape:
             raise ShapeError(
-                f"`action` must have shape {shape}, got {action.shape}: pass one for each "
-                "environment"
+                f"`action` must have shape {shape}, got {action.shape}: pass one action for "
+                "each environment"
             )
-        told = self._envs.step(torch.from_numpy(action).to(self._envs.device))
-        out = out or self._out
+        step = self._envs.step(torch.from_numpy(action).to(self._envs.device))
+        out = out or self._step_buffers
         for name in ("next_obs", "reward", "terminated", "truncated", "obs"):
-            getattr(out, name)[...] = _array(getattr(told, name))
+            getattr(out, name)[...] = _to_array(getattr(step, name))
         out.valid.fill(True)
         self._return += out.reward
         self._length += 1
-        ended = out.terminated | out.truncated
-        for env in np.flatnonzero(ended).tolist():
-            number, total = int(self._episode[env]), float(self._return[env])
-            self._ended.append(
-                Episode(self._first_env + env, number, total, int(self._length[env]))
+        is_ended = out.terminated | out.truncated
+        for env in np.flatnonzero(is_ended).tolist():
+            episode, total = int(self._episode[env]), float(self._return[env])
+            self._finished.append(
+                Episode(self._first_env + env, episode, total, int(self._length[env]))
             )
-        self._episode += ended
-        self._return[ended], self._length[ended] = 0.0, 0
+        self._episode += is_ended
+        self._return[is_ended], self._length[is_ended] = 0.0, 0
         return out
 
-    def running(self) -> list[tuple[int, int]]:
+    def running_episodes(self) -> list[tuple[int, int]]:
         """See `VectorEnv`."""
         return list(zip(self._episode.tolist(), self._length.tolist(), strict=True))
 
@@ -102,20 +102,20 @@ class HostVectorEnv:
         episodes: Sequence[RunningEpisode],
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
-        """See `VectorEnv`: new episodes begin."""
+        """See `VectorEnv`. New episodes begin in all environments."""
         on_step()
         obs = self.reset(1 + max(episode.episode for episode in episodes))
         return obs, list(range(self.num_envs))
 
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv`."""
-        ended, self._ended = self._ended, []
-        return ended
+        finished, self._finished = self._finished, []
+        return finished
 
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
 
 
-def _array(x: Tensor) -> Array:
+def _to_array(x: Tensor) -> Array:
     return x.detach().cpu().numpy()

@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# A state by name: what a checkpoint holds of environments.
+# Tensors by name, the state of environments in a checkpoint.
 Tensors = dict[str, "Tensor"]
 
 
 class DeviceStep(NamedTuple):
-    """What a step of N environments leads to: tensors on the device.
+    """The results of a step of N environments, as tensors on the device.
 
     Attributes:
-        next_obs: (N, *obs_shape), the true successor of what was acted on.
+        next_obs: true successors of the previous observations, (N, *obs_shape).
         reward: float32, (N,).
         terminated: bool, (N,).
         truncated: bool, (N,).
-        obs: (N, *obs_shape), what to act on next: `next_obs`, or the first observation of the next
-            episode where this one ended.
+        obs: input of the next action, (N, *obs_shape). It is the first observation of the next
+            episode if this one ended, otherwise `next_obs`.
     """
 
     next_obs: Tensor
@@ -36,9 +36,9 @@ class DeviceStep(NamedTuple):
 
 @runtime_checkable
 class DeviceVectorEnv(Protocol):
-    """N environments that step on a device. A factory makes them: `make(num_envs, device)`.
+    """N environments that step on a device. A factory `make(num_envs, device)` creates them.
 
-    None of them waits for the host: no `.item()`, no branch on a tensor's value.
+    They do not wait for the host: no `.item()`, no branch on a tensor's value.
     """
 
     @property
@@ -58,11 +58,11 @@ class DeviceVectorEnv(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where all tensors are."""
+        """Device of all tensors."""
         ...
 
     def reset(self, seed: int) -> Tensor:
-        """Start a new episode everywhere; what follows depends on the seed and the actions alone.
+        """Start a new episode in every environment. The seed and the actions determine all results.
 
         Returns:
             First observations, (N, *obs_shape).
@@ -70,38 +70,37 @@ class DeviceVectorEnv(Protocol):
         ...
 
     def step(self, action: Tensor) -> DeviceStep:
-        """One step of every environment; those whose episode ends begin another one.
+        """Step every environment, and begin the next episode of those whose episode ends.
 
         Args:
-            action: (N, *action_shape), as the policy drew it: box actions are clipped here.
+            action: (N, *action_shape), as sampled by the policy. Box actions are clipped here.
 
         Returns:
-            Tensors that later steps leave alone.
+            Tensors that later steps do not change.
         """
         ...
 
     def state(self) -> Tensors | None:
-        """Return copies of all that later steps depend on; None: it can't be had.
+        """Return a copy of the complete state, None if it is unavailable.
 
-        Where there is none, a run that is resumed begins new episodes.
+        Without a state, a resumed run begins new episodes.
         """
         ...
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave, in environments made alike; tensors may be on the host."""
+        """Restore the result of `state` of equal environments. Tensors may be on the host."""
         ...
 
     def close(self) -> None:
-        """Give up what is held; harmless when repeated."""
+        """Release all resources. Further calls do nothing."""
         ...
 
 
 class TensorEnvironment(Protocol):
-    """One kind of environment as functions of tensors, N environments at once.
+    """One kind of environment as functions of tensors, for N environments at once.
 
-    `TensorVectorEnv` makes environments of it, which reset as all others do. The functions change
-    nothing that they are given, and look at no tensor's value: so a whole rollout is compiled, or
-    captured as one CUDA graph.
+    `TensorVectorEnv` adds resets. The functions must not change their arguments or branch on a
+    tensor's value, so that a whole rollout can be compiled, or captured as one CUDA graph.
     """
 
     @property
@@ -116,27 +115,27 @@ class TensorEnvironment(Protocol):
 
     @property
     def num_uniform(self) -> int:
-        """U, how many random numbers the first state of an episode is made of."""
+        """U, the number of random numbers for an initial state."""
         ...
 
     @property
     def max_episode_steps(self) -> int | None:
-        """Steps after which an episode is truncated; None: it never is."""
+        """Maximum length of an episode, None if episodes are never truncated."""
         ...
 
     def initial(self, uniform: Tensor) -> Tensors:
-        """Return first states, tensors of (N, …), from uniform numbers in (0, 1), (N, U)."""
+        """Return initial states, tensors of (N, …), from uniform numbers in (0, 1), (N, U)."""
         ...
 
     def observation(self, state: Tensors) -> Tensor:
-        """Return what is observed, (N, *obs_shape)."""
+        """Return the observations, (N, *obs_shape)."""
         ...
 
     def step(self, state: Tensors, action: Tensor) -> tuple[Tensors, Tensor, Tensor]:
         """Return the next states, the reward, float32, (N,), and `terminated`, bool, (N,).
 
         Args:
-            state: what `initial` or `step` gave.
-            action: (N, *action_shape), box actions clipped to their bounds.
+            state: states from `initial` or `step`.
+            action: (N, *action_shape). Box actions are clipped to their bounds.
         """
         ...

@@ -1,4 +1,4 @@
-"""Specs of what device environments observe and do, from a few numbers."""
+"""Constructors of observation and action specs for device environments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 
 
-def numbers(*shape: int) -> ObsSpec:
-    """Return the spec of observations that are one array of float32."""
+def box_observations(*shape: int) -> ObsSpec:
+    """Return the spec of observations that are one float32 array."""
     part = ObsField(
         name="", start=0, stop=math.prod(shape), shape=shape, encoding="box", raw_shape=shape
     )
@@ -24,7 +24,7 @@ def discrete_actions(count: int) -> ActionSpec:
 
 
 def box_actions(low: Any, high: Any, shape: tuple[int, ...]) -> ActionSpec:
-    """Return the spec of continuous actions, from bounds that broadcast to their shape."""
+    """Return the spec of continuous actions. The bounds are broadcast to `shape`."""
     low, high = (np.broadcast_to(np.asarray(x, np.float32), shape).ravel() for x in (low, high))
     return ActionSpec(
         kind="box",

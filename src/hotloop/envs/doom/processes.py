@@ -1,10 +1,10 @@
-"""Processes of Doom's games: none outlives the one that plays, and none leaves a file behind.
+"""Processes of Doom's games: they end with the playing process and leave no files behind.
 
-ViZDoom starts a process a game, which goes on for ever where its player was killed, writes into the
-current directory, and keeps shared memory of 3 to 11 MB. So the games of a process are started in a
-directory of their own, where each notes its number. A guard, a tiny process as well, reads from a
-pipe that ends when the player does, however that is: then it kills the games that are left, and
-removes what they had.
+ViZDoom starts one process per game. It runs on forever if the playing process is killed, writes
+into the current directory, and holds shared memory of 3 to 11 MB. So the games of a process start
+in a temporary directory, where each writes a file named by its process id. A guard, another tiny
+process, reads from a pipe that closes when the playing process ends for any reason. Then the guard
+kills the remaining games, and removes their files and shared memory.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import vizdoom
 
 from hotloop.errors import EnvironmentFailure
 
-# How long the guard may take to tidy up when the last game was closed.
+# Time limit for the guard's cleanup after the last game was closed.
 _GUARD_S = 5.0
 
-# What ViZDoom takes where a scenario does not say.
+# ViZDoom's defaults if a scenario names no file.
 _GAME_FILES = ("doom2.wad", "freedoom2.wad")
-# Starts a game, unless the guard is at work already: that removes this file before it looks at the
-# games that have noted their number. Ctrl-C is the player's to answer.
+# Starts a game, unless the guard's cleanup has begun: the guard removes this file before
+# it lists the games' process ids. The playing process handles Ctrl-C.
 _LAUNCHER = """#!/bin/sh
 trap '' INT
 cd "${{0%/*}}" && printf '%s\\n' "$*" >"$$" && [ -e "$0" ] && exec {program} "$@"
 """
 
-# A number may have become another process's, whose command names another directory.
+# The guard checks the command line for its directory, since a process id may have been reused.
 _GUARD = r"""
 cd "$0" || exit
 read -r _
@@ -48,12 +48,12 @@ cd / && rm -rf "$0"
 """
 
 
-class _Room:
-    """The directory of a process's games, and their guard."""
+class _GameDirectory:
+    """The directory of a process's games, and their guard process."""
 
     def __init__(self, program: str) -> None:
         self.pid = os.getpid()
-        self.num_games = 0  # that are not closed
+        self.num_games = 0  # not yet closed
         self.num_started = 0
         self.path = Path(tempfile.mkdtemp(prefix="hotloop-doom-")).resolve()
         self.launcher = self.path / "launch"
@@ -62,62 +62,62 @@ class _Room:
         if not os.access(self.launcher, os.X_OK):
             shutil.rmtree(self.path)
             raise EnvironmentFailure(
-                f"Doom's games are started in '{self.path.parent}', where programs may not be "
-                "executed: set TMPDIR to a directory where they may"
+                f"Doom's games start in '{self.path.parent}', which does not permit executing "
+                "programs: set TMPDIR to a directory that does"
             )
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, str(self.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it outlives what is killed by group,
-            env={"PATH": os.environ.get("PATH", os.defpath)},  # or by a mark in the environment
+            start_new_session=True,  # survives a kill of the process group
+            env={"PATH": os.environ.get("PATH", os.defpath)},  # or one by an environment variable
         )
 
     def close(self) -> None:
         assert self._guard.stdin is not None
         self._guard.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # it ends by itself
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the guard ends later
             self._guard.wait(_GUARD_S)
 
 
-_room: _Room | None = None
+_directory: _GameDirectory | None = None
 
 
-def enter(game: Any) -> None:
-    """Have a game, a `vizdoom.DoomGame` that has not begun, start in its process's directory.
+def register_game(game: Any) -> None:
+    """Configure a `vizdoom.DoomGame` that has not started to start in the process's directory.
 
     Raises:
-        EnvironmentFailure: it can't be there.
+        EnvironmentFailure: the directory or its guard cannot be created.
     """
-    global _room
-    if _room is None or _room.pid != os.getpid():  # a fork is another player
+    global _directory
+    if _directory is None or _directory.pid != os.getpid():  # after a fork, this is another process
         try:
-            _room = _Room(vizdoom.exe_path)
+            _directory = _GameDirectory(vizdoom.exe_path)
         except OSError as error:
             raise EnvironmentFailure(
-                f"a directory and a guard of Doom's games can't be made ({error}): set TMPDIR to a "
-                "directory with space, or raise the limit on processes (`ulimit -u`)"
+                f"cannot create a directory and a guard for Doom's games ({error}): set TMPDIR to "
+                "a directory with space, or raise the limit on processes (`ulimit -u`)"
             ) from error
-    _room.num_games += 1
-    _room.num_started += 1
-    given = game.get_doom_game_path()
-    if not os.path.isfile(given):
-        # ViZDoom looks here first, and would name it from here.
-        for name in [os.path.basename(given)] if given else _GAME_FILES:
+    _directory.num_games += 1
+    _directory.num_started += 1
+    game_path = game.get_doom_game_path()
+    if not os.path.isfile(game_path):
+        # ViZDoom would search the current directory first, but with a relative path.
+        for name in [os.path.basename(game_path)] if game_path else _GAME_FILES:
             if os.path.isfile(name):
                 game.set_doom_game_path(os.path.abspath(name))
                 break
-    game.set_vizdoom_path(str(_room.launcher))
-    game.set_doom_config_path(str(_room.path / f"{_room.num_started}.ini"))
+    game.set_vizdoom_path(str(_directory.launcher))
+    game.set_doom_config_path(str(_directory.path / f"{_directory.num_started}.ini"))
 
 
-def leave() -> None:
-    """Count one game less; after the last one nothing is left of them."""
-    global _room
-    if _room is None or _room.pid != os.getpid():
+def unregister_game() -> None:
+    """Count a closed game, and remove the directory after the last one."""
+    global _directory
+    if _directory is None or _directory.pid != os.getpid():
         return
-    _room.num_games -= 1
-    if _room.num_games == 0:
-        room, _room = _room, None
-        room.close()
+    _directory.num_games -= 1
+    if _directory.num_games == 0:
+        directory, _directory = _directory, None
+        directory.close()

@@ -1,7 +1,7 @@
-"""A scenario of ViZDoom as a single environment: steps, pictures, numbers.
+"""A ViZDoom scenario as a single environment: steps, images and game variables.
 
-Beside ViZDoom's own environments, whose spaces it takes, an episode that runs out of time is
-truncated and not terminated, and its last observation is the true one.
+Its spaces are those of ViZDoom's own environments. Unlike there, an episode at its time limit is
+truncated instead of terminated, and its last observation is the true one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from hotloop.envs.doom import View
 
 _TICS_PER_S = 35
-_NEVER = 2**31 - 1  # as many tics as ViZDoom can count
+_NEVER = 2**31 - 1  # ViZDoom's largest number of tics
 
 
-def drawn_resolution(resolution: Sequence[int]) -> str:
-    """Return ViZDoom's name of the size at which a picture of some width and height is drawn.
+def render_resolution(resolution: Sequence[int]) -> str:
+    """Return ViZDoom's name of the best resolution to render an image of a width and height.
 
-    The least that is a multiple of it: such a picture is shrunk in 10 µs, and each of its pixels is
-    the mean of some others. Else the least that is no smaller, or the largest of all.
+    The first choice is the smallest multiple of the size: shrinking takes 10 µs, and each pixel is
+    the mean of several. Otherwise it is the smallest larger resolution, or the largest of all.
     """
     width, height = resolution
     sizes: dict[tuple[int, int], str] = {}
@@ -46,15 +46,15 @@ def drawn_resolution(resolution: Sequence[int]) -> str:
 
 
 class Scenario(gymnasium.Env[Any, Any]):
-    """One game. It starts at the first reset, and ends when this is closed.
+    """One game. It starts at the first reset, and ends with `close`.
 
     Observations are a dict of `screen`, uint8, (height, width, channels), and `gamevariables`,
-    float32, or the picture alone where there are no variables.
+    float32, or only the screen if there are no variables.
 
     Args:
-        spec: Gymnasium's, of the id.
-        arguments: for ViZDoom's environment.
-        view: what is seen.
+        spec: Gymnasium's spec of the id.
+        arguments: arguments of ViZDoom's environment.
+        view: image, variables and frame skip of the observations.
     """
 
     def __init__(self, spec: Any, arguments: Mapping[str, Any], view: View) -> None:
@@ -66,20 +66,21 @@ class Scenario(gymnasium.Env[Any, Any]):
         self._view = view
         base = _make(spec, arguments)
         if isinstance(base.action_space, spaces.Dict) and "available_buttons" not in arguments:
-            # Buttons that turn by so much, continuous ones, stand beside those that turn.
+            # Leave out continuous (delta) buttons, which duplicate others.
             buttons = base.game.get_available_buttons()
-            pressed = [one.name for one in buttons if not vizdoom.is_delta_button(one)]
-            base = _make(spec, {**arguments, "available_buttons": pressed})
+            names = [button.name for button in buttons if not vizdoom.is_delta_button(button)]
+            base = _make(spec, {**arguments, "available_buttons": names})
         self.action_space = base.action_space
         self._game: Any = base.game
-        self._limit = self._game.get_episode_timeout() or _NEVER
-        # Time is kept here: where ViZDoom ends an episode it has no last observation.
+        self._time_limit = self._game.get_episode_timeout() or _NEVER
+        # The time limit is applied in `step`: ViZDoom returns no last observation at its own.
         self._game.set_episode_timeout(0)
-        self._until = _NEVER
-        # What is pressed by each of the actions that have a number.
-        self._pressed: list[list[float]] | None = None
+        self._end_tic = _NEVER
+        # The pressed buttons of each discrete action.
+        self._button_map: list[list[float]] | None = None
         if isinstance(self.action_space, spaces.Discrete):
-            self._pressed = [list(map(float, one)) for one in base.button_map]
+            self._button_map = [list(map(float, buttons)) for buttons in base.button_map]
+        # Define the observation space and the buffers.
         width, height = view.resolution
         channels = 1 if view.grayscale else 3
         screen = spaces.Box(0, 255, (height, width, channels), np.uint8)
@@ -88,11 +89,11 @@ class Scenario(gymnasium.Env[Any, Any]):
         if self._num_variables:
             variables = spaces.Box(-np.inf, np.inf, (self._num_variables,), np.float32)
             self.observation_space = spaces.Dict({"screen": screen, "gamevariables": variables})
-        drawn = (self._game.get_screen_width(), self._game.get_screen_height())
-        self._resize = None if drawn == (width, height) else _resizing(drawn, (width, height))
-        self._frame: Array = np.zeros((drawn[1], drawn[0], channels), np.uint8)
+        raw_size = (self._game.get_screen_width(), self._game.get_screen_height())
+        self._resize = None if raw_size == (width, height) else _resizer(raw_size, (width, height))
+        self._frame: Array = np.zeros((raw_size[1], raw_size[0], channels), np.uint8)
         self._obs: Any = None
-        self._end: Callable[[], Any] | None = None
+        self._finalizer: Callable[[], Any] | None = None
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -100,36 +101,36 @@ class Scenario(gymnasium.Env[Any, Any]):
         if self._game.is_running():
             self._game.new_episode()
         else:
-            if self._end is None:
-                processes.enter(self._game)
-                end = weakref.finalize(self, _end, self._game)
-                end.atexit = False  # the guard sees to it
-                self._end = end
+            if self._finalizer is None:
+                processes.register_game(self._game)
+                end = weakref.finalize(self, _end_game, self._game)
+                end.atexit = False  # the guard does the cleanup
+                self._finalizer = end
             self._game.init()
-        # The first tics are the scenario's own.
-        self._until = min(_NEVER, self._game.get_episode_time() + self._limit)
+        # Scenarios skip some tics at the start.
+        self._end_tic = min(_NEVER, self._game.get_episode_time() + self._time_limit)
         self._observe()
         return self._obs, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         game = self._game
-        pressed = action if self._pressed is None else self._pressed[action]
-        num_tics = min(self._view.frame_skip, self._until - game.get_episode_time())
+        pressed = action if self._button_map is None else self._button_map[action]
+        num_tics = min(self._view.frame_skip, self._end_tic - game.get_episode_time())
         reward = game.make_action(pressed, num_tics)
         terminated = game.is_episode_finished()
         if terminated:
-            return self._obs, reward, True, False, {}  # there is no other: the game shows no more
+            return self._obs, reward, True, False, {}  # the game renders no further frame
         self._observe()
-        return self._obs, reward, False, game.get_episode_time() >= self._until, {}
+        return self._obs, reward, False, game.get_episode_time() >= self._end_tic, {}
 
     def render(self) -> Any:
-        """Return the last picture as it was drawn, (H, W, 3)."""
+        """Return the last image in the rendered resolution, (H, W, 3)."""
         return np.repeat(self._frame, 3, axis=2) if self._view.grayscale else self._frame.copy()
 
     def close(self) -> None:
-        if self._end is not None:
-            self._end()
-            self._end = None
+        if self._finalizer is not None:
+            self._finalizer()
+            self._finalizer = None
 
     def _observe(self) -> None:
         state = self._game.get_state()
@@ -146,33 +147,32 @@ class Scenario(gymnasium.Env[Any, Any]):
         self._obs = {"screen": screen, "gamevariables": variables}
 
 
-def _end(game: Any) -> None:
-    """End a game's process."""
+def _end_game(game: Any) -> None:
     game.close()
-    processes.leave()
+    processes.unregister_game()
 
 
 def _make(spec: Any, arguments: Mapping[str, Any]) -> Any:
-    """Return ViZDoom's own environment, whose game has not begun."""
+    """Return ViZDoom's own environment, whose game has not started."""
     return gymnasium.make(spec.id, disable_env_checker=True, **arguments).unwrapped
 
 
-def _resizing(drawn: tuple[int, int], size: tuple[int, int]) -> Any:
-    """Return what makes a picture of one size, (W, H), into one of another."""
+def _resizer(raw_size: tuple[int, int], size: tuple[int, int]) -> Any:
+    """Return a function that resizes images from one size, (W, H), to another."""
     try:
         import cv2
     except ImportError as error:
         raise MissingExtraError(
-            f"pictures of Doom are made smaller by OpenCV ({error}): pip install 'hotloop[doom]'"
+            f"resizing Doom's images needs OpenCV ({error}): pip install 'hotloop[doom]'"
         ) from error
-    factors = [before / after for before, after in zip(drawn, size, strict=True)]
-    # The mean of an area takes 10 µs for whole numbers of pixels, and ten times as long as the mean
-    # of four neighbours for others; which is enough while no pixel lies between them.
-    is_whole = all(factor.is_integer() for factor in factors)
-    way = cv2.INTER_AREA if is_whole or max(factors) > 2 else cv2.INTER_LINEAR
+    factors = [before / after for before, after in zip(raw_size, size, strict=True)]
+    # The mean of an area takes 10 µs for integer factors. For others it takes ten times as long as
+    # bilinear interpolation, which skips no pixel up to a factor of 2.
+    is_integer = all(factor.is_integer() for factor in factors)
+    method = cv2.INTER_AREA if is_integer or max(factors) > 2 else cv2.INTER_LINEAR
 
     def resize(frame: Array) -> Array:
-        resized = cv2.resize(frame, size, interpolation=way)
+        resized = cv2.resize(frame, size, interpolation=method)
         return resized[:, :, None] if resized.ndim == 2 else resized
 
     return resize

@@ -1,6 +1,6 @@
-"""Encoders turn observations into the features that perceptrons see.
+"""Encoders of observations: their features are the inputs of the perceptrons.
 
-To add one, write a file here with a class that is an `Encoder`, and put it into `ENCODERS`.
+To add an encoder, write a module here with a subclass of `Encoder`, and add it to `ENCODERS`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from hotloop.envs.spaces import ObsSpec, is_image_shape
 from hotloop.errors import SpaceError
 from hotloop.policies.encoders.base import Encoder
+from hotloop.policies.encoders.composite import CompositeEncoder
 from hotloop.policies.encoders.convolutional import Nature, VizDoom
 from hotloop.policies.encoders.flatten import Flatten
 from hotloop.policies.encoders.impala import Impala
-from hotloop.policies.encoders.parts import Parts
 from hotloop.policies.registry import find
 
 ENCODERS: dict[str, type[Encoder]] = {
@@ -20,15 +20,15 @@ ENCODERS: dict[str, type[Encoder]] = {
     "impala": Impala,
     "vizdoom": VizDoom,
 }
-"""Encoders by name, as `--network` and `config.json` have it."""
+"""Encoders by name, as in `--network` and `config.json`."""
 
 __all__ = ["ENCODERS", "Encoder", "Flatten", "choose_encoder", "make_encoder"]
 
 
 def choose_encoder(obs_spec: ObsSpec) -> str:
-    """Return the name of the usual encoder: `nature` of images, `impala` of small ones.
+    """Return the default encoder: `nature` for images, `impala` for small ones, else `flatten`.
 
-    Of what holds no images it is `flatten`. Images are bytes; those of floats are asked for.
+    Only bytes count as images. For images of floats, the user names the encoder.
     """
     images: list[tuple[int, ...]] = []
     if obs_spec.is_packed:
@@ -38,28 +38,28 @@ def choose_encoder(obs_spec: ObsSpec) -> str:
     if not images:
         return "flatten"
     side = min(sorted(shape)[-2] for shape in images)
-    return "nature" if side >= Nature.least_side() else "impala"
+    return "nature" if side >= Nature.min_side() else "impala"
 
 
 def make_encoder(name: str, obs_spec: ObsSpec, *, layer_norm: bool = False) -> Encoder:
-    """Return an encoder of such observations.
+    """Return an encoder for these observations.
 
     Args:
-        name: in `ENCODERS`; of each image, where there are other numbers beside.
-        obs_spec: what is observed.
-        layer_norm: normalise its layers.
+        name: a name in `ENCODERS`, the encoder of each image if there are several parts.
+        obs_spec: the observations.
+        layer_norm: whether to normalize its layers.
 
     Raises:
         UnknownNameError: there is no such encoder.
-        SpaceError: it can't encode such observations.
-        ConfigError: it has no layers to normalise.
+        SpaceError: it can't encode these observations.
+        ConfigError: it has no layers to normalize.
     """
-    kind = find(ENCODERS, "encoder", name)
+    encoder_class = find(ENCODERS, "encoder", name)
     if not obs_spec.is_packed:
-        if kind is not Flatten and len(obs_spec.layout) > 1:
+        if encoder_class is not Flatten and len(obs_spec.layout) > 1:
             raise SpaceError(
                 f"`network` '{name}' takes images, and these observations have none among their "
                 f"{len(obs_spec.layout)} parts: choose 'perceptron'"
             )
-        return kind(obs_spec, "encoder", layer_norm=layer_norm)
-    return Parts(kind, obs_spec, "encoder", layer_norm=layer_norm)
+        return encoder_class(obs_spec, "encoder", layer_norm=layer_norm)
+    return CompositeEncoder(encoder_class, obs_spec, "encoder", layer_norm=layer_norm)

@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class Encoder(ABC):
-    """A function of parameters and observations that gives F features.
+    """A function from parameters and observations to F features.
 
-    The policy and the value share it; so do critics. Nothing outside its methods imports torch.
+    Policy and value share one encoder, and so do all critics. Only its methods import torch.
 
     Args:
-        obs_spec: what is observed.
-        prefix: of its parameters' names.
-        layer_norm: normalise its layers.
+        obs_spec: the observations.
+        prefix: prefix of the parameters' names.
+        layer_norm: whether to normalize its layers.
 
     Attributes:
         num_features: F.
-        num_products: multiplications of an observation with parameters.
-        acts_without_torch: whether its features are the observation's own numbers in order. Then
-            the torch-free twin acts; else `features` does.
+        num_products: number of multiplications by parameters for one observation.
+        acts_without_torch: whether the features are the observation's own numbers in order. NumPy
+            then computes the policy, else `features` computes them in torch.
     """
 
     num_features: int
@@ -37,13 +37,13 @@ class Encoder(ABC):
 
     @abstractmethod
     def __init__(self, obs_spec: ObsSpec, prefix: str, *, layer_norm: bool = False) -> None:
-        """Raise `SpaceError` where it can't encode such observations."""
+        """Raise `SpaceError` if it can't encode these observations."""
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes by name, in order; all names begin with `prefix` and a dot.
+        """Return shapes by name, in order. All names start with `prefix` and a dot.
 
-        Weights are `<layer>.weight`, (inputs, outputs), and come before their `<layer>.bias`; what
-        is called `<layer>.scale` starts at 1, and all else at 0.
+        Weights are `<layer>.weight`, (inputs, outputs), each before its `<layer>.bias`. Parameters
+        named `<layer>.scale` start at 1, all others at 0.
         """
         return {}
 
@@ -52,7 +52,7 @@ class Encoder(ABC):
         """Return float32, (B, F).
 
         Args:
-            params: by name; those of the whole network.
-            obs: (B, *obs_shape), float32, or uint8 where the environment gives bytes.
-            operations: to be made of, so that they are as fast and as exact as is asked for.
+            params: parameters of the whole network by name.
+            obs: (B, *obs_shape), float32, or uint8 if the observations are bytes.
+            operations: layers in the chosen precision, for the encoder to use.
         """

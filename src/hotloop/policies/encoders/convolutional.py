@@ -1,4 +1,4 @@
-"""Convolutions in a row, as in DQN's Nature paper and in Sample Factory's agents for Doom."""
+"""Sequential convolutions: the networks of DQN's Nature paper and Sample Factory's Doom agents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import SpaceError
 from hotloop.policies.encoders.base import Encoder
-from hotloop.policies.encoders.images import Images
+from hotloop.policies.encoders.images import ImageFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Convolution(NamedTuple):
-    """A layer: H kernels of k × k at every so many-th place."""
+    """A convolution: `channels` kernels of size `kernel` × `kernel` with a stride."""
 
     channels: int
     kernel: int
@@ -25,10 +25,10 @@ class Convolution(NamedTuple):
 
 
 class Convolutional(Encoder):
-    """Convolutions, each with an activation, and a linear layer with one.
+    """Convolutions and a linear layer, each followed by an activation.
 
-    Layer norm, where it is asked for, is of the linear layer, before its activation: Ba et al.
-    2016, arXiv:1607.06450.
+    With `layer_norm`, the linear layer is normalized before its activation: Ba et al. 2016,
+    arXiv:1607.06450.
     """
 
     name: ClassVar[str]
@@ -36,7 +36,7 @@ class Convolutional(Encoder):
     width: ClassVar[int] = 512
 
     def __init__(self, obs_spec: ObsSpec, prefix: str, *, layer_norm: bool = False) -> None:
-        self._images = Images(obs_spec)
+        self._images = ImageFormat(obs_spec)
         self._prefix, self._has_norm = prefix, layer_norm
         self.num_features = self.width
         height, width = self._images.height, self._images.width
@@ -48,15 +48,15 @@ class Convolutional(Encoder):
             inputs = layer.channels
         if min(height, width) < 1:
             raise SpaceError(
-                f"images must be at least {self.least_side()}×{self.least_side()} for `network` "
+                f"images must be at least {self.min_side()}×{self.min_side()} for `network` "
                 f"'{self.name}', got {self._images.height}×{self._images.width}: choose 'impala', "
                 "which takes any size, or enlarge them"
             )
-        self._num_last = height * width * inputs
-        self.num_products += self._num_last * self.width
+        self._num_flat = height * width * inputs
+        self.num_products += self._num_flat * self.width
 
     @classmethod
-    def least_side(cls) -> int:
+    def min_side(cls) -> int:
         """Return the side of the smallest image, in pixels."""
         side = 1
         for layer in reversed(cls.layers):
@@ -64,7 +64,7 @@ class Convolutional(Encoder):
         return side
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes; the weight of a convolution is (k · k · C, H), rows of pixels first."""
+        """Return shapes. The weight of a convolution is (k · k · C, H), rows of pixels first."""
         shapes: dict[str, tuple[int, ...]] = {}
         inputs = self._images.num_channels
         for k, layer in enumerate(self.layers):
@@ -73,24 +73,24 @@ class Convolutional(Encoder):
             shapes[f"{name}.bias"] = (layer.channels,)
             inputs = layer.channels
         name = f"{self._prefix}.{len(self.layers)}"
-        shapes[f"{name}.weight"] = (self._num_last, self.width)
+        shapes[f"{name}.weight"] = (self._num_flat, self.width)
         shapes[f"{name}.bias"] = (self.width,)
         return shapes | (norm_shapes(name, self.width) if self._has_norm else {})
 
     def activation(self, x: Tensor) -> Tensor:
-        """Return what a layer's outputs become."""
+        """Return the activation of a layer's outputs."""
         return x.relu()
 
     def features(self, params: Mapping[str, Tensor], obs: Tensor, operations: Operations) -> Tensor:
         x = self._images.tensor(obs)
         for k, layer in enumerate(self.layers):
             name = f"{self._prefix}.{k}"
-            weight = kernels(params[f"{name}.weight"], layer.kernel)
+            weight = to_kernels(params[f"{name}.weight"], layer.kernel)
             x = operations.convolve(x, weight, params[f"{name}.bias"], layer.stride, 0)
             x = self.activation(x)
         name = f"{self._prefix}.{len(self.layers)}"
-        x = operations.linear(rows(x), params[f"{name}.weight"], params[f"{name}.bias"])
-        return self.activation(normalised(x, params, name) if self._has_norm else x)
+        x = operations.linear(to_rows(x), params[f"{name}.weight"], params[f"{name}.bias"])
+        return self.activation(normalize_rows(x, params, name) if self._has_norm else x)
 
 
 class Nature(Convolutional):
@@ -112,23 +112,23 @@ class VizDoom(Convolutional):
         return elu(x)
 
 
-def kernels(weight: Tensor, size: int) -> Tensor:
+def to_kernels(weight: Tensor, size: int) -> Tensor:
     """Return a weight, (k · k · C, H), as (H, C, k, k)."""
     return weight.view(size, size, -1, weight.shape[-1]).permute(3, 2, 0, 1)
 
 
-def rows(images: Tensor) -> Tensor:
-    """Return (B, C, H, W), channels last in memory, as (B, H · W · C) without a copy."""
+def to_rows(images: Tensor) -> Tensor:
+    """Return (B, C, H, W) in channels-last format as (B, H · W · C), without a copy."""
     return images.permute(0, 2, 3, 1).flatten(1)
 
 
 def norm_shapes(layer: str, width: int) -> dict[str, tuple[int, ...]]:
-    """Return the parameters of a layer norm."""
+    """Return the shapes of a layer norm's parameters."""
     return {f"{layer}.scale": (width,), f"{layer}.shift": (width,)}
 
 
-def normalised(x: Tensor, params: Mapping[str, Tensor], layer: str) -> Tensor:
-    """Return each row of x, (B, H), with mean 0 and variance 1, scaled and shifted."""
+def normalize_rows(x: Tensor, params: Mapping[str, Tensor], layer: str) -> Tensor:
+    """Return the layer norm of x, (B, H), with the layer's scale and shift."""
     from torch.nn.functional import layer_norm
 
     x = layer_norm(x, x.shape[-1:])

@@ -1,4 +1,4 @@
-"""Observations as they are, in one row."""
+"""An encoder that flattens each observation into one row."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 class Flatten(Encoder):
-    """All numbers of an observation, as float32."""
+    """All numbers of an observation as float32."""
 
     acts_without_torch = True
 
     def __init__(self, obs_spec: ObsSpec, prefix: str, *, layer_norm: bool = False) -> None:
         if obs_spec.dtype == "uint8" and is_image_shape(obs_spec.shape):
             raise SpaceError(
-                f"images of shape {obs_spec.shape} need convolutions, and these are perceptrons: "
+                f"images of shape {obs_spec.shape} need convolutions, but perceptrons have none: "
                 "choose `network` 'nature' or 'impala', or a network of your own"
             )
         if layer_norm:
             raise ConfigError(
-                "`layer_norm` is of encoders of images, and these observations have none: leave "
+                "`layer_norm` is for encoders of images, but these observations have none: leave "
                 "it out"
             )
         self.num_features = math.prod(obs_spec.shape)

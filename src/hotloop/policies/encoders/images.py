@@ -1,4 +1,4 @@
-"""Images of any layout, as tensors that convolutions take."""
+"""Images of any axis order and dtype as tensors for convolutions."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from hotloop.errors import SpaceError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_BYTE = 255.0
+_MAX_BYTE = 255.0
 
 
-class Images:
-    """How images lie in observations, and what is made of them.
+class ImageFormat:
+    """The axis order and dtype of images, and their conversion to tensors.
 
     Args:
-        obs_spec: of observations that are one image each: (H, W), (C, H, W) or (H, W, C), bytes, or
-            numbers in 0 … 1. The channels' axis is the first or the last, whichever is shorter than
-            both others.
+        obs_spec: observations that are one image each: (H, W), (C, H, W) or (H, W, C), bytes, or
+            numbers in 0 … 1. The channel axis is the first or the last one and shorter than both
+            others.
 
     Attributes:
         num_channels: C.
-        height, width: H, W.
+        height, width: H, W, in pixels.
 
     Raises:
-        SpaceError: they are no images, or their channels can't be told.
+        SpaceError: the observations are no images, or their channel axis is ambiguous.
     """
 
     def __init__(self, obs_spec: ObsSpec) -> None:
@@ -45,14 +45,14 @@ class Images:
         is_unit = field.low is not None and field.low >= 0.0 and (field.high or 2.0) <= 1.0
         if obs_spec.dtype != "uint8" and field.encoding == "box" and not is_unit:
             raise SpaceError(
-                "images of floats must lie within 0 … 1, but their space says "
+                "images of floats must lie within 0 … 1, but the bounds of their space are "
                 f"{'−inf' if field.low is None else field.low} … "
-                f"{'inf' if field.high is None else field.high}: give bytes, or divide them and "
-                "say so in the space"
+                f"{'inf' if field.high is None else field.high}: use bytes, or scale the "
+                "images and the bounds of their space to 0 … 1"
             )
 
     def tensor(self, obs: Tensor) -> Tensor:
-        """Return float32, (B, C, H, W), channels last in memory, numbers in 0 … 1.
+        """Return float32, (B, C, H, W), in channels-last format, numbers in 0 … 1.
 
         Args:
             obs: (B, *obs_shape), uint8 or float32.
@@ -63,17 +63,13 @@ class Images:
             obs = obs.unsqueeze(1)
         elif self._axes[0] == 2:
             obs = obs.permute(0, 3, 1, 2)
-        # One pass over the bytes where it is compiled.
+        # One pass over the bytes if compiled.
         image = obs.to(torch.float32, memory_format=torch.channels_last)
-        return image * (1.0 / _BYTE) if obs.dtype == torch.uint8 else image
+        return image * (1.0 / _MAX_BYTE) if obs.dtype == torch.uint8 else image
 
 
 def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes of channels, height and width.
-
-    Raises:
-        SpaceError: they can't be told.
-    """
+    """Return the axes of channels, height and width, or raise SpaceError if ambiguous."""
     if len(shape) == 2:
         return (0, 1)
     if shape[0] < min(shape[1:]):
@@ -81,7 +77,6 @@ def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     if shape[2] < min(shape[:2]):
         return (2, 0, 1)
     raise SpaceError(
-        f"the channels of an image must be its first or its last axis, shorter than both others, "
-        f"but of {shape} that can't be told: transpose or resize it in a wrapper, or give a "
-        "network of your own"
+        f"the channel axis of an image must be the first or the last and shorter than both others, "
+        f"got the shape {shape}: transpose or resize it in a wrapper, or pass a network of your own"
     )

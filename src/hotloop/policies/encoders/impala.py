@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hotloop.envs.spaces import ObsSpec
 from hotloop.policies.encoders.base import Encoder
-from hotloop.policies.encoders.convolutional import kernels, norm_shapes, normalised, rows
-from hotloop.policies.encoders.images import Images
+from hotloop.policies.encoders.convolutional import norm_shapes, normalize_rows, to_kernels, to_rows
+from hotloop.policies.encoders.images import ImageFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,15 +21,15 @@ _WIDTH = 256
 
 
 class Impala(Encoder):
-    """Three sections of a convolution, a maximum over 3 × 3 at every second place, two blocks.
+    """Three sections of a convolution, a 3 × 3 max pooling with stride 2, and two residual blocks.
 
-    A block adds to its input two convolutions of it, each after a ReLU. A linear layer of 256 ends
-    it, between two ReLUs. Espeholt et al. 2018, arXiv:1802.01561, figure 3, right, without
-    its LSTM. Layer norm, where it is asked for, is of the linear layer.
+    A block adds two convolutions, each after a ReLU, to its input. The last layer is a linear layer
+    of 256 between two ReLUs. Espeholt et al. 2018, arXiv:1802.01561, figure 3, right, without its
+    LSTM. With `layer_norm`, the linear layer is normalized.
     """
 
     def __init__(self, obs_spec: ObsSpec, prefix: str, *, layer_norm: bool = False) -> None:
-        self._images = Images(obs_spec)
+        self._images = ImageFormat(obs_spec)
         self._prefix, self._has_norm = prefix, layer_norm
         self.num_features = _WIDTH
         height, width = self._images.height, self._images.width
@@ -39,11 +39,11 @@ class Impala(Encoder):
             height, width = -(-height // 2), -(-width // 2)
             self.num_products += 2 * _BLOCKS * 9 * height * width * channels**2
             inputs = channels
-        self._num_last = height * width * inputs
-        self.num_products += self._num_last * _WIDTH
+        self._num_flat = height * width * inputs
+        self.num_products += self._num_flat * _WIDTH
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes; the weight of a convolution is (3 · 3 · C, H), rows of pixels first."""
+        """Return shapes. The weight of a convolution is (3 · 3 · C, H), rows of pixels first."""
         shapes: dict[str, tuple[int, ...]] = {}
         inputs = self._images.num_channels
         for section, channels in enumerate(_CHANNELS):
@@ -53,7 +53,7 @@ class Impala(Encoder):
                 shapes[f"{name}.bias"] = (channels,)
                 inputs = channels
         name = f"{self._prefix}.{len(_CHANNELS)}"
-        shapes[f"{name}.weight"] = (self._num_last, _WIDTH)
+        shapes[f"{name}.weight"] = (self._num_flat, _WIDTH)
         shapes[f"{name}.bias"] = (_WIDTH,)
         return shapes | (norm_shapes(name, _WIDTH) if self._has_norm else {})
 
@@ -62,7 +62,7 @@ class Impala(Encoder):
 
         def convolve(x: Tensor, section: int, k: int) -> Tensor:
             name = f"{self._prefix}.{section}.{k}"
-            weight = kernels(params[f"{name}.weight"], 3)
+            weight = to_kernels(params[f"{name}.weight"], 3)
             return operations.convolve(x, weight, params[f"{name}.bias"], 1, 1)
 
         x = self._images.tensor(obs)
@@ -72,5 +72,5 @@ class Impala(Encoder):
                 inner = convolve(x.relu(), section, 1 + 2 * block).relu()
                 x = x + convolve(inner, section, 2 + 2 * block)
         name = f"{self._prefix}.{len(_CHANNELS)}"
-        x = operations.linear(rows(x.relu()), params[f"{name}.weight"], params[f"{name}.bias"])
-        return (normalised(x, params, name) if self._has_norm else x).relu()
+        x = operations.linear(to_rows(x.relu()), params[f"{name}.weight"], params[f"{name}.bias"])
+        return (normalize_rows(x, params, name) if self._has_norm else x).relu()

@@ -1,8 +1,8 @@
-"""Heads: what turns a network's outputs into actions, on NumPy to act and in torch to learn.
+"""Heads turn a network's outputs into actions: on NumPy for acting and in torch for learning.
 
-To add one, write a file here with a class that is a `Head`, and put it into `HEADS`. Noise is
-drawn ahead for many steps as a function of (seed, step, environment), so that who acts, and in
-which process, changes nothing. What a policy explores by is part of it.
+To add a head, write a module here with a subclass of `Head`, and add it to `HEADS`. Noise is drawn
+ahead for many steps as a function of (seed, step, environment), so the actions do not depend on the
+acting process. The noise includes that of exploration.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ HEADS: dict[str, type[Head]] = {
     "greedy": Greedy,
     "dueling": Dueling,
 }
-"""Heads by name: what turns features into actions."""
+"""Heads by name."""
 
 __all__ = ["HEADS", "Exploration", "Head"]

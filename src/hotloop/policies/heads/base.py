@@ -16,24 +16,24 @@ from hotloop.types import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The output of an action that is not allowed: its probability is exactly 0, and it is never the
-# greatest. It is finite, since 0 · ∞ in the entropy is not a number: Huang & Ontañón 2020, "A
-# Closer Look at Invalid Action Masking in Policy Gradient Algorithms", arXiv:2006.14171.
+# The output of a forbidden action: its probability is exactly 0, and it is never the maximum. It is
+# finite, since 0 · ∞ in the entropy is not a number: Huang & Ontañón 2020, "A Closer Look at
+# Invalid Action Masking in Policy Gradient Algorithms", arXiv:2006.14171.
 MASKED = -1e30
-EXPLORING = 1  # the stream of noise that decides whether to explore, and of uniform actions
+EXPLORATION_STREAM = 1  # noise stream for the choice to explore and for uniform actions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:
-    """How a policy departs from what it thinks best while it collects.
+    """Settings of exploration during collection.
 
     Attributes:
-        random_steps: steps of each environment, from the first on, with uniform actions.
-        noise_std: standard deviation of the Gaussian added to deterministic actions, in halves of
-            the bounds' width.
-        epsilon: probability of a uniform action, among discrete ones, at the first step and from
-            `epsilon_steps` on; linear between.
-        epsilon_steps: steps of each environment.
+        random_steps: number of initial steps of each environment with uniform actions.
+        noise_std: standard deviation of the Gaussian added to deterministic actions, in units of
+            half the width of the bounds.
+        epsilon: probability of a uniform discrete action at the first step and from `epsilon_steps`
+            on, linear in between.
+        epsilon_steps: number of steps of each environment over which `epsilon` changes.
     """
 
     random_steps: int = 0
@@ -43,40 +43,39 @@ class Exploration:
 
 
 class Head(ABC):
-    """What turns outputs, (B, H), and noise, (B, K), into actions, (B, *action_shape).
+    """A function from outputs, (B, H), and noise, (B, K), to actions, (B, *action_shape).
 
-    It is a base class for its defaults: most heads learn, load and leave out nothing, and those of
-    one discrete action take the greatest output. What only some heads can do has no default, and
-    `LearnedNetwork` can do it where the head has the method:
+    The defaults fit a head without parameters of its own that takes one discrete action, the one
+    with the greatest output. The following methods are optional and have no default.
+    `LearnedNetwork` offers an operation if the head has its method:
 
-    - `log_prob(outputs, noise, action)`, on NumPy: log π(action), (T, N), of a whole fragment;
-    - `evaluate(params, outputs, action)`, in torch: log π(action) and the entropy, both (B,);
-    - `sample(outputs, noise)`, in torch: an action in [−1, 1], (B, A), and its log π, (B,);
-    - `act(outputs)`, in torch: the action in [−1, 1], (B, A);
-    - `device_noise(key, first_step, **block)`, in torch: what `draw_noise` gives, on the device;
-    - `draw(params, outputs, noise)`, in torch: the action as `choose` writes it;
+    - `log_prob(outputs, noise, action)`, on NumPy: log π(action), (T, N), of a whole fragment.
+    - `evaluate(params, outputs, action)`, in torch: log π(action) and the entropy, both (B,).
+    - `sample(outputs, noise)`, in torch: an action in [−1, 1], (B, A), and its log π, (B,).
+    - `act(outputs)`, in torch: the action in [−1, 1], (B, A).
+    - `device_noise(key, first_step, **block)`, in torch: the noise of `draw_noise` on the device.
+    - `draw(params, outputs, noise)`, in torch: the action as `choose` writes it.
     - `values(outputs)`, in torch: the value of each action, (B, A).
 
-    Nothing outside the methods in torch imports it.
+    Only the methods in torch import torch.
 
     Args:
-        spec: of the actions.
-        exploration: how the policy explores; None: not at all.
+        spec: the actions.
+        exploration: settings of exploration; None: no exploration.
 
     Attributes:
-        meaning: of the outputs, as exported files call it.
-        description: of the outputs, as people are told it.
-        needs_perceptrons: whether it learns other layers than those that give its outputs, which a
-            user's module does not have.
+        meaning: name of the outputs in exported files.
+        description: phrase for the outputs in messages.
+        needs_perceptrons: whether its learned layers differ from the layers that compute its
+            outputs. A user's module has no such layers.
         acts_by_parameters: whether `choose` depends on learned parameters besides the outputs.
         size: H.
-        action_scale: c and h, float32, (A,), where actions are learned in [−1, 1]: they are
-            c + h · u.
-
-        is_masked: whether outputs of actions that are not allowed are `MASKED`.
+        action_scale: c and h, float32, (A,), of a head with actions c + h · u, u in [−1, 1]; else
+            None.
+        is_masked: whether the outputs of forbidden actions are `MASKED`.
 
     Raises:
-        SpaceError: it can't give such actions.
+        SpaceError: the head does not support the actions.
     """
 
     is_masked: bool = False
@@ -94,27 +93,27 @@ class Head(ABC):
 
     @classmethod
     def check(cls, spec: ActionSpec) -> None:
-        """Raise `SpaceError` where it can't give such actions."""
+        """Raise `SpaceError` if the head does not support the actions."""
         return
 
     # --- learned parameters ---------------------------------------------------------------------
 
     def hidden_sizes(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the hidden layers' widths that it needs for those that were asked for."""
+        """Return the widths of its hidden layers for the configured `sizes`."""
         return sizes
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return what is learned, for layers of these shapes by name that give its outputs."""
+        """Return the learned parameters' shapes for the shapes of the layers that it acts with."""
         return shapes
 
     def fold(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return those layers, from what is learned: torch tensors or NumPy arrays by name."""
+        """Return the layers that it acts with from the learned parameters: tensors or arrays."""
         return params
 
     # --- acting, on NumPy -----------------------------------------------------------------------
 
     def load(self, params: Mapping[str, Array]) -> None:
-        """Act with these learned parameters from now on."""
+        """Replace the learned parameters."""
         return
 
     @abstractmethod
@@ -122,21 +121,21 @@ class Head(ABC):
         """Return the noise of a block of steps, by (seed, step, environment): float32, (T, N, K).
 
         Args:
-            seed: of the run.
+            seed: seed of the run.
             **block: `first_step`, `num_steps`, `num_envs`, `first_env`, see `ops.noise`.
         """
 
     @abstractmethod
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return noise, (B, K), for outputs of `shape`, (B, H), from a generator of the user's."""
+        """Return noise, (B, K), for outputs of `shape`, (B, H), from the user's generator."""
 
     def is_needed(self, noise: Array) -> bool:
-        """Return whether the network's outputs make a difference to these actions."""
+        """Return whether the actions of this noise depend on the network's outputs."""
         return True
 
     @abstractmethod
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        """Draw actions into `out`."""
+        """Write sampled actions into `out`."""
 
     def greedy(self, outputs: Array, out: Array) -> None:
         """Write the most probable actions into `out`."""
@@ -145,16 +144,16 @@ class Head(ABC):
     # --- torch ----------------------------------------------------------------------------------
 
     def mode(self, outputs: Tensor) -> Tensor:
-        """Return the most probable actions as `greedy` writes them; u where there is a scale."""
+        """Return the most probable actions as `greedy` writes them, or u if there is a scale."""
         return outputs.argmax(1)
 
 
 def action_limits(spec: ActionSpec) -> dict[str, Array]:
-    """Return what turns chosen actions into the environment's.
+    """Return the arrays that map chosen actions to the environment's.
 
     Returns:
-        `low` and `high`, float32, action_shape, of continuous actions, which are clipped to them;
-        of discrete ones `start`, int64, () or (K,), which is added.
+        `low` and `high`, float32, action_shape, for clipping continuous actions, or `start`, int64,
+        () or (K,), to add to discrete ones.
     """
     if spec.kind == "box":
         bounds = {"low": spec.low, "high": spec.high}
@@ -164,7 +163,7 @@ def action_limits(spec: ActionSpec) -> dict[str, Array]:
 
 
 def num_action_values(spec: ActionSpec) -> int:
-    """Return the number of actions, or of all choices, or of numbers in a continuous action."""
+    """Return the number of actions, of all choices together, or of numbers in a box action."""
     if spec.kind == "discrete":
         return spec.num_actions
     return sum(spec.nvec) if spec.kind == "multi_discrete" else math.prod(spec.shape)

@@ -1,4 +1,4 @@
-"""Continuous actions within their bounds: tanh of the outputs, or of draws from a Gaussian."""
+"""Heads for continuous actions within bounds: tanh of the outputs or of Gaussian samples."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal, counter_uniform
-from hotloop.policies.heads.base import EXPLORING, Exploration, Head
+from hotloop.policies.heads.base import EXPLORATION_STREAM, Exploration, Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0  # of a squashed Gaussian, as CleanRL bounds it
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0  # bounds of a squashed Gaussian, as in CleanRL
 
 
 class Bounded(Head):
     """Actions c + h · u, u = tanh(…) of the outputs.
 
-    c and h are the centre and half the width of the bounds. The last number of the noise is 1 in
-    steps whose other numbers are u itself, uniform; those steps don't ask the network.
+    c and h are the center and half the width of the bounds. If the last number of the noise is 1,
+    the other numbers are u itself, uniform. Such steps do not need the network.
     """
 
     def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
         super().__init__(spec, exploration)
         self._num_actions = self.size
         low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))
-        self._centre = ((low + high) / 2).astype(np.float32)
-        self._half = ((high - low) / 2).astype(np.float32)
-        self.action_scale = self._centre, self._half
+        self._center = ((low + high) / 2).astype(np.float32)
+        self._half_width = ((high - low) / 2).astype(np.float32)
+        self.action_scale = self._center, self._half_width
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
 
     @classmethod
@@ -42,20 +42,20 @@ class Bounded(Head):
         check_bounded(spec)
 
     def draw_noise(self, seed: int, **block: int) -> Array:
-        """Return standard normal numbers, uniform ones in [−1, 1] at first, and which it is."""
+        """Return standard normal numbers, or at first uniform ones in [−1, 1], and a flag."""
         size, num_steps = self._num_actions, block["num_steps"]
         noise = np.zeros((num_steps, block["num_envs"], size + 1), np.float32)
         noise[..., :-1] = counter_normal(seed, size=size, **block)
         random_steps = self._exploration.random_steps - block["first_step"]
         num_random = min(max(random_steps, 0), num_steps)
         if num_random:
-            uniform = counter_uniform(seed, size=size, stream=EXPLORING, **block)
+            uniform = counter_uniform(seed, size=size, stream=EXPLORATION_STREAM, **block)
             noise[:num_random, :, :-1] = 2.0 * uniform[:num_random] - 1.0
             noise[:num_random, :, -1] = 1.0
         return noise
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return zeros: the policy has no randomness of its own."""
+        """Return zeros: the policy is deterministic."""
         return np.zeros((shape[0], self._num_actions + 1), np.float32)
 
     def is_needed(self, noise: Array) -> bool:
@@ -77,19 +77,19 @@ class Bounded(Head):
         """Return u, (B, A), from outputs and standard normal numbers, (B, A)."""
 
     def _write(self, unit: Array, out: Array) -> None:
-        """Write actions from u; rounding and noise must not carry them over their bounds."""
+        """Write actions from u, clipped to the bounds because of rounding and noise."""
         flat = out.reshape(unit.shape)
-        np.multiply(unit, self._half, out=flat)
-        np.add(flat, self._centre, out=flat)
+        np.multiply(unit, self._half_width, out=flat)
+        np.add(flat, self._center, out=flat)
         np.maximum(flat, self._low, out=flat)
         np.minimum(flat, self._high, out=flat)
 
 
 class SquashedGaussian(Bounded):
-    """Outputs are A means and as many raw log standard deviations, both before tanh."""
+    """Outputs are A means and A raw log standard deviations, both before tanh."""
 
     meaning = "squashed_gaussian"
-    description = "means before tanh, and as many numbers that say the spread"
+    description = "means before tanh, and a raw log standard deviation for each"
 
     def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
         super().__init__(spec, exploration)
@@ -103,19 +103,19 @@ class SquashedGaussian(Bounded):
 
     def _explore(self, outputs: Array, noise: Array) -> Array:
         mean, raw = outputs[:, : self._num_actions], outputs[:, self._num_actions :]
-        return np.tanh(mean + np.exp(log_std_of(raw)) * noise)
+        return np.tanh(mean + np.exp(bounded_log_std(raw)) * noise)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Head`; the density is that of u, whatever the bounds of the actions are."""
+        """See `Head`. The density is that of u, whatever the bounds of the actions are."""
         from hotloop.ops.activations import tanh
         from hotloop.ops.distributions import squashed_gaussian
 
         mean, raw = outputs.chunk(2, dim=-1)
-        return squashed_gaussian(mean, log_std_of(raw, tanh), noise)
+        return squashed_gaussian(mean, bounded_log_std(raw, tanh), noise)
 
 
 class Deterministic(Bounded):
-    """Outputs are actions before tanh; it explores by adding Gaussian noise after it."""
+    """Outputs are actions before tanh. Exploration adds Gaussian noise after tanh."""
 
     meaning = "deterministic"
     description = "actions before tanh"
@@ -129,18 +129,18 @@ class Deterministic(Bounded):
         return tanh(outputs)
 
 
-def log_std_of(raw: Any, tanh: Callable[[Any], Any] = np.tanh) -> Any:
-    """Return the log standard deviation, in [−5, 2], from what the network says.
+def bounded_log_std(raw: Any, tanh: Callable[[Any], Any] = np.tanh) -> Any:
+    """Return the log standard deviation, in [−5, 2], from the network's raw outputs.
 
     Args:
-        raw: an array, or a tensor; any shape.
-        tanh: of arrays or tensors.
+        raw: an array or a tensor of any shape.
+        tanh: hyperbolic tangent for the type of `raw`.
     """
     return LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (tanh(raw) + 1.0)
 
 
 def check_bounded(spec: ActionSpec) -> None:
-    """Raise `SpaceError` where actions are not continuous and of finite, positive width."""
+    """Raise `SpaceError` unless actions are continuous with bounds of finite, positive width."""
     if spec.kind != "box":
         raise SpaceError(
             f"a continuous (box) action space is needed, got a {spec.kind} one: use "
@@ -148,13 +148,13 @@ def check_bounded(spec: ActionSpec) -> None:
         )
     if not np.isfinite([*spec.low, *spec.high]).all():
         raise SpaceError(
-            "actions are squashed to their bounds, which must be finite, got "
+            "the bounds of the actions must be finite, since tanh squashes actions to them, got "
             f"{list(spec.low)} to {list(spec.high)}: wrap the environment in Gymnasium's "
             "RescaleAction or give its space bounds, or use ppo"
         )
     if not all(low < high for low, high in zip(spec.low, spec.high, strict=True)):
         raise SpaceError(
-            "actions are squashed to their bounds, of which the upper must be greater, got "
-            f"{list(spec.low)} to {list(spec.high)}: leave out what has but one value, or use "
+            "the upper bound of each action must be greater than the lower one, got "
+            f"{list(spec.low)} to {list(spec.high)}: leave out actions with only one value, or use "
             "ppo"
         )

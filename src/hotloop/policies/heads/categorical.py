@@ -1,4 +1,4 @@
-"""Discrete actions, one or several at once: the argmax of logits and Gumbel noise."""
+"""Heads for one or several discrete actions: the argmax of logits plus Gumbel noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Categorical(Head):
-    """One discrete action: the argmax of logits and Gumbel noise is a draw from their softmax."""
+    """One discrete action: the argmax of logits plus Gumbel noise samples from their softmax."""
 
     meaning = description = "logits"
     _kind = "discrete"
@@ -98,8 +98,8 @@ class MultiCategorical(Categorical):
 
 def _log_prob(logits: Array, action: Array) -> Array:
     """Return log softmax(logits)[action]: (…,), from (…, A) and (…,)."""
-    # Ufuncs and `take` by flat index: `max`, `sum` and `take_along_axis` cost a short fragment
-    # four times as much.
+    # Ufuncs and `take` with flat indices: `max`, `sum` and `take_along_axis` are four times slower
+    # on short fragments.
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
     log_sum = np.log(np.add.reduce(np.exp(shifted), axis=-1))
     first = np.arange(0, shifted.size, shifted.shape[-1]).reshape(action.shape)

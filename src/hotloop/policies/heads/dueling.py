@@ -1,4 +1,4 @@
-"""Dueling networks: action values whose last layer is put together of two streams'."""
+"""A dueling head: action values with a last layer folded from two streams."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _STREAMS = ("value.weight", "value.bias", "advantage.weight", "advantage.bias")
 
 
 class Dueling(Greedy):
-    """A value stream and an advantage stream, with a last hidden layer each.
+    """A value stream and an advantage stream, each with its own last hidden layer.
 
     Q(s, a) = V(s) + A(s, a) − mean_a' A(s, a'), Wang et al. 2016, arXiv:1511.06581, eq. 9.
 
-    Q is linear in both hidden layers, so side by side they are the last hidden layer of one
-    perceptron, twice as wide, of which V sees the first half and A the second. Its last layer is
-    folded from both streams': what acts is a plain perceptron.
+    Q is linear in both hidden layers. Concatenated, they are the last hidden layer of a perceptron
+    of twice the width: V reads the first half and A the second. The last layer is folded from those
+    of both streams, so a plain perceptron acts.
     """
 
     needs_perceptrons = True
 
     def hidden_sizes(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Head`: the last layer's is for each stream.
+        """See `Head`. The last width is that of each stream.
 
         Raises:
             ConfigError: there is no hidden layer.
@@ -36,7 +36,7 @@ class Dueling(Greedy):
         return (*sizes[:-1], 2 * sizes[-1])
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """See `Head`: `value.…` and `advantage.…` in place of the policy's last layer."""
+        """See `Head`. `value.…` and `advantage.…` replace the policy's last layer."""
         learned = dict(shapes)
         last = f"policy.{_num_layers(shapes) - 1}"
         half = learned.pop(f"{last}.weight")[0] // 2
@@ -47,10 +47,10 @@ class Dueling(Greedy):
     def fold(self, params: dict[str, Any]) -> dict[str, Any]:
         value_weight, value_bias, weight, bias = (params[name] for name in _STREAMS)
         last = f"policy.{_num_layers(params)}"
-        centred = weight - weight.mean(1)[:, None]
+        centered = weight - weight.mean(1)[:, None]
         return {
             **{name: x for name, x in params.items() if name not in _STREAMS},
-            f"{last}.weight": _stack(value_weight, centred),
+            f"{last}.weight": _stack(value_weight, centered),
             f"{last}.bias": value_bias + (bias - bias.mean(0)),
         }
 
@@ -60,7 +60,7 @@ def _num_layers(params: Mapping[str, Any]) -> int:
 
 
 def _stack(column: Any, lower: Any) -> Any:
-    """Return a column, once for each action, above a matrix: of torch, if that is what came."""
+    """Return a column, repeated for each action, above a matrix: arrays or torch tensors."""
     if isinstance(lower, np.ndarray):
         return np.concatenate([np.broadcast_to(column, lower.shape), lower])
     import torch

@@ -1,4 +1,4 @@
-"""Continuous actions: means, and a log standard deviation that is the same in all states."""
+"""A head for continuous actions: means, and one log standard deviation for all states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOG_SQRT_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
 class Gaussian(Head):
-    """A diagonal Gaussian, whose log standard deviation is the parameter `policy.log_std`."""
+    """A diagonal Gaussian with the log standard deviation as the parameter `policy.log_std`."""
 
     meaning = description = "means"
     acts_by_parameters = True  # the standard deviation
@@ -59,7 +59,7 @@ class Gaussian(Head):
         out.reshape(outputs.shape)[...] = outputs
 
     def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
-        """See `Head`; the noise is the standardised action."""
+        """See `Head`. The noise is the standardized action."""
         per_dimension = 0.5 * np.square(noise) + (self._log_std + _LOG_SQRT_2PI)
         return -per_dimension.sum(axis=-1, dtype=np.float32)
 

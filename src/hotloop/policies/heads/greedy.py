@@ -1,4 +1,4 @@
-"""Discrete actions: the one of the greatest value, or, with probability ε, a uniform one."""
+"""A head for discrete actions: the greatest value or, with probability ε, a uniform action."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_uniform
-from hotloop.policies.heads.base import EXPLORING, MASKED, Head
+from hotloop.policies.heads.base import EXPLORATION_STREAM, MASKED, Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Greedy(Head):
     """Outputs are Q of each of A discrete actions.
 
-    The noise is the number of the action to explore by, or −1, and then 1 in steps with ε = 1.
-    Those don't ask the network, nor do those in which the one environment that there is explores.
-    With masks it is a number in [0, 1) instead, the share of the allowed actions that lie below the
-    one to explore by, and the network is always asked: its outputs say which are allowed.
+    The first number of the noise is the index of an exploratory action, or −1. The second one is 1
+    in steps with ε = 1. Such steps do not need the network, nor do those of a single environment
+    that explores. With masks, the first number is the fraction of allowed actions below the
+    exploratory one, in [0, 1). The network is then always needed, since its outputs hold the mask.
     """
 
     meaning = "action_values"
@@ -38,8 +38,8 @@ class Greedy(Head):
             )
 
     def draw_noise(self, seed: int, **block: int) -> Array:
-        """Return actions to take whatever the values are, or −1, and whether ε is 1; (T, N, 2)."""
-        uniform = counter_uniform(seed, size=2, stream=EXPLORING, **block)
+        """Return exploratory actions or −1, and whether ε is 1: float32, (T, N, 2)."""
+        uniform = counter_uniform(seed, size=2, stream=EXPLORATION_STREAM, **block)
         first_step, num_steps = block["first_step"], block["num_steps"]
         exploration = self._exploration
         start, end = exploration.epsilon
@@ -54,11 +54,11 @@ class Greedy(Head):
         return noise
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return noise by which nothing explores: the policy has no randomness of its own."""
+        """Return noise without exploration: the policy is deterministic."""
         return np.tile(np.array((-1.0, 0.0), np.float32), (shape[0], 1))
 
     def is_needed(self, noise: Array) -> bool:
-        """Return False where every environment explores."""
+        """Return False if every environment explores."""
         if self.is_masked:
             return True
         return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
@@ -79,9 +79,10 @@ class Greedy(Head):
         return outputs
 
 
-def _allowed(outputs: Array, share: Array) -> Array:
-    """Return the allowed action that such a share of them lies below: int64, (B,)."""
+def _allowed(outputs: Array, fraction: Array) -> Array:
+    """Return the allowed action above a fraction of the allowed ones: int64, (B,)."""
     is_allowed = outputs > MASKED
     counts = is_allowed.sum(axis=1)
-    number = np.minimum((share * counts).astype(np.int64), counts - 1)  # 1 · n is none of them
-    return (is_allowed.cumsum(axis=1) > number[:, None]).argmax(axis=1)
+    # In float32, the product may round up to the number of allowed actions.
+    index = np.minimum((fraction * counts).astype(np.int64), counts - 1)
+    return (is_allowed.cumsum(axis=1) > index[:, None]).argmax(axis=1)

@@ -1,5 +1,5 @@
-"""The collector: it runs within the profiled program, records, and leaves files.
+"""The collector, which records inside the profiled program and writes files.
 
-What records must not load what reads, and takes the standard library alone until the program has
-imported NumPy itself.
+It must not load the code that reads records. It uses only the standard library until the program
+itself has imported NumPy.
 """

@@ -1,4 +1,4 @@
-"""Calls a function as soon as a module has been imported, by whoever imports it."""
+"""Callbacks that run as soon as a module has been imported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Callback = Callable[[ModuleType], None]
 
 
 class ImportHooks(MetaPathFinder):
-    """Sees the imports of some modules, which are imported as they would be without it.
+    """An import finder that calls back after the import of some modules.
 
     Args:
-        callbacks: by module. What one raises is kept, and the import goes on.
+        callbacks: by module name. An exception in one is stored, and the import continues.
 
     Attributes:
         called: modules whose callback was called.
-        problems: what callbacks raised, by module; a report tells of it.
+        problems: exceptions of callbacks as text, by module. The report shows them.
     """
 
     def __init__(self, callbacks: Mapping[str, Callback]) -> None:
@@ -29,7 +29,7 @@ class ImportHooks(MetaPathFinder):
         self.problems: dict[str, str] = {}
 
     def install(self) -> None:
-        """See imports from now on; modules that are there already are called at once."""
+        """Watch imports from now on, and call back at once for modules already imported."""
         sys.meta_path.insert(0, self)
         for name in self._callbacks:
             module = sys.modules.get(name)
@@ -37,7 +37,7 @@ class ImportHooks(MetaPathFinder):
                 self.call(module, name)
 
     def remove(self) -> None:
-        """See no more."""
+        """Stop watching imports."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -47,12 +47,12 @@ class ImportHooks(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """See `MetaPathFinder.find_spec`: what those behind find, with a loader that calls."""
+        """Return the spec that the finders behind this one find, with a loader that calls back."""
         if fullname not in self._callbacks:
             return None
         finders = list(sys.meta_path)
-        behind = finders[finders.index(self) + 1 :] if self in finders else []
-        for finder in behind:
+        later_finders = finders[finders.index(self) + 1 :] if self in finders else []
+        for finder in later_finders:
             if not hasattr(finder, "find_spec"):
                 continue
             spec = finder.find_spec(fullname, path, target)
@@ -67,35 +67,33 @@ class ImportHooks(MetaPathFinder):
         self.called.add(name)
         try:
             self._callbacks[name](module)
-        except Exception as error:  # a library of another version than was thought of
+        except Exception as error:  # a library version that differs from the expected one
             self.problems[name] = f"{type(error).__name__}: {error}"
 
 
 class _Loader(Loader):
-    """A module's own loader; when the module is there, nothing shows that this stood in for it."""
+    """A wrapper of a module's loader, which the finished module no longer refers to."""
 
-    def __init__(self, own: Any, hooks: ImportHooks) -> None:
-        self._own = own
+    def __init__(self, loader: Any, hooks: ImportHooks) -> None:
+        self._loader = loader
         self._hooks = hooks
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """See `Loader`."""
-        return self._own.create_module(spec)
+        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """See `Loader`."""
-        module.__loader__ = self._own
+        module.__loader__ = self._loader
         if module.__spec__ is not None:
-            module.__spec__.loader = self._own
-        self._own.exec_module(module)
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
         self._hooks.call(module, module.__name__)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_own":  # while this is being copied
+        if name == "_loader":  # while this object is being copied
             raise AttributeError(name)
-        return getattr(self._own, name)
+        return getattr(self._loader, name)
 
 
 def is_being_imported(module: ModuleType) -> bool:
-    """Whether a module is there, and has not run to its end."""
+    """Return whether a module has started and not finished its import."""
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))

@@ -4,8 +4,8 @@
     ...
     capture.end()
 
-Processes that it forks go on by themselves; Python programs that it starts find `boot/` on their
-`PYTHONPATH`, and what to do in `HOTLOOP_PROFILE`.
+Forked processes continue to record by themselves. Python programs that the process starts find
+`boot/` on their `PYTHONPATH`, and the settings in `HOTLOOP_PROFILE`.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.profiler.collect.import_hooks import ImportHooks
-from hotloop.profiler.collect.sampler import Sampler
+from hotloop.profiler.collect.sampler import StackSampler
 from hotloop.timing._writer import in_multiprocessing_child
 from hotloop.timing.gpu_window import LENGTH_S, GpuWindows
 
-VARIABLE = "HOTLOOP_PROFILE"
-BOOT = Path(__file__).parent / "boot"
+SETTINGS_VARIABLE = "HOTLOOP_PROFILE"
+BOOT_DIRECTORY = Path(__file__).parent / "boot"
 INTERVAL_S = 0.01
 _MAIN = "main"
 
 
 class Capture:
-    """What records this process. Made by `begin`.
+    """The recording of this process. Use `begin` to create it.
 
     Args:
-        directory: the profile's.
-        component: what this process is.
-        interval_s: between samples; 0: none are taken.
-        hooks: whether other libraries' functions get spans.
-        gpu_window_s: of a window on the GPU, where torch uses one; 0: none is taken.
+        directory: directory of the profile.
+        component: role of this process in the program.
+        interval_s: time between samples; 0 disables them.
+        hooks: whether functions of other libraries get spans.
+        gpu_window_s: length of a GPU window, if torch uses a GPU; 0 disables them.
     """
 
     def __init__(
@@ -52,30 +52,30 @@ class Capture:
     ) -> None:
         self._directory, self._component = directory, component
         self._interval_s = interval_s
-        self._sampler: Sampler | None = None
+        self._sampler: StackSampler | None = None
         self._gpu_window_s, self._windows = gpu_window_s, None
         self.hooks: ImportHooks | None = None
-        more = {"torch.cuda": self._await_gpu} if gpu_window_s else {}
+        extra_callbacks = {"torch.cuda": self._hook_cuda_start} if gpu_window_s else {}
         if hooks:
             from hotloop.profiler.collect.hooks import make_hooks
 
-            self.hooks = make_hooks(more)
-        elif more:
-            self.hooks = ImportHooks(more)
+            self.hooks = make_hooks(extra_callbacks)
+        elif extra_callbacks:
+            self.hooks = ImportHooks(extra_callbacks)
         timing.start(directory / "timing", component)
-        # One process looks for all of those that belong to the program.
-        self._sample(component, watches_others=component == _MAIN)
+        # One process lists the descendants for the whole program.
+        self._start_sampler(component, records_descendants=component == _MAIN)
         if self.hooks is not None:
             self.hooks.install()
         os.register_at_fork(
             before=self._before_fork,
-            after_in_parent=self._in_parent,
-            after_in_child=self._in_child,
+            after_in_parent=self._after_fork_in_parent,
+            after_in_child=self._after_fork_in_child,
         )
         atexit.register(self.end)
 
     def end(self) -> None:
-        """Write what is left to be written. Harmless when repeated."""
+        """Write the remaining data. No effect when repeated."""
         windows, self._windows = self._windows, None
         if windows is not None:
             windows.stop()
@@ -85,12 +85,12 @@ class Capture:
         if self.hooks is not None:
             self.hooks.remove()
 
-    def _await_gpu(self, cuda: ModuleType) -> None:
-        """Take windows from when torch begins to use a GPU, if it ever does."""
+    def _hook_cuda_start(self, cuda: ModuleType) -> None:
+        """Start GPU windows when torch initializes CUDA, if it ever does."""
         if hasattr(cuda, "_lazy_call"):
-            cuda._lazy_call(self._look_at_gpu)
+            cuda._lazy_call(self._start_gpu_windows)
 
-    def _look_at_gpu(self) -> None:
+    def _start_gpu_windows(self) -> None:
         if self._windows is not None:
             return
         try:
@@ -98,17 +98,19 @@ class Capture:
                 self._directory / "timing", self._component, length_s=self._gpu_window_s
             )
             self._windows.start()
-        except Exception as error:  # of a torch of another version than was thought of
+        except Exception as error:  # a torch version that differs from the expected one
             assert self.hooks is not None
             self.hooks.problems["torch.autograd.profiler"] = f"{type(error).__name__}: {error}"
 
-    def _sample(self, component: str, *, watches_others: bool, opens_late: bool = False) -> None:
+    def _start_sampler(
+        self, component: str, *, records_descendants: bool, opens_late: bool = False
+    ) -> None:
         if self._interval_s > 0:
-            self._sampler = Sampler(
+            self._sampler = StackSampler(
                 self._directory / "timing",
                 component,
                 interval_s=self._interval_s,
-                watches_others=watches_others,
+                records_descendants=records_descendants,
                 opens_late=opens_late,
                 problems=self.hooks.problems if self.hooks is not None else {},
             )
@@ -118,18 +120,18 @@ class Capture:
         if self._sampler is not None:
             self._sampler.pause()
 
-    def _in_parent(self) -> None:
+    def _after_fork_in_parent(self) -> None:
         if self._sampler is not None:
-            self._sampler.go_on()
+            self._sampler.resume()
 
-    def _in_child(self) -> None:
-        """A fork: its own recording begins at its first span, its own samples here."""
+    def _after_fork_in_child(self) -> None:
+        """Start the samples of a fork. Its recording starts at its first span."""
         self._windows, self._component = None, "process"
         sampler, self._sampler = self._sampler, None
         if sampler is None:
             return
-        sampler.abandon()
-        self._sample("process", watches_others=False, opens_late=True)
+        sampler.release()
+        self._start_sampler("process", records_descendants=False, opens_late=True)
         in_multiprocessing_child(_end)
 
 
@@ -137,7 +139,7 @@ _capture: Capture | None = None
 
 
 def _end() -> None:
-    """A function that lives as long as this module: multiprocessing keeps a weak reference."""
+    """End the recording. multiprocessing holds a weak reference, so this is a module function."""
     if _capture is not None:
         _capture.end()
 
@@ -150,32 +152,32 @@ def begin(
     hooks: bool = True,
     gpu_window_s: float = LENGTH_S,
 ) -> Capture:
-    """Record from here on; what was begun before ends.
+    """Start to record this process, and end an earlier recording.
 
     Args:
-        directory: the profile's; recordings and samples go to `timing/` in it.
-        component: what this process is.
-        interval_s: between samples; 0: none are taken.
-        hooks: whether functions of other libraries get spans, here and in processes to come.
-        gpu_window_s: of a window on the GPU, where torch uses one; 0: none is taken.
+        directory: directory of the profile. Recordings and samples go to `timing/` in it.
+        component: role of this process in the program.
+        interval_s: time between samples; 0 disables them.
+        hooks: whether functions of other libraries get spans, here and in child processes.
+        gpu_window_s: length of a GPU window, if torch uses a GPU; 0 disables them.
     """
     global _capture
     _end()
     directory = directory.absolute()
     settings = {"interval_s": interval_s, "hooks": hooks, "gpu_window_s": gpu_window_s}
-    os.environ[VARIABLE] = json.dumps({"directory": str(directory), **settings})
+    os.environ[SETTINGS_VARIABLE] = json.dumps({"directory": str(directory), **settings})
     path = os.environ.get("PYTHONPATH")
-    if str(BOOT) not in (path or "").split(os.pathsep):
-        os.environ["PYTHONPATH"] = str(BOOT) + (os.pathsep + path if path else "")
+    if str(BOOT_DIRECTORY) not in (path or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = str(BOOT_DIRECTORY) + (os.pathsep + path if path else "")
     _capture = Capture(directory, component, **settings)
     return _capture
 
 
 def begin_in_child() -> None:
-    """Record this process, which a recorded one has started; nothing where none has."""
+    """Start to record this process if a recorded process has started it."""
     global _capture
-    text = os.environ.get(VARIABLE)
-    if not text or _capture is not None or not _is_program():
+    text = os.environ.get(SETTINGS_VARIABLE)
+    if not text or _capture is not None or not _should_record():
         return
     try:
         settings: dict[str, Any] = json.loads(text)
@@ -186,11 +188,11 @@ def begin_in_child() -> None:
             hooks=bool(settings["hooks"]),
             gpu_window_s=float(settings.get("gpu_window_s", 0.0)),
         )
-    except Exception as error:  # whatever it is, the program is to run as it would without
+    except Exception as error:  # after any error, the program must run unprofiled
         print(f"hotloop: this process is not profiled: {error}", file=sys.stderr)
 
 
-def _is_program() -> bool:
-    """Neither the process that counts semaphores, nor one in which a profile begins by itself."""
-    others = ("multiprocessing.resource_tracker", "hotloop.profiler.collect.script")
-    return not any(other in argument for argument in sys.orig_argv for other in others)
+def _should_record() -> bool:
+    """Return False for the resource tracker and for a process that starts its own profile."""
+    excluded = ("multiprocessing.resource_tracker", "hotloop.profiler.collect.script")
+    return not any(module in argument for argument in sys.orig_argv for module in excluded)

@@ -1,10 +1,10 @@
-"""py-spy beside the profiler's own sampler: it looks from outside, at a program that need not help.
+"""py-spy, which samples the program from outside, in addition to the profiler's own sampler.
 
     spy = attach(pid, "profiles/one/py-spy.txt")
     ...
-    problem = spy.stop()  # None, or why there are no stacks
+    problem = spy.stop()  # None, or the reason why there are no stacks
 
-Nothing that goes wrong with it reaches the program: it is told in one sentence.
+A failure of py-spy does not affect the program. It is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-# py-spy ends by itself when the program and its children have; then it still has to write.
+# py-spy ends after the program and its children, and then still has to write its file.
 _GRACE_S = 5.0
 
 
 class PySpy:
-    """py-spy at work. Made by `attach`.
+    """A running py-spy. Use `attach` to create it.
 
     Args:
-        path: where its stacks go.
-        process: py-spy's; None: it could not be started.
-        errors: what it prints of errors.
-        problem: why it could not be started.
+        path: file of the stacks.
+        process: py-spy's process; None if it did not start.
+        errors: file with its error output.
+        problem: reason why it did not start.
     """
 
     def __init__(
@@ -46,22 +46,22 @@ class PySpy:
         self._problem = problem
 
     def stop(self, grace_s: float = _GRACE_S) -> str | None:
-        """Have it write what it has, once the program has ended. Harmless when repeated.
+        """Wait until py-spy has written its stacks, after the program's end. Repeatable.
 
         Args:
-            grace_s: it is asked to end after so long, and made to after twice that.
+            grace_s: seconds until it is interrupted. It is killed after twice as long.
 
         Returns:
-            None, or why there are no stacks, in one sentence.
+            None, or one sentence on why there are no stacks.
         """
         process, self._process = self._process, None
         if process is None:
             return self._problem
-        code = _wait(process, grace_s)
+        code = _wait_for_exit(process, grace_s)
         if code is None:
             self._problem = "py-spy did not end in time: its stacks are missing"
         elif not _has_content(self.path):
-            self._problem = _reason(self._read_errors(), code)
+            self._problem = _failure_reason(self._read_errors(), code)
         return self._problem
 
     def _read_errors(self) -> str:
@@ -74,24 +74,23 @@ class PySpy:
 
 
 def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
-    """Have py-spy sample a process and its children, where it is installed and may.
+    """Start py-spy on a process and its children, if it is installed and permitted.
 
-    It reads the memory of processes that go on meanwhile (`--nonblocking`), so that profiling does
-    not change what it profiles.
+    It does not pause the processes (`--nonblocking`), so that profiling does not slow them down.
 
     Args:
-        pid: of the program.
-        path: where the stacks go; `flame.read_folded` reads them.
-        rate: samples a second.
+        pid: process id of the program.
+        path: file of the stacks, for `flame.read_folded`.
+        rate: samples per second.
     """
     path = Path(path)
-    program = _find()
+    program = _find_program()
     if program is None:
         return PySpy(
-            path, None, None, "py-spy is not installed: pip install 'hotloop[profile]' brings it"
+            path, None, None, "py-spy is not installed: pip install 'hotloop[profile]' installs it"
         )
     if not _may_trace(program, pid):
-        return PySpy(path, None, None, f"py-spy may not trace the program: {_obstacle()}")
+        return PySpy(path, None, None, f"py-spy may not trace the program: {_tracing_obstacle()}")
     command = [
         program,
         "record",
@@ -105,8 +104,8 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
         *("--output", str(path)),
     ]
     try:
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 (read when it has ended)
-        # In a session of its own: Ctrl-C is the program's, which may go on after it.
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 (read after the process has ended)
+        # In its own session, so that Ctrl-C reaches only the program, which may continue.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -119,35 +118,35 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
     return PySpy(path, process, errors, None)
 
 
-def _find() -> str | None:
-    """The one of this environment, whether it is activated or not; else that of the path."""
+def _find_program() -> str | None:
+    """Return the py-spy of this environment, even if it is not activated, or else from PATH."""
     beside = Path(sys.executable).parent / "py-spy"
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
 
 
 def _may_trace(program: str, pid: int) -> bool:
-    """Whether it is allowed to: where it looks at subprocesses too, it does not say."""
+    """Return whether py-spy may trace a process. With subprocesses, it does not report that."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [program, "dump", "--pid", str(pid), "--nonblocking"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_GRACE_S,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return True  # what else is wrong will be told
-    return not _is_denied(done.stderr.decode("utf-8", "replace"))
+        return True  # other problems are reported later
+    return not _is_denied(result.stderr.decode("utf-8", "replace"))
 
 
 def _is_denied(errors: str) -> bool:
     return any(words in errors.lower() for words in ("permission denied", "not permitted"))
 
 
-def _wait(process: subprocess.Popen[bytes], grace_s: float) -> int | None:
-    """Its exit code; None: it had to be killed."""
+def _wait_for_exit(process: subprocess.Popen[bytes], grace_s: float) -> int | None:
+    """Return the exit code; None if it had to be killed."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(grace_s)
-    process.send_signal(signal.SIGINT)  # writes what it has
+    process.send_signal(signal.SIGINT)  # py-spy then writes its stacks
     with suppress(subprocess.TimeoutExpired):
         return process.wait(grace_s)
     process.kill()
@@ -162,31 +161,30 @@ def _has_content(path: Path) -> bool:
         return False
 
 
-def _reason(errors: str, code: int) -> str:
-    """Why there are no stacks."""
+def _failure_reason(errors: str, code: int) -> str:
     if _is_denied(errors):
-        return f"py-spy may not trace the program: {_obstacle()}"
+        return f"py-spy may not trace the program: {_tracing_obstacle()}"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    nothing = ("no python processes", "python version", "no such process")
-    if any(words in errors.lower() for words in nothing):
-        return "py-spy found no Python to sample: the program ended too soon, or has none"
+    no_python_errors = ("no python processes", "python version", "no such process")
+    if any(words in errors.lower() for words in no_python_errors):
+        return "py-spy found no Python to sample: the program ended too soon, or has no Python code"
     if code == 0 and not lines:
         return "py-spy took no samples: the program ended too soon, or did not use a core"
-    # Below the error stands the stack of its own calls.
-    told = [line for line in lines if line.startswith("Error:")] or lines[-1:]
-    why = told[0].removeprefix("Error:").strip() if told else "it does not say why"
-    return f"py-spy failed with exit code {code}: {why}"
+    # The error is followed by the stack of py-spy's own calls.
+    summary = [line for line in lines if line.startswith("Error:")] or lines[-1:]
+    reason = summary[0].removeprefix("Error:").strip() if summary else "no error message"
+    return f"py-spy failed with exit code {code}: {reason}"
 
 
-def _obstacle() -> str:
-    """What forbids tracing, and who can allow it."""
+def _tracing_obstacle() -> str:
+    """Return the restriction that forbids tracing, and how to remove it."""
     if sys.platform == "darwin":
-        return "macOS lets root alone do so, run with sudo"
+        return "macOS allows it only for root, run with sudo"
     scope = _ptrace_scope()
     if scope == 3:
         return "kernel.yama.ptrace_scope is 3, which forbids it until the next boot"
     if _in_container():
-        return "a container needs the capability for it, start it with --cap-add SYS_PTRACE"
+        return "a container needs this capability, start it with --cap-add SYS_PTRACE"
     if scope in (1, 2):
         return (
             f"kernel.yama.ptrace_scope is {scope}, run as root or set it to 0 "

@@ -1,13 +1,13 @@
-"""A thread that has all threads of its process looked at a hundred times a second.
+"""A sampler of all threads of its process, about a hundred times a second.
 
-Of every thread of Python's: the stack, the span that it is in, and what the kernel has counted for
-it since the last look. Once a second what was seen is written out (`samples`).
+For every Python thread it records the stack, the open span and the kernel's counters since the
+previous sample. Once a second it writes the samples to a file (`samples`).
 
-Who looks decides what is seen. A thread beside the program has to ask for the GIL, which it gets
-soonest where the program lets go of it, in NumPy and torch: those it would see too often, and each
-time the program has to wait for two wake-ups. So the main thread looks itself when it is asked to
-(`_ticker`), which takes some 10 µs; only where it does not answer, because it is in a long call or
-waits, the thread beside it does. Without the extension the thread beside it always looks.
+A separate sampling thread must acquire the GIL, which it gets soonest where the program releases
+it, in NumPy and torch. It would sample these places too often, and the program would wait for two
+wake-ups per sample. Therefore the main thread samples itself on request (`_ticker`), which takes
+some 10 µs. The separate thread samples only if the main thread does not respond, because it is in a
+long call or waits. Without the extension, the separate thread always samples.
 """
 
 from __future__ import annotations
@@ -28,44 +28,43 @@ from types import ModuleType
 from typing import Any
 
 from hotloop import timing
-from hotloop.profiler.collect.awaiting import Awaited, runs_loop, what_is_awaited
+from hotloop.profiler.collect.asyncio_waits import AwaitedTask, pick_awaited_task, runs_event_loop
 from hotloop.profiler.collect.import_hooks import is_being_imported
-from hotloop.profiler.collect.samples import OWN_THREADS, SUFFIX, VERSION
-from hotloop.profiler.collect.stacks import Numbers, _ticker
+from hotloop.profiler.collect.samples import SUFFIX, THREAD_PREFIX, VERSION
+from hotloop.profiler.collect.stacks import StackIndex, _ticker
 from hotloop.profiler.collect.tally import Tally
 from hotloop.system import processes
 from hotloop.system.cores import available_cores
 from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
-from hotloop.timing._writer import CLOSED, OwnFile
+from hotloop.timing._writer import CLOSED, OwnedFile
 
-# Writing out takes at most this share of the time: periods grow with what there is to write.
-_WRITING_SHARE = 0.01
+# Writing takes at most this fraction of the time: periods grow with the amount to write.
+_WRITE_FRACTION = 0.01
 _PERIOD_S = 1.0
-# A process that is killed in its first second is to leave something as well.
+# Short first periods, so that a process killed in its first second leaves samples too.
 _FIRST_S = (0.1, 0.3, 0.6)
-# The kernel is asked for all threads, memory and descendants when so much time has passed: with
-# every second line, and with those at the first second's beginning and end.
-_KERNEL_S = 1.5
-# The thread beside the program asks for the GIL after so many microseconds. After Python's own
-# 5,000 hardly a sample would be of what runs in Python: of a loop over omegaconf's objects, 20 %
-# instead of 70.
+# Minimum time between two readings of all threads, memory and descendants from the kernel. They are
+# read for every second line, and for the first and last line of the first second.
+_KERNEL_PERIOD_S = 1.5
+# Switch interval while the sampler's thread samples, in microseconds. With Python's 5,000, hardly a
+# sample would show Python code: in a loop over omegaconf objects, 20 % instead of 70.
 _SWITCH_US = 50
 _PR_SET_NAME, _PR_SET_TIMERSLACK = 15, 29
 
 
-class Sampler:
-    """Samples this process until it is stopped.
+class StackSampler:
+    """A sampler of this process, which runs until `stop`.
 
     Args:
-        directory: where the file goes; beside the recording.
-        component: what this process is in the program.
-        interval_s: between two looks.
-        watches_others: whether to note which processes descend from this one.
-        opens_late: make the file with the first samples: most forks are soon replaced by a program,
-            and leave none.
-        problems: what could not be recorded, by what it is; may grow.
+        directory: directory of the file, next to the recording.
+        component: role of this process in the program.
+        interval_s: time between two samples.
+        records_descendants: whether to record the descendants of this process.
+        opens_late: whether to create the file only with the first samples, since `exec` soon
+            replaces most forks, which then leave no file.
+        problems: errors of hooks, by module. May grow.
     """
 
     def __init__(
@@ -74,265 +73,263 @@ class Sampler:
         component: str,
         *,
         interval_s: float = 0.01,
-        watches_others: bool = True,
+        records_descendants: bool = True,
         opens_late: bool = False,
         problems: Mapping[str, str] | None = None,
     ) -> None:
         self._problems = {} if problems is None else problems
         self.path = directory / f"{component}-{os.getpid()}{SUFFIX}"
         self._interval_s = interval_s
-        self._watches_others = watches_others
+        self._records_descendants = records_descendants
         self._opens_late = opens_late
-        # The extension knows the other one's open spans.
-        self._asks_main = _ticker is not None and not _control.backend.__name__.endswith("_pure")
+        # The extension reads open spans from the recorder in C.
+        self._uses_ticker = _ticker is not None and not _control.backend.__name__.endswith("_pure")
         self._pid = os.getpid()
         self._component = component
         self._start_ns = 0
         self._times = processes.ThreadTimes()
         self._tally = Tally()
-        self._known = Numbers()
-        self._own_ns = 0
-        # Where the extension puts what it sees, and of main's, by place there: what is awaited.
+        self._index = StackIndex()
+        self._overhead_ns = 0
+        # Samples from the extension, and awaited tasks of the main thread by index in this list.
         self._records: list[Any] = []
-        self._awaited: dict[int, Awaited] = {}
-        self._last_awaited: Awaited | None = None
-        # What the kernel said when it was last asked.
-        self._asked_at = 0.0
-        self._threads: list[processes.Thread] = []
-        self._resident = 0
-        self._others: list[processes.OtherProcess] = []
-        self._text = b""  # to be written
-        # Unbuffered: what a file object holds back would be written once more by a forked child.
-        self._file = OwnFile()
-        self._has_given_up = False
-        self._due = self._written_at = 0.0
+        self._awaited: dict[int, AwaitedTask] = {}
+        self._last_awaited: AwaitedTask | None = None
+        # Latest values from the kernel.
+        self._kernel_read_s = 0.0
+        self._threads: list[processes.ThreadInfo] = []
+        self._resident_bytes = 0
+        self._descendants: list[processes.DescendantProcess] = []
+        self._pending_text = b""
+        # Unbuffered: a forked child would write the buffer of a file object a second time.
+        self._file = OwnedFile()
+        self._has_failed = False
+        self._next_sample_s = self._written_s = 0.0
         self._period_s = _FIRST_S[0]
         self._num_lines = 0
-        self._took_s = 0.0
+        self._write_s = 0.0
         self._switch_us = round(sys.getswitchinterval() * 1e6)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         # Several threads may fork at the same time.
-        self._gate = threading.Lock()
+        self._pause_lock = threading.Lock()
         self._num_pauses = 1
         self._has_ended = False
-        # Of the thread that runs: held until it has ended.
-        self._running: Any = None
+        # Lock that the running thread holds until it ends.
+        self._thread_lock: Any = None
 
     def start(self) -> None:
-        """Begin; where there is no room for the file, that is warned of, and nothing is sampled."""
+        """Start sampling. If the file cannot be written, warn and sample nothing."""
         self._start_ns = time.monotonic_ns()
-        self._written_at = time.monotonic()
-        self._due = self._written_at + self._interval_s
+        self._written_s = time.monotonic()
+        self._next_sample_s = self._written_s + self._interval_s
         if not self._opens_late:
             self._open()
         times = self._times.read(self._pid)
-        self._tally.knows_times = times is not None
+        self._tally.has_thread_times = times is not None
         self._tally.begin(self._pid, self._start_ns, times)
-        if self._asks_main:
-            main = threading.main_thread().ident or 0
+        if self._uses_ticker:
+            main_ident = threading.main_thread().ident or 0
             self._records = []
-            _ticker.begin(self._records, self._interval_s, main, self._pid)
-        self.go_on()
+            _ticker.begin(self._records, self._interval_s, main_ident, self._pid)
+        self.resume()
 
     def pause(self) -> None:
-        """End the thread for a while: a process should fork with as few threads as it can."""
-        with self._gate:
+        """End the thread until `resume`: a process should fork with as few threads as possible."""
+        with self._pause_lock:
             self._num_pauses += 1
             if self._num_pauses > 1:
                 return
             self._stopping.set()
-            if self._asks_main:
+            if self._uses_ticker:
                 _ticker.stop()
-            if self._running is not None and self._running.acquire(timeout=5.0):
-                self._running.release()
-            self._running = None
-            self._ask_soon(False)
+            if self._thread_lock is not None and self._thread_lock.acquire(timeout=5.0):
+                self._thread_lock.release()
+            self._thread_lock = None
+            self._set_fast_switching(False)
 
-    def go_on(self) -> None:
-        """Begin again after a pause; the last of several counts."""
-        with self._gate:
+    def resume(self) -> None:
+        """Restart the thread after the last of several pauses."""
+        with self._pause_lock:
             self._num_pauses -= 1
-            if self._num_pauses or self._has_given_up or self._has_ended:
+            if self._num_pauses or self._has_failed or self._has_ended:
                 return
             self._stopping.clear()
-            running = self._running = _thread.allocate_lock()
-            running.acquire()
+            thread_lock = self._thread_lock = _thread.allocate_lock()
+            thread_lock.acquire()
             try:
-                if self._asks_main:
+                if self._uses_ticker:
                     _ticker.start()
-                # Not threading's: a program that waits for all of its threads waits for no other.
-                _thread.start_new_thread(self._run, (running,))
-            except RuntimeError:  # no more threads, or the interpreter is about to end
-                self._running = None
-                if self._asks_main:
+                # Not a `threading.Thread`: a program that joins all threads must not wait for it.
+                _thread.start_new_thread(self._run, (thread_lock,))
+            except RuntimeError:  # the thread limit is reached, or the interpreter is shutting down
+                self._thread_lock = None
+                if self._uses_ticker:
                     _ticker.stop()
 
     def stop(self) -> None:
-        """Write what was seen and end. Harmless when repeated, and in a forked child."""
+        """Write the remaining samples and end. No effect when repeated or in a forked child."""
         if os.getpid() != self._pid:
             return
         self._has_ended = True
         self.pause()
         with self._lock:
             self._flush(last=True)
-            self.abandon()
-        self._has_given_up = True
+            self.release()
+        self._has_failed = True
 
-    def abandon(self) -> None:
-        """Let go of what is the parent's, in a forked child."""
+    def release(self) -> None:
+        """Close the files and free the ticker. A forked child does so with those of its parent."""
         self._file.close()
         self._times.close()
-        if self._asks_main:
+        if self._uses_ticker:
             _ticker.end()
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _run(self, running: Any) -> None:
-        before_ns = self._own_ns  # of threads before a pause
+    def _run(self, thread_lock: Any) -> None:
+        before_ns = self._overhead_ns  # of earlier threads, before a pause
         try:
-            _wake_on_time()
-            if self._asks_main:
+            _set_timer_slack()
+            if self._uses_ticker:
                 _ticker.enter(threading.get_native_id())
-            # Another one runs where this one did not end in time.
-            while self._running is running and self._wait():
-                self._write_when_due()
-                # All of the thread's: waiting for the interpreter takes some, too.
-                self._own_ns = before_ns + time.thread_time_ns()
+            # If this thread did not end in time, another one runs.
+            while self._thread_lock is thread_lock and self._wait():
+                self._flush_if_due()
+                # All CPU time of the thread, because waiting for the GIL also takes some.
+                self._overhead_ns = before_ns + time.thread_time_ns()
         except Exception as error:
-            self._give_up(error)
+            self._fail(error)
         finally:
-            running.release()
+            thread_lock.release()
 
-    def _write_when_due(self) -> None:
-        began = time.thread_time_ns()
+    def _flush_if_due(self) -> None:
+        start_ns = time.thread_time_ns()
         with self._lock:
             now = time.monotonic()
-            if now - self._written_at < self._period_s:
+            if now - self._written_s < self._period_s:
                 return
-            self._written_at = now
+            self._written_s = now
             self._flush()
-            took_s = (time.thread_time_ns() - began) / 1e9
+            write_s = (time.thread_time_ns() - start_ns) / 1e9
             if self._num_lines < len(_FIRST_S):
                 self._period_s = _FIRST_S[self._num_lines]
-            else:  # one that takes long, as the first one does, says nothing of those to come
-                self._period_s = max(_PERIOD_S, min(took_s, self._took_s) / _WRITING_SHARE)
-            self._took_s = took_s
+            else:  # a single slow write, such as the first one, does not count
+                self._period_s = max(_PERIOD_S, min(write_s, self._write_s) / _WRITE_FRACTION)
+            self._write_s = write_s
 
     def _wait(self) -> bool:
-        """Until something was looked at or is to be written; False: until the end."""
-        if not self._asks_main:
-            if self._stopping.wait(max(0.0, self._due - time.monotonic())):
+        """Wait for a sample or until a line is due. Return False when the sampler stops."""
+        if not self._uses_ticker:
+            if self._stopping.wait(max(0.0, self._next_sample_s - time.monotonic())):
                 return False
             with self._lock:
-                self._look()
-            self._due = time.monotonic() + self._interval_s
+                self._sample_threads()
+            self._next_sample_s = time.monotonic() + self._interval_s
             return True
-        text, self._text = self._text, b""
-        due_ns = round((self._written_at + self._period_s) * 1e9)
-        why = _ticker.wait(due_ns, self._file.number() if text else -1, text)
-        if why == _ticker.UNANSWERED:
+        text, self._pending_text = self._pending_text, b""
+        due_ns = round((self._written_s + self._period_s) * 1e9)
+        result = _ticker.wait(due_ns, self._file.descriptor() if text else -1, text)
+        if result == _ticker.UNANSWERED:
             _ticker.look()
-            self._note_awaited()
-        return why != _ticker.STOPPED and not self._stopping.is_set()
+            self._record_awaited_task()
+        return result != _ticker.STOPPED and not self._stopping.is_set()
 
-    # --- what was seen ----------------------------------------------------------------------------
+    # --- samples ----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Count one sample of every thread that runs Python, from this one."""
-        # It may collect garbage, and let go of the GIL with a lock held that another thread waits
-        # for (CPython's issue 106883; mended in 3.11.9).
-        collects = gc.isenabled()
+    def _sample_threads(self) -> None:
+        """Sample every Python thread from this thread."""
+        # The call could collect garbage, and release the GIL while it holds a lock that another
+        # thread waits for (CPython issue 106883, fixed in 3.11.9).
+        is_gc_enabled = gc.isenabled()
         gc.disable()
         try:
             frames = sys._current_frames()
         finally:
-            if collects:
+            if is_gc_enabled:
                 gc.enable()
         now_ns = time.monotonic_ns()
-        # Our own frame, in a variable of which it would be, would keep all of them alive.
+        # This function's own frame refers to `frames`, and would keep all of them alive.
         frames.pop(threading.get_ident(), None)
         paths = timing.open_paths()
-        numbers = self._numbers()
+        native_ids = self._native_ids()
         for ident, frame in frames.items():
-            thread = numbers.get(ident, 0)
+            thread = native_ids.get(ident, 0)
             times = self._times.read(thread) if thread else None
-            path = self._known.of_path(paths.get(thread, ()))
-            self._tally.add(thread, path, self._known.of_frame(frame), now_ns, times, None)
-        self._times.keep(self._tally.threads())
-        self._ask_soon(len(self._tally.at_work()) < 2)
+            path = self._index.path_number(paths.get(thread, ()))
+            self._tally.add(thread, path, self._index.stack_of_frame(frame), now_ns, times, None)
+        self._times.forget_except(self._tally.threads())
+        self._set_fast_switching(len(self._tally.busy_threads()) < 2)
 
-    def _note_awaited(self) -> None:
-        """Where an event loop is idle: what its tasks wait for, by their own places in code."""
-        place = next(
+    def _record_awaited_task(self) -> None:
+        """Store the task that the main thread's idle event loop waits for."""
+        index = next(
             (i for i in range(len(self._records) - 1, -1, -1) if self._records[i][0] == self._pid),
             None,
         )
-        if place is None or self._records[place][6] != "events":
+        if index is None or self._records[index][6] != "events":
             return
-        awaited = what_is_awaited(self._records[place][-1])
+        awaited = pick_awaited_task(self._records[index][-1])
         if awaited is not None:
-            self._awaited[place] = awaited
+            self._awaited[index] = awaited
 
-    def _take(self) -> None:
-        """Count what the main thread has seen."""
-        fresh: list[Any] = []
-        records, *idle_after = _ticker.swap(fresh)
-        self._records = fresh
+    def _count_records(self) -> None:
+        """Count the samples from the extension."""
+        new_records: list[Any] = []
+        records, *idle_after = _ticker.swap(new_records)
+        self._records = new_records
         awaited, self._awaited = self._awaited, {}
-        for i, record in enumerate(records):
+        for index, record in enumerate(records):
             thread, state, node, at_ns, on_core_ns, queued_ns, wait, *idle, places, codes = record
-            if at_ns != self._tally.look_ns:
+            if at_ns != self._tally.last_sample_ns:
                 self._tally.add_idle(*idle)
             path = () if state is None else state.segment.path(node)
-            stack = self._known.of_places(places, codes)
-            self._last_awaited = awaited.get(i, self._last_awaited)
-            is_idle_loop = wait == "events" and thread == self._pid and runs_loop(codes)
+            stack = self._index.stack_of_places(places, codes)
+            self._last_awaited = awaited.get(index, self._last_awaited)
+            is_idle_loop = wait == "events" and thread == self._pid and runs_event_loop(codes)
             if is_idle_loop and self._last_awaited is not None:
-                # Where the loop woke up before it was looked at, it waited for the same.
+                # If the loop woke up before its task was read, assume the same task as before.
                 wait = self._last_awaited.wait
-                stack = self._known.of_awaited(self._last_awaited, places, codes)
-            times = processes.Times(on_core_ns, queued_ns) if on_core_ns >= 0 else None
-            self._tally.add(thread, self._known.of_path(path), stack, at_ns, times, wait)
+                stack = self._index.stack_of_task(self._last_awaited, places, codes)
+            times = processes.CoreTimes(on_core_ns, queued_ns) if on_core_ns >= 0 else None
+            self._tally.add(thread, self._index.path_number(path), stack, at_ns, times, wait)
         self._tally.add_idle(*idle_after)
-        # Where main works it answers: then nobody has to ask for the GIL.
-        at_work = self._tally.at_work()
-        self._ask_soon(len(at_work) == 1 and at_work[0] != self._pid)
+        # A busy main thread samples itself, and the other thread does not need the GIL.
+        busy = self._tally.busy_threads()
+        self._set_fast_switching(len(busy) == 1 and busy[0] != self._pid)
 
-    def _ask_soon(self, soon: bool) -> None:
-        """Have the interpreter handed over within microseconds, or as the program has it.
-
-        Only where one thread is at work, which then loses no time but what looking takes; several
-        would take turns that often.
-        """
+    def _set_fast_switching(self, is_fast: bool) -> None:
+        """Set the GIL switch interval to microseconds, or restore the program's own."""
+        # Fast switching is for one busy thread, which then loses only the time of the samples.
+        # Several busy threads would take turns that often.
         now_us = round(sys.getswitchinterval() * 1e6)
         if now_us != _SWITCH_US:
-            self._switch_us = now_us  # the program's own, also if it has changed it
-        wanted_us = min(_SWITCH_US, self._switch_us) if soon else self._switch_us
-        if wanted_us != now_us:
-            sys.setswitchinterval(wanted_us / 1e6)
+            self._switch_us = now_us  # the program's interval, which it may have changed
+        target_us = min(_SWITCH_US, self._switch_us) if is_fast else self._switch_us
+        if target_us != now_us:
+            sys.setswitchinterval(target_us / 1e6)
 
-    def _numbers(self) -> dict[int, int]:
-        """The kernel's numbers of threads, by Python's, which are used again for others."""
-        numbers = {
+    def _native_ids(self) -> dict[int, int]:
+        """Return native thread ids by Python's thread identifiers, which Python reuses."""
+        native_ids = {
             thread.ident: thread.native_id
             for thread in threading.enumerate()
             if thread.ident is not None and thread.native_id is not None
         }
-        main = threading.main_thread().ident
-        if main is not None:
-            # In a fork Python may still give the parent's number.
-            numbers[main] = self._pid
-        return numbers
+        main_ident = threading.main_thread().ident
+        if main_ident is not None:
+            # In a fork, Python may still return the parent's native id.
+            native_ids[main_ident] = self._pid
+        return native_ids
 
     # --- writing ----------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Make the file, of a name of its own: a program may have replaced another in here."""
+        """Create the file under a unique name, since `exec` may have started a second program."""
         try:
             stem = self.path.name[: -len(SUFFIX)]
             access = os.O_WRONLY | os.O_APPEND
-            self.path = self._file.make(self.path.parent, stem, SUFFIX, access)
+            self.path = self._file.create(self.path.parent, stem, SUFFIX, access)
             header = _line(
                 {
                     "version": VERSION,
@@ -351,69 +348,69 @@ class Sampler:
             )
             self._write(header)
         except OSError as error:
-            self._give_up(error)
+            self._fail(error)
 
     def _flush(self, *, last: bool = False) -> None:
-        """Write a line; but the last one, `_wait` does, if it can."""
-        if not self._file and not self._has_given_up:
+        """Add a line. With the extension, `_wait` writes all lines but the last."""
+        if not self._file and not self._has_failed:
             self._open()
-        if self._has_given_up:
+        if self._has_failed:
             return
-        if self._asks_main:
-            self._take()
+        if self._uses_ticker:
+            self._count_records()
         self._num_lines += 1
         now = time.monotonic()
-        is_due = now - self._asked_at > _KERNEL_S or self._num_lines == len(_FIRST_S)
+        is_due = now - self._kernel_read_s > _KERNEL_PERIOD_S or self._num_lines == len(_FIRST_S)
         if last or is_due:
-            self._asked_at = now
+            self._kernel_read_s = now
             self._threads = processes.threads()
-            self._resident = processes.resident_bytes()
-            if self._watches_others:
-                self._others = processes.descendants()
+            self._resident_bytes = processes.resident_bytes()
+            if self._records_descendants:
+                self._descendants = processes.descendants()
         line = {
             "t": time.monotonic_ns(),
             "early": not last and self._num_lines < len(_FIRST_S),
             "last": last,
-            **self._known.pop_new(),
+            **self._index.pop_new(),
             "counts": self._tally.pop(),
-            "threads": [[one.number, one.name, *one.times] for one in self._threads],
+            "threads": [[thread.number, thread.name, *thread.times] for thread in self._threads],
             "spans": _spans(),
             "cpu_ns": time.process_time_ns(),
-            "rss": self._resident,
-            "own_ns": self._own_ns + (_ticker.cost_ns() if self._asks_main else 0),
-            "facts": _facts() | ({} if self._tally.knows_times else {"knows_no_times": 1.0}),
+            "rss": self._resident_bytes,
+            "own_ns": self._overhead_ns + (_ticker.cost_ns() if self._uses_ticker else 0),
+            "facts": _facts() | ({} if self._tally.has_thread_times else {"knows_no_times": 1.0}),
             "problems": dict(self._problems),
-            "others": [list(one) for one in self._others],
-            "recordings": [str(path) for path in _control.files()],
+            "others": [list(process) for process in self._descendants],
+            "recordings": [str(path) for path in _control.recording_paths()],
         }
-        self._text += _line(line)
-        if self._asks_main and not last:
+        self._pending_text += _line(line)
+        if self._uses_ticker and not last:
             return
         try:
-            self._write(self._text)
+            self._write(self._pending_text)
         except OSError as error:
-            self._give_up(error)
-        self._text = b""
+            self._fail(error)
+        self._pending_text = b""
 
     def _write(self, text: bytes) -> None:
-        left = memoryview(text)
-        while left:
-            left = left[os.write(self._file.number(), left) :]
+        remaining = memoryview(text)
+        while remaining:
+            remaining = remaining[os.write(self._file.descriptor(), remaining) :]
 
-    def _give_up(self, error: Exception) -> None:
-        """The program matters more than its profile: it goes on, and that is said once."""
+    def _fail(self, error: Exception) -> None:
+        """Stop sampling with a single warning. The program continues."""
         self._file.close()
-        self._has_given_up = True
+        self._has_failed = True
         self._stopping.set()
         is_closed = isinstance(error, OSError) and error.errno == errno.EBADF
-        why = CLOSED if is_closed else error
-        if self._asks_main:
+        reason = CLOSED if is_closed else error
+        if self._uses_ticker:
             _ticker.stop()
             _ticker.swap([])
         with contextlib.suppress(RuntimeWarning):  # where warnings are errors
             warnings.warn(
-                f"expected to write samples to {self.path}, got '{why}': the program goes on, "
-                "and no more of it is sampled; free some space or choose another directory",
+                f"expected to write samples to {self.path}, got '{reason}': the program continues "
+                "without samples; free some space or choose another directory",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -424,44 +421,41 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 
 def _spans() -> list[list[Any]]:
-    """The tree of this process so far, flat.
-
-    Reading it takes numpy. A program that has not imported that itself must not get it from here:
-    it may yet set in its environment how many threads numpy is to have.
-    """
+    """Return the span tree of this process so far, as flat rows."""
+    # Reading it needs NumPy, which only the program may import: it may still set NumPy's number of
+    # threads in its environment.
     numpy = sys.modules.get("numpy")
     if numpy is None or is_being_imported(numpy):
         return []
-    return [[list(one.path), *one[1:]] for one in totals()]
+    return [[list(total.path), *total[1:]] for total in totals()]
 
 
 def _facts() -> dict[str, float]:
-    """What hooks have seen, if there are any, and which debug modes are on."""
+    """Return the facts that hooks recorded and the debug modes that are on."""
     wrapping: ModuleType | None = sys.modules.get("hotloop.profiler.collect.hooks.wrapping")
     facts: dict[str, float] = {} if wrapping is None else dict(wrapping.facts)
     modes = {
         "is_traced": _ticker is not None and _ticker.is_traced(),
-        "traces_memory": _answer("_tracemalloc", "is_tracing"),
-        "detects_anomalies": _answer("torch", "is_anomaly_enabled"),
+        "traces_memory": _call_if_imported("_tracemalloc", "is_tracing"),
+        "detects_anomalies": _call_if_imported("torch", "is_anomaly_enabled"),
     }
     return facts | {name: 1.0 for name, is_on in modes.items() if is_on}
 
 
-def _answer(module: str, function: str) -> bool:
-    """What a function of a module says that the program has imported."""
-    there = sys.modules.get(module)
-    if there is None or is_being_imported(there):
+def _call_if_imported(module: str, function: str) -> bool:
+    imported = sys.modules.get(module)
+    if imported is None or is_being_imported(imported):
         return False
-    return bool(getattr(there, function, bool)())
+    return bool(getattr(imported, function, bool)())
 
 
-def _wake_on_time() -> None:
-    """Linux may wake a thread 50 µs late, to wake several at once: not this one."""
+def _set_timer_slack() -> None:
+    """Have Linux wake this thread on time, instead of up to 50 µs late."""
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         prctl = ctypes.CDLL(None).prctl
-        prctl(_PR_SET_NAME, f"{OWN_THREADS}sampler".encode(), 0, 0, 0)
+        prctl(_PR_SET_NAME, f"{THREAD_PREFIX}sampler".encode(), 0, 0, 0)
         prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 

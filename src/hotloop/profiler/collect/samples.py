@@ -1,9 +1,9 @@
-"""The file of samples of one process: what its threads were doing, a hundred times a second.
+"""The samples file of one process: what its threads did, about a hundred times a second.
 
-`<component>-<pid>.samples.jsonl`, beside the process's recording: one JSON object a line, each a
-period of about a second, so that a process killed with SIGKILL leaves all but its last second; the
-first second is written in three parts. The first line says who it is. Code places and stacks are
-numbered when they first come up.
+`<component>-<pid>.samples.jsonl`, beside the process's recording, has one JSON object per line. The
+first line describes the process. Each other line is a period of about a second, so that a process
+killed with SIGKILL loses at most its last second. The first second is written in three parts. Code
+places, stacks and paths are numbered in the order of their first use.
 
     {"version": 1, "pid": …, "parent_pid": …, "component": …, "host": …, "boot_id": …,
      "start_ns": …, "ticks": …, "interval_s": …, "python": …, "command": […], "cores": …}
@@ -11,22 +11,22 @@ numbered when they first come up.
      "counts": […], "threads": […], "spans": […], "cpu_ns": …, "rss": …, "own_ns": …,
      "facts": {…}, "problems": {…}, "others": […], "recordings": […]}
 
-* `ticks`: when the process began, as the kernel has it, so that another of its number is not
-  taken for it.
-* `t`: CLOCK_MONOTONIC at the end of the period; `early`: the next line is of the same one; `last`:
-  sampling was ended, by the program's end as a rule.
-* `places`: new ones, [function, file, first line]; `stacks`: new ones, [[place, …], [line, …]] from
-  the outermost in, with the lines that ran in what runs and in the user's code, and 0 elsewhere;
-  `paths`: new ones, names of the spans that were open.
-* `counts`: of this period, [thread, path, stack, samples, on core, queued, elapsed, waits], the
-  times in nanoseconds between a thread's samples. `waits` says of those in which it was blocked on
-  what: "sleep", "lock", "interpreter" (its lock), "child", "disk", "network", "pipe", "events"
-  (of several descriptors), "something"; it is left out where it is empty.
-* `threads`: [native number, name, on core, queued], nanoseconds since the thread began.
-* `spans`: all there are so far, [path's names, kind, count, total ns, open]; of the process.
-* `own_ns`: CPU time of sampling; `facts`: what hooks have seen, numbers by name;
-  `problems`: what could not be hooked, and why.
-* `others`: descendants, [pid, parent, command, cpu ns]; `recordings`: directories recorded to.
+* `ticks`: start time of the process according to the kernel. It distinguishes processes that had
+  the same process id.
+* `t`: CLOCK_MONOTONIC at the end of the period. `early`: the next line continues this period.
+  `last`: sampling ended, usually because the program ended.
+* `places`: new places, [function, file, first line]. `stacks`: new stacks, [[place, …], [line, …]],
+  outermost first. Lines are recorded for the innermost frame and the user's code, and 0 elsewhere.
+  `paths`: new paths, the names of the spans that were open.
+* `counts`: [thread, path, stack, samples, on core, queued, elapsed, waits] of this period, with
+  times in nanoseconds between samples of the thread. `waits` divides the blocked time by cause:
+  "sleep", "lock", "interpreter" (the GIL), "child", "disk", "network", "pipe", "events" (of
+  several descriptors), "something". An empty `waits` is omitted.
+* `threads`: [native thread id, name, on core, queued], in nanoseconds since the thread started.
+* `spans`: [names of the path, kind, count, total ns, open], of the process since its start.
+* `own_ns`: CPU time of the sampling. `facts`: numbers that hooks recorded, by name.
+  `problems`: modules that could not be hooked, and the errors.
+* `others`: descendants, [pid, parent, command, cpu ns]. `recordings`: the recordings' files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from hotloop.timing.clocks import Clocks
 
 VERSION = 1
-_HEADER = {
+_HEADER_TYPES = {
     "version": int,
     "pid": int,
     "parent_pid": int,
@@ -48,79 +48,79 @@ _HEADER = {
     "start_ns": int,
 }
 SUFFIX = ".samples.jsonl"
-OWN_THREADS = "hotloop-"  # what the kernel calls those that sample begins with this
-# In the files of code that is not the user's.
-LIBRARY = (
+THREAD_PREFIX = "hotloop-"  # names of the sampling threads start with this
+# Parts of the paths of files that are not the user's code.
+LIBRARY_PATHS = (
     "/site-packages/",
     "/dist-packages/",
     "/lib/python3",
     "<frozen ",
     "<string>",
-    "/hotloop/profiler/",  # installed in place, its wrappers lie elsewhere
+    "/hotloop/profiler/",  # outside site-packages in an editable install
     "/hotloop/timing/",
 )
 
 
 class SamplesError(ValueError):
-    """A file that holds no samples, or is of a newer version."""
+    """An error about a file without samples or of a newer version."""
 
 
 class Samples(NamedTuple):
-    """All that one process left.
+    """The content of a samples file.
 
     Attributes:
-        about: the first line.
-        periods: the others, in their order.
-        is_torn: the last line is not whole.
+        header: first line.
+        periods: other lines, in their order.
+        is_torn: whether the last line is incomplete.
     """
 
-    about: dict[str, Any]
+    header: dict[str, Any]
     periods: list[dict[str, Any]]
     is_torn: bool
 
 
-def told_by(clocks: Clocks, samples: Samples) -> Samples:
-    """Return samples as if they had been taken on the machine whose clock that is."""
-    clock = clocks.others.get(samples.about["boot_id"])
+def align_clocks(clocks: Clocks, samples: Samples) -> Samples:
+    """Return the samples with times and process ids converted to those of the main machine."""
+    clock = clocks.by_boot.get(samples.header["boot_id"])
     if clock is None:
         return samples
-    about: dict[str, Any] = {**samples.about, "boot_id": clocks.boot_id}
-    about["start_ns"] += clock.offset_ns
+    header: dict[str, Any] = {**samples.header, "boot_id": clocks.boot_id}
+    header["start_ns"] += clock.offset_ns
     for name in ("pid", "parent_pid"):
-        about[name] += clock.first_pid
-    periods = [one | {"t": one["t"] + clock.offset_ns} for one in samples.periods]
-    return samples._replace(about=about, periods=periods)
+        header[name] += clock.first_pid
+    periods = [period | {"t": period["t"] + clock.offset_ns} for period in samples.periods]
+    return samples._replace(header=header, periods=periods)
 
 
 def read(path: Path) -> Samples:
-    """Read a file, whether its process has ended, still writes, or was killed.
+    """Read a samples file. Its process may have ended, still run, or have been killed.
 
     Raises:
-        SamplesError: it holds no samples, or is of a newer version.
-        OSError: it can't be read.
+        SamplesError: The file has no samples, or is of a newer version.
+        OSError: The file cannot be read.
     """
     lines = list(_lines(path))
-    about = lines[0] if lines else None
-    if not isinstance(about, dict) or not _HEADER.items() <= _types(about).items():
+    header = lines[0] if lines else None
+    if not isinstance(header, dict) or not _HEADER_TYPES.items() <= _types(header).items():
         raise SamplesError(
-            f"expected samples of a profile in {path}, got a file that does not begin with one's "
-            "header: leave it out, or profile again"
+            f"expected samples of a profile in {path}, got a file without their "
+            "header: remove it, or profile again"
         )
-    if about["version"] > VERSION:
+    if header["version"] > VERSION:
         raise SamplesError(
             f"expected samples of version {VERSION} or older in {path}, got version "
-            f"{about['version']}: update hotloop"
+            f"{header['version']}: update hotloop"
         )
     periods: list[dict[str, Any]] = []
     for line in lines[1:]:
         if not isinstance(line, dict) or not isinstance(line.get("t"), int):
-            break  # what comes after it may refer to what it told of
+            break  # later lines may refer to numbers that this one defined
         periods.append(line)
-    return Samples(about, periods, is_torn=len(periods) < len(lines) - 1)
+    return Samples(header, periods, is_torn=len(periods) < len(lines) - 1)
 
 
-def _types(about: dict[str, Any]) -> dict[str, type]:
-    return {name: type(value) for name, value in about.items()}
+def _types(header: dict[str, Any]) -> dict[str, type]:
+    return {name: type(value) for name, value in header.items()}
 
 
 def _lines(path: Path) -> Iterator[Any]:

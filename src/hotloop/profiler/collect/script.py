@@ -1,10 +1,10 @@
-"""Runs somebody's script, recorded: the process that `hotloop profile` starts.
+"""The process that `hotloop profile` starts: it records a user's script.
 
     python -m hotloop.profiler.collect.script SETTINGS SCRIPT [ARGUMENT ...]
     python -m hotloop.profiler.collect.script SETTINGS -m MODULE [ARGUMENT ...]
 
-The script is `__main__`, with its own arguments, path and exit code; what it raises is told as
-Python tells it.
+The script is `__main__`, with its own arguments, path and exit code. Its exceptions are printed as
+Python prints them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 
 
 def main(argv: list[str]) -> int:
-    """Run it; gives the exit code unless it ends by itself."""
+    """Run the script and return its exit code, unless it exits by itself."""
     settings = json.loads(argv[0])
     begin(
         Path(settings["directory"]),
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
     except SystemExit:
         raise
     except BaseException as error:
-        _tell(error)
+        _print_exception(error)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
@@ -51,18 +51,18 @@ def _run_file(path: str, arguments: list[str]) -> None:
     sys.argv = [path, *arguments]
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(path).resolve().parent)
-    path = os.path.abspath(path)  # as `__file__` is since Python 3.9
-    # Not inherited: what this file imports from `__future__`.
+    path = os.path.abspath(path)  # like `__file__` since Python 3.9
+    # The `__future__` imports of this file must not apply.
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     loader = SourceFileLoader("__main__", path)
-    _run(code, __file__=path, __loader__=loader, __spec__=None, __cached__=None)
+    _run_as_main(code, __file__=path, __loader__=loader, __spec__=None, __cached__=None)
 
 
 def _run_module(name: str, arguments: list[str]) -> None:
     sys.argv = ["-m", *arguments]
-    spec = _find(name)
+    spec = _find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
-        package, spec = name, _find(f"{name}.__main__")
+        package, spec = name, _find_spec(f"{name}.__main__")
         if spec is None:
             sys.exit(
                 f"{sys.executable}: No module named {package}.__main__; {package!r} is a package "
@@ -74,7 +74,7 @@ def _run_module(name: str, arguments: list[str]) -> None:
     if spec is None or code is None:
         sys.exit(f"{sys.executable}: No module named {name}")
     sys.argv[0] = spec.origin or name
-    _run(
+    _run_as_main(
         code,
         __file__=spec.origin,
         __loader__=spec.loader,
@@ -84,26 +84,26 @@ def _run_module(name: str, arguments: list[str]) -> None:
     )
 
 
-def _find(name: str) -> ModuleSpec | None:
+def _find_spec(name: str) -> ModuleSpec | None:
     try:
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            return None  # the package that it would be in
+            return None  # the module, or a package that should contain it
         raise
 
 
-def _run(code: CodeType, **attributes: Any) -> None:
-    """As Python runs a script: in a module `__main__` that stays, for pickle and for children."""
+def _run_as_main(code: CodeType, **attributes: Any) -> None:
+    """Run code in a new `__main__` module, which remains for pickle and child processes."""
     module = ModuleType("__main__")
     vars(module).update(attributes, __builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = module
     exec(code, vars(module))
 
 
-def _tell(error: BaseException) -> None:
-    """As Python tells what nobody caught, without the frames that are ours."""
-    _drop_own_frames(error, set())
+def _print_exception(error: BaseException) -> None:
+    """Print an uncaught exception like Python does, without the profiler's frames."""
+    _drop_profiler_frames(error, set())
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except SystemExit:
@@ -115,26 +115,26 @@ def _tell(error: BaseException) -> None:
         sys.__excepthook__(type(error), error, error.__traceback__)
 
 
-def _drop_own_frames(error: BaseException, seen: set[int]) -> None:
-    """From an exception, and from those that it came from."""
-    seen.add(id(error))
-    error.__traceback__ = _without_own(error.__traceback__)
-    others = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
-    for other in others:
-        if isinstance(other, BaseException) and id(other) not in seen:
-            _drop_own_frames(other, seen)
+def _drop_profiler_frames(error: BaseException, visited_ids: set[int]) -> None:
+    """Remove the profiler's frames from an exception, its causes and its sub-exceptions."""
+    visited_ids.add(id(error))
+    error.__traceback__ = _without_profiler_frames(error.__traceback__)
+    related = [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
+    for other in related:
+        if isinstance(other, BaseException) and id(other) not in visited_ids:
+            _drop_profiler_frames(other, visited_ids)
 
 
-def _without_own(traceback: TracebackType | None) -> TracebackType | None:
-    others: list[TracebackType] = []
+def _without_profiler_frames(traceback: TracebackType | None) -> TracebackType | None:
+    kept_entries: list[TracebackType] = []
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith((_PACKAGE, "<frozen importlib")):
-            others.append(traceback)
+            kept_entries.append(traceback)
         traceback = traceback.tb_next
-    made: TracebackType | None = None
-    for one in reversed(others):
-        made = TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return made
+    result: TracebackType | None = None
+    for entry in reversed(kept_entries):
+        result = TracebackType(result, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Diagnoses: rules that say why a program is not faster, with evidence and advice.
+"""Diagnoses: rules that explain why a program is slow, with evidence and advice.
 
-    for one in diagnose(session):
-        print(one.title, one.gain, one.advice)
+    for diagnosis in diagnose(session):
+        print(diagnosis.title, diagnosis.gain, diagnosis.advice)
     print(bound(session))
 
-A rule names a cause only where removing it is worth the trouble, so a healthy program gets none;
-then `bound` says what is left to gain. Its thresholds stand in its docstring, with their reasons.
+A rule names a cause only if removing it is worthwhile. A healthy program gets no diagnosis, and
+`bound` then explains where its time goes. Each rule's docstring gives its thresholds and why.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hotloop.profiler.diagnose import (
 from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, Rule
-from hotloop.profiler.diagnose.findings import findings, left_over
+from hotloop.profiler.diagnose.findings import describe_inherent, findings
 from hotloop.profiler.session import Session
 
 __all__ = ["RULES", "Diagnosis", "Evidence", "Rule", "banners", "bound", "diagnose"]
@@ -49,61 +49,62 @@ RULES: tuple[Rule, ...] = (
     over_time.decay,
     pipeline.starved_stage,
     gpu.waits_for_launches,
-    gpu.synchronisations,
+    gpu.synchronizations,
     gpu.pageable_copies,
     gpu.idle_in_environments,
 )
-"""Every rule, in the order in which they are asked."""
+"""Every rule, in the order of evaluation."""
 
 
-# A program is not built in another way for less.
-REBUILD = 1.5
+# A smaller gain does not justify building the program in another way.
+MIN_REBUILD_GAIN = 1.5
 
 
 def diagnose(session: Session) -> list[Diagnosis]:
-    """What keeps a program from being faster, what saves the most time first; empty: nothing found.
+    """Return the causes that slow a program down, largest time saving first.
 
-    Costs of the program's own lines, whether a rule knows them or not, and what rules find in the
-    way it is built. Where both mean the same lines, a rule's words are taken.
+    The list combines costs at the user's own lines, of known or unknown kind, with what the rules
+    find in the program's structure. If a cost and a rule concern the same lines, the rule's text
+    is used.
     """
     evidence = Evidence(session)
     ruled = [
-        one
+        diagnosis
         for rule in RULES
-        if (one := rule(evidence)) is not None
-        and not (one.is_rebuild and (one.gain or 0) < REBUILD)
+        if (diagnosis := rule(evidence)) is not None
+        and not (diagnosis.is_rebuild and (diagnosis.gain or 0) < MIN_REBUILD_GAIN)
     ]
-    said = {gpu.INSTEAD_OF.get(one.rule) for one in ruled}
-    ruled = [one for one in ruled if one.rule not in said]
+    superseded = {gpu.SUPERSEDES.get(diagnosis.rule) for diagnosis in ruled}
+    ruled = [diagnosis for diagnosis in ruled if diagnosis.rule not in superseded]
     found: list[Diagnosis] = []
-    for cost in findings(evidence, Costs(evidence)) if evidence.is_sampled else ():
-        same = next((one for one in ruled if is_same(one, cost)), None)
+    for cost in findings(evidence, Costs(evidence)) if evidence.has_enough_samples else ():
+        same = next((diagnosis for diagnosis in ruled if is_same_cause(diagnosis, cost)), None)
         if same is not None:
             ruled.remove(same)
-        found.append(cost if same is None else merged(same, cost))
-    return sorted(gpu.bounded(evidence, [*found, *ruled]), key=lambda one: one.order)
+        found.append(cost if same is None else merge(same, cost))
+    return sorted(gpu.limit_gains(evidence, [*found, *ruled]), key=lambda item: item.order)
 
 
 def banners(session: Session) -> list[Diagnosis]:
-    """What holds of all that is said: the cores were others', most was starting, the GPU limits."""
+    """Return what affects the whole report: busy cores, a dominant start-up, a busy GPU."""
     evidence = Evidence(session)
     return [
-        one
+        diagnosis
         for rule in (threads.cores_taken, over_time.start_up, gpu.gpu_bound)
-        if (one := rule(evidence)) is not None
+        if (diagnosis := rule(evidence)) is not None
     ]
 
 
-def is_same(rule: Diagnosis, cost: Diagnosis) -> bool:
-    """Whether a rule means what a cost is."""
+def is_same_cause(rule: Diagnosis, cost: Diagnosis) -> bool:
+    """Return whether a rule's diagnosis and a cost concern the same cause."""
     return rule.rule == cost.rule or bool({*cost.places[:2]} & {*rule.places})
 
 
-def merged(rule: Diagnosis, cost: Diagnosis) -> Diagnosis:
-    """A rule's words, with the place, wait and pace of the cost that it explains."""
-    is_there = bool({*cost.places[:2]} & {*rule.places})
-    first, then = (cost, rule) if is_there else (rule, cost)
-    places = tuple(dict.fromkeys([*first.places, *then.places]))
+def merge(rule: Diagnosis, cost: Diagnosis) -> Diagnosis:
+    """Return a rule's diagnosis with the places, wait and pace of the cost that it explains."""
+    has_same_places = bool({*cost.places[:2]} & {*rule.places})
+    first, second = (cost, rule) if has_same_places else (rule, cost)
+    places = tuple(dict.fromkeys([*first.places, *second.places]))
     gain = rule.gain if rule.gain is not None else cost.gain
     if gain is not None and cost.gain is not None:
         gain = max(gain, cost.gain)
@@ -119,12 +120,12 @@ def merged(rule: Diagnosis, cost: Diagnosis) -> Diagnosis:
 
 
 def bound(session: Session) -> str:
-    """What the time of a program is, for which nothing was found, in a sentence."""
+    """Return a sentence on where the time goes, for a program without diagnoses."""
     evidence = Evidence(session)
-    if not evidence.is_sampled:
+    if not evidence.has_enough_samples:
         seconds = evidence.num_samples * evidence.main.interval_ns / 1e9
         return (
-            f"Too little was recorded to say what could be faster: {seconds:.1f} s of samples, of "
-            "half a second that are needed. Profile a longer run."
+            f"The profile is too short for a diagnosis: it has {seconds:.1f} s of samples, "
+            "and 0.5 s are needed. Profile a longer run."
         )
-    return left_over(evidence, Costs(evidence))
+    return describe_inherent(evidence, Costs(evidence))

@@ -1,16 +1,16 @@
-"""Two sessions side by side: what got faster, what slower, and whether that is more than noise.
+"""Comparison of two sessions: faster and slower parts, and whether a difference exceeds noise.
 
     comparison = compare(read("profiles/before"), read("profiles/after"))
     print(render.comparison.render(comparison))
 
-Time is compared per environment step, where steps were seen: a run that is twice as long has taken
-no more of it. Programs without any are compared by the duration of a span, and by shares of time.
+Time is compared per environment step if steps were recorded, so the length of a run does not
+matter. Programs without steps are compared by the duration of spans and by shares of time.
 
-How far a figure can be trusted is told from how it varied while the program ran (`estimates`).
+The uncertainty of a figure is estimated from its variation during the run (`rate_estimates`).
 
-Where many spans are compared, some differ by chance. So the intervals of a table hold all together:
-Bonferroni's correction, for as many rows as it has. What differs from run to run, and not within
-one, such as the machine, is in no interval.
+Among many spans some differ by chance, so the intervals of a table hold together: they include
+Bonferroni's correction for the table's number of rows. Intervals do not cover differences between
+runs, such as the machine.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from hotloop.errors import ProfileError
-from hotloop.profiler.diagnose.estimates import Estimate, estimate, ratio_interval
+from hotloop.profiler.diagnose.rate_estimates import RateEstimate, estimate, ratio_interval
 from hotloop.profiler.session import Session
-from hotloop.profiler.session.course import Course, Path, between_steps, course_of
 from hotloop.profiler.session.stages import STAGES
+from hotloop.profiler.session.timeline import Path, Timeline, build_timeline, trim_to_steps
 from hotloop.statistics import Floats
 
-Verdict = Literal["faster", "slower", "larger", "smaller", "not told from noise"]
+Verdict = Literal["faster", "slower", "larger", "smaller", "within noise"]
 
-# What has less of the time in both sessions is left out.
+# Rows with a smaller share of the time in both sessions are left out.
 MIN_SHARE = 0.005
 
 
-class Row(NamedTuple):
-    """One thing in both sessions.
+class ComparisonRow(NamedTuple):
+    """A stage or span in both sessions.
 
     Attributes:
-        name: a stage's, or a span's.
-        component: whose: "main", "workers".
-        path: of a span; empty for a stage.
-        share_a, share_b: of its component's time.
-        a, b: nanoseconds per unit of work; where there is none, of a stage the share of time.
-        mean_a, mean_b: nanoseconds, one span's mean duration; NaN for a stage.
+        name: name of the stage or span.
+        component: its component, "main" or "workers".
+        path: path of a span, empty for a stage.
+        share_a, share_b: shares of the component's time.
+        a, b: nanoseconds per unit of work. For a stage without units, shares of the time.
+        mean_a, mean_b: mean duration of one span in nanoseconds, NaN for a stage.
         ratio: b / a.
-        low, high: the interval of the ratio.
-        verdict: "faster" and "slower" of times, "larger" and "smaller" of shares.
-        longer: how many times as long both would have to run for a difference of this size to be
-            told from noise; 1 where it is.
+        low, high: confidence interval of the ratio.
+        verdict: "faster" or "slower" for times, "larger" or "smaller" for shares.
+        longer: factor by which both runs would have to be longer to distinguish a difference of
+            this size from noise. 1 if it is distinguishable.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Row(NamedTuple):
     path: Path
     share_a: float
     share_b: float
-    a: Estimate
-    b: Estimate
+    a: RateEstimate
+    b: RateEstimate
     mean_a: float
     mean_b: float
     ratio: float
@@ -68,13 +68,13 @@ class Row(NamedTuple):
     longer: float
 
 
-class Side(NamedTuple):
-    """What is known of one of the sessions.
+class ComparedProfile(NamedTuple):
+    """Summary of one session.
 
     Attributes:
-        name: the directory that it was read from.
-        seconds: how much of it is compared: from the first step to the last, where there are any.
-        steps: environment steps in them.
+        name: the session's directory.
+        seconds: compared duration, from the first step to the last if there are steps.
+        steps: environment steps in this time.
     """
 
     name: str
@@ -83,45 +83,45 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Two sessions, A and B.
+class ProfileComparison:
+    """Comparison of two sessions, A and B.
 
     Attributes:
-        a, b: what they are.
-        unit: what time is counted per.
-        overall: all of the time, per step; None where there are no steps.
-        stages: of the main thread; none where one of both has no samples.
-        spans: of the main process and of the workers together.
-        only_a, only_b: spans that the other one does not have, by component and path.
-        notes: what else differs, or is missing.
+        a, b: summaries of the sessions.
+        unit: unit of work for times.
+        overall: total time per step, None without steps.
+        stages: stages of the main thread, empty if a session has no samples.
+        spans: spans of the main process and of all workers together.
+        only_a, only_b: spans that the other session lacks, by component and path.
+        notes: other differences and missing data.
     """
 
-    a: Side
-    b: Side
+    a: ComparedProfile
+    b: ComparedProfile
     unit: Literal["environment step", "call"]
-    overall: Row | None
-    stages: list[Row] = field(default_factory=list)
-    spans: list[Row] = field(default_factory=list)
+    overall: ComparisonRow | None
+    stages: list[ComparisonRow] = field(default_factory=list)
+    spans: list[ComparisonRow] = field(default_factory=list)
     only_a: list[tuple[str, Path]] = field(default_factory=list)
     only_b: list[tuple[str, Path]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def compare(a: Session, b: Session) -> Comparison:
+def compare(a: Session, b: Session) -> ProfileComparison:
     """Compare session `b` with `a`, stage by stage and span by span.
 
     Raises:
-        ProfileError: they have nothing in common that could be compared.
+        ProfileError: If the sessions have nothing in common to compare.
     """
-    first, second = course_of(a), course_of(b)
+    first, second = build_timeline(a), build_timeline(b)
     per_step = first.steps.sum() > 0 and second.steps.sum() > 0
     if per_step:
-        first, second = between_steps(first), between_steps(second)
+        first, second = trim_to_steps(first), trim_to_steps(second)
     overall = None
     if per_step:
         overall = _row(
-            "all of it",
-            amounts=(first.seconds * 1e9, second.seconds * 1e9),
+            "overall",
+            amounts=(first.durations_s * 1e9, second.durations_s * 1e9),
             units=(first.steps, second.steps),
             shares=(1.0, 1.0),
             num_rows=1,
@@ -130,7 +130,7 @@ def compare(a: Session, b: Session) -> Comparison:
     spans = _span_rows(first, second, per_step=per_step)
     if not stages and not spans:
         raise ProfileError(_nothing_in_common(first, second))
-    return Comparison(
+    return ProfileComparison(
         _side(first),
         _side(second),
         "environment step" if per_step else "call",
@@ -157,10 +157,10 @@ def _row(
     means: tuple[float, float] = (math.nan, math.nan),
     num_rows: int,
     of_shares: bool = False,
-) -> Row:
+) -> ComparisonRow:
     a, b = estimate(amounts[0], units[0]), estimate(amounts[1], units[1])
     ratio, low, high = ratio_interval(a, b, num_rows)
-    verdict: Verdict = "not told from noise"
+    verdict: Verdict = "within noise"
     longer = math.inf
     if high < 1.0:
         verdict, longer = "smaller" if of_shares else "faster", 1.0
@@ -169,20 +169,23 @@ def _row(
     elif 0.0 < low < high < math.inf and ratio != 1.0:
         # The half-width of an interval falls with the root of the length.
         longer = (math.log(high / ratio) / math.log(ratio)) ** 2
-    return Row(name, component, path, *shares, a, b, *means, ratio, low, high, verdict, longer)
+    return ComparisonRow(
+        name, component, path, *shares, a, b, *means, ratio, low, high, verdict, longer
+    )
 
 
-def _stage_rows(first: Course, second: Course, *, per_step: bool) -> list[Row]:
+def _stage_rows(first: Timeline, second: Timeline, *, per_step: bool) -> list[ComparisonRow]:
     if not first.stage_ns or not second.stage_ns:
         return []
-    wholes = [sum(float(ns.sum()) for ns in one.stage_ns.values()) for one in (first, second)]
+    wholes = [sum(float(ns.sum()) for ns in x.stage_ns.values()) for x in (first, second)]
     units = (first.steps, second.steps)
     if not per_step:
-        units = first.seconds * 1e9, second.seconds * 1e9
+        units = first.durations_s * 1e9, second.durations_s * 1e9
     chosen: list[tuple[str, tuple[Floats, Floats], tuple[float, float]]] = []
     for stage in STAGES:
         amounts = tuple(
-            one.stage_ns.get(stage, np.zeros(len(one.seconds))) for one in (first, second)
+            course.stage_ns.get(stage, np.zeros(len(course.durations_s)))
+            for course in (first, second)
         )
         shares = tuple(
             float(ns.sum()) / (whole or 1.0) for ns, whole in zip(amounts, wholes, strict=True)
@@ -204,7 +207,7 @@ def _stage_rows(first: Course, second: Course, *, per_step: bool) -> list[Row]:
     return sorted(rows, key=lambda row: -max(row.share_a, row.share_b))
 
 
-def _span_rows(first: Course, second: Course, *, per_step: bool) -> list[Row]:
+def _span_rows(first: Timeline, second: Timeline, *, per_step: bool) -> list[ComparisonRow]:
     chosen: list[tuple[str, Path, tuple[float, float]]] = []
     for name, path in _paths(first):
         if path not in _counts(second, name):
@@ -212,14 +215,14 @@ def _span_rows(first: Course, second: Course, *, per_step: bool) -> list[Row]:
         shares = _share(first, name, path), _share(second, name, path)
         if max(shares) >= MIN_SHARE:
             chosen.append((name, path, shares))
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     for name, path, shares in chosen:
         parts = first.components[name], second.components[name]
         counts = parts[0].counts[path], parts[1].counts[path]
         total_ns = parts[0].total_ns[path], parts[1].total_ns[path]
         means = [
-            float(ns.sum()) / float(ended.sum()) if ended.sum() else math.nan
-            for ns, ended in zip(total_ns, counts, strict=True)
+            float(ns.sum()) / float(count.sum()) if count.sum() else math.nan
+            for ns, count in zip(total_ns, counts, strict=True)
         ]
         rows.append(
             _row(
@@ -236,31 +239,31 @@ def _span_rows(first: Course, second: Course, *, per_step: bool) -> list[Row]:
     return rows
 
 
-def _paths(course: Course) -> list[tuple[str, Path]]:
-    """As in a tree: what is within a span comes after it, the costliest first."""
-    found: list[tuple[str, Path]] = []
+def _paths(course: Timeline) -> list[tuple[str, Path]]:
+    """Return all paths in tree order: each span before its inner ones, most expensive first."""
+    paths: list[tuple[str, Path]] = []
     for name, component in course.components.items():
         total_ns = {path: float(ns.sum()) for path, ns in component.total_ns.items()}
 
         def key(path: Path, total_ns: Mapping[Path, float] = total_ns) -> list[tuple[float, str]]:
-            above = (path[: depth + 1] for depth in range(len(path)))
-            return [(-total_ns.get(one, 0.0), one[-1]) for one in above]
+            prefixes = (path[: depth + 1] for depth in range(len(path)))
+            return [(-total_ns.get(prefix, 0.0), prefix[-1]) for prefix in prefixes]
 
-        found += [(name, path) for path in sorted(total_ns, key=key)]
-    return found
+        paths += [(name, path) for path in sorted(total_ns, key=key)]
+    return paths
 
 
-def _counts(course: Course, name: str) -> Mapping[Path, Floats]:
+def _counts(course: Timeline, name: str) -> Mapping[Path, Floats]:
     return course.components[name].counts if name in course.components else {}
 
 
-def _share(course: Course, name: str, path: Path) -> float:
+def _share(course: Timeline, name: str, path: Path) -> float:
     component = course.components[name]
-    return float(component.total_ns[path].sum()) / (float(component.lived_ns.sum()) or 1.0)
+    return float(component.total_ns[path].sum()) / (float(component.lifetime_ns.sum()) or 1.0)
 
 
-def _only_in(course: Course, other: Course) -> list[tuple[str, Path]]:
-    """The outermost of the spans that only one of both has."""
+def _only_in(course: Timeline, other: Timeline) -> list[tuple[str, Path]]:
+    """Return the outermost spans that only the first session has."""
     missing = [
         (name, path)
         for name, path in _paths(course)
@@ -269,49 +272,49 @@ def _only_in(course: Course, other: Course) -> list[tuple[str, Path]]:
     return [(name, path) for name, path in missing if (name, path[:-1]) not in missing]
 
 
-def _side(course: Course) -> Side:
-    return Side(
+def _side(course: Timeline) -> ComparedProfile:
+    return ComparedProfile(
         course.session.directory or course.session.main.name,
-        float(course.seconds.sum()),
+        float(course.durations_s.sum()),
         float(course.steps.sum()),
     )
 
 
-def _notes(first: Course, second: Course, *, per_step: bool) -> list[str]:
+def _notes(first: Timeline, second: Timeline, *, per_step: bool) -> list[str]:
     sides = (("A", first), ("B", second))
     notes: list[str] = []
     if first.session.main.cores != second.session.main.cores:
         cores = first.session.main.cores or "?", second.session.main.cores or "?"
         notes.append(f"A was allowed to run on {cores[0]} cores, B on {cores[1]}")
     sizes = [
-        max((process.facts.get("num_envs", 0.0) for process in one.session.processes), default=0.0)
-        for one in (first, second)
+        max((process.facts.get("num_envs", 0.0) for process in x.session.processes), default=0.0)
+        for x in (first, second)
     ]
     if sizes[0] != sizes[1]:
-        notes.append(f"A stepped {sizes[0]:g} environments at once, B {sizes[1]:g}")
+        notes.append(f"A stepped {sizes[0]:g} environments in parallel, B {sizes[1]:g}")
     if not per_step:
-        without = [name for name, one in sides if not one.steps.any()]
-        who = "neither has" if len(without) == 2 else f"{without[0]} has no"
+        without = [name for name, course in sides if not course.steps.any()]
+        subject = "neither has" if len(without) == 2 else f"{without[0]} has no"
         notes.append(
-            f"{who} environment steps: times are compared per call, and stages by their share of "
-            "the time"
+            f"{subject} environment steps: times are compared per call, and stages by their share "
+            "of the time"
         )
-        if not (first.by_events or second.by_events):  # these go back to the latest spans alone
-            ratio = float(second.seconds.sum() / first.seconds.sum())
-            notes[-1] += f"; as a whole B took {ratio:.2f} times as long as A"
-    for name, one in sides:
-        if one.by_events:
+        if not (first.uses_events or second.uses_events):  # these cover only the latest spans
+            ratio = float(second.durations_s.sum() / first.durations_s.sum())
+            notes[-1] += f". B took {ratio:.2f} times as long as A in total"
+    for name, course in sides:
+        if course.uses_events:
             notes.append(
-                f"{name} has no samples: it is compared by its latest spans, which go back "
-                f"{one.seconds.sum():.1f} s"
+                f"{name} has no samples: it is compared by its latest spans, which cover "
+                f"{course.durations_s.sum():.1f} s"
             )
-        elif not one.stage_ns:
-            notes.append(f"{name} has no samples of its main thread: no stages are compared")
+        elif not course.stage_ns:
+            notes.append(f"{name} has no samples of its main thread: stages are not compared")
     return notes
 
 
-def _nothing_in_common(first: Course, second: Course) -> str:
-    def has(course: Course) -> str:
+def _nothing_in_common(first: Timeline, second: Timeline) -> str:
+    def has(course: Timeline) -> str:
         names = sorted({path[-1] for _, path in _paths(course)})
         samples = "samples" if course.stage_ns else "no samples"
         return f"{samples} and {'the spans ' + ', '.join(names[:8]) if names else 'no spans'}"

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotloop.profiler.session.stages import Leaf
+from hotloop.profiler.session.stages import CodeLine
 
-# What a line of code is for a rule that has no name for it.
+# The `rule` of a diagnosis of a line of code that no rule recognizes.
 UNNAMED = "line"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One reason why a program is not faster.
+    """One reason why a program is slow.
 
     Attributes:
-        rule: its name, "replay-grows"; `UNNAMED`: no rule knows it.
-        title: the cause in a line.
-        confidence: that it is one, 0 to 1.
-        gain: the estimated speed-up of the whole program once it is removed, 1.0 and above; None:
-            what it costs can't be told from this profile.
+        rule: identifier of the rule, such as "replay-grows". `UNNAMED` if no rule applies.
+        title: the cause in one line.
+        confidence: probability that it is a cause, 0 to 1.
+        gain: estimated speed-up of the whole program without the cause, 1.0 and above. None if
+            this profile does not show how much time the cause costs.
         evidence: sentences with numbers.
         advice: the change to make.
-        verify: a command that shows whether it helped.
-        places: the user's lines that it is about: the dearest, others of it, those that call it.
-        wait: what its time is: "computing", "queued" for a core, or blocked on "sleep", "network",
-            "disk", "child", "lock", "pipe", "interpreter" (its lock), or "something".
+        verify: a command that shows whether the change helped.
+        places: the user's lines concerned: the most expensive, further ones, their callers.
+        wait: how most of the time passes: "computing", "queued" for a core, or blocked on "sleep",
+            "network", "disk", "child", "lock", "pipe", "interpreter" (its lock), or "something".
         pace: "once", "repeated", or "growing" while the program runs.
-        loop_gain: as `gain`, of the program without its start.
-        is_rebuild: nothing is removed: the program would be built in another way.
-        share: of the whole time, what it has, where no gain is promised but it might be removed.
+        loop_gain: estimated speed-up of the program without its start-up.
+        is_rebuild: whether the fix removes nothing but builds the program in another way.
+        share: share of the whole time, if it may be removable but no gain is promised.
     """
 
     rule: str
@@ -39,7 +39,7 @@ class Diagnosis:
     evidence: tuple[str, ...]
     advice: str
     verify: str
-    places: tuple[Leaf, ...] = ()
+    places: tuple[CodeLine, ...] = ()
     wait: str = "computing"
     pace: str = "repeated"
     loop_gain: float | None = None
@@ -48,13 +48,13 @@ class Diagnosis:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """What diagnoses are sorted by: what is removed before what is rebuilt, by time saved."""
+        """Sort key: removable causes before rebuilds, then by time saved."""
         return self.is_rebuild, -self.saved
 
     @property
     def saved(self) -> float:
-        """The share of the time to be saved.
+        """Share of the time that the fix saves.
 
-        Where neither it nor its share is known, a twentieth is taken for it.
+        If the gain is unknown, the diagnosis's share is used, and at least 5 %.
         """
         return max(0.05, self.share) if self.gain is None else 1.0 - 1.0 / self.gain

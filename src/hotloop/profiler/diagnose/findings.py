@@ -1,102 +1,115 @@
-"""Findings: costs that are worth a word, in words."""
+"""Findings: diagnoses of all costs that are large enough to report."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from hotloop.profiler.diagnose import kinds
+from hotloop.profiler.diagnose import cost_kinds
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import SMALL, Costs
+from hotloop.profiler.diagnose.costs import MIN_SHARE, Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, below, place, short, told_lines
+from hotloop.profiler.diagnose.evidence import (
+    Evidence,
+    describe_lines,
+    describe_place,
+    library_frames,
+    short_path,
+)
 
-# Of the loop: what no program needs is worth a word from here on, any other cost from there.
-WASTE, TOLD = 0.1, SMALL
-# From here on a cost that is no known waste is also said to be worth a change: a program that is as
-# it should be has lines of up to a fifth.
-CLAIMED = 0.2
-# A function that steps, acts or learns, over all its lines, is as a rule what the program is for;
-# what comes once is no part of the loop.
-SPREAD = 0.3
-# Of a loop shorter than this, nothing is known.
-LEAST_LOOP_NS = 0.5e9
+# Minimum shares of the loop to report a cost: one that no program needs, and any other.
+WASTE_SHARE, COST_SHARE = 0.1, MIN_SHARE
+# Minimum share to promise a gain for a cost that is no known waste. Healthy programs have lines of
+# up to a fifth.
+GAIN_SHARE = 0.2
+# Minimum share for a whole function that steps, acts or learns, which is usually the program's
+# purpose, and for a cost that occurs once, which is not part of the loop.
+SPREAD_SHARE = 0.3
+# Shorter loops have too few samples for a finding.
+MIN_LOOP_NS = 0.5e9
 
 
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
-    """All costs that are worth a word."""
+    """Return a diagnosis for each cost that is large enough to report."""
     found: list[Diagnosis] = []
-    for cost in costs.costs if costs.loop_ns >= LEAST_LOOP_NS else ():
+    for cost in costs.costs if costs.loop_ns >= MIN_LOOP_NS else ():
         share = cost.ns / costs.loop_ns
-        if share < WASTE:
-            break  # the rest are smaller
+        if share < WASTE_SHARE:
+            break  # all further costs are smaller
         pace = costs.pace(cost)
-        may_be_needed = cost.is_spread or (cost.is_own_work and pace != "growing")
-        # What comes once, a program that runs longer has no more of.
-        is_work = cost.is_spread and cost.is_own_work
-        least = SPREAD if is_work or pace == "once" else WASTE if cost.is_waste else TOLD
-        if share < least:
+        may_be_needed = cost.is_spread or (cost.is_core_work and pace != "growing")
+        # A longer run does not repeat a cost that occurs once.
+        is_work = cost.is_spread and cost.is_core_work
+        minimum = (
+            SPREAD_SHARE
+            if is_work or pace == "once"
+            else WASTE_SHARE
+            if cost.is_waste
+            else COST_SHARE
+        )
+        if share < minimum:
             continue
-        told = _told(evidence, costs, cost, pace)
+        diagnosis = _diagnosis(evidence, costs, cost, pace)
         if may_be_needed:
-            told = _may_be_needed(told, evidence, cost)
-        elif cost.is_idle or share < _claimed(cost) or (cost.is_guess and pace != "growing"):
-            told = _unclaimed(told, evidence, cost)
-        found.append(told)
+            diagnosis = _possibly_needed(diagnosis, evidence, cost)
+        elif cost.is_idle or share < _min_gain_share(cost) or (cost.is_guess and pace != "growing"):
+            diagnosis = _without_gain(diagnosis, evidence, cost)
+        found.append(diagnosis)
     return found
 
 
-def _claimed(cost: Cost) -> float:
-    """The share of the loop from which on a cost is said to be worth a change."""
+def _min_gain_share(cost: Cost) -> float:
+    """Return the minimum share of the loop for which a gain is promised."""
     if cost.is_waste:
-        return WASTE
-    # Workers are never quite even: of rounds of eight jobs for two of them a sixth is waiting.
-    return SPREAD if cost.kind is kinds.OTHERS else CLAIMED
+        return WASTE_SHARE
+    # Workers are never quite balanced: two workers wait for a sixth of a round of eight jobs.
+    return SPREAD_SHARE if cost.kind is cost_kinds.WAITING_FOR_OTHERS else GAIN_SHARE
 
 
-def _told(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
-    share, of_loop = evidence.share(cost.ns), cost.ns / costs.loop_ns
+def _diagnosis(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
+    share, loop_share = evidence.share(cost.ns), cost.ns / costs.loop_ns
     kind, callee = cost.kind, _callee(cost)
-    left_s = max(0.0, evidence.whole_ns - cost.ns) / 1e9
+    remaining_s = max(0.0, evidence.duration_ns - cost.ns) / 1e9
     return Diagnosis(
         kind.rule if kind else UNNAMED,
-        kind.title if kind else _line(evidence, cost),
+        kind.title if kind else _line_title(evidence, cost),
         0.6 if kind is None else 0.9 if kind.is_sure else 0.7,
         evidence.gain(cost.ns),
         (
-            f"{share:.0%} of the time, {of_loop:.0%} of the loop"
+            f"{share:.0%} of the time, {loop_share:.0%} of the loop"
             + (f", in {callee}" if callee else ""),
-            f"if it vanished, {left_s:.1f} s of {evidence.whole_ns / 1e9:.1f} s would be left",
+            f"without it, the run would take {remaining_s:.1f} s instead of "
+            f"{evidence.duration_ns / 1e9:.1f} s",
         ),
-        kind.advice if kind else "Leave it out of the loop, do it less often, or for many at once.",
-        evidence.profile_again,
+        kind.advice if kind else "Move it out of the loop, do it less often, or batch it.",
+        evidence.verify_command,
         cost.places,
         cost.wait,
         pace,
-        loop_gain=1.0 / max(0.02, 1.0 - of_loop),
+        loop_gain=1.0 / max(0.02, 1.0 - loop_share),
     )
 
 
-def _may_be_needed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
-    """A finding without a promise: it may be what the program is for."""
+def _possibly_needed(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
+    """Return the diagnosis without a gain: the program may need this work."""
     function = cost.function.function if cost.is_spread else cost.places[0].function
-    over = ", over all of its lines" if cost.is_spread else f", most of it at {_where(cost)}"
-    may_be_removed = cost.is_sure or (cost.is_spread and not cost.is_own_work)
-    lines = (told_lines(evidence, cost.rows),) if cost.is_spread else ()
+    over = ", spread over all its lines" if cost.is_spread else f", most of it at {_location(cost)}"
+    may_be_removed = cost.is_sure or (cost.is_spread and not cost.is_core_work)
+    line_texts = (describe_lines(evidence, cost.rows),) if cost.is_spread else ()
     return replace(
-        _unclaimed(told, evidence, cost),
+        _without_gain(diagnosis, evidence, cost),
         title=f"{function} takes {evidence.share(cost.ns):.0%} of the time{over}",
-        advice="Work on arrays at once, or compile it (Numba), or call it less often.",
+        advice="Process whole arrays, compile it (Numba), or call it less often.",
         share=evidence.share(cost.ns) if may_be_removed else 0.0,
-        evidence=(*told.evidence, *filter(None, lines)),
+        evidence=(*diagnosis.evidence, *filter(None, line_texts)),
     )
 
 
-def _unclaimed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
-    """A finding without a promise: a place alone."""
+def _without_gain(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
+    """Return the diagnosis with a place only, without a gain."""
     return replace(
-        told,
+        diagnosis,
         rule=UNNAMED,
-        title=_line(evidence, cost),
+        title=_line_title(evidence, cost),
         confidence=0.3,
         gain=None,
         loop_gain=None,
@@ -104,65 +117,64 @@ def _unclaimed(told: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
     )
 
 
-def _line(evidence: Evidence, cost: Cost) -> str:
-    return f"one line takes {evidence.share(cost.ns):.0%} of the time: {_where(cost)}"
+def _line_title(evidence: Evidence, cost: Cost) -> str:
+    return f"one line takes {evidence.share(cost.ns):.0%} of the time: {_location(cost)}"
 
 
-def _where(cost: Cost) -> str:
-    return f"{short(cost.places[0].file)}:{cost.places[0].line}"
+def _location(cost: Cost) -> str:
+    return f"{short_path(cost.places[0].file)}:{cost.places[0].line}"
 
 
 def _callee(cost: Cost) -> str:
-    """The library's public function that most of a cost is in, below the user's line."""
-    found: dict[str, float] = {}
+    """Return the public library function that takes most of a cost, called by the user's line."""
+    times: dict[str, float] = {}
     for row in cost.rows:
-        for frame in below(row.stack):
+        for frame in library_frames(row.stack):
             name = frame.function.rpartition(".")[2]
             if name.startswith(("_", "<")):
                 continue
-            told = f"{_module(frame.file)}.{frame.function}"
-            found[told] = found.get(told, 0.0) + row.ns
+            callee = f"{_library_name(frame.file)}.{frame.function}"
+            times[callee] = times.get(callee, 0.0) + row.ns
             break
-    best = max(found, key=lambda one: found[one], default="")
-    return best if best and found[best] > 0.5 * cost.ns else ""
+    best = max(times, key=lambda callee: times[callee], default="")
+    return best if best and times[best] > 0.5 * cost.ns else ""
 
 
-def _module(file: str) -> str:
-    """A library's name, by the file of its module."""
+def _library_name(file: str) -> str:
     for mark in ("/site-packages/", "/dist-packages/", "/lib/python3"):
-        _, found, rest = file.rpartition(mark)
-        if found:
-            parts = rest.split("/")
+        _, separator, path = file.rpartition(mark)
+        if separator:
+            parts = path.split("/")
             if mark == "/lib/python3":
                 parts = parts[1:]
             return parts[0].removesuffix(".py") if parts else ""
     return file.rpartition("/")[2].removesuffix(".py")
 
 
-def left_over(evidence: Evidence, costs: Costs) -> str:
-    """What the program's time is, where nothing is worth a word: inherent, or spread thinly."""
-    whole = max(1.0, float(evidence.whole_ns))
-    words = {
-        "environments": "the environments' own steps",
+def describe_inherent(evidence: Evidence, costs: Costs) -> str:
+    """Return a sentence on where the time goes in a program without findings."""
+    total_ns = max(1.0, float(evidence.duration_ns))
+    labels = {
+        "environments": "environment steps",
         "networks": "networks and optimizers",
-        "arithmetic": "products of matrices",
-        "libraries": "libraries' own work",
+        "arithmetic": "matrix products",
+        "libraries": "library code",
     }
     parts = [
-        f"{ns / whole:.0%} {words[name]}"
+        f"{ns / total_ns:.0%} {labels[name]}"
         for name, ns in sorted(costs.inherent.items(), key=lambda item: -item[1])
-        if ns >= 0.01 * whole
+        if ns >= 0.01 * total_ns
     ]
-    if costs.start_ns >= 0.01 * whole:
-        parts.append(f"{costs.start_ns / whole:.0%} importing and starting")
-    rest = sum(cost.ns for cost in costs.costs)
-    if not costs.costs or rest < 0.01 * whole:
+    if costs.start_ns >= 0.01 * total_ns:
+        parts.append(f"{costs.start_ns / total_ns:.0%} importing and starting")
+    other_ns = sum(cost.ns for cost in costs.costs)
+    if not costs.costs or other_ns < 0.01 * total_ns:
         tail = ""
     else:
-        first, others = costs.costs[0], len(costs.costs) - 1
-        where = "one other place" if not others else f"{others + 1} other places"
-        tail = f"; {rest / whole:.0%} is in {where}, {place(first.places[0])}" + (
-            f" with {first.ns / whole:.0%} the largest of them" if others else ""
+        first, num_smaller = costs.costs[0], len(costs.costs) - 1
+        where = "one other place" if not num_smaller else f"{num_smaller + 1} other places"
+        tail = f". {other_ns / total_ns:.0%} is in {where}: {describe_place(first.places[0])}" + (
+            f" ({first.ns / total_ns:.0%}) and smaller ones" if num_smaller else ""
         )
-    inherent = ", ".join(parts) or "none of it is inherent"
-    return f"No cost is worth a change. Of the time: {inherent}{tail}."
+    inherent = ", ".join(parts) or "nothing inherent"
+    return f"No cost is large enough to justify a change. The time goes to: {inherent}{tail}."

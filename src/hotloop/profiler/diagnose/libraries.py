@@ -1,11 +1,11 @@
-"""Files of known libraries, and the samples that lie in them."""
+"""File patterns of known libraries, and tests for samples in their files."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-from hotloop.profiler.diagnose.evidence import Row, below
+from hotloop.profiler.diagnose.evidence import SampleRow, library_frames
 from hotloop.profiler.session import Frame, Stack, is_library
 
 ENVIRONMENTS = re.compile(
@@ -19,13 +19,13 @@ NETWORKS = re.compile(
     r"/torch/(nn/|optim/|autograd/|distributions/|_ops\.py|_functorch/|_compile\.py)|"
     r"/(jax|jaxlib|optax|flax|equinox|haiku|chex|distrax|tensorflow|keras)/"
 )
-LEARNS = re.compile(r"/torch/(optim|autograd)/|/optax/|/jax/_src/api")
+LEARNING = re.compile(r"/torch/(optim|autograd)/|/optax/|/jax/_src/api")
 BUFFERS = re.compile(
     r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
 )
 _CALLS_WRAPPERS = re.compile(r"(^|\.)(Observation|Reward|Action|Vector\w*)Wrapper\.(step|reset)$")
-# No loop of a program's is in NumPy, or in Python's own modules but for those that run what they
-# are given.
+# NumPy and most of Python's own modules contain no loop of a program. The exceptions are modules
+# that run functions passed to them.
 _ONLY_CALLED = re.compile(
     r"/numpy/|/lib/python3[^/]*/(?!(site|dist)-packages/)"
     r"(?!(asyncio|concurrent|multiprocessing|unittest)/)"
@@ -35,52 +35,52 @@ _ONLY_CALLED = re.compile(
 STEPS = re.compile(r"(^|\.)(step|reset|step_wait)$")
 
 
-def reaches(row: Row, files: re.Pattern[str]) -> bool:
-    """Whether the user's innermost line calls, however far below, some files."""
-    return any(files.search(one.file) for one in below(row.stack))
+def calls_into(row: SampleRow, files: re.Pattern[str]) -> bool:
+    """Return whether the user's innermost line calls into some files, directly or indirectly."""
+    return any(files.search(frame.file) for frame in library_frames(row.stack))
 
 
-def is_core(row: Row) -> bool:
-    """Whether it is a library's environment's or a network's."""
-    return reaches(row, ENVIRONMENTS) or reaches(row, NETWORKS)
+def is_core(row: SampleRow) -> bool:
+    """Return whether a sample is in a library's environment or network."""
+    return calls_into(row, ENVIRONMENTS) or calls_into(row, NETWORKS)
 
 
-def is_step(row: Row) -> bool:
-    return row.stage == "env" or reaches(row, ENVIRONMENTS)
+def is_step(row: SampleRow) -> bool:
+    return row.stage == "env" or calls_into(row, ENVIRONMENTS)
 
 
-def is_learning(row: Row) -> bool:
-    return reaches(row, LEARNS)
+def is_learning(row: SampleRow) -> bool:
+    return calls_into(row, LEARNING)
 
 
-def may_drive(row: Row) -> bool:
-    """Whether the library that the user's innermost line calls may be what runs the program."""
-    inner = below(row.stack)
+def may_run_program(row: SampleRow) -> bool:
+    """Return whether the library called by the user's innermost line may run the program's loop."""
+    inner = library_frames(row.stack)
     return bool(inner) and not _ONLY_CALLED.search(inner[0].file)
 
 
-def is_wrapping(frame: Frame) -> bool:
-    """Whether a function of JAX's only calls another one."""
+def is_jax_wrapper(frame: Frame) -> bool:
+    """Return whether a JAX function only calls another one."""
     return frame.file.endswith(("traceback_util.py", "api_util.py", "/util.py", "config.py"))
 
 
 @lru_cache(maxsize=65536)
-def is_of_module(stack: Stack) -> bool:
-    """Whether the innermost function of the user's is what torch calls of a module: `forward`."""
-    own = len(stack.frames) - 1 - len(below(stack))
-    return own > 0 and stack.frames[own - 1].file.endswith("/torch/nn/modules/module.py")
+def is_in_module_forward(stack: Stack) -> bool:
+    """Return whether torch calls the user's innermost function, as it calls `forward`."""
+    index = len(stack.frames) - 1 - len(library_frames(stack))
+    return index > 0 and stack.frames[index - 1].file.endswith("/torch/nn/modules/module.py")
 
 
 @lru_cache(maxsize=65536)
-def adds_to_a_step(stack: Stack) -> bool:
-    """Whether a wrapper's own part of a step runs: what Gymnasium's base classes call of it."""
+def is_wrapper_part(stack: Stack) -> bool:
+    """Return whether a wrapper's own part of a step runs, called by Gymnasium's base classes."""
     calls = [i for i, frame in enumerate(stack.frames) if _CALLS_WRAPPERS.search(frame.function)]
     inner = stack.frames[calls[-1] + 1 :] if calls else ()
     return bool(calls) and not any(STEPS.search(frame.function) for frame in inner)
 
 
 @lru_cache(maxsize=65536)
-def stepping_others(stack: Stack) -> tuple[Frame, ...]:
-    """The user's functions in a stack that step another environment: wrappers."""
+def wrapper_frames(stack: Stack) -> tuple[Frame, ...]:
+    """Return the wrappers in a stack: the user's methods that step another environment."""
     steps = [frame for frame in stack.frames if STEPS.search(frame.function)]
     return tuple(frame for frame in steps[:-1] if not is_library(frame) and "." in frame.function)

@@ -1,4 +1,4 @@
-"""Networks: batches too small, operations too small, and waiting for numbers in mid-update."""
+"""Rules on networks: small batches, small operations, and synchronization during updates."""
 
 from __future__ import annotations
 
@@ -9,88 +9,87 @@ from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
-    Row,
-    by_line,
-    places_of,
-    positions,
+    SampleRow,
+    describe_lines,
     runs_user_code,
-    spent,
-    told_lines,
+    time_by_line,
+    top_places,
+    total_time,
+    user_positions,
 )
 from hotloop.profiler.session import Frame, is_library
 from hotloop.timing.table import duration
 
-# Functions in which a sample means Python and its way into torch, and no arithmetic to speak of.
+# Torch functions whose samples are Python overhead, with hardly any arithmetic.
 _DISPATCH = re.compile(
     r"/torch/(nn/modules/(module|container)|nn/parameter|optim/|autograd/(graph|grad_mode|function)"
     r"|utils/|_tensor|overrides|_jit_internal|distributions/|_utils|_compile|_dynamo/)"
 )
 
 
-# Stages in which a program may work on tensors by itself.
-_AT_WORK = ("other", "update", "act", "replay")
+# Stages in which a program may process tensors itself.
+_OPERATION_STAGES = ("other", "update", "act", "replay")
 
 
 def tiny_batches(evidence: Evidence) -> Diagnosis | None:
-    """Actions are chosen for one or two environments at a time.
+    """Detect policies that choose actions for only one or two environments at a time.
 
-    A third of the time at least. Eight observations cost a network hardly more than one, as long as
-    the way into it costs more than the arithmetic: 28 µs against 21 through 64×64.
+    Acting must take at least a third of the time. Eight observations cost a network hardly more
+    than one if overhead exceeds arithmetic: 28 µs instead of 21 through 64×64.
     """
-    main, whole = evidence.main, evidence.whole_ns
-    # Blocked, it waits for what was begun before, as JAX's functions do.
-    chosen = spent(row for row in evidence.rows if row.stage == "act")
+    main, whole = evidence.main, evidence.duration_ns
+    # Blocked time is a wait for earlier work, as in JAX, and does not count.
+    chosen = total_time(row for row in evidence.rows if row.stage == "act")
     acting = chosen.on_core_ns + chosen.queued_ns
-    if not evidence.is_sampled or acting < 0.33 * whole:
+    if not evidence.has_enough_samples or acting < 0.33 * whole:
         return None
-    calls, calls_ns = evidence.spans(main, "act")
-    steps = evidence.spans_of_all("env_step")[0]
+    calls, calls_ns = evidence.span_totals(main, "act")
+    steps = evidence.span_totals_of_all("env_step")[0]
     batch = steps / calls if calls and steps else (evidence.fact("num_envs") or 1.0)
     if batch > 2.5 or (calls and calls_ns / calls > 10e6):
-        return None  # ten milliseconds are arithmetic
+        return None  # calls of more than 10 ms are arithmetic
     side_by_side = 8
     # Eight at once take 1.3 times as long as one.
     saved = acting * (1 - 1.3 * max(batch, 1.0) / side_by_side)
-    told = f"; a call takes {duration(calls_ns / calls)}" if calls else ""
+    call_time = f", a call takes {duration(calls_ns / calls)}" if calls else ""
     return Diagnosis(
         "tiny-batches",
-        "the policy is asked for one or two actions at a time",
+        "the policy chooses only one or two actions per call",
         0.5,
         evidence.gain(saved),
         (
             f"choosing actions takes {evidence.share(acting):.0%} of the time",
-            f"{batch:.1f} environments a call{told}",
+            f"{batch:.1f} environments per call{call_time}",
         ),
-        f"Step {side_by_side} environments side by side and choose their actions in one call "
-        f"(`hotloop train … --num-envs {side_by_side}`); small networks act faster without torch.",
-        evidence.profile_again,
+        f"Step {side_by_side} environments in parallel and choose their actions in one call "
+        f"(`hotloop train … --num-envs {side_by_side}`). Small networks act faster without torch.",
+        evidence.verify_command,
         is_rebuild=True,
     )
 
 
 def host_syncs(evidence: Evidence) -> Diagnosis | None:
-    """Numbers are taken out of tensors in mid-update, one by one, or while a device computes.
+    """Detect numbers extracted from tensors during updates, singly or while a device computes.
 
-    Only the time in the line itself counts: samples whose innermost frame is the user's. In a loop
-    over elements that is the call; elsewhere the line's arithmetic counts as well, and on a CPU,
-    where nothing computes meanwhile, no gain is promised. What is fetched to act on is left out,
-    since it has to be.
+    Only samples whose innermost frame is the user's count. In a loop over elements this is the
+    call. Elsewhere it includes the line's arithmetic, so no gain is promised on a CPU, where
+    nothing computes meanwhile. Fetching actions is necessary and does not count.
     """
-    if not evidence.is_sampled:
+    if not evidence.has_enough_samples:
         return None
     rows = [row for row in evidence.rows if _is_sync(row) and evidence.purpose(row) == "update"]
-    taken = spent(rows)
-    if taken.ns < 0.08 * evidence.whole_ns:
+    totals = total_time(rows)
+    if totals.ns < 0.08 * evidence.duration_ns:
         return None
-    dearest = by_line(rows)[0][0]
-    call = source.sync_lines(dearest.file)[dearest.line]
-    loop = source.loop_around(dearest.file, dearest.line)
+    top = time_by_line(rows)[0][0]
+    call = source.sync_lines(top.file)[top.line]
+    loop = source.loop_around(top.file, top.line)
     on_device = any("cuda" in thread.name.lower() for thread in evidence.main.threads)
     if loop is not None and not on_device:
-        confidence, gain = 0.9, evidence.gain(0.95 * taken.ns)
+        confidence, gain = 0.9, evidence.gain(0.95 * totals.ns)
     elif on_device:
-        # Part of the waiting is for arithmetic that has to be done anyway.
-        confidence, gain = 0.6, evidence.gain(0.5 * taken.ns)
+        # Part of the wait is for arithmetic that is needed anyway.
+        confidence, gain = 0.6, evidence.gain(0.5 * totals.ns)
     else:
         confidence, gain = 0.4, None
     return Diagnosis(
@@ -99,18 +98,18 @@ def host_syncs(evidence: Evidence) -> Diagnosis | None:
         confidence,
         gain,
         (
-            f"{evidence.share(taken.ns):.0%} of the time: {told_lines(evidence, rows)}",
-            f"`{source.text_at(dearest.file, dearest.line)}`"
-            + (f", in the loop from line {loop.first} on" if loop else ""),
+            f"{evidence.share(totals.ns):.0%} of the time: {describe_lines(evidence, rows)}",
+            f"`{source.source_line(top.file, top.line)}`"
+            + (f" in the loop that starts at line {loop.first}" if loop else ""),
         ),
-        "Keep metrics and priorities tensors until they are reported, and take them out once, as "
-        "a whole: .cpu().numpy() of all, after the optimizer's step.",
-        evidence.profile_again,
-        places_of(rows),
+        "Keep metrics and priorities as tensors until they are reported, and fetch all of them at "
+        "once after the optimizer's step: .cpu().numpy().",
+        evidence.verify_command,
+        top_places(rows),
     )
 
 
-def _is_sync(row: Row) -> bool:
+def _is_sync(row: SampleRow) -> bool:
     return (
         row.stage in ("other", "update", "replay")
         and runs_user_code(row.stack)
@@ -119,15 +118,16 @@ def _is_sync(row: Row) -> bool:
 
 
 def tiny_operations(evidence: Evidence) -> Diagnosis | None:
-    """A Python loop that goes through the elements of tensors one by one.
+    """Detect Python loops that process the elements of tensors one by one.
 
-    A loop of the user's own, in a function that has to do with tensors. Nine tenths of its samples
-    are in its own lines: it calls no network, no environment and no other function of the user's.
+    The loop is the user's, in a function that uses tensors. 90 % of its samples are on its own
+    lines, so it calls no network, no environment and no other function of the user's.
     """
-    if not evidence.is_sampled:
+    if not evidence.has_enough_samples:
         return None
-    passing: dict[tuple[str, source.Block], list[Row]] = {}
-    own: dict[tuple[str, source.Block], list[Row]] = {}
+    # Group the samples by loop, with and without calls of other functions.
+    inclusive: dict[tuple[str, source.CodeBlock], list[SampleRow]] = {}
+    direct: dict[tuple[str, source.CodeBlock], list[SampleRow]] = {}
     for row in evidence.rows:
         for frame, line in zip(row.stack.frames, row.stack.lines, strict=True):
             if not line or is_library(frame) or not source.handles_tensors(frame.file, line):
@@ -135,46 +135,47 @@ def tiny_operations(evidence: Evidence) -> Diagnosis | None:
             loop = source.loop_around(frame.file, line)
             if loop is None:
                 continue
-            passing.setdefault((frame.file, loop), []).append(row)
+            inclusive.setdefault((frame.file, loop), []).append(row)
         leaf = row.leaf
-        loop = source.loop_around(leaf.file, leaf.line) if positions(row.stack) else None
+        loop = source.loop_around(leaf.file, leaf.line) if user_positions(row.stack) else None
         is_blocked = row.sample.blocked_ns > 0.5 * row.sample.elapsed_ns
-        if loop is not None and not is_blocked and row.stage in _AT_WORK:
-            own.setdefault((leaf.file, loop), []).append(row)
-    chosen: list[Row] = []
-    for key, rows in own.items():
-        if key in passing and _is_of_operations(rows, passing[key]):
+        if loop is not None and not is_blocked and row.stage in _OPERATION_STAGES:
+            direct.setdefault((leaf.file, loop), []).append(row)
+    # Select the loops that consist of operations on tensors.
+    chosen: list[SampleRow] = []
+    for key, rows in direct.items():
+        if key in inclusive and _consists_of_operations(rows, inclusive[key]):
             syncs = source.sync_lines(key[0])
             chosen += [row for row in rows if row.leaf.line not in syncs]
-    taken = spent(chosen)
-    if taken.ns < 0.15 * evidence.whole_ns:
+    totals = total_time(chosen)
+    if totals.ns < 0.15 * evidence.duration_ns:
         return None
-    dearest = by_line(chosen)[0][0]
+    top = time_by_line(chosen)[0][0]
     return Diagnosis(
         "tiny-operations",
-        "a Python loop goes through tensors element by element",
+        "a Python loop processes tensors element by element",
         0.9,
-        evidence.gain(0.95 * taken.ns),
+        evidence.gain(0.95 * totals.ns),
         (
-            f"{evidence.share(taken.ns):.0%} of the time: {told_lines(evidence, chosen)}",
-            f"`{source.text_at(dearest.file, dearest.line)}`, one small operation after another: "
-            "each takes some microseconds to reach its arithmetic, which takes nanoseconds",
+            f"{evidence.share(totals.ns):.0%} of the time: {describe_lines(evidence, chosen)}",
+            f"`{source.source_line(top.file, top.line)}` is a small operation: it has some "
+            "microseconds of overhead for nanoseconds of arithmetic",
         ),
-        "Write it as operations on whole tensors; over parameters, torch._foreach_… or the "
+        "Write it as operations on whole tensors. For parameters, use torch._foreach_… or the "
         "optimizer's fused form.",
-        evidence.profile_again,
-        places_of(chosen),
+        evidence.verify_command,
+        top_places(chosen),
     )
 
 
-def _is_of_operations(own: list[Row], passing: list[Row]) -> bool:
-    """Whether a loop's samples are its own lines', and those in C or in torch's thin wrappers."""
-    mine = sum(row.sample.count for row in own if _is_operation(row))
-    return mine >= 0.9 * sum(row.sample.count for row in passing)
+def _consists_of_operations(direct: list[SampleRow], inclusive: list[SampleRow]) -> bool:
+    """Return whether a loop's samples are on its own lines, in C or in torch's thin wrappers."""
+    count = sum(row.sample.count for row in direct if _is_operation(row))
+    return count >= 0.9 * sum(row.sample.count for row in inclusive)
 
 
-def _is_operation(row: Row) -> bool:
-    """A line of the user's, or torch functions below it that are none of a network's."""
+def _is_operation(row: SampleRow) -> bool:
+    """Return whether a row is on a user's line or in torch functions that are no network."""
     if {"backward", "optimizer_step"}.intersection(row.sample.path):
         return False
     for frame in reversed(row.stack.frames):
@@ -186,39 +187,39 @@ def _is_operation(row: Row) -> bool:
 
 
 def launch_bound(evidence: Evidence) -> Diagnosis | None:
-    """Updates of small networks, in which reaching the arithmetic takes longer than it.
+    """Detect updates of small networks that spend more time on overhead than on arithmetic.
 
-    A profile of Python's frames can't see how long a kernel took, so this is told with care: much
-    of the time in updates, backward passes below a millisecond, and samples that lie scattered over
-    torch's Python (a quarter and more of an update's) instead of in a few large products.
+    A profile of Python frames does not show kernel times, so the conditions are strict: updates
+    take much of the time, backward passes take less than a millisecond, and at least a quarter of
+    their samples are scattered over torch's Python code instead of in a few large products.
     """
     updating = evidence.stage_ns("update")
-    if not evidence.is_sampled or updating < 0.4 * evidence.whole_ns:
+    if not evidence.has_enough_samples or updating < 0.4 * evidence.duration_ns:
         return None
     mean_ns = evidence.mean_ns("backward")
     rows = [row for row in evidence.rows if row.stage == "update"]
-    dispatch = spent(row for row in rows if _is_dispatch(row.stack.frames[-1]))
+    dispatch = total_time(row for row in rows if _is_dispatch(row.stack.frames[-1]))
     share = dispatch.ns / updating
     if mean_ns > 1e6 or share < 0.25:
         return None
-    # What a compiled update has no more of, at the least: the way to the arithmetic in Python.
+    # A compiled update saves at least the Python overhead.
     saved = dispatch.ns
     places = {(row.stack.frames[-1].file, row.stack.lines[-1]) for row in rows}
     return Diagnosis(
         "launch-bound",
-        "updates of small networks: reaching the arithmetic takes longer than it",
+        "updates of small networks spend more time on overhead than on arithmetic",
         0.5,
         evidence.gain(saved),
         (
             f"updates take {evidence.share(updating):.0%} of the time, a backward pass "
             f"{duration(mean_ns)} on average",
-            f"{share:.0%} of the updates' samples are in Python of torch's around its operations, "
+            f"{share:.0%} of the updates' samples are in torch's Python code around operations, "
             f"at {len(places)} places",
         ),
-        "Compile the whole update (torch.compile of loss, gradient and optimizer as one; on a GPU "
-        "a CUDA graph): `hotloop train … --execution compile`. Without: fused=True for Adam, twin "
-        "critics as one batched network.",
-        evidence.profile_again,
+        "Compile the whole update (torch.compile of loss, gradient and optimizer together, a CUDA "
+        "graph on a GPU): `hotloop train … --execution compile`. Otherwise use fused=True for Adam "
+        "and twin critics as one batched network.",
+        evidence.verify_command,
         is_rebuild=True,
     )
 

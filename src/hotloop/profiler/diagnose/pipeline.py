@@ -1,113 +1,111 @@
-"""A pipeline of processes, of which one is at work all the time and the others wait for it."""
+"""Rule on a pipeline of processes in which one works all the time and the others wait for it."""
 
 from __future__ import annotations
 
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import LARGE, costs_of
+from hotloop.profiler.diagnose.costs import LARGE_SHARE, costs_of
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
-    below,
-    by_line,
-    place,
-    places_of,
-    told_lines,
-    waits,
+    describe_lines,
+    describe_place,
+    is_waiting,
+    library_frames,
+    time_by_line,
+    top_places,
 )
-from hotloop.profiler.diagnose.findings import TOLD, WASTE
-from hotloop.profiler.session import Process, is_library
+from hotloop.profiler.diagnose.findings import COST_SHARE, WASTE_SHARE
+from hotloop.profiler.session import ProfiledProcess, is_library
 
 
 def starved_stage(evidence: Evidence) -> Diagnosis | None:
-    """Exactly one of three and more processes is at work all the time; the others starve.
+    """Detect three or more processes of which exactly one works all the time and the others wait.
 
-    "All the time" is 85 %, "starve" below two thirds: in between, processes are as even as queues
-    and chance let them be. A vector environment's processes wait by design, and are none of this;
-    neither is a learner that does nothing but learn.
+    The busy process works for at least 85 % of its time, each other one for less than two thirds.
+    Values in between are normal for queues. The processes of a vector environment wait by design
+    and do not count, nor does a learner that only learns.
     """
-    session, whole = evidence.session, evidence.whole_ns
-    if evidence.spans(evidence.main, "vector_step")[0]:
+    session, whole = evidence.session, evidence.duration_ns
+    if evidence.span_totals(evidence.main, "vector_step")[0]:
         return None
     busy = {
-        one.pid: evidence.busy_ns(one)
-        for one in session.processes
-        if sum(row.sample.count for row in evidence.rows_of(one)) > 100
+        process.pid: evidence.busy_ns(process)
+        for process in session.processes
+        if sum(row.sample.count for row in evidence.rows_of(process)) > 100
     }
-    # What a process did before there was anything to wait for is starting.
+    # Work before a process has anything to wait for is part of its start-up.
     starting = {
         pid: sum(
             row.sample.elapsed_ns
-            for row in evidence.rows_of(one)
-            if row.stage == "import" and not waits(row)
+            for row in evidence.rows_of(process)
+            if row.stage == "import" and not is_waiting(row)
         )
-        for one in session.processes
-        if (pid := one.pid) in busy
+        for process in session.processes
+        if (pid := process.pid) in busy
     }
     if len(busy) < 3:
         return None
     lived = {
-        one.pid: max(1, one.duration_ns - starting.get(one.pid, 0)) for one in session.processes
+        process.pid: max(1, process.duration_ns - starting.get(process.pid, 0))
+        for process in session.processes
     }
     shares = {pid: max(0, ns - starting[pid]) / lived[pid] for pid, ns in busy.items()}
     first, second, *_ = sorted(shares, key=lambda pid: -shares[pid])
     if shares[first] < 0.85 or shares[second] > 0.67:
         return None
-    dearest = next(one for one in session.processes if one.pid == first)
+    busiest = next(process for process in session.processes if process.pid == first)
     saved = (shares[first] - shares[second]) * lived[first]
-    # The others still need cores, and what is inherent stays.
-    cpu = evidence.cpu_ns - dearest.cpu_ns
-    rows = [row for row in evidence.rows_of(dearest) if not waits(row)]
+    # The other processes still need cores, and inherent work remains.
+    cpu = evidence.cpu_ns - busiest.cpu_ns
+    rows = [row for row in evidence.rows_of(busiest) if not is_waiting(row)]
     at_work = sum(row.ns for row in rows)
     removable = sum(cost.ns for cost in costs_of(rows) if _is_removable(cost, cost.ns / at_work))
     saved = min(saved, removable, whole - cpu / max(evidence.main.cores, 1))
     if saved < 0.15 * whole:
         return None
     waiting = sorted(1 - share for pid, share in shares.items() if pid != first)
-    line = by_line(rows)[0][0]
+    line = time_by_line(rows)[0][0]
     return Diagnosis(
         "starved-pipeline",
-        f"all processes wait for {_told(dearest, evidence)}",
+        f"all processes wait for {_describe_process(busiest, evidence)}",
         0.9,
         evidence.gain(saved),
         (
-            f"{dearest.name} (process {first}) is at work for {shares[first]:.0%} of its time; the "
-            f"{len(waiting)} others wait for {waiting[0]:.0%} to {waiting[-1]:.0%} of theirs",
-            f"what it does: {told_lines(evidence, rows) or place(line)}",
-            "the next busiest sets the pace once it is out of the way: "
-            f"{shares[second]:.0%} at work",
+            f"{busiest.name} (process {first}) works for {shares[first]:.0%} of its time, the "
+            f"other {len(waiting)} wait for {waiting[0]:.0%} to {waiting[-1]:.0%} of theirs",
+            f"its most expensive lines: {describe_lines(evidence, rows) or describe_place(line)}",
+            "without it, the next busiest process would set the pace, which works for "
+            f"{shares[second]:.0%} of its time",
         ),
-        "Take work out of it (copy whole arrays instead of elements, convert once, send less), or "
-        "let two processes do it.",
-        evidence.profile_again,
-        places_of(rows),
+        "Reduce its work (copy whole arrays instead of elements, convert once, send less), or "
+        "split it over two processes.",
+        evidence.verify_command,
+        top_places(rows),
     )
 
 
 def _is_removable(cost: Cost, share: float) -> bool:
-    """Whether a cost of a process could be taken out of it, and not only be somewhere else.
-
-    What is many small costs, or what the process is for, has to be done by somebody; a single
-    line or loop that has half of the process's time need not be. Sending and receiving is what ties
-    the processes together.
-    """
+    """Return whether a process's cost could be removed, and not only moved to another process."""
+    # A cost that is spread over a function, or is stepping, acting or learning itself, may be
+    # needed unless it takes half of the process's time. Sending and receiving can't be removed.
     between = sum(
         row.ns
         for row in cost.rows
-        if any("/multiprocessing/" in one.file for one in below(row.stack))
+        if any("/multiprocessing/" in frame.file for frame in library_frames(row.stack))
     )
     if between > 0.5 * cost.ns:
         return False
-    if cost.is_own_work or cost.is_spread:
-        return share >= LARGE
-    return share >= (WASTE if cost.is_waste else TOLD)
+    if cost.is_core_work or cost.is_spread:
+        return share >= LARGE_SHARE
+    return share >= (WASTE_SHARE if cost.is_waste else COST_SHARE)
 
 
-def _told(process: Process, evidence: Evidence) -> str:
-    """A process by what runs in it: forked ones have no names."""
+def _describe_process(process: ProfiledProcess, evidence: Evidence) -> str:
+    """Return a process's name and main function, since forked processes have no own names."""
     counts: dict[str, int] = {}
     for row in evidence.rows_of(process):
         frames = [frame for frame in row.stack.frames if not is_library(frame)]
-        # The outermost that is not the program's own way to it.
+        # Count the outermost function below the script's entry.
         for frame in frames:
             if frame.function not in ("<module>", "main"):
                 counts[frame.function] = counts.get(frame.function, 0) + row.sample.count

@@ -1,4 +1,4 @@
-"""Python that costs more than what it surrounds: logging, configuration objects, argmax."""
+"""Rules on slow Python code: logging, configuration objects, argmax over lists, debug modes."""
 
 from __future__ import annotations
 
@@ -6,83 +6,91 @@ from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
-    Row,
-    by_line,
-    given_at,
-    places_of,
-    short,
-    spent,
-    told_lines,
-    user_frame,
+    SampleRow,
+    describe_lines,
+    entry_index,
+    innermost_user_frame,
+    short_path,
+    time_by_line,
+    top_places,
+    total_time,
 )
 from hotloop.profiler.session import Frame, is_library
 
-# A tenth of the time: less is not worth a change, and within what some dozen samples can err.
-_WORTH = 0.1
-# Taken for what a debug mode costs, which no sample says: as much as is worth a word.
-_OF_MODES = 0.25
-# Where messages are written out, and not only made: these functions come after the level's check.
-_WRITES = ("Logger.handle", "Handler.emit", "StreamHandler.emit", "StreamHandler.flush", "emit")
+# A smaller share does not justify a change, and is within the error of a few dozen samples.
+_MIN_SHARE = 0.1
+# Assumed share of a debug mode, since samples do not show it.
+_DEBUG_MODE_SHARE = 0.25
+# Functions that write messages out. They run after the level check.
+_WRITE_FUNCTIONS = (
+    "Logger.handle",
+    "Handler.emit",
+    "StreamHandler.emit",
+    "StreamHandler.flush",
+    "emit",
+)
 
 
 def logging(evidence: Evidence) -> Diagnosis | None:
-    """Making messages, most of all those that nobody reads."""
-    if not evidence.is_sampled:
+    """Detect the formatting of log messages, especially of messages that are never emitted."""
+    if not evidence.has_enough_samples:
         return None
-    eager: list[Row] = []
-    written: list[Row] = []
+    # Sort the samples into formatting and writing.
+    eager: list[SampleRow] = []
+    written: list[SampleRow] = []
     for row in evidence.rows:
-        # Environments and networks that a message's line calls would be called without it, too.
+        # Environments and networks called on a message's line would run without the message, too.
         if row.stage not in ("logging", "other"):
             continue
         leaf = row.leaf
-        if leaf.line in source.eager_lines(leaf.file):
+        if leaf.line in source.eager_log_lines(leaf.file):
             (written if _is_written(row) else eager).append(row)
         elif row.stage == "logging" or leaf.line in source.print_lines(leaf.file):
             written.append(row)
-    made, out = spent(eager), spent(written)
-    if made.ns + out.ns < _WORTH * evidence.whole_ns:
+    formatting, writing = total_time(eager), total_time(written)
+    if formatting.ns + writing.ns < _MIN_SHARE * evidence.duration_ns:
         return None
-    is_eager = made.ns >= out.ns
+    is_eager = formatting.ns >= writing.ns
+    # Describe the evidence.
     evidences = [
-        f"logging and formatting take {evidence.share(made.ns + out.ns):.0%} of the time: "
-        f"{told_lines(evidence, [*eager, *written])}"
+        f"logging takes {evidence.share(formatting.ns + writing.ns):.0%} of the time: "
+        f"{describe_lines(evidence, [*eager, *written])}"
     ]
     if eager:
-        leaf = by_line(eager)[0][0]
+        leaf = time_by_line(eager)[0][0]
         evidences.append(
-            f"{evidence.share(made.ns):.0%} of it is making messages before the logger is asked "
-            f"whether anybody wants them: `{source.text_at(leaf.file, leaf.line)}`"
+            f"{evidence.share(formatting.ns):.0%} of the time goes to formatting messages before "
+            f"the logger checks the level: `{source.source_line(leaf.file, leaf.line)}`"
         )
     return Diagnosis(
         "logging",
-        "messages are formatted whether anybody reads them or not"
+        "log messages are formatted even if they are not emitted"
         if is_eager
         else "logging takes a large part of the loop",
         0.95 if is_eager else 0.8,
-        evidence.gain(0.95 * (made.ns + out.ns), crowds_out=True),
+        evidence.gain(0.95 * (formatting.ns + writing.ns), crowds_out=True),
         tuple(evidences),
-        'Let the logger fill in: log.debug("step %s: %s", step, values), not an f-string; and no '
-        "arrays in messages of the loop."
+        'Let the logger format: log.debug("step %s: %s", step, values) instead of an f-string, and '
+        "log no arrays in the loop."
         if is_eager
-        else "Log every thousandth step, or once an episode, and let metrics stay numbers until "
+        else "Log every thousandth step or once per episode, and keep metrics as numbers until "
         "then.",
-        evidence.profile_again,
-        places_of([*eager, *written]),
+        evidence.verify_command,
+        top_places([*eager, *written]),
     )
 
 
-def _is_written(row: Row) -> bool:
-    return any(frame.function.endswith(_WRITES) for frame in row.stack.frames[-12:])
+def _is_written(row: SampleRow) -> bool:
+    return any(frame.function.endswith(_WRITE_FUNCTIONS) for frame in row.stack.frames[-12:])
 
 
 def configuration(evidence: Evidence) -> Diagnosis | None:
-    """Configuration objects are read, or used as dictionaries, within the loop."""
-    if not evidence.is_sampled:
+    """Detect configuration objects that are read, or used as dictionaries, in the loop."""
+    if not evidence.has_enough_samples:
         return None
     rows = [row for row in evidence.rows if row.stage == "config"]
-    taken = spent(rows)
-    if taken.ns < _WORTH * evidence.whole_ns:
+    totals = total_time(rows)
+    if totals.ns < _MIN_SHARE * evidence.duration_ns:
         return None
     libraries = sorted(
         {
@@ -96,98 +104,98 @@ def configuration(evidence: Evidence) -> Diagnosis | None:
         "configuration-objects",
         f"{' and '.join(libraries) or 'configuration'} objects are used in the loop",
         0.95,
-        # A dictionary's own look-ups, and what is built of them, stay: a thirtieth.
-        evidence.gain(0.97 * taken.ns, crowds_out=True),
+        # Plain dictionary look-ups remain, about 3 %.
+        evidence.gain(0.97 * totals.ns, crowds_out=True),
         (
-            f"{evidence.share(taken.ns):.0%} of the time is spent within them: "
-            f"{told_lines(evidence, rows)}",
+            f"{evidence.share(totals.ns):.0%} of the time is spent in their code: "
+            f"{describe_lines(evidence, rows)}",
         ),
-        "Make plain values of them once, before the loop: OmegaConf.to_container(config), or local "
-        "variables.",
-        evidence.profile_again,
-        places_of(rows),
+        "Convert them to plain values once, before the loop: OmegaConf.to_container(config), or "
+        "local variables.",
+        evidence.verify_command,
+        top_places(rows),
     )
 
 
 def slow_argmax(evidence: Evidence) -> Diagnosis | None:
-    """An argmax with ties, drawn from lists of Python's, takes a tenth of the time and more.
+    """Detect an argmax with random ties over Python lists that takes a tenth of the time.
 
-    By its own lines and C called there: NumPy's takes a tenth of it.
+    Its own lines and C code called there count. NumPy's argmax takes a tenth of this time.
     """
-    if not evidence.is_sampled:
+    if not evidence.has_enough_samples:
         return None
-    found: dict[Frame, list[Row]] = {}
+    # Group the samples by the user's innermost function.
+    by_function: dict[Frame, list[SampleRow]] = {}
     for row in evidence.rows:
         if row.stage != "other":
             continue
-        frame = user_frame(row.stack)
+        frame = innermost_user_frame(row.stack)
         if frame is not None and frame != _outermost(row):
-            found.setdefault(frame, []).append(row)
-    passing = _passing(evidence)
+            by_function.setdefault(frame, []).append(row)
+    inclusive = _inclusive_samples(evidence)
+    # Find the function that saves most.
     best: Diagnosis | None = None
-    for frame, rows in found.items():
-        if passing.get(frame, 0) > 0.85 * evidence.num_samples:
-            continue  # it is the program
-        # One that mostly calls others of the user's, steps environments or waits is no leaf.
-        if sum(row.sample.count for row in rows) < 0.8 * passing.get(frame, 0):
+    for frame, rows in by_function.items():
+        if inclusive.get(frame, 0) > 0.85 * evidence.num_samples:
+            continue  # it is the whole program
+        # Skip functions that mostly call other functions, step environments or wait.
+        if sum(row.sample.count for row in rows) < 0.8 * inclusive.get(frame, 0):
             continue
         function = source.function_at(frame.file, frame.first_line)
         if function is None or (function.end_lineno or 0) - function.lineno > 40:
             continue
-        own = [row for row in rows if row.leaf.line not in source.eager_lines(frame.file)]
-        numbers = spent(own)
-        # Queued for a core it would run, too; asleep it waits for something.
+        direct = [row for row in rows if row.leaf.line not in source.eager_log_lines(frame.file)]
+        numbers = total_time(direct)
+        # Queued time counts as work, blocked time does not.
         at_work = numbers.on_core_ns + numbers.queued_ns
         share = evidence.share(at_work)
-        if not source.is_argmax(function) or share <= _WORTH:
+        if not source.is_argmax(function) or share <= _MIN_SHARE:
             continue
-        one = _argmax(evidence, frame, own, at_work)
-        if best is None or one.saved * one.confidence > best.saved * best.confidence:
-            best = one
+        found = _argmax(evidence, frame, direct, at_work)
+        if best is None or found.saved * found.confidence > best.saved * best.confidence:
+            best = found
     return best
 
 
-def _passing(evidence: Evidence) -> dict[Frame, int]:
-    """Samples in each function of the user's and whatever it calls, waiting included."""
-    found: dict[Frame, int] = {}
-    for process in (evidence.main, *evidence.working):
+def _inclusive_samples(evidence: Evidence) -> dict[Frame, int]:
+    """Return the samples in each user function and its calls, including waits."""
+    counts: dict[Frame, int] = {}
+    for process in (evidence.main, *evidence.working_processes):
         for row in evidence.rows_of(process):
             for frame in set(row.stack.frames):
                 if not is_library(frame):
-                    found[frame] = found.get(frame, 0) + row.sample.count
-    return found
+                    counts[frame] = counts.get(frame, 0) + row.sample.count
+    return counts
 
 
-def _outermost(row: Row) -> Frame | None:
-    """The loop itself is no leaf: the first of the user's frames, or what a worker was given.
-
-    A forked worker's stack has its parent's below what it was given.
-    """
-    given = row.stack.frames[given_at(row.stack) + 1 :]
-    users = [frame for frame in given if not is_library(frame)]
+def _outermost(row: SampleRow) -> Frame | None:
+    """Return the user's outermost frame, which is the loop itself or a worker's target."""
+    # A forked worker's stack has its parent's frames outside of its target.
+    frames = row.stack.frames[entry_index(row.stack) + 1 :]
+    users = [frame for frame in frames if not is_library(frame)]
     return users[0] if users else None
 
 
-def _argmax(evidence: Evidence, frame: Frame, rows: list[Row], at_work: float) -> Diagnosis:
+def _argmax(evidence: Evidence, frame: Frame, rows: list[SampleRow], at_work: float) -> Diagnosis:
     return Diagnosis(
         "slow-argmax",
-        f"{frame.function} is an argmax of its own, of lists and conversions",
+        f"{frame.function} computes an argmax with lists and conversions",
         0.85,
-        # NumPy's over an array takes 1 to 3 µs, with ties; over a list of ten, 10 to 15.
+        # NumPy's argmax takes 1 to 3 µs over an array with ties, 10 to 15 µs over a list of ten.
         evidence.gain(0.9 * at_work, crowds_out=True),
         (
-            f"{frame.function} ({short(frame.file)}:{frame.first_line}) takes "
-            f"{evidence.share(at_work):.0%} of the time: {told_lines(evidence, rows)}",
+            f"{frame.function} ({short_path(frame.file)}:{frame.first_line}) takes "
+            f"{evidence.share(at_work):.0%} of the time: {describe_lines(evidence, rows)}",
         ),
-        "Keep values in one array and take values.argmax(); where ties have to be drawn, "
-        "rng.choice(np.flatnonzero(values == values.max())) only if there is more than one. Many "
-        "runs at once as rows of one array save the rest.",
-        evidence.profile_again,
-        places_of(rows),
+        "Keep the values in one array and use values.argmax(). To break ties at random, use "
+        "rng.choice(np.flatnonzero(values == values.max())) only if there are several maxima. Many "
+        "runs as rows of one array save even more.",
+        evidence.verify_command,
+        top_places(rows),
     )
 
 
-# What tells of a mode, what it is called, and what switches it on.
+# By recorded fact: the name of a debug mode, the functions that switch it on, how to switch it off.
 _MODES = {
     "detects_anomalies": (
         "torch's anomaly detection",
@@ -204,25 +212,25 @@ _MODES = {
 
 
 def debug_mode(evidence: Evidence) -> Diagnosis | None:
-    """A mode for finding errors is on, which makes each operation, call or allocation dearer.
+    """Detect a debug mode, which slows down each operation, call or allocation.
 
-    How much dearer no sample says, since it is spread over all of them: as a rule a third and more.
+    Its cost is spread over all samples and not measurable there. It is usually a third or more.
     """
-    on = [name for name in _MODES if evidence.fact(name)]
-    if not on:
+    active = [name for name in _MODES if evidence.fact(name)]
+    if not active:
         return None
-    name, switches, cure = _MODES[on[0]]
+    name, switches, cure = _MODES[active[0]]
     return Diagnosis(
         "debug-mode",
         f"{name} is on",
         0.9,
-        evidence.gain(_OF_MODES * evidence.whole_ns),
+        evidence.gain(_DEBUG_MODE_SHARE * evidence.duration_ns),
         (
             f"{name} was on while the program ran",
-            "what it costs is spread over all that the program does, and is not measured here: a "
-            "quarter of the time is taken for it",
+            "its cost is spread over the whole program and not measured here, the estimate assumes "
+            "a quarter of the time",
         ),
         f"Switch it off for training: {cure}.",
-        evidence.profile_again,
+        evidence.verify_command,
         evidence.lines_calling(switches),
     )

@@ -1,4 +1,4 @@
-"""Recurrences, and other loops over networks whose passes can't be made one call."""
+"""Recurrences, and other loops over networks that cannot become a single call."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ import ast
 from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.source import Block
-from hotloop.profiler.session.syntax import parsed
+from hotloop.profiler.diagnose.source import CodeBlock
+from hotloop.profiler.session.syntax import parse_file
 
-# What only keeps its arguments.
-_KEEPING = {"append", "concatenate", "cat", "stack", "hstack", "vstack", "add", "extend"}
+# Functions that only store their arguments.
+_STORING = {"append", "concatenate", "cat", "stack", "hstack", "vstack", "add", "extend"}
 
 
 @lru_cache(maxsize=4096)
-def calls_what_it_goes_through(file: str, loop: Block) -> bool:
-    """Whether a loop calls its own elements, `net(x)` or `nets[i](x)`: of networks, not states."""
+def calls_its_elements(file: str, loop: CodeBlock) -> bool:
+    """Return whether a loop calls its elements, `net(x)` or `nets[i](x)`: networks, not states."""
     called = source.names_called(file, loop)
-    tree = parsed(file)
+    tree = parse_file(file)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp):
-            targets = [one.target for one in node.generators]
+            targets = [generator.target for generator in node.generators]
         elif isinstance(node, ast.For):
             targets = [node.target]
         else:
             continue
-        if Block(node.lineno, node.end_lineno or node.lineno) != loop:
+        if CodeBlock(node.lineno, node.end_lineno or node.lineno) != loop:
             continue
-        names = {part.id for one in targets for part in ast.walk(one) if isinstance(part, ast.Name)}
+        names = {
+            part.id for root in targets for part in ast.walk(root) if isinstance(part, ast.Name)
+        }
         indices = {
             part.id
             for call in ast.walk(node)
@@ -41,40 +43,40 @@ def calls_what_it_goes_through(file: str, loop: Block) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def feeds_itself(file: str, loop: Block, line: int) -> bool:
-    """Whether a call at a line of a loop is given what the same statement made a pass before.
+def is_recurrent(file: str, loop: CodeBlock, line: int) -> bool:
+    """Return whether a call in a loop takes its statement's result of the previous iteration.
 
-    So a recurrent network's state comes from step to step, and a model's prediction of the next
-    state. Such calls can't be made one call for all passes.
+    This holds for the hidden state of a recurrent network and for a model that predicts the next
+    state. Such calls cannot be batched over the iterations.
     """
     node = _loop_at(file, loop)
     if node is None:
         return False
-    at = source.statement_at(file, line)
-    assigned = [one for one in ast.walk(node) if isinstance(one, ast.Assign)]
-    own = [one for one in assigned if one.lineno == at.first]
-    made = {name for one in own for name in _assigned(one)}
-    given = {name for one in own for name in _given(one.value)}
+    statement = source.statement_at(file, line)
+    assignments = [part for part in ast.walk(node) if isinstance(part, ast.Assign)]
+    at_line = [assign for assign in assignments if assign.lineno == statement.first]
+    results = {name for assign in at_line for name in _assigned_names(assign)}
+    inputs = {name for assign in at_line for name in _argument_names(assign.value)}
     size = -1
-    while len(given) != size:  # and what that is made of, in this pass or the last
-        size = len(given)
-        for one in assigned:
-            if one not in own and _assigned(one) & given:
-                given |= _dotted_names(one.value)
-    return bool(made & given)
+    while len(inputs) != size:  # add the names that the inputs are computed from
+        size = len(inputs)
+        for assign in assignments:
+            if assign not in at_line and _assigned_names(assign) & inputs:
+                inputs |= _dotted_names(assign.value)
+    return bool(results & inputs)
 
 
-def _loop_at(file: str, loop: Block) -> ast.For | ast.While | None:
-    tree = parsed(file)
+def _loop_at(file: str, loop: CodeBlock) -> ast.For | ast.While | None:
+    tree = parse_file(file)
     for node in ast.walk(tree) if tree else ():
         is_loop = isinstance(node, ast.For | ast.While)
-        if is_loop and Block(node.lineno, node.end_lineno or node.lineno) == loop:
+        if is_loop and CodeBlock(node.lineno, node.end_lineno or node.lineno) == loop:
             return node
     return None
 
 
-def _assigned(node: ast.Assign) -> set[str]:
-    """Plain and dotted names: elements of arrays are other ones in each pass."""
+def _assigned_names(node: ast.Assign) -> set[str]:
+    """Return plain and dotted targets. Array elements differ in each iteration and are skipped."""
     return {
         ast.unparse(part)
         for target in node.targets
@@ -83,20 +85,20 @@ def _assigned(node: ast.Assign) -> set[str]:
     }
 
 
-def _given(node: ast.expr) -> set[str]:
-    """Names in the arguments of calls, but for those that only keep them."""
+def _argument_names(node: ast.expr) -> set[str]:
+    """Return the names in arguments of calls, except of calls that only store them."""
     return {
         name
         for call in ast.walk(node)
-        if isinstance(call, ast.Call) and _name_of(call) not in _KEEPING
-        for one in (*call.args, *(keyword.value for keyword in call.keywords))
-        for name in _dotted_names(one)
+        if isinstance(call, ast.Call) and _called_name(call) not in _STORING
+        for arg in (*call.args, *(keyword.value for keyword in call.keywords))
+        for name in _dotted_names(arg)
     }
 
 
-def _name_of(call: ast.Call) -> str:
+def _called_name(call: ast.Call) -> str:
     return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
 
 
 def _dotted_names(node: ast.AST) -> set[str]:
-    return {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Name | ast.Attribute)}
+    return {ast.unparse(x) for x in ast.walk(node) if isinstance(x, ast.Name | ast.Attribute)}

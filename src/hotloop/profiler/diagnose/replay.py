@@ -1,4 +1,4 @@
-"""Drawing from a replay buffer that takes longer the fuller it is."""
+"""Rule on draws from a replay buffer that take longer the fuller it is."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, places_of, told_lines
-from hotloop.profiler.diagnose.series import STEPS, UPDATES, counted, series
+from hotloop.profiler.diagnose.evidence import Evidence, describe_lines, top_places
+from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series, span_series
 from hotloop.statistics import Floats, kendall, theil_sen, thirds
 from hotloop.timing.table import duration
 
 _SPANS = ("replay_sample", "sample")
 
 
-class _Draws(NamedTuple):
-    """By period: seconds in drawing, how often, and how much was in the buffer (in some unit)."""
+class _DrawSeries(NamedTuple):
+    """By period: seconds of drawing, number of draws, and buffer content (in some unit)."""
 
     cost_s: Floats
     draws: Floats
@@ -24,17 +24,17 @@ class _Draws(NamedTuple):
 
 
 def sampling_grows(evidence: Evidence) -> Diagnosis | None:
-    """Drawing a batch takes longer and longer.
+    """Detect draws of a batch that take longer during the run.
 
-    Half as long again between the first and the last third, rising with few exceptions: a tree's
-    draw grows by a seventh from 1e5 entries to 1e6, colder caches by a third. And a tenth of the
-    time to be saved.
+    The time per draw must grow by half between the first and the last third, with few exceptions.
+    From 1e5 to 1e6 entries, a draw from a tree takes a seventh longer, colder caches add a third.
+    The saving must be a tenth of the time.
     """
-    found = _by_spans(evidence) or _by_samples(evidence)
-    if found is None:
+    series = _by_spans(evidence) or _by_samples(evidence)
+    if series is None:
         return None
-    usable = (found.draws > 2) & (found.cost_s > 0)
-    cost, draws, filled = (column[usable] for column in found)
+    usable = (series.draws > 2) & (series.cost_s > 0)
+    cost, draws, filled = (column[usable] for column in series)
     if len(cost) < 6:
         return None
     per_draw = cost / draws
@@ -42,15 +42,15 @@ def sampling_grows(evidence: Evidence) -> Diagnosis | None:
     if last < 1.5 * first or kendall(per_draw) < 0.5:
         return None
     slope, _ = theil_sen(filled, per_draw)
-    # What a draw takes from an empty buffer, by the line through the first half: later the buffer
-    # may be full.
+    # Estimate the time per draw from an empty buffer by a line through the first half, since later
+    # the buffer may be full.
     half = max(6, len(cost) // 2)
     early, intercept = theil_sen(filled[:half], per_draw[:half])
     constant = float(np.clip(intercept if early > 0 else first, 0.0, np.quantile(per_draw, 0.1)))
     saved = float((cost - constant * draws).sum()) * 1e9
-    if saved < 0.1 * evidence.whole_ns or slope <= 0:
+    if saved < 0.1 * evidence.duration_ns or slope <= 0:
         return None
-    lines = told_lines(evidence, (row for row in evidence.rows if row.stage == "replay"))
+    lines = describe_lines(evidence, (row for row in evidence.rows if row.stage == "replay"))
     return Diagnosis(
         "replay-grows",
         "drawing from the replay buffer takes longer the fuller it is",
@@ -62,34 +62,32 @@ def sampling_grows(evidence: Evidence) -> Diagnosis | None:
             f"{duration(last * 1e9)} in the last: {last / first:.1f} times as long",
             *((f"most of it: {lines}",) if lines else ()),
         ),
-        "Draw in proportion to weights by a tree, O(log N) in the buffer's size, whatever shifts "
-        "the weights: `hotloop.replay.ReplayBuffer(…, sampler=Proportional())`.",
-        evidence.profile_again,
-        places_of(row for row in evidence.rows if row.stage == "replay"),
+        "Use a tree for weighted draws, O(log N) in the buffer's size, however the weights "
+        "change: `hotloop.replay.ReplayBuffer(…, sampler=Proportional())`.",
+        evidence.verify_command,
+        top_places(row for row in evidence.rows if row.stage == "replay"),
         pace="growing",
     )
 
 
-def _by_spans(evidence: Evidence) -> _Draws | None:
-    found = series(evidence.main, _SPANS)
-    if found.counts.sum() == 0:
+def _by_spans(evidence: Evidence) -> _DrawSeries | None:
+    draws = span_series(evidence.main, _SPANS)
+    if draws.counts.sum() == 0:
         return None
-    filled = counted(evidence.main, STEPS)
-    return _Draws(found.total_s, found.counts, (filled[1] if filled else found).before)
+    steps = first_nonempty_series(evidence.main, STEPS)
+    return _DrawSeries(draws.total_s, draws.counts, (steps[1] if steps else draws).before)
 
 
-def _by_samples(evidence: Evidence) -> _Draws | None:
-    """Where no span tells of draws: samples seen in the functions of a buffer.
-
-    Draws are counted by updates, or by steps. Where neither is counted, the time that everything
-    else took stands for them.
-    """
+def _by_samples(evidence: Evidence) -> _DrawSeries | None:
+    """Return draws estimated from samples in a buffer's functions, for programs without spans."""
+    # The number of draws is the number of updates, or else of steps. Without either, it is the time
+    # of all other work.
     main = evidence.main
     rows = evidence.rows_of(main)
     in_replay = {row.sample.stack for row in rows if row.stage == "replay"}
     if not in_replay or not main.periods:
         return None
-    # Until there is something to draw from, nothing is said.
+    # Count the samples of each period, in the buffer and in total.
     counts = np.array(
         [
             (
@@ -100,11 +98,11 @@ def _by_samples(evidence: Evidence) -> _Draws | None:
         ],
         np.float64,
     )
-    seconds = series(main, ()).seconds
+    seconds = span_series(main, ()).seconds
     share = counts[:, 0] / np.maximum(counts[:, 1], 1)
     cost = share * seconds
-    updates, steps = counted(main, UPDATES), counted(main, STEPS)
-    one = updates or steps
-    draws = one[1].counts if one else (1 - share) * seconds * 100
+    updates, steps = first_nonempty_series(main, UPDATES), first_nonempty_series(main, STEPS)
+    counted = updates or steps
+    draws = counted[1].counts if counted else (1 - share) * seconds * 100
     filled = steps[1].before if steps else np.cumsum(draws) - draws / 2
-    return _Draws(cost, draws, filled)
+    return _DrawSeries(cost, draws, filled)

@@ -1,1 +1,1 @@
-"""A session told: in a terminal, as a page, as pictures for other viewers."""
+"""Output of a session: terminal text, HTML page, and files for other viewers."""

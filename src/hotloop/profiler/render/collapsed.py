@@ -1,7 +1,7 @@
-"""Stacks as text, one a line with its weight: `main;step (envs.py:12);_roll (dynamics.py:3) 12000`.
+"""Stacks as text, one per line: `main;step (envs.py:12);_roll (dynamics.py:3) 12000`.
 
-Brendan Gregg's collapsed format, which flamegraph.pl, inferno and speedscope draw. py-spy and
-austin write dialects of it, which are read here too.
+This is Brendan Gregg's collapsed format, which flamegraph.pl, inferno and speedscope draw. The
+dialects of py-spy and austin can also be read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hotloop.errors import ProfileError
 from hotloop.profiler.session import Frame
 
 Folded = dict[tuple[Frame, ...], int]
-"""Weights in nanoseconds of stacks, from the outermost frame in. The first is a process."""
+"""Weights in nanoseconds by stack. A stack starts with the outermost frame, a process."""
 
-# py-spy counts samples; by default it takes a hundred a second.
+# py-spy counts samples, by default a hundred per second.
 PY_SPY_INTERVAL_NS = 10_000_000
-# A thread that only looks at the others, and that others' samplers take for busy.
+# hotloop's sampler thread, which other profilers count as busy.
 _OUR_SAMPLER = "hotloop/profiler/collect/sampler.py"
 
 _PLACE = re.compile(r"(?P<function>.+) \((?P<file>.*?)(?::(?P<line>-?\d+))?\)")
@@ -30,40 +30,39 @@ _AUSTIN_METRICS = re.compile(r"(?P<stack>.*?)(?P<metrics>(?: [+-]?\d+(?:,[+-]?\d
 _AUSTIN_LINE = re.compile(r"L\d+")
 
 
-def text(stacks: Mapping[tuple[Frame, ...], int]) -> Iterator[str]:
-    """The lines, in the order of the stacks' names."""
-    lines = [(";".join(map(_text_of, stack)), weight) for stack, weight in stacks.items()]
+def format_lines(stacks: Mapping[tuple[Frame, ...], int]) -> Iterator[str]:
+    """Yield the lines, sorted by the stacks' names."""
+    lines = [(";".join(map(_format_frame, stack)), weight) for stack, weight in stacks.items()]
     for line, weight in sorted(lines):
         yield f"{line} {weight}\n"
 
 
-def _text_of(frame: Frame) -> str:
+def _format_frame(frame: Frame) -> str:
     place = f" ({frame.file}:{frame.first_line})" if frame.file else ""
     return f"{frame.function}{place}".replace(";", ":").replace("\n", " ")
 
 
 def read(path: str | os.PathLike[str]) -> Folded:
-    """Read stacks that py-spy (`--format raw`), austin or `write_folded` have written.
+    """Read stacks written by py-spy (`--format raw`), austin or `write_folded`.
 
-    Of py-spy's samples each counts for 10 ms, as by its default rate; austin's times are taken as
-    they are. Its threads other than a process's main one have a frame of their own. What was seen
-    of our own sampler is left out.
+    A sample of py-spy counts for 10 ms, its default interval. Austin's threads other than a
+    process's main one have a frame of their own. Samples of hotloop's own sampler are skipped.
 
     Raises:
-        ProfileError: it can't be read, is in austin's binary format, or holds no stacks and times.
+        ProfileError: The file can't be read, is in austin's binary format, or has no stacks.
     """
     path = Path(path)
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise ProfileError(
-            f"expected stacks of py-spy or austin in {path}, got '{error.strerror or error}': name "
-            "what `py-spy record --format raw` or austin has written"
+            f"expected stacks of py-spy or austin in {path}, got '{error.strerror or error}': pass "
+            "a file of `py-spy record --format raw` or austin"
         ) from error
     if raw.startswith(b"MOJ"):
         raise ProfileError(
             f"expected stacks as text in {path}, got austin's binary MOJO format: "
-            f"`mojo2austin {path} stacks.austin` (pip install austin-python) makes text of it"
+            f"convert it with `mojo2austin {path} stacks.austin` (pip install austin-python)"
         )
     lines = raw.decode("utf-8", "replace").split("\n")
     is_austin = any(_AUSTIN_HEAD.match(line) for line in lines)
@@ -77,7 +76,7 @@ def read(path: str | os.PathLike[str]) -> Folded:
             continue
         parsed = _austin(line) if is_austin else _plain(line, path.stem)
         if parsed is None:
-            if number == len(lines):  # the writer was killed in the middle of it
+            if number == len(lines):  # the writer was killed
                 continue
             raise ProfileError(
                 f"expected `frame;frame;... weight` in line {number} of {path}, got "
@@ -98,26 +97,28 @@ def _check_mode(path: Path, line: str) -> None:
     key, _, value = line[2:].partition(": ")
     if key.strip() == "mode" and value.strip() == "memory":
         raise ProfileError(
-            f"expected stacks and their times in {path}, got austin's memory mode, which has "
-            "bytes: record without `--memory`"
+            f"expected stacks and their times in {path}, got bytes of austin's memory mode: "
+            "record without `--memory`"
         )
 
 
 def _plain(line: str, process: str) -> tuple[tuple[Frame, ...], int, bool] | None:
-    """A line of py-spy's, or one of our own, which begins with a process and has nanoseconds."""
+    """Parse a line of py-spy or hotloop, whose lines start with a process and have nanoseconds."""
     stack, _, weight = line.rstrip("\r").rpartition(" ")
     if not stack or not weight.isdigit():
         return None
     frames: list[Frame] = []
-    # Of a child's the parents are told too: the innermost process is the one that was sampled.
-    while found := _PY_SPY_PROCESS.match(stack):
-        frames = [Frame(found.group(), "", 0)]
-        stack = stack[found.end() + 1 :]
-    rest = [_frame(text) for text in stack.split(";")] if stack else []
-    is_ours = not frames and bool(rest) and not rest[0].file and not _is_thread(rest[0])
-    if not frames and not is_ours:
+    # Lines of a child start with its parents: the innermost process was sampled.
+    while match := _PY_SPY_PROCESS.match(stack):
+        frames = [Frame(match.group(), "", 0)]
+        stack = stack[match.end() + 1 :]
+    functions = [_frame(text) for text in stack.split(";")] if stack else []
+    is_hotloop = (
+        not frames and bool(functions) and not functions[0].file and not _is_thread(functions[0])
+    )
+    if not frames and not is_hotloop:
         frames = [Frame(process, "", 0)]
-    return (*frames, *rest), int(weight), not is_ours
+    return (*frames, *functions), int(weight), not is_hotloop
 
 
 def _is_thread(frame: Frame) -> bool:
@@ -125,32 +126,30 @@ def _is_thread(frame: Frame) -> bool:
 
 
 def _frame(text: str) -> Frame:
-    found = None if _PY_SPY_THREAD.fullmatch(text) else _PLACE.fullmatch(text)
-    # `worker-3 (1234)` is a process that shares its name, and no place.
-    if found is None or found["file"].isdigit():
+    match = None if _PY_SPY_THREAD.fullmatch(text) else _PLACE.fullmatch(text)
+    # `worker-3 (1234)` is a process that shares its name, not a function.
+    if match is None or match["file"].isdigit():
         return Frame(text, "", 0)
-    return Frame(found["function"], found["file"], int(found["line"] or 0))
+    return Frame(match["function"], match["file"], int(match["line"] or 0))
 
 
 def _austin(line: str) -> tuple[tuple[Frame, ...], int, bool] | None:
-    """`P<pid>;T<interpreter>:<thread>;file:function:line;... time[,idle,memory]`, in microseconds.
-
-    Before version 3 there was no interpreter, lines stood as frames of their own
-    (`file:function;L12`), and further metrics behind a space.
-    """
-    found = _AUSTIN_METRICS.fullmatch(line.rstrip("\r"))
-    head = found and _AUSTIN_HEAD.match(found["stack"])
-    if not found or not head:
+    """`P<pid>;T<interpreter>:<thread>;file:function:line;... time[,idle,memory]`, in µs."""
+    # Before version 3 there was no interpreter, line numbers were separate frames
+    # (`file:function;L12`), and further metrics followed a space.
+    match = _AUSTIN_METRICS.fullmatch(line.rstrip("\r"))
+    head = match and _AUSTIN_HEAD.match(match["stack"])
+    if not match or not head:
         return None
     pid, thread = head["pid"], head["thread"]
     frames = [Frame(f"process {pid}", "", 0)]
-    # The main thread has its process's number; some versions write it in hexadecimal.
+    # The main thread has its process's number, in some versions as hexadecimal.
     if thread not in (pid, f"{int(pid):x}"):
         frames.append(Frame(f"thread {thread}", "", 0))
-    for text in filter(None, found["stack"][head.end() :].split(";")):
+    for text in filter(None, match["stack"][head.end() :].split(";")):
         if not _AUSTIN_LINE.fullmatch(text):
             frames.append(_austin_frame(text))
-    return tuple(frames), int(re.split("[ ,]", found["metrics"].strip())[0]) * 1000, False
+    return tuple(frames), int(re.split("[ ,]", match["metrics"].strip())[0]) * 1000, False
 
 
 def _austin_frame(text: str) -> Frame:

@@ -1,30 +1,30 @@
-"""A comparison of two sessions as plain text."""
+"""Text of a comparison of two sessions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from hotloop.profiler.diagnose.comparison import Comparison, Row
+from hotloop.profiler.diagnose.comparison import ComparisonRow, ProfileComparison
 from hotloop.profiler.session.stages import STAGES
 from hotloop.timing.table import duration
 
 
-def render(comparison: Comparison) -> str:
-    """The comparison as plain text."""
+def render(comparison: ProfileComparison) -> str:
+    """Return the comparison as plain text."""
     return "\n".join([*_heading(comparison), *_tables(comparison), *comparison.notes])
 
 
-def _heading(comparison: Comparison) -> list[str]:
+def _heading(comparison: ProfileComparison) -> list[str]:
     lines: list[str] = []
     overall = comparison.overall
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         line = f"{letter}  {side.name}: {side.seconds:,.1f} s"
         if overall is not None:
-            one = overall.a if letter == "A" else overall.b
+            rate = overall.a if letter == "A" else overall.b
             line += (
-                f", {side.steps:,.0f} environment steps; {one.stretches} stretches of it say as "
-                f"much as {one.effective:.0f} independent ones"
+                f", {side.steps:,.0f} environment steps, {rate.stretches} stretches equivalent to "
+                f"{rate.effective:.0f} independent ones"
             )
         lines.append(line)
     if overall is not None:
@@ -32,17 +32,17 @@ def _heading(comparison: Comparison) -> list[str]:
         interval = _interval(1 / overall.ratio, _inverse(overall.high), _inverse(overall.low))
         lines += [
             "",
-            f"environment steps a second: {speeds[0]:,.0f} → {speeds[1]:,.0f}, {interval}: "
+            f"environment steps per second: {speeds[0]:,.0f} → {speeds[1]:,.0f}, {interval}: "
             f"{_verdict(overall)}",
         ]
     return lines
 
 
-def _tables(comparison: Comparison) -> list[str]:
+def _tables(comparison: ProfileComparison) -> list[str]:
     lines: list[str] = []
     per = f"per {comparison.unit}"
     if comparison.stages:
-        heads = (per if comparison.overall else "share of the time", "A", "B", "B / A", "")
+        heads = (per if comparison.overall else "share of time", "A", "B", "B / A", "")
         rows = [
             (
                 STAGES[row.name],
@@ -56,8 +56,8 @@ def _tables(comparison: Comparison) -> list[str]:
         lines += ["", *_plain([heads, *rows])]
     components = list(dict.fromkeys(row.component for row in comparison.spans))
     for component in components:
-        own = [row for row in comparison.spans if row.component == component]
-        heads = (f"{component}, {per}", "A", "B", "one call, A", "B", "B / A", "")
+        spans = [row for row in comparison.spans if row.component == component]
+        heads = (f"{component}, {per}", "A", "B", "mean call, A", "B", "B / A", "")
         rows = [
             (
                 "  " * len(row.path) + row.name,
@@ -68,7 +68,7 @@ def _tables(comparison: Comparison) -> list[str]:
                 _interval(row.ratio, row.low, row.high),
                 _verdict(row),
             )
-            for row in own
+            for row in spans
         ]
         lines += ["", *_plain([heads, *rows])]
     for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
@@ -108,10 +108,10 @@ def _interval(ratio: float, low: float, high: float) -> str:
     return f"{ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 
-def _verdict(row: Row) -> str:
-    if row.verdict != "not told from noise":
+def _verdict(row: ComparisonRow) -> str:
+    if row.verdict != "within noise":
         return row.verdict
     if math.isnan(row.ratio) or row.low == 0.0 or row.high == math.inf:
-        return "too short to say"
-    needs = "more than 100" if row.longer > 100 else f"{max(2, math.ceil(row.longer))}"
-    return f"no difference that can be told from noise (needs {needs}× longer)"
+        return "too short to compare"
+    factor = "more than 100" if row.longer > 100 else f"{max(2, math.ceil(row.longer))}"
+    return f"within noise (needs {factor}× longer runs)"

@@ -1,10 +1,10 @@
-"""Flame graphs: samples of all processes by stack, as SVG, for speedscope, as text.
+"""Flame graphs: samples of all processes by stack, as SVG, speedscope file or text.
 
     stacks = folded(session, by="on_core")
     write_svg(session, "train.svg")
-    write_svg(read_folded("py-spy.txt"), "train.svg")  # others' stacks
+    write_svg(read_folded("py-spy.txt"), "train.svg")  # stacks of another profiler
 
-What draws takes a session, or stacks and their weights.
+The writing functions accept a session, or stacks with weights.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hotloop.profiler.render import collapsed
 from hotloop.profiler.render.collapsed import Folded
 from hotloop.profiler.render.collapsed import read as read_folded
 from hotloop.profiler.render.flame_svg import draw
-from hotloop.profiler.session import Frame, Process, Sample, Session
-from hotloop.system.files import written_whole
+from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session
+from hotloop.system.files import atomic_write
 
 __all__ = [
     "Folded",
@@ -32,27 +32,27 @@ __all__ = [
     "write_svg",
 ]
 
-By = Literal["elapsed", "on_core", "blocked"]
-WHAT = {"elapsed": "all time", "on_core": "time on a core", "blocked": "time blocked"}
-# A thread that ran for less than this share of its time only waits: a pool's, a queue's.
+TimeKind = Literal["elapsed", "on_core", "blocked"]
+TIME_NAMES = {"elapsed": "all time", "on_core": "time on CPU", "blocked": "blocked time"}
+# A thread that runs for a smaller share of its time only waits, such as one of a pool or queue.
 _MIN_RUNNING = 0.01
 
 
-def folded(session: Session, by: By = "elapsed", *, merge_workers: bool = False) -> Folded:
-    """Weights of stacks, in nanoseconds, over all processes.
+def folded(session: Session, by: TimeKind = "elapsed", *, merge_workers: bool = False) -> Folded:
+    """Return the weights of stacks, in nanoseconds, over all processes.
 
-    A stack's first frame is the process, then come the open spans in brackets, then functions. Of
-    threads beside the main one those are told that ran for 1 % of their time and more, below a
-    frame with their name.
+    A stack's first frame is the process. Then come the open spans in brackets, then functions.
+    Threads other than the main one are included if they ran for at least 1 % of their time. Their
+    stacks start with a frame that has the thread's name.
 
     Args:
-        session: what was recorded.
-        by: all time between samples; that on a core; that in which the thread was blocked, neither
-            on a core nor queued for one.
-        merge_workers: whether all workers are one process, "workers".
+        session: the recorded session.
+        by: the time to count: all time between samples ("elapsed"), time on the CPU ("on_core"),
+            or time in which the thread neither ran nor was queued for a core ("blocked").
+        merge_workers: whether to merge all workers into one process, "workers".
 
     Raises:
-        ProfileError: the session has no samples.
+        ProfileError: The session has no samples.
     """
     stacks: Folded = {}
     for process in session.processes:
@@ -74,17 +74,17 @@ def folded(session: Session, by: By = "elapsed", *, merge_workers: bool = False)
     if not stacks:
         if by != "elapsed" and any(process.samples for process in session.processes):
             raise ProfileError(
-                f"expected samples with {WHAT[by]} in {session.directory}, got none: the system "
-                "does not tell it, or the program was too short; pass `--by elapsed`"
+                f"expected samples with {TIME_NAMES[by]} in {session.directory}, got none: the "
+                "system does not provide it, or the program was too short; pass `--by elapsed`"
             )
-        cure = "profile for longer, and without `--interval 0`"
-        if not session.about:  # a training's own spans
-            cure = "a training keeps none by itself, `hotloop profile train …` does"
-        raise ProfileError(f"expected samples of stacks in {session.directory}, got none: {cure}")
+        advice = "profile for longer, and without `--interval 0`"
+        if not session.metadata:  # spans that a training recorded
+            advice = "a training records only spans, use `hotloop profile train …`"
+        raise ProfileError(f"expected samples of stacks in {session.directory}, got none: {advice}")
     return stacks
 
 
-def _weight(sample: Sample, by: By) -> int:
+def _weight(sample: Sample, by: TimeKind) -> int:
     if by == "elapsed":
         return sample.elapsed_ns
     if by == "on_core":
@@ -92,15 +92,15 @@ def _weight(sample: Sample, by: By) -> int:
     return sample.elapsed_ns - sample.on_core_ns - sample.queued_ns
 
 
-def _threads(process: Process) -> dict[int, tuple[Frame, ...]]:
-    """The threads that are told, and the frames that their stacks stand below."""
+def _threads(process: ProfiledProcess) -> dict[int, tuple[Frame, ...]]:
+    """Return the included threads, with the frames above their stacks."""
     elapsed: dict[int, int] = {}
     on_core: dict[int, int] = {}
     for sample in process.samples:
         elapsed[sample.thread] = elapsed.get(sample.thread, 0) + sample.elapsed_ns
         on_core[sample.thread] = on_core.get(sample.thread, 0) + sample.on_core_ns
     names = {thread.number: thread.name for thread in process.threads}
-    names.update((thread.number, thread.name) for thread in process.span_threads if thread.name)
+    names.update((thread.native_id, thread.name) for thread in process.span_threads if thread.name)
     return {
         thread: ()
         if thread == process.pid
@@ -110,7 +110,7 @@ def _threads(process: Process) -> dict[int, tuple[Frame, ...]]:
     }
 
 
-def _stacks(source: Session | Folded, by: By, merge_workers: bool) -> Folded:
+def _stacks(source: Session | Folded, by: TimeKind, merge_workers: bool) -> Folded:
     if isinstance(source, Session):
         return folded(source, by, merge_workers=merge_workers)
     return source
@@ -120,86 +120,86 @@ def write_folded(
     source: Session | Folded,
     path: str | os.PathLike[str],
     *,
-    by: By = "elapsed",
+    by: TimeKind = "elapsed",
     merge_workers: bool = False,
 ) -> None:
-    """Write stacks and their nanoseconds, in Brendan Gregg's collapsed format.
+    """Write stacks with their nanoseconds in Brendan Gregg's collapsed format.
 
     Args:
-        source: a session, or stacks of another one's.
-        path: of the file.
-        by, merge_workers: as of `folded`, for a session.
+        source: a session, or stacks with weights.
+        path: path of the file.
+        by, merge_workers: see `folded`, for a session.
 
     Raises:
-        OutputError: it can't be written there.
-        ProfileError: the session has no samples.
+        OutputError: The file can't be written.
+        ProfileError: The session has no samples.
     """
     stacks = _stacks(source, by, merge_workers)
-    # A name that is no valid text is told as far as it is.
+    # Replace invalid characters in names.
     with (
-        written_whole(Path(path)) as aside,
-        open(aside, "w", encoding="utf-8", errors="replace") as file,
+        atomic_write(Path(path)) as partial,
+        open(partial, "w", encoding="utf-8", errors="replace") as file,
     ):
-        file.writelines(collapsed.text(stacks))
+        file.writelines(collapsed.format_lines(stacks))
 
 
 def write_svg(
     source: Session | Folded,
     path: str | os.PathLike[str],
     *,
-    by: By = "elapsed",
+    by: TimeKind = "elapsed",
     merge_workers: bool = False,
     title: str | None = None,
 ) -> None:
-    """Write a flame graph that a browser shows without anything else: hover, click, search.
+    """Write a self-contained flame graph for browsers, with tooltips, zoom and search.
 
     Args:
-        source: a session, or stacks of another one's.
-        path: of the file.
-        by, merge_workers: as of `folded`, for a session.
-        title: what stands above it; None: the program's command.
+        source: a session, or stacks with weights.
+        path: path of the file.
+        by, merge_workers: see `folded`, for a session.
+        title: the graph's title; None: the program's command.
 
     Raises:
-        OutputError: it can't be written there.
-        ProfileError: the session has no samples.
+        OutputError: The file can't be written.
+        ProfileError: The session has no samples.
     """
     stacks = _stacks(source, by, merge_workers)
     drawing = draw(stacks, _title(source, by) if title is None else title)
-    with written_whole(Path(path)) as aside:
-        aside.write_text(drawing, encoding="utf-8")
+    with atomic_write(Path(path)) as partial:
+        partial.write_text(drawing, encoding="utf-8")
 
 
-def _title(source: Session | Folded, by: By) -> str:
+def _title(source: Session | Folded, by: TimeKind) -> str:
     if not isinstance(source, Session):
         return "imported stacks"
-    return f"{' '.join(source.command) or source.main.name}: {WHAT[by]}"
+    return f"{' '.join(source.command) or source.main.name}: {TIME_NAMES[by]}"
 
 
 def write_speedscope(
     source: Session | Folded,
     path: str | os.PathLike[str],
     *,
-    by: By = "elapsed",
+    by: TimeKind = "elapsed",
     merge_workers: bool = False,
 ) -> None:
-    """Write a file for speedscope.app: a "sampled" profile of each process, in nanoseconds.
+    """Write a file for speedscope.app, with a "sampled" profile of each process, in nanoseconds.
 
     Args:
-        source: a session, or stacks of another one's.
-        path: of the file.
-        by, merge_workers: as of `folded`, for a session.
+        source: a session, or stacks with weights.
+        path: path of the file.
+        by, merge_workers: see `folded`, for a session.
 
     Raises:
-        OutputError: it can't be written there.
-        ProfileError: the session has no samples.
+        OutputError: The file can't be written.
+        ProfileError: The session has no samples.
     """
     content = speedscope(_stacks(source, by, merge_workers), _title(source, by))
-    with written_whole(Path(path)) as aside, open(aside, "w", encoding="utf-8") as file:
+    with atomic_write(Path(path)) as partial, open(partial, "w", encoding="utf-8") as file:
         json.dump(content, file, separators=(",", ":"))
 
 
 def speedscope(stacks: Mapping[tuple[Frame, ...], int], name: str) -> dict[str, Any]:
-    """The content of speedscope's file: https://www.speedscope.app/file-format-schema.json."""
+    """Return the content of a speedscope file: https://www.speedscope.app/file-format-schema.json."""
     numbers: dict[Frame, int] = {}
     by_process: dict[str, list[tuple[list[int], int]]] = {}
     for (process, *frames), weight in stacks.items():

@@ -1,7 +1,7 @@
-"""A flame graph as one SVG file, with the little JavaScript that it needs in it.
+"""Flame graph as one SVG file, which contains its JavaScript.
 
-The root is on top: processes and spans are what is read first, and a deep stack does not push them
-out of sight. The same stacks give the same file.
+The root is on top, so that processes and spans are read first and stay visible above a deep stack.
+The same stacks always give the same file.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from hotloop.profiler.session import Frame, is_library
 from hotloop.timing.table import duration
 
 WIDTH, _PAD, _ROW, _TOP, _BOTTOM = 1200, 10, 17, 62, 10
-# Of the monospaced font, 12 pixels high.
+# Width of a character of the monospaced font, which is 12 pixels high.
 _CHARACTER = 7.3
-# Frames with less of the whole are left out: they would be a tenth of a pixel wide.
+# Frames with a smaller share are omitted, since they would be a tenth of a pixel wide.
 MIN_SHARE = 1e-4
 _NO_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-# Hue, saturation, and what the legend says. A function's lightness tells it from its neighbours.
+# Hue, saturation and legend. A function's lightness distinguishes it from its neighbors.
 _CLASSES = {
     "user": (32, 90, "your code"),
     "library": (168, 38, "libraries"),
-    "python": (210, 12, "Python's own"),
+    "python": (210, 12, "Python itself"),
     "span": (265, 55, "[span]"),
     "process": (0, 0, "process or thread"),
 }
 
 
 class _Node:
-    """A frame within those around it."""
+    """A frame in the tree of frames."""
 
     __slots__ = ("children", "weight")
 
@@ -43,7 +43,10 @@ class _Node:
 
 
 class _Placed(NamedTuple):
-    """A frame where it is drawn; `start` and `weight` in nanoseconds."""
+    """A frame with its position in the graph. `start` and `weight` are in nanoseconds.
+
+    `process` is the name and the weight of the outermost frame around it, a process.
+    """
 
     frame: Frame
     depth: int
@@ -53,11 +56,11 @@ class _Placed(NamedTuple):
 
 
 def draw(stacks: Mapping[tuple[Frame, ...], int], title: str) -> str:
-    """A flame graph.
+    """Return a flame graph as SVG.
 
     Args:
-        stacks: nanoseconds by stack, from the outermost frame in, which is a process.
-        title: what stands above.
+        stacks: nanoseconds by stack. A stack starts with the outermost frame, a process.
+        title: the graph's title.
     """
     root = _Node()
     for stack, weight in stacks.items():
@@ -67,7 +70,7 @@ def draw(stacks: Mapping[tuple[Frame, ...], int], title: str) -> str:
             node = node.children.setdefault(frame, _Node())
             node.weight += weight
     placed = _place(root)
-    height = _TOP + (1 + max(one.depth for one in placed)) * _ROW + _BOTTOM
+    height = _TOP + (1 + max(item.depth for item in placed)) * _ROW + _BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
         f'viewBox="0 0 {WIDTH} {height}">',
@@ -80,7 +83,7 @@ def draw(stacks: Mapping[tuple[Frame, ...], int], title: str) -> str:
         f'<foreignObject x="{WIDTH - 330}" y="5" width="320" height="26">'
         '<input xmlns="http://www.w3.org/1999/xhtml" type="search" '
         'placeholder="search: a regular expression"/></foreignObject>',
-        *(_element(one, root.weight) for one in placed),
+        *(_element(item, root.weight) for item in placed),
         f"<script><![CDATA[{_script()}]]></script>",
         "</svg>\n",
     ]
@@ -88,84 +91,84 @@ def draw(stacks: Mapping[tuple[Frame, ...], int], title: str) -> str:
 
 
 def _place(root: _Node) -> list[_Placed]:
-    """All frames that can be seen, each before those within it."""
+    """Return all visible frames, each before its inner ones."""
     smallest = root.weight * MIN_SHARE
     placed: list[_Placed] = []
-    waiting = [(Frame("all", "", 0), root, 0, 0, ("all", root.weight))]
-    while waiting:
-        frame, node, depth, start, process = waiting.pop()
+    pending = [(Frame("all", "", 0), root, 0, 0, ("all", root.weight))]
+    while pending:
+        frame, node, depth, start, process = pending.pop()
         placed.append(_Placed(frame, depth, start, node.weight, process))
         inner = []
         for child, below in sorted(
             node.children.items(), key=lambda item: (-item[1].weight, item[0])
         ):
             if below.weight >= smallest:
-                own = (child.function, below.weight) if depth == 0 else process
-                inner.append((child, below, depth + 1, start, own))
+                root_frame = (child.function, below.weight) if depth == 0 else process
+                inner.append((child, below, depth + 1, start, root_frame))
             start += below.weight
-        waiting += reversed(inner)
+        pending += reversed(inner)
     return placed
 
 
-def _element(one: _Placed, total: int) -> str:
+def _element(item: _Placed, total: int) -> str:
     scale = (WIDTH - 2 * _PAD) / total
-    x, width = _PAD + one.start * scale, one.weight * scale
-    y = _TOP + one.depth * _ROW
-    name = _cut(one.frame.function, width)
+    x, width = _PAD + item.start * scale, item.weight * scale
+    y = _TOP + item.depth * _ROW
+    name = _cut(item.frame.function, width)
     text = f'<text x="{x + 3:.1f}" y="{y + 12}">{_xml(name)}</text>' if name else ""
     return (
-        f'<g class="f" data-d="{one.depth}" data-x="{one.start}" data-w="{one.weight}">'
-        f"<title>{_xml(_about(one, total))}</title>"
+        f'<g class="f" data-d="{item.depth}" data-x="{item.start}" data-w="{item.weight}">'
+        f"<title>{_xml(_tooltip(item, total))}</title>"
         f'<rect x="{x:.2f}" y="{y}" width="{max(width - 0.4, 0.1):.2f}" height="{_ROW - 1}" '
-        f'fill="{_colour(one.frame, one.depth)}"/>{text}</g>'
+        f'fill="{_color(item.frame, item.depth)}"/>{text}</g>'
     )
 
 
-def _about(one: _Placed, total: int) -> str:
-    """The function, where it stands, and its share: a line each."""
-    lines = [one.frame.function]
-    if one.frame.file:
-        lines.append(f"{one.frame.file}:{one.frame.first_line}")
-    shares = f"{duration(one.weight)}, {one.weight / total:.2%} of all"
-    name, weight = one.process
-    if one.depth > 1:
-        shares += f", {one.weight / weight:.2%} of {name}"
+def _tooltip(item: _Placed, total: int) -> str:
+    """Return the function, its position and its share, one line each."""
+    lines = [item.frame.function]
+    if item.frame.file:
+        lines.append(f"{item.frame.file}:{item.frame.first_line}")
+    shares = f"{duration(item.weight)}, {item.weight / total:.2%} of all"
+    name, weight = item.process
+    if item.depth > 1:
+        shares += f", {item.weight / weight:.2%} of {name}"
     return "\n".join([*lines, shares])
 
 
 def _cut(text: str, width: float) -> str:
-    """What of a text fits into so many pixels; nothing where that is less than three letters."""
+    """Return the part of a text that fits into `width` pixels, empty below three letters."""
     room = int((width - 6) / _CHARACTER)
     if room < 3:
         return ""
     return text if len(text) <= room else f"{text[: room - 1]}…"
 
 
-def kind_of(frame: Frame, depth: int) -> str:
-    """Whose code a frame is."""
+def frame_class(frame: Frame, depth: int) -> str:
+    """Return the class of a frame, a key of `_CLASSES`."""
     if not frame.file:
         return "span" if depth > 1 and frame.function.startswith("[") else "process"
     if not is_library(frame):
         return "user"
     installed = "/site-packages/" in frame.file or "/dist-packages/" in frame.file
-    is_own = frame.file.startswith("<") or "/lib/python3" in frame.file
-    return "python" if is_own and not installed else "library"
+    is_python = frame.file.startswith("<") or "/lib/python3" in frame.file
+    return "python" if is_python and not installed else "library"
 
 
-def _colour(frame: Frame, depth: int) -> str:
-    hue, saturation, _ = _CLASSES[kind_of(frame, depth)]
+def _color(frame: Frame, depth: int) -> str:
+    hue, saturation, _ = _CLASSES[frame_class(frame, depth)]
     shade = zlib.crc32(frame.function.encode("utf-8", "replace")) % 14
     return f"hsl({hue},{saturation}%,{68 + shade}%)"
 
 
 def _legend() -> list[str]:
     parts, x = [], _PAD
-    for hue, saturation, what in _CLASSES.values():
+    for hue, saturation, label in _CLASSES.values():
         parts.append(
             f'<rect x="{x}" y="28" width="11" height="11" fill="hsl({hue},{saturation}%,74%)"/>'
-            f'<text x="{x + 16}" y="38">{_xml(what)}</text>'
+            f'<text x="{x + 16}" y="38">{_xml(label)}</text>'
         )
-        x += 16 + int(len(what) * _CHARACTER) + 18
+        x += 16 + int(len(label) * _CHARACTER) + 18
     return parts
 
 
@@ -196,22 +199,22 @@ _SCRIPT = r"""
   const matched = svg.querySelector("text.matched");
   const input = svg.querySelector("input");
   const frames = Array.from(svg.querySelectorAll("g.f"), (g) => {
-    const about = g.querySelector("title").textContent.split("\n");
+    const lines = g.querySelector("title").textContent.split("\n");
     return {
-      g: g, about: about, name: about[0], where: about.slice(0, -1).join(" "),
+      g: g, lines: lines, name: lines[0], location: lines.slice(0, -1).join(" "),
       rect: g.querySelector("rect"), text: g.querySelector("text"),
       depth: Number(g.dataset.d), start: Number(g.dataset.x), weight: Number(g.dataset.w),
     };
   });
   const root = frames[0];
 
-  function show(frame, x, wide, around) {
-    frame.g.style.display = wide < 0.1 ? "none" : "";
-    frame.g.classList.toggle("around", around);
-    if (wide < 0.1) return;
+  function show(frame, x, frameWidth, isOuter) {
+    frame.g.style.display = frameWidth < 0.1 ? "none" : "";
+    frame.g.classList.toggle("around", isOuter);
+    if (frameWidth < 0.1) return;
     frame.rect.setAttribute("x", x);
-    frame.rect.setAttribute("width", Math.max(wide - 0.4, 0.1));
-    const room = Math.floor((wide - 6) / character);
+    frame.rect.setAttribute("width", Math.max(frameWidth - 0.4, 0.1));
+    const room = Math.floor((frameWidth - 6) / character);
     if (!frame.text) {
       if (room < 3) return;
       frame.text = document.createElementNS("http://www.w3.org/2000/svg", "text");
@@ -224,13 +227,13 @@ _SCRIPT = r"""
       : letters.length <= room ? frame.name : letters.slice(0, room - 1).join("") + "…";
   }
 
-  function zoom(to) {
-    const scale = (width - 2 * pad) / to.weight, end = to.start + to.weight;
+  function zoom(target) {
+    const scale = (width - 2 * pad) / target.weight, end = target.start + target.weight;
     for (const frame of frames) {
       const last = frame.start + frame.weight;
-      if (frame.depth >= to.depth && frame.start >= to.start && last <= end) {
-        show(frame, pad + (frame.start - to.start) * scale, frame.weight * scale, false);
-      } else if (frame.depth < to.depth && frame.start <= to.start && last >= end) {
+      if (frame.depth >= target.depth && frame.start >= target.start && last <= end) {
+        show(frame, pad + (frame.start - target.start) * scale, frame.weight * scale, false);
+      } else if (frame.depth < target.depth && frame.start <= target.start && last >= end) {
         show(frame, pad, width - 2 * pad, true);
       } else {
         frame.g.style.display = "none";
@@ -248,12 +251,12 @@ _SCRIPT = r"""
       matched.textContent = "not a regular expression";
       return;
     }
-    // Frames stand before those within them: what lies in a found one is not counted again.
+    // Frames come before their inner ones, so inner frames of a match are not counted again.
     let sum = 0, covered = -1;
     for (const frame of frames) {
-      const found = expression !== null && frame !== root && expression.test(frame.where);
-      frame.g.classList.toggle("match", found);
-      if (found && frame.start >= covered) {
+      const isMatch = expression !== null && frame !== root && expression.test(frame.location);
+      frame.g.classList.toggle("match", isMatch);
+      if (isMatch && frame.start >= covered) {
         sum += frame.weight;
         covered = frame.start + frame.weight;
       }
@@ -264,7 +267,7 @@ _SCRIPT = r"""
   for (const frame of frames) {
     frame.g.addEventListener("click", () => zoom(frame));
     frame.g.addEventListener("mouseenter", () => {
-      details.textContent = frame.about.join("   ");
+      details.textContent = frame.lines.join("   ");
     });
     frame.g.addEventListener("mouseleave", () => { details.textContent = " "; });
   }
@@ -278,4 +281,4 @@ _SCRIPT = r"""
 
 def _script() -> str:
     numbers = {"WIDTH": WIDTH, "PAD": _PAD, "CHARACTER": _CHARACTER}
-    return re.sub("WIDTH|PAD|CHARACTER", lambda found: str(numbers[found.group()]), _SCRIPT)
+    return re.sub("WIDTH|PAD|CHARACTER", lambda match: str(numbers[match.group()]), _SCRIPT)

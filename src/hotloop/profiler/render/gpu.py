@@ -1,4 +1,4 @@
-"""The GPU in words and rows, which the terminal and the page share, and on the trace's timeline."""
+"""GPU activity as text and table rows for terminal and page, and as events of the trace."""
 
 from __future__ import annotations
 
@@ -8,120 +8,118 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.profiler.diagnose.gpu import short_kernel, told_bytes
-from hotloop.profiler.render import words
+from hotloop.profiler.diagnose.gpu import describe_bytes, short_kernel_name
+from hotloop.profiler.render import phrases
 from hotloop.profiler.session import Session
-from hotloop.profiler.session.gpu import COPY, GpuUse, GpuWindow, synchronisations
+from hotloop.profiler.session.gpu import COPY, GpuUse, GpuWindow, synchronizations
 from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.stages import STAGES
 from hotloop.timing.table import duration
 
-HEADINGS = ("of the time", "a second", "median", "longest", "")
-NOTE = (
-    "Spans and samples are the host's time: a kernel runs after the call that launched it. What "
-    "the GPU did is known of these windows alone"
+HEADINGS = ("share", "per second", "median", "longest", "")
+_NOTE = (
+    "Spans and samples are the host's time: a kernel runs after the call that launched it. GPU "
+    "activity is recorded only in these windows"
 )
 _IDLE = {
-    "launch": "idle, the next launch is awaited",
-    "sync": "idle after a synchronisation",
-    "host": "idle, the host does something else",
-    "device": "idle, what is next was launched",
+    "launch": "idle: waiting for the next launch",
+    "sync": "idle: after a synchronization",
+    "host": "idle: the host does other work",
+    "device": "idle: the next kernel is already launched",
 }
-_MOST_LINES, _MOST_KERNELS = 4, 3
-# Trace viewers know processes and threads by numbers; the kernel gives none as high.
+_MAX_LINES, _MAX_KERNELS = 4, 3
+# Process and thread numbers in the trace, higher than any number of the operating system.
 _FIRST_GPU, _FIRST_CALLS = 1 << 30, 1 << 29
-# Rows of a stream, at most.
+# Maximum number of rows per stream.
 _LANES = 64
 
 Row = tuple[str, ...]
 
 
 def title(use: GpuUse) -> str:
-    """ "NVIDIA H100, 3 windows of 250 ms"."""
+    """Return a title: "NVIDIA H100, 3 windows of 250 ms"."""
     count = len(use.windows)
     windows = f"{count} window{'s' if count > 1 else ''} of {duration(use.ns / count)}"
-    return f"{words.one_line(use.device)}, {windows}"
+    return f"{phrases.one_line(use.device)}, {windows}"
 
 
-def no_windows(session: Session) -> str:
-    """What is not known of a GPU that was used, and not looked at; empty: none was, or it was."""
+def missing_windows_note(session: Session) -> str:
+    """Return a note on a GPU that was used but not recorded, empty otherwise."""
     threads = (thread.name for process in session.processes for thread in process.threads)
     if session.gpu or not any(name.startswith("cuda") for name in threads):
         return ""
     return (
-        "A GPU was used and not looked at: all times are the host's, and a kernel runs after the "
-        "call that launched it. `hotloop profile` looks from 3 s after its first use on, a run of "
-        "hotloop's with `--gpu-window-ms 250`"
+        "A GPU was used but not recorded: all times are the host's, and a kernel runs after the "
+        "call that launched it. `hotloop profile` records the GPU from 3 s after its first use, "
+        "and `hotloop train` with `--gpu-window-ms 250`"
     )
 
 
-def note(use: GpuUse) -> str:
-    """What times are of, how far their clocks agree, and what the windows cost."""
-    error = max(one.error_ns for one in use.windows)
-    beside = sum(one.beside_ns for one in use.windows)
-    if not any(len(one.calls) or len(one.work) for one in use.windows):
+def clock_note(use: GpuUse) -> str:
+    """Return a note on the meaning of the times, the clock error and the windows' overhead."""
+    error = max(window.error_ns for window in use.windows)
+    overhead = sum(window.beside_ns for window in use.windows)
+    if not any(len(window.calls) or len(window.work) for window in use.windows):
         return (
-            f"{NOTE}; no call of CUDA's was seen in any: the program made none meanwhile, or CUPTI "
-            "is not allowed here."
+            f"{_NOTE}. They contain no CUDA calls: the program made none meanwhile, or CUPTI is "
+            "not permitted here."
         )
     return (
-        f"{NOTE}; the two clocks agree within {duration(error)}. Beside the program, beginning, "
-        f"ending and writing the windows took {duration(beside)}."
+        f"{_NOTE}. The two clocks agree within {duration(error)}. Starting, stopping and writing "
+        f"the windows took an additional {duration(overhead)}."
     )
 
 
 def rows(use: GpuUse) -> list[Row]:
-    """What the GPU did, and what it waited for: `HEADINGS` behind a name."""
+    """Return the rows of the GPU's activity: a name, then the columns of `HEADINGS`."""
     host = Host(use)
-    found = [_row(use, "busy", use.busy_ns, use.num_kernels, use.kernel_ns, _launched(use))]
-    for kernel, ns in sorted(use.kernels.items(), key=lambda item: -item[1])[:_MOST_KERNELS]:
-        found.append(
-            (f"  {words.one_line(short_kernel(kernel))}", f"{ns / use.ns:.1%}", "", "", "", "")
-        )
-    for why, name in _IDLE.items():
-        gaps = [gap.ns for gap in use.gaps if gap.why == why]
-        told = _stages(use, host) if why == "host" else ""
-        found += [_row(use, name, sum(gaps), len(gaps), gaps, told)] if sum(gaps) else []
-    for one in use.copies:
-        name = " ".join(filter(None, ("copies", one.direction + ",", one.memory))).rstrip(",")
-        told = f"{told_bytes(one.size_bytes / use.ns * 1e9)} a second"
-        if one.host_ns >= 0.005 * use.ns:
-            told += f"; the host {one.host_ns / use.ns:.0%} of the time"
-        found.append(_row(use, name, one.device_ns, one.count, [], told))
+    rows = [_row(use, "busy", use.busy_ns, use.num_kernels, use.kernel_ns, _launch_text(use))]
+    for kernel, ns in sorted(use.kernels.items(), key=lambda item: -item[1])[:_MAX_KERNELS]:
+        name = phrases.one_line(short_kernel_name(kernel))
+        rows.append((f"  {name}", f"{ns / use.ns:.1%}", "", "", "", ""))
+    for cause, name in _IDLE.items():
+        gaps = [gap.ns for gap in use.gaps if gap.cause == cause]
+        details = _stage_text(use, host) if cause == "host" else ""
+        rows += [_row(use, name, sum(gaps), len(gaps), gaps, details)] if sum(gaps) else []
+    for copies in use.copies:
+        name = " ".join(filter(None, ("copies", copies.direction + ",", copies.memory))).rstrip(",")
+        details = f"{describe_bytes(copies.size_bytes / use.ns * 1e9)} per second"
+        if copies.host_ns >= 0.005 * use.ns:
+            details += f", {copies.host_ns / use.ns:.0%} of the host's time"
+        rows.append(_row(use, name, copies.device_ns, copies.count, [], details))
     if len(use.syncs_ns):
         waited = int(use.syncs_ns.sum())
         name = "the host waits for the GPU"
-        found.append(_row(use, name, waited, len(use.syncs_ns), use.syncs_ns, ""))
-        for leaf, ns in list(host.by_line(use.in_syncs).items())[:_MOST_LINES]:
-            found.append((f"  at {words.place(leaf)}", f"{ns / use.ns:.1%}", "", "", "", ""))
-    return found
+        rows.append(_row(use, name, waited, len(use.syncs_ns), use.syncs_ns, ""))
+        for leaf, ns in list(host.by_line(use.host_in_syncs).items())[:_MAX_LINES]:
+            rows.append((f"  at {phrases.place_text(leaf)}", f"{ns / use.ns:.1%}", "", "", "", ""))
+    return rows
 
 
 def _row(
-    use: GpuUse, name: str, ns: int, count: int, each: Sequence[int] | np.ndarray, told: str
+    use: GpuUse, name: str, ns: int, count: int, times_ns: Sequence[int] | np.ndarray, details: str
 ) -> Row:
-    known = len(each) > 0
+    has_times = len(times_ns) > 0
     return (
         name,
         f"{ns / use.ns:.1%}",
         f"{count / use.ns * 1e9:,.0f}",
-        duration(statistics.median(map(int, each))) if known else "",
-        duration(int(max(each))) if known else "",
-        told,
+        duration(statistics.median(map(int, times_ns))) if has_times else "",
+        duration(int(max(times_ns))) if has_times else "",
+        details,
     )
 
 
-def _launched(use: GpuUse) -> str:
-    """Launches, and of them those of graphs."""
-    told = f"{use.launches_per_s:,.0f} launches a second"
+def _launch_text(use: GpuUse) -> str:
+    text = f"{use.launches_per_s:,.0f} launches per second"
     if use.launches_per_update is not None:
-        told += f", {use.launches_per_update:,.1f} an update"
-    return told + (f", {use.num_graphs / use.num_launches:.0%} graphs" if use.num_graphs else "")
+        text += f", {use.launches_per_update:,.1f} per update"
+    return text + (f", {use.num_graphs / use.num_launches:.0%} graphs" if use.num_graphs else "")
 
 
-def _stages(use: GpuUse, host: Host) -> str:
-    """What the host did while the GPU was idle: "stepping and resetting environments 61%"."""
-    shares = [(stage, ns / use.ns) for stage, ns in host.by_stage(use.in_gaps).items()]
+def _stage_text(use: GpuUse, host: Host) -> str:
+    """Return the host's stages while the GPU was idle: "stepping environments 61%"."""
+    shares = [(stage, ns / use.ns) for stage, ns in host.by_stage(use.host_in_gaps).items()]
     return ", ".join(f"{STAGES[stage]} {share:.0%}" for stage, share in shares[:2] if share > 0.01)
 
 
@@ -129,53 +127,54 @@ def _stages(use: GpuUse, host: Host) -> str:
 
 
 def trace_events(session: Session) -> Iterator[dict[str, Any]]:
-    """Kernels and calls of all windows, names of rows before what stands in them.
+    """Yield the kernels and calls of all windows, with the name of each row before its events.
 
-    A device is a process of its own, a row a stream; calls are rows of the process that made them.
+    A device is a process, a stream one or more rows. Calls are rows of their process.
     """
     zero = session.start_ns
     hosts = {process.pid: process for process in session.processes}
-    known: set[tuple[int, int]] = set()
-    free: dict[tuple[int, int], list[int]] = {}
+    named_rows: set[tuple[int, int]] = set()
+    lane_ends: dict[tuple[int, int], list[int]] = {}
 
-    def named(pid: int, tid: int, name: str) -> Iterator[dict[str, Any]]:
-        if (pid, tid) not in known:
-            known.add((pid, tid))
+    def name_row(pid: int, tid: int, name: str) -> Iterator[dict[str, Any]]:
+        if (pid, tid) not in named_rows:
+            named_rows.add((pid, tid))
             yield _metadata("thread_name", pid, tid, name=name)
 
-    keys = sorted({(one.pid, int(device)) for one in session.gpu for device in one.work["device"]})
+    keys = sorted({(x.pid, int(device)) for x in session.gpu for device in x.work["device"]})
     for index, (pid, device) in enumerate(keys):
-        own = _FIRST_GPU + index
-        of = f" of {hosts[pid].name}" if len({pid for pid, _ in keys}) > 1 else ""
-        yield _metadata("process_name", own, 0, name=f"GPU {device}{of}")
-        yield _metadata("process_sort_index", own, 0, sort_index=len(hosts) + index)
+        gpu_pid = _FIRST_GPU + index
+        suffix = f" of {hosts[pid].name}" if len({pid for pid, _ in keys}) > 1 else ""
+        yield _metadata("process_name", gpu_pid, 0, name=f"GPU {device}{suffix}")
+        yield _metadata("process_sort_index", gpu_pid, 0, sort_index=len(hosts) + index)
     for window in session.gpu:
         for row in window.work:
-            own = _FIRST_GPU + keys.index((window.pid, int(row["device"])))
+            gpu_pid = _FIRST_GPU + keys.index((window.pid, int(row["device"])))
             stream = int(row["stream"])
-            # Branches of a graph are of one stream, and run side by side.
-            lane = _lane(free.setdefault((own, stream), []), row)
+            # Branches of a graph run in parallel on one stream.
+            lane = _lane(lane_ends.setdefault((gpu_pid, stream), []), row)
             tid = 1 + _LANES * (stream % (_FIRST_CALLS // _LANES)) + lane
-            yield from named(own, tid, f"stream {stream}" + (f" ({lane + 1})" if lane else ""))
+            suffix = f" ({lane + 1})" if lane else ""
+            yield from name_row(gpu_pid, tid, f"stream {stream}{suffix}")
             kind = "transfer" if row["kind"] == COPY else "work"
-            yield _event(window, row, kind, own, tid, zero)
-        syncs = set(synchronisations(window)["correlation"].tolist())
+            yield _event(window, row, kind, gpu_pid, tid, zero)
+        syncs = set(synchronizations(window)["correlation"].tolist())
         for row in window.calls:
             tid = _FIRST_CALLS + int(row["thread"]) % _FIRST_CALLS
-            yield from named(window.pid, tid, f"CUDA calls of thread {row['thread']}")
+            yield from name_row(window.pid, tid, f"CUDA calls of thread {row['thread']}")
             kind = "wait" if int(row["correlation"]) in syncs else "work"
             yield _event(window, row, kind, window.pid, tid, zero)
 
 
-def _lane(free: list[int], row: np.void) -> int:
-    """The first row of a stream on which nothing runs any more; `free` says from when on."""
+def _lane(lane_ends: list[int], row: np.void) -> int:
+    """Return the first free row of a stream, and update the time at which each row ends."""
     start, end = int(row["start_ns"]), int(row["end_ns"])
-    for lane, ended in enumerate(free):
-        if ended <= start or lane == _LANES - 1:
-            free[lane] = end
+    for lane, lane_end in enumerate(lane_ends):
+        if lane_end <= start or lane == _LANES - 1:
+            lane_ends[lane] = end
             return lane
-    free.append(end)
-    return len(free) - 1
+    lane_ends.append(end)
+    return len(lane_ends) - 1
 
 
 def _event(

@@ -1,6 +1,6 @@
-"""The user's lines and the functions that time was spent in, and what stands in the source there.
+"""Time by user's line and by function, with the source code around the lines.
 
-What came before the loop, importing and starting, is left out: it is told as a stage.
+Importing and starting are excluded, since the report shows them as a stage.
 """
 
 from __future__ import annotations
@@ -13,94 +13,96 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.profiler.session import Frame, Process, Sample, Session, is_library
-from hotloop.profiler.session.stages import Share, path_weights, stage_by_key
+from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, is_library
+from hotloop.profiler.session.stages import TimeSum, path_weights, stage_by_key
 
-# Less of the time than this is not worth a line.
+# Minimum share of a reported line.
 MIN_SHARE = 0.01
-# What is shown of a file around a line, before it and after.
+# Lines of context before and after a line.
 _CONTEXT = 3
-# A session says which files to read, and may come from anywhere.
+# Only these files are read, since a session from an untrusted source may name any file.
 _SOURCES = (".py", ".pyw")
 _MAX_BYTES = 4_000_000
-# What a thread is blocked on while others of its program are at work.
-_OTHERS = ("pipe", "events", "lock")
-# They are part of the function that they stand in, and run within it.
+# Waits of a thread during which others of its program may work.
+_INTERNAL_WAITS = ("pipe", "events", "lock")
+# Comprehensions belong to the function that contains them.
 _COMPREHENSION = re.compile(r"(\.<locals>\.|^)<(listcomp|dictcomp|setcomp|genexpr)>.*")
 
 
-class Line(NamedTuple):
-    """A line of the user's: of each stack the innermost one, with all that it calls.
+class LineCost(NamedTuple):
+    """Time of a line of the user's code, with the library code that it calls.
 
     Attributes:
-        stage: that most of its time is in.
-        part: of the time of the threads together.
-        blocked_on: what it is mostly blocked on, see `collect.samples`; empty: it is not, for the
-            most part, or nothing tells.
+        stage: stage with most of the line's time.
+        times: the line's times.
+        share: share of the threads' time.
+        blocked_on: what blocks it most, see `collect.samples`. Empty if it is blocked for less
+            than half of the time, or if the cause is unknown.
     """
 
     file: str
     line: int
     function: str
     stage: str
-    share: Share
-    part: float
+    times: TimeSum
+    share: float
     blocked_on: str = ""
 
 
-class Function(NamedTuple):
-    """A function of the user's, or a public one of a library's.
+class FunctionCost(NamedTuple):
+    """Time of a user's function or of a library's public function.
 
     Attributes:
-        own: part of the time in its own lines, and in what they call that is no such function.
-        inclusive: part of the time in it and in all that it calls.
+        own_share: share of the time in its own lines and in unlisted functions that they call.
+        inclusive_share: share of the time in it and in all that it calls.
     """
 
     name: str
     file: str
     first_line: int
     is_user: bool
-    own: float
-    inclusive: float
+    own_share: float
+    inclusive_share: float
 
 
 @dataclass
-class Costs:
-    """Threads of one kind, together.
+class ThreadCosts:
+    """Costs of one thread, or of several similar threads together.
 
     Attributes:
-        name: "main", "all 24 workers", "thread loader of main".
-        lines, functions: the dearest first.
-        waiting: part of the time that is left out, since it waited for others' work.
+        name: such as "main process", "all 24 workers", "thread loader of main".
+        lines, functions: most expensive first.
+        waiting_share: share of the time that is excluded, because it waits for others' work.
     """
 
     name: str
-    lines: list[Line] = field(default_factory=list)
-    functions: list[Function] = field(default_factory=list)
-    waiting: float = 0.0
+    lines: list[LineCost] = field(default_factory=list)
+    functions: list[FunctionCost] = field(default_factory=list)
+    waiting_share: float = 0.0
 
 
-def costs(
+def thread_costs(
     name: str,
-    threads: Iterable[tuple[Process, int]],
+    threads: Iterable[tuple[ProfiledProcess, int]],
     whole_ns: float,
     *,
     with_waiting: bool = True,
-) -> Costs:
-    """What was spent where, after starting.
+) -> ThreadCosts:
+    """Return the costs of threads, without importing and starting.
 
     Args:
-        name: of the threads.
-        threads: that are added up, each a process and a number.
-        whole_ns: that shares are of.
-        with_waiting: also where they wait for other threads and processes of the program. What a
-            worker is for tells where it works.
+        name: name of the threads.
+        threads: process and thread number of each thread.
+        whole_ns: time that corresponds to a share of 1.
+        with_waiting: whether to include waiting for other threads and processes of the program.
+            For workers, only the places where they work are of interest.
     """
     whole_ns = whole_ns or 1.0
-    lines: dict[tuple[str, int], _Spent] = {}
-    own: dict[_Place, float] = {}
-    inclusive: dict[_Place, float] = {}
+    lines: dict[tuple[str, int], _TimeSpent] = {}
+    own_ns: dict[_FunctionKey, float] = {}
+    inclusive_ns: dict[_FunctionKey, float] = {}
     waiting_ns = 0
+    # Add up all stacks by line and by function, then sort by cost.
     for process, thread in threads:
         by_stack, waited_ns = _by_stack(process, thread, with_waiting=with_waiting)
         waiting_ns += waited_ns
@@ -109,39 +111,39 @@ def costs(
             if not stack.frames:
                 continue
             _add_line(lines, stack.frames, stack.lines, spent)
-            elapsed_ns = spent.share.elapsed_ns
-            places = [place for frame in stack.frames if (place := _place(frame)) is not None]
-            if places:
-                own[places[-1]] = own.get(places[-1], 0.0) + elapsed_ns
-            for place in set(places):
-                inclusive[place] = inclusive.get(place, 0.0) + elapsed_ns
-    return Costs(
+            elapsed_ns = spent.times.elapsed_ns
+            keys = [key for frame in stack.frames if (key := _function_key(frame)) is not None]
+            if keys:
+                own_ns[keys[-1]] = own_ns.get(keys[-1], 0.0) + elapsed_ns
+            for key in set(keys):
+                inclusive_ns[key] = inclusive_ns.get(key, 0.0) + elapsed_ns
+    return ThreadCosts(
         name,
         [
-            Line(file, line, spent.function, spent.stage, spent.share, part, spent.blocked_on)
+            LineCost(file, line, spent.function, spent.stage, spent.times, share, spent.blocked_on)
             for (file, line), spent in sorted(
-                lines.items(), key=lambda item: (-item[1].share.elapsed_ns, item[0])
+                lines.items(), key=lambda item: (-item[1].times.elapsed_ns, item[0])
             )
-            if (part := spent.share.elapsed_ns / whole_ns) >= MIN_SHARE
+            if (share := spent.times.elapsed_ns / whole_ns) >= MIN_SHARE
         ],
         sorted(
             (
-                Function(*place, own.get(place, 0.0) / whole_ns, ns / whole_ns)
-                for place, ns in inclusive.items()
+                FunctionCost(*key, own_ns.get(key, 0.0) / whole_ns, ns / whole_ns)
+                for key, ns in inclusive_ns.items()
             ),
-            key=lambda one: (-one.own, -one.inclusive, one.name),
+            key=lambda item: (-item.own_share, -item.inclusive_share, item.name),
         ),
         waiting_ns / whole_ns,
     )
 
 
-def function_of(name: str) -> str:
-    """The function that a comprehension stands in; any other itself."""
+def enclosing_function(name: str) -> str:
+    """Return the function that contains a comprehension, or the function itself."""
     return _COMPREHENSION.sub("", name) or name
 
 
-class _Place(NamedTuple):
-    """What is one function in the table."""
+class _FunctionKey(NamedTuple):
+    """The key of a function in the table."""
 
     name: str
     file: str
@@ -150,42 +152,42 @@ class _Place(NamedTuple):
 
 
 @lru_cache(maxsize=65536)
-def _place(frame: Frame) -> _Place | None:
-    """The function of a frame; None: it is a part of the one that called it."""
+def _function_key(frame: Frame) -> _FunctionKey | None:
+    """Return the key of a frame's function, None if the frame counts for its caller."""
     if not is_library(frame):
         if _COMPREHENSION.search(frame.function):
             return None
-        return _Place(frame.function, frame.file, frame.first_line, True)
+        return _FunctionKey(frame.function, frame.file, frame.first_line, True)
     if frame.file.startswith("<") or "<" in frame.function:
         return None
     if any(part.startswith("_") for part in frame.function.split(".")):
         return None
-    return _Place(frame.function, frame.file, frame.first_line, False)
+    return _FunctionKey(frame.function, frame.file, frame.first_line, False)
 
 
 @dataclass
-class _Spent:
-    """Time of one stack, or of one line."""
+class _TimeSpent:
+    """Time of one stack or line."""
 
     function: str = ""
-    share: Share = field(default_factory=Share)
+    times: TimeSum = field(default_factory=TimeSum)
     by_stage: dict[str, int] = field(default_factory=dict)
     waits: dict[str, float] = field(default_factory=dict)
 
     @property
     def stage(self) -> str:
-        return max(self.by_stage, key=lambda one: self.by_stage[one])
+        return max(self.by_stage, key=lambda stage: self.by_stage[stage])
 
     @property
     def blocked_on(self) -> str:
-        if self.share.blocked_ns < 0.5 * self.share.elapsed_ns:
+        if self.times.blocked_ns < 0.5 * self.times.elapsed_ns:
             return ""
-        return max(self.waits, key=lambda one: self.waits[one], default="")
+        return max(self.waits, key=lambda wait: self.waits[wait], default="")
 
     def add(
-        self, share: Share, by_stage: Mapping[str, int], waits: Mapping[str, float], weight: float
+        self, times: TimeSum, by_stage: Mapping[str, int], waits: Mapping[str, float], weight: float
     ) -> None:
-        self.share.add(share.elapsed_ns, share.on_core_ns, share.queued_ns, share.samples)
+        self.times.add(times.elapsed_ns, times.on_core_ns, times.queued_ns, times.samples)
         for stage, ns in by_stage.items():
             self.by_stage[stage] = self.by_stage.get(stage, 0) + ns
         for wait, ns in waits.items():
@@ -193,11 +195,11 @@ class _Spent:
 
 
 def _by_stack(
-    process: Process, thread: int, *, with_waiting: bool
-) -> tuple[dict[int, _Spent], int]:
-    """A thread's time by stack, without what it took to start; and what of it was left out."""
+    process: ProfiledProcess, thread: int, *, with_waiting: bool
+) -> tuple[dict[int, _TimeSpent], int]:
+    """Return a thread's time by stack without the imports, and its excluded waiting time."""
     stages, weights = stage_by_key(process), path_weights(process, thread)
-    found: dict[int, _Spent] = {}
+    by_stack: dict[int, _TimeSpent] = {}
     waiting_ns = 0
     for sample in process.samples:
         if sample.thread != thread:
@@ -210,37 +212,37 @@ def _by_stack(
         if not with_waiting and _waits_for_others(sample, stage):
             waiting_ns += elapsed_ns
             continue
-        share = Share(
+        times = TimeSum(
             elapsed_ns,
             round(weight * sample.on_core_ns),
             round(weight * sample.queued_ns),
             sample.count,
         )
-        spent = found.setdefault(sample.stack, _Spent())
-        spent.add(share, {stage: elapsed_ns}, sample.waits, weight)
-    return found, waiting_ns
+        spent = by_stack.setdefault(sample.stack, _TimeSpent())
+        spent.add(times, {stage: elapsed_ns}, sample.waits, weight)
+    return by_stack, waiting_ns
 
 
 def _waits_for_others(sample: Sample, stage: str) -> bool:
-    """Whether a thread was blocked by others of its program, for the most part."""
+    """Return whether a thread was mostly blocked by others of its program."""
     if sample.blocked_ns < 0.5 * sample.elapsed_ns:
         return False
-    on = max(sample.waits, key=lambda one: sample.waits[one], default="")
-    return stage == "wait" or on in _OTHERS
+    wait = max(sample.waits, key=lambda name: sample.waits[name], default="")
+    return stage == "wait" or wait in _INTERNAL_WAITS
 
 
 def _add_line(
-    lines: dict[tuple[str, int], _Spent],
+    lines: dict[tuple[str, int], _TimeSpent],
     frames: Sequence[Frame],
     numbers: Sequence[int],
-    spent: _Spent,
+    spent: _TimeSpent,
 ) -> None:
     for frame, number in zip(reversed(frames), reversed(numbers), strict=True):
         if is_library(frame):
             continue
-        at = lines.setdefault((frame.file, number or frame.first_line), _Spent())
-        at.function = at.function or function_of(frame.function)
-        at.add(spent.share, spent.by_stage, spent.waits, 1.0)
+        line = lines.setdefault((frame.file, number or frame.first_line), _TimeSpent())
+        line.function = line.function or enclosing_function(frame.function)
+        line.add(spent.times, spent.by_stage, spent.waits, 1.0)
         return
 
 
@@ -248,66 +250,64 @@ def _add_line(
 
 
 class Listing(NamedTuple):
-    """Some lines of a file.
+    """Consecutive lines of a file.
 
     Attributes:
-        first: number of the first one.
-        text: of each.
-        hot: those of them that time was spent at, by number.
+        first_line: number of the first line.
+        text: the lines' text.
+        hot_lines: costs of lines that took time, by number.
     """
 
     file: str
-    first: int
+    first_line: int
     text: list[str]
-    hot: dict[int, Line]
+    hot_lines: dict[int, LineCost]
 
 
 class Sources:
-    """The files that a session's lines are in, as far as they are there.
+    """The source files of a session's lines, as far as they exist.
 
     Args:
-        session: the session, which says when it was recorded.
+        session: the session, with the time of its recording.
     """
 
     def __init__(self, session: Session) -> None:
-        self._began_s = _began_s(session)
+        self._started_s = _started_s(session)
         self._files: dict[str, tuple[list[str], str]] = {}
 
     def text(self, file: str, line: int) -> str:
-        """One line; empty where there is none."""
+        """Return a line's text, empty if there is none."""
         lines = self._read(file)[0]
         return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
     def problem(self, file: str) -> str:
-        """Why a file's lines are missing, or may be others by now; empty: they are right."""
+        """Return why a file's lines are missing or may have changed, empty if they are valid."""
         return self._read(file)[1]
 
-    def listings(self, lines: Sequence[Line], num_lines: int) -> list[Listing]:
-        """What stands around the first lines; of neighbours once. The dearest first.
+    def listings(self, lines: Sequence[LineCost], num_lines: int) -> list[Listing]:
+        """Return the code around the first lines, with overlapping parts merged.
 
         Args:
-            lines: that time was spent at, the dearest first.
-            num_lines: around how many of them.
+            lines: costs of lines, most expensive first.
+            num_lines: number of lines to show with their context.
         """
         windows: list[tuple[str, int, int]] = []
         for line in lines[:num_lines]:
             first, last = line.line - _CONTEXT, line.line + _CONTEXT
-            near = [
-                one for one in windows if one[0] == line.file and one[1] <= last and first <= one[2]
-            ]
-            # Together in the dearest one's place.
-            where = windows.index(near[0]) if near else len(windows)
-            windows = [one for one in windows if one not in near]
-            first = min([first, *(one[1] for one in near)])
-            windows.insert(where, (line.file, first, max([last, *(one[2] for one in near)])))
-        found: list[Listing] = []
+            near = [x for x in windows if x[0] == line.file and x[1] <= last and first <= x[2]]
+            # Put the merged window in the place of the most expensive one.
+            position = windows.index(near[0]) if near else len(windows)
+            windows = [x for x in windows if x not in near]
+            first = min([first, *(x[1] for x in near)])
+            windows.insert(position, (line.file, first, max([last, *(x[2] for x in near)])))
+        listings: list[Listing] = []
         for file, first, last in windows:
             first = max(1, first)
             text = self._read(file)[0][first - 1 : last]
-            hot = {one.line: one for one in lines if one.file == file and first <= one.line <= last}
+            hot_lines = {x.line: x for x in lines if x.file == file and first <= x.line <= last}
             if text:
-                found.append(Listing(file, first, text, hot))
-        return found
+                listings.append(Listing(file, first, text, hot_lines))
+        return listings
 
     def _read(self, file: str) -> tuple[list[str], str]:
         if file not in self._files:
@@ -317,25 +317,25 @@ class Sources:
     def _read_once(self, file: str) -> tuple[list[str], str]:
         path = Path(file)
         if path.suffix not in _SOURCES:
-            return [], "is no file of Python's"
+            return [], "is not a Python file"
         try:
             if not path.is_file():
-                return [], "is gone"
-            about = path.stat()
-            if about.st_size > _MAX_BYTES:
-                return [], "is too large to be shown"
+                return [], "no longer exists"
+            status = path.stat()
+            if status.st_size > _MAX_BYTES:
+                return [], "is too large to show"
             text = path.read_bytes().decode("utf-8", "replace")
         except (OSError, ValueError) as error:
             return [], f"can't be read ({type(error).__name__})"
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        # It was written down to the second.
-        is_newer = self._began_s is not None and about.st_mtime > self._began_s + 1
-        return lines, "is newer than the profile: its lines may be others" if is_newer else ""
+        # The recorded start has a resolution of a second.
+        is_newer = self._started_s is not None and status.st_mtime > self._started_s + 1
+        return lines, "is newer than the profile: its lines may have changed" if is_newer else ""
 
 
-def _began_s(session: Session) -> float | None:
-    """When the program began, by the clock on the wall; None: nobody wrote it down."""
+def _started_s(session: Session) -> float | None:
+    """Return the Unix time of the program's start, None if it was not recorded."""
     try:
-        return datetime.strptime(session.about["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
+        return datetime.strptime(session.metadata["started"], "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

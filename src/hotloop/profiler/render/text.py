@@ -1,7 +1,6 @@
-"""A session in a terminal: trees and tables, then what costs most, where one looks first.
+"""Terminal report of a session: trees and tables, then the diagnoses and the most expensive lines.
 
-What is printed last is seen without scrolling: above the prompt stand the dearest lines, above them
-the diagnoses.
+The most important parts come last, so that they are visible without scrolling.
 """
 
 from __future__ import annotations
@@ -12,46 +11,44 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop import timing
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.render import gpu, words
+from hotloop.profiler.render import gpu, phrases
 from hotloop.profiler.render.findings import Findings
-from hotloop.profiler.render.lines import Costs, Sources
-from hotloop.profiler.session import Process, Session
-from hotloop.profiler.session.stages import STAGES, Leaf, Share, Stages
+from hotloop.profiler.render.lines import Sources, ThreadCosts
+from hotloop.profiler.session import ProfiledProcess, Session
+from hotloop.profiler.session.stages import STAGES, CodeLine, StageTimes, TimeSum
 from hotloop.timing import Node
 from hotloop.timing.table import duration
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-# A node with less of its component's time is left out of what is printed.
+# Nodes with a smaller share of their component's time are not printed.
 MIN_SHARE = 0.005
-_KERNEL = ("on core", "queued", "blocked")
-_HEADINGS = ("", "share", "calls", "p50", "p99", "total", *_KERNEL)
-# Of main, and of other threads and workers.
-_MAX_LINES, _MAX_LINES_OF_OTHERS = 5, 3
+_CPU_HEADINGS = ("on CPU", "queued", "blocked")
+_HEADINGS = ("", "share", "calls", "p50", "p99", "total", *_CPU_HEADINGS)
+# Lines of the main thread, and of other threads and workers.
+_MAX_LINES, _MAX_OTHER_LINES = 5, 3
 _MAX_SOURCE = 60
-# So many diagnoses are told whole, the others by their first line.
-_MAX_WHOLE = 3
+# Diagnoses printed in full. Of the others, only the headline and the first place are printed.
+_MAX_FULL = 3
 _MAX_PLACES = 4
 
 Row = tuple[str, ...]
 
 
 def overview(source: Session | Findings) -> str:
-    """What ran, for how long, of that to start, on what, and how it ended."""
-    found = Findings.of(source)
-    session = found.session
-    about, main = session.about, session.main
-    command = words.one_line(" ".join(session.command)) or main.name
+    """Return the command, its duration and start-up, exit status, processes and cores."""
+    findings = Findings.from_source(source)
+    session = findings.session
+    metadata, main = session.metadata, session.main
+    command = phrases.one_line(" ".join(session.command)) or main.name
     nanoseconds = session.end_ns - session.start_ns
     parts = [f"{nanoseconds / 1e9:,.1f} s"]
-    if found.start_up_ns is not None:
-        loop_ns = max(0, nanoseconds - found.start_up_ns)
-        parts[0] += (
-            f" ({found.start_up_ns / 1e9:,.1f} s {STAGES['import']}, {loop_ns / 1e9:,.1f} s loop)"
-        )
-    if "exit_code" in about:
-        code = about["exit_code"]
+    if (start_ns := findings.start_up_ns) is not None:
+        loop_ns = max(0, nanoseconds - start_ns)
+        parts[0] += f" ({start_ns / 1e9:,.1f} s {STAGES['import']}, {loop_ns / 1e9:,.1f} s loop)"
+    if "exit_code" in metadata:
+        code = metadata["exit_code"]
         parts.append(f"killed by signal {-code}" if code < 0 else f"exit code {code}")
     elif main.state == "killed":
         parts.append("killed")
@@ -62,12 +59,12 @@ def overview(source: Session | Findings) -> str:
     return f"{command}: {', '.join(parts)}"
 
 
-def cost(session: Session) -> str:
-    """What recording took, in shares of the processes' time."""
+def recording_overhead(session: Session) -> str:
+    """Return a text on the overhead of recording, as shares of the processes' time."""
     whole = sum(process.duration_ns for process in session.processes) or 1
     spans = sum(_num_spans(process.tree) for process in session.processes) * _span_ns()
     sampling = sum(process.own_ns for process in session.processes)
-    return f"recording took {spans / whole:.2%} for spans, {sampling / whole:.2%} for sampling"
+    return f"recording overhead: {spans / whole:.2%} for spans, {sampling / whole:.2%} for sampling"
 
 
 def _num_spans(tree: Node) -> int:
@@ -78,38 +75,38 @@ def _span_ns() -> float:
     return timing.overhead()
 
 
-def selected(session: Session) -> list[Process]:
-    """The processes whose trees are shown: main, others, and the first, last and slowest worker."""
+def selected_processes(session: Session) -> list[ProfiledProcess]:
+    """Return the processes to show: main, helpers, and the first, last and slowest worker."""
     workers = session.workers
-    shown = [process for process in session.processes if process.role == "main"]
-    shown += [p for p in session.processes if p.role == "helper" and p.tree.children]
+    selected = [process for process in session.processes if process.role == "main"]
+    selected += [p for p in session.processes if p.role == "helper" and p.tree.children]
     if workers:
         slowest = max(workers, key=busy_ns)
         chosen = {workers[0].pid, workers[-1].pid, slowest.pid}
-        shown += [worker for worker in workers if worker.pid in chosen]
-    return shown
+        selected += [worker for worker in workers if worker.pid in chosen]
+    return selected
 
 
-def busy_ns(process: Process) -> int:
-    """Time in spans that are work, waits within them left out."""
+def busy_ns(process: ProfiledProcess) -> int:
+    """Return the time in spans of kind "work", without waits inside of them."""
     return sum(node.self_ns for _, node in process.tree.walk() if node.kind == "work")
 
 
-def kernel_times(process: Process) -> dict[tuple[str, ...], Share]:
-    """What the kernel said while each path of spans was open, inner spans included."""
-    found: dict[tuple[str, ...], Share] = {}
+def times_by_path(process: ProfiledProcess) -> dict[tuple[str, ...], TimeSum]:
+    """Return the sampled times by path of open spans, including inner spans."""
+    times: dict[tuple[str, ...], TimeSum] = {}
     for sample in process.samples:
         if sample.thread != process.pid:
             continue
         row = sample.elapsed_ns, sample.on_core_ns, sample.queued_ns, sample.count
         for depth in range(len(sample.path) + 1):
-            found.setdefault(sample.path[:depth], Share()).add(*row)
-    return found
+            times.setdefault(sample.path[:depth], TimeSum()).add(*row)
+    return times
 
 
-def tree_rows(process: Process, min_share: float = MIN_SHARE) -> list[Row]:
-    """A component's tree, a row a node, in the order of cost."""
-    tree, times = process.tree, kernel_times(process)
+def tree_rows(process: ProfiledProcess, min_share: float = MIN_SHARE) -> list[Row]:
+    """Return the rows of a component's tree, most expensive first."""
+    tree, times = process.tree, times_by_path(process)
     whole = process.duration_ns or 1
 
     def below(node: Node, path: tuple[str, ...]) -> list[Row]:
@@ -118,44 +115,44 @@ def tree_rows(process: Process, min_share: float = MIN_SHARE) -> list[Row]:
             if child.total_ns / whole < min_share:
                 continue
             inner = (*path, child.name)
-            still = " (still open)" if child.open else ""
-            row = (*_cells(child, len(inner), whole, still), *of_kernel(times.get(inner)))
+            note = " (still open)" if child.open else ""
+            row = (*_cells(child, len(inner), whole, note), *cpu_cells(times.get(inner)))
             items.append((child.total_ns, [row, *below(child, inner)]))
         items.sort(key=lambda item: -item[0])
         return [row for _, rows in items for row in rows]
 
     killed = " (killed)" if process.state == "killed" else ""
     root = (f"{process.name}{killed}", "100.0%", "", "", "", duration(whole))
-    return [(*root, *of_kernel(times.get(()))), *below(tree, ())]
+    return [(*root, *cpu_cells(times.get(()))), *below(tree, ())]
 
 
-def of_kernel(share: Share | None) -> tuple[str, str, str]:
-    """On a core, queued for one, blocked; nothing where there are too few samples to say."""
-    if share is None or share.samples < 10 or not share.elapsed_ns:
+def cpu_cells(times: TimeSum | None) -> tuple[str, str, str]:
+    """Return the shares on the CPU, queued and blocked as text, empty below 10 samples."""
+    if times is None or times.samples < 10 or not times.elapsed_ns:
         return "", "", ""
     return (
-        f"{share.on_core_ns / share.elapsed_ns:.0%}",
-        f"{share.queued_ns / share.elapsed_ns:.0%}",
-        f"{share.blocked_ns / share.elapsed_ns:.0%}",
+        f"{times.on_core_ns / times.elapsed_ns:.0%}",
+        f"{times.queued_ns / times.elapsed_ns:.0%}",
+        f"{times.blocked_ns / times.elapsed_ns:.0%}",
     )
 
 
-def merged_rows(workers: Sequence[Process], min_share: float = MIN_SHARE) -> list[Row]:
-    """All workers as one tree, with the spread of each node's share over them."""
+def merged_rows(workers: Sequence[ProfiledProcess], min_share: float = MIN_SHARE) -> list[Row]:
+    """Return the merged tree of all workers, with the spread of each node's share."""
     merged = timing.merge((worker.tree for worker in workers), f"all {len(workers)} workers")
     whole = sum(worker.duration_ns for worker in workers) or 1
     rows: list[Row] = [(merged.name, "100.0%", "", "", "", duration(whole), "min", "median", "max")]
     for path, node in merged.walk():
         if node.total_ns / whole < min_share:
             continue
-        shares = sorted(share_at(worker, path) for worker in workers)
+        shares = sorted(span_share(worker, path) for worker in workers)
         spread = shares[0], statistics.median(shares), shares[-1]
         rows.append((*_cells(node, len(path), whole), *(f"{share:.1%}" for share in spread)))
     return rows
 
 
 def _cells(node: Node, level: int, whole: int, note: str = "") -> Row:
-    """Name, share, calls, p50, p99 and total of a node."""
+    """Return the name, share, calls, p50, p99 and total of a node."""
     kind = "" if node.kind == "work" else f" [{node.kind}]"
     return (
         "  " * level + node.name + kind + note,
@@ -167,82 +164,84 @@ def _cells(node: Node, level: int, whole: int, note: str = "") -> Row:
     )
 
 
-def share_at(process: Process, path: tuple[str, ...]) -> float:
-    """The share of a process's time that a path of spans has."""
+def span_share(process: ProfiledProcess, path: tuple[str, ...]) -> float:
+    """Return the share of a path of spans in a process's time."""
     try:
         return process.tree.find(*path).total_ns / (process.duration_ns or 1)
     except KeyError:
         return 0.0
 
 
-def stage_rows(found: Stages) -> list[Row]:
-    """A main thread's time by stage, told from what it was seen in."""
+def stage_rows(stages: StageTimes) -> list[Row]:
+    """Return the rows of a main thread's time by stage, from its samples."""
     rows: list[Row] = []
-    for stage, share in sorted(found.by_stage.items(), key=lambda item: -item[1].elapsed_ns):
-        part = share.elapsed_ns / (found.total.elapsed_ns or 1)
-        if part >= MIN_SHARE:
-            rows.append((STAGES[stage], f"{part:.1%}", *of_kernel(share)))
+    for stage, times in sorted(stages.by_stage.items(), key=lambda item: -item[1].elapsed_ns):
+        share = times.elapsed_ns / (stages.total.elapsed_ns or 1)
+        if share >= MIN_SHARE:
+            rows.append((STAGES[stage], f"{share:.1%}", *cpu_cells(times)))
     return rows
 
 
-def line_rows(costs: Costs, sources: Sources, at_most: int) -> list[Row]:
-    """The user's dearest lines, the dearest first, each with its source."""
+def line_rows(costs: ThreadCosts, sources: Sources, max_lines: int) -> list[Row]:
+    """Return the rows of the user's most expensive lines, each with its source."""
     return [
         (
-            words.place(Leaf(one.function, one.file, one.line)),
-            f"{one.part:.1%}",
-            *of_kernel(one.share)[:2],
-            f"{of_kernel(one.share)[2]} {one.blocked_on}".strip(),
-            words.one_line(sources.text(one.file, one.line), _MAX_SOURCE),
+            phrases.place_text(CodeLine(line.function, line.file, line.line)),
+            f"{line.share:.1%}",
+            *cpu_cells(line.times)[:2],
+            f"{cpu_cells(line.times)[2]} {line.blocked_on}".strip(),
+            phrases.one_line(sources.text(line.file, line.line), _MAX_SOURCE),
         )
-        for one in costs.lines[:at_most]
+        for line in costs.lines[:max_lines]
     ]
 
 
-def notes(session: Session) -> list[str]:
-    """What is missing, a sentence each."""
+def problem_notes(session: Session) -> list[str]:
+    """Return sentences on missing data."""
     lines = [
-        f"not covered: process {one.pid}, {one.cpu_ns / 1e9:.1f} s of CPU: "
-        f"{words.one_line(one.command) or '?'}"
-        for one in session.uncovered
-        if one.cpu_ns > 0
+        f"not recorded: process {process.pid}, {process.cpu_ns / 1e9:.1f} s of CPU time: "
+        f"{phrases.one_line(process.command) or '?'}"
+        for process in session.unrecorded
+        if process.cpu_ns > 0
     ]
     return [*lines, *session.problems]
 
 
 def diagnosis_lines(source: Session | Findings) -> list[str]:
-    """What keeps it from being faster, the dearest first, and what to change."""
-    found = Findings.of(source)
-    lines = [words.banner(one) for one in found.banners]
-    if found.is_bounded:
-        lines.append(found.bound)
-    if not found.diagnoses:
+    """Return the causes that slow the program down, most expensive first, with advice."""
+    findings = Findings.from_source(source)
+    lines = [phrases.banner_text(diagnosis) for diagnosis in findings.banners]
+    if findings.has_no_removable_cost:
+        lines.append(findings.bound)
+    if not findings.diagnoses:
         return lines
-    lines.append("what it could be built as:" if found.is_bounded else "why it is not faster:")
-    for rank, one in enumerate(found.diagnoses, 1):
-        lines.append(f"{rank}. {_headline(one)}")
-        at = words.places(one.places)
-        if rank > _MAX_WHOLE:
-            lines += [f"   at {at[0]}"] if at else []
+    is_redesign = findings.has_no_removable_cost
+    lines.append("possible redesigns:" if is_redesign else "why this program is slow:")
+    for rank, diagnosis in enumerate(findings.diagnoses, 1):
+        lines.append(f"{rank}. {_headline(diagnosis)}")
+        places = phrases.place_texts(diagnosis.places)
+        if rank > _MAX_FULL:
+            lines += [f"   at {places[0]}"] if places else []
             continue
-        if at:
-            told = words.one_line(found.sources.text(one.places[0].file, one.places[0].line))
-            lines.append(f"   at {at[0]}" + (f": {told}" if told else ""))
-        if at[1:]:
-            more = ", …" if len(at) > _MAX_PLACES else ""
-            lines.append(f"   and {', '.join(at[1:_MAX_PLACES])}{more}")
-        lines += [f"     {sentence}" for sentence in one.evidence]
-        lines += [f"   → {one.advice}", f"   $ {one.verify}"]
+        if places:
+            _, file, line = diagnosis.places[0]
+            code = phrases.one_line(findings.sources.text(file, line))
+            lines.append(f"   at {places[0]}" + (f": {code}" if code else ""))
+        if places[1:]:
+            more = ", …" if len(places) > _MAX_PLACES else ""
+            lines.append(f"   and {', '.join(places[1:_MAX_PLACES])}{more}")
+        lines += [f"     {sentence}" for sentence in diagnosis.evidence]
+        lines += [f"   → {diagnosis.advice}", f"   $ {diagnosis.verify}"]
     return lines
 
 
-def _headline(one: Diagnosis) -> str:
-    """ "a sleep in the loop: up to 3.4× (of the loop alone 3.9×); blocked: sleep, again and again;
-    90% sure [sleep]"."""
-    gain, rule = words.gain(one), words.rule(one)
-    told = one.title + (f": {gain}" if gain else "")
-    return f"{told}; {', '.join(words.kind(one))}; {one.confidence:.0%} sure" + (
-        f" [{rule}]" if rule else ""
+def _headline(diagnosis: Diagnosis) -> str:
+    """Return a headline: "a sleep: up to 3.4× as fast; blocked: sleep, once; confidence 90%"."""
+    gain, rule = phrases.gain_text(diagnosis), phrases.rule_name(diagnosis)
+    title = diagnosis.title + (f": {gain}" if gain else "")
+    return (
+        f"{title}; {', '.join(phrases.wait_and_pace(diagnosis))}; confidence "
+        f"{diagnosis.confidence:.0%}" + (f" [{rule}]" if rule else "")
     )
 
 
@@ -250,81 +249,78 @@ def _headline(one: Diagnosis) -> str:
 
 
 class _Table(NamedTuple):
-    """Rows, the first of which holds headings.
-
-    Attributes:
-        last_is_text: the last column is as wide as there is room for, and begins at its left.
-    """
+    """A table whose first row holds the headings. A text column at the end has flexible width."""
 
     rows: Sequence[Row]
     last_is_text: bool = False
 
 
-class _Words(NamedTuple):
-    """Lines; the style is rich's."""
+class _Lines(NamedTuple):
+    """Lines of text with a rich style."""
 
     lines: Sequence[str]
     style: str = ""
 
 
-def _parts(found: Findings) -> list[_Table | _Words]:
-    """What the report is made of: what is seen last, and first, is at the end."""
-    session, workers = found.session, found.session.workers
-    rows = [row for process in selected(session) for row in tree_rows(process)]
-    parts: list[_Table | _Words] = [_Table([_HEADINGS, *rows])]
+def _parts(findings: Findings) -> list[_Table | _Lines]:
+    """Return the parts of the report, the most important last."""
+    session, workers = findings.session, findings.session.workers
+    rows = [row for process in selected_processes(session) for row in tree_rows(process)]
+    parts: list[_Table | _Lines] = [_Table([_HEADINGS, *rows])]
     if len(workers) > 1:
         parts.append(_Table(merged_rows(workers)))
-    if found.lockstep is not None:
-        parts.append(_Words(words.lockstep(found.lockstep)))
-    stage = stage_rows(found.stages(session.main))
-    if stage:
-        parts.append(_Table([(f"{session.main.name}, by samples", "share", *_KERNEL), *stage]))
-    if found.gpu is not None:
-        heading = ("GPU: " + gpu.title(found.gpu), *gpu.HEADINGS)
-        parts.append(_Table([heading, *gpu.rows(found.gpu)], last_is_text=True))
-        parts.append(_Words([gpu.note(found.gpu)], "dim"))
-    elif unseen := gpu.no_windows(session):
-        parts.append(_Words([unseen], "yellow"))
-    parts.append(_Words([cost(session)], "dim"))
-    if missing := notes(session):
-        parts.append(_Words(missing, "yellow"))
-    parts += [_Words([overview(found)], "bold"), _Words(diagnosis_lines(found))]
-    return parts + _line_parts(found)
+    if findings.lockstep is not None:
+        parts.append(_Lines(phrases.lockstep_sentences(findings.lockstep)))
+    stages = stage_rows(findings.stages(session.main))
+    if stages:
+        heading = (f"stages ({session.main.name} process)", "share", *_CPU_HEADINGS)
+        parts.append(_Table([heading, *stages]))
+    if findings.gpu is not None:
+        heading = ("GPU: " + gpu.title(findings.gpu), *gpu.HEADINGS)
+        parts.append(_Table([heading, *gpu.rows(findings.gpu)], last_is_text=True))
+        parts.append(_Lines([gpu.clock_note(findings.gpu)], "dim"))
+    elif note := gpu.missing_windows_note(session):
+        parts.append(_Lines([note], "yellow"))
+    parts.append(_Lines([recording_overhead(session)], "dim"))
+    if problems := problem_notes(session):
+        parts.append(_Lines(problems, "yellow"))
+    parts += [_Lines([overview(findings)], "bold"), _Lines(diagnosis_lines(findings))]
+    return parts + _line_parts(findings)
 
 
-def _line_parts(found: Findings) -> list[_Table | _Words]:
-    parts: list[_Table | _Words] = []
+def _line_parts(findings: Findings) -> list[_Table | _Lines]:
+    parts: list[_Table | _Lines] = []
     files: list[str] = []
-    for number, costs in enumerate(found.costs):
-        at_most = _MAX_LINES_OF_OTHERS if number else _MAX_LINES
-        rows = line_rows(costs, found.sources, at_most)
+    for number, costs in enumerate(findings.costs):
+        max_lines = _MAX_OTHER_LINES if number else _MAX_LINES
+        rows = line_rows(costs, findings.sources, max_lines)
         if rows:
-            heading = f"lines of yours: {words.lines_of(costs)}"
-            parts.append(_Table([(heading, "share", *_KERNEL, ""), *rows], last_is_text=True))
-            files += [one.file for one in costs.lines[:at_most]]
+            heading = f"most expensive lines ({phrases.costs_title(costs)})"
+            parts.append(_Table([(heading, "share", *_CPU_HEADINGS, ""), *rows], last_is_text=True))
+            files += [line.file for line in costs.lines[:max_lines]]
     problems = [
-        f"{words.one_line(file)} {problem}"
+        f"{phrases.one_line(file)} {problem}"
         for file in dict.fromkeys(files)
-        if (problem := found.sources.problem(file))
+        if (problem := findings.sources.problem(file))
     ]
-    return [*parts, _Words(problems, "yellow")] if problems else parts
+    return [*parts, _Lines(problems, "yellow")] if problems else parts
 
 
 def render(source: Session | Findings) -> str:
-    """The report as plain text."""
+    """Return the report as plain text."""
     return "\n\n".join(
         _plain(part) if isinstance(part, _Table) else "\n".join(part.lines)
-        for part in _parts(Findings.of(source))
+        for part in _parts(Findings.from_source(source))
     )
 
 
 def _plain(table: _Table) -> str:
     rows = table.rows
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left = {0, len(widths) - 1} if table.last_is_text else {0}
+    left_aligned = {0, len(widths) - 1} if table.last_is_text else {0}
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if i in left else cell.rjust(width)
+            cell.ljust(width) if i in left_aligned else cell.rjust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
@@ -332,20 +328,20 @@ def _plain(table: _Table) -> str:
 
 
 def renderable(source: Session | Findings) -> Group:
-    """The report for a rich console."""
+    """Return the report for a rich console."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    def drawn(table: _Table) -> Table:
-        made = Table(box=None, pad_edge=False)
+    def draw(table: _Table) -> Table:
+        rich_table = Table(box=None, pad_edge=False)
         last = len(table.rows[0]) - 1
         for i, heading in enumerate(table.rows[0]):
             is_text = table.last_is_text and i == last
-            made.add_column(
+            rich_table.add_column(
                 Text(heading),
                 justify="left" if is_text or not i else "right",
-                # What stands in a wide column gives way to the numbers.
+                # Wide columns wrap, numbers do not.
                 no_wrap=i > 0 and not is_text,
                 overflow="fold",
             )
@@ -353,15 +349,15 @@ def renderable(source: Session | Findings) -> Group:
             cells = [Text(cell) for cell in row]
             if table.last_is_text:
                 cells[-1] = Text(row[-1], no_wrap=True, overflow="ellipsis")
-            made.add_row(*cells)
-        return made
+            rich_table.add_row(*cells)
+        return rich_table
 
     parts: list[object] = []
-    for part in _parts(Findings.of(source)):
+    for part in _parts(Findings.from_source(source)):
         if parts:
             parts.append(Text(""))
         if isinstance(part, _Table):
-            parts.append(drawn(part))
+            parts.append(draw(part))
         else:
             parts += [Text(line, style=part.style) for line in part.lines]
     return Group(*parts)  # pyright: ignore[reportArgumentType]

@@ -1,11 +1,11 @@
-"""A session as a trace: all processes on one timeline, in Perfetto or chrome://tracing.
+"""Trace of a session: all processes on one timeline, for Perfetto or chrome://tracing.
 
 Trace Event Format, JSON object form
 (docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU). Spans are complete events
-("X"), what was read about once a second are counters ("C"), a kill is an instant ("i"), names are
-metadata ("M"). Times are microseconds since the session's start, with three decimals, so that none
-of a nanosecond is lost. Spans of a thread stand in the order of their starts, outer ones first.
-What GPUs did in windows is on the same timeline (`gpu`).
+("X"), values read about once a second are counters ("C"), a kill is an instant ("i"), names are
+metadata ("M"). Times are microseconds since the session's start, with three decimals, so that no
+nanosecond is lost. A thread's spans are sorted by start, outer ones first. GPU activity in
+measurement windows is on the same timeline (`gpu`).
 """
 
 from __future__ import annotations
@@ -22,29 +22,28 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from hotloop.profiler.render.gpu import trace_events
-from hotloop.profiler.render.words import one_line
-from hotloop.profiler.session import Process, Session
+from hotloop.profiler.render.phrases import one_line
+from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.throughput import step_factors
-from hotloop.system.files import written_whole
+from hotloop.system.files import atomic_write
 from hotloop.timing.reader import EVENT
 
-# What is formatted at once: some 1 MB of text.
+# Events formatted at once, about 1 MB of text.
 _CHUNK = 8192
-# At level 4 a trace takes a tenth of its size, in half the time that the default takes.
+# Level 4 compresses a trace to a tenth of its size, in half the time of the default level.
 _GZIP_LEVEL = 4
-# Viewers colour spans by their names; what does not work is told apart, by names of colours that
-# chrome://tracing has.
-_COLOURS = {"wait": "grey", "transfer": "thread_state_iowait"}
+# Viewers color spans by name. Spans that do no work get colors of chrome://tracing.
+_COLORS = {"wait": "grey", "transfer": "thread_state_iowait"}
 
 
 def write(session: Session, path: str | os.PathLike[str]) -> None:
-    """Write the trace of a session, compressed where the path ends in `.gz`.
+    """Write the trace of a session, compressed if the path ends in `.gz`.
 
     Raises:
-        OutputError: it can't be written there.
+        OutputError: The file can't be written.
     """
     path = Path(path)
-    with written_whole(path) as aside, _opened(aside, compress=path.suffix == ".gz") as file:
+    with atomic_write(path) as partial, _opened(partial, compress=path.suffix == ".gz") as file:
         for text in _texts(session):
             file.write(text.encode())
 
@@ -55,13 +54,13 @@ def _opened(path: Path, *, compress: bool) -> Iterator[BinaryIO | io.BufferedWri
         if not compress:
             yield file
             return
-        # Without a name and a time in its header the same session gives the same file.
+        # Omit the name and time in the header, so that a session always gives the same file.
         with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as compressed:
             yield compressed  # pyright: ignore[reportReturnType]
 
 
 def _texts(session: Session) -> Iterator[str]:
-    """The file's text, piece by piece."""
+    """Yield the file's text in pieces."""
     separator = '{"traceEvents":[\n'
     for text in _events(session):
         yield separator
@@ -70,14 +69,14 @@ def _texts(session: Session) -> Iterator[str]:
     other = {
         "command": " ".join(session.command),
         "problems": session.problems,
-        "not covered": [f"{one.pid}: {one_line(one.command)}" for one in session.uncovered],
+        "not covered": [f"{x.pid}: {one_line(x.command)}" for x in session.unrecorded],
     }
-    # With "ms" chrome://tracing rounds to microseconds where it finds out which span holds which.
+    # With "ms", chrome://tracing rounds to microseconds when it nests the spans.
     yield f'\n],"displayTimeUnit":"ns","otherData":{_json(other)}}}\n'
 
 
 def _events(session: Session) -> Iterator[str]:
-    """Events, one or several at a time, with commas between them."""
+    """Yield the events as text, one or several at a time, separated by commas."""
     zero = session.start_ns
     threads = [_thread_numbers(process) for process in session.processes]
     for number, process in enumerate(session.processes):
@@ -104,20 +103,20 @@ def _json(event: dict[str, Any]) -> str:
     return json.dumps(event, separators=(",", ":"))
 
 
-def _thread_numbers(process: Process) -> list[int]:
-    """A number for each of the threads that had spans: the kernel's where it is known."""
-    used = [*process.events["thread"].tolist(), *(one.thread for one in process.open_spans)]
+def _thread_numbers(process: ProfiledProcess) -> list[int]:
+    """Return a number for each thread with spans: the native thread id if it is known."""
+    used = [*process.events["thread"].tolist(), *(span.thread for span in process.open_spans)]
     numbers: list[int] = []
     for thread in range(1 + max([*used, len(process.span_threads) - 1, 0])):
         known = process.span_threads[thread : thread + 1]
-        number = known[0].number if known and known[0].number else process.pid + thread
+        number = known[0].native_id if known and known[0].native_id else process.pid + thread
         while number in numbers:
             number += 1
         numbers.append(number)
     return numbers
 
 
-def _names(process: Process, index: int, threads: list[int]) -> Iterator[dict[str, Any]]:
+def _names(process: ProfiledProcess, index: int, threads: list[int]) -> Iterator[dict[str, Any]]:
     def metadata(event: str, tid: int, **args: Any) -> dict[str, Any]:
         return {"ph": "M", "name": event, "pid": process.pid, "tid": tid, "args": args}
 
@@ -132,26 +131,27 @@ def _names(process: Process, index: int, threads: list[int]) -> Iterator[dict[st
         yield metadata("thread_sort_index", tid, sort_index=thread)
 
 
-def _spans(process: Process, zero: int, threads: list[int]) -> Iterator[str]:
-    """Spans that ended, and those still open up to the process's end."""
+def _spans(process: ProfiledProcess, zero: int, threads: list[int]) -> Iterator[str]:
+    """Yield the finished spans, and the open ones up to the process's end."""
     heads: list[str] = []
     tails: list[str] = []
     open_rows = np.zeros(len(process.open_spans), EVENT)
-    for row, one in enumerate(process.open_spans):
-        end_ns = max(process.end_ns, one.start_ns)
+    for row, span in enumerate(process.open_spans):
+        end_ns = max(process.end_ns, span.start_ns)
         number = len(process.spans) + row
-        open_rows[row] = one.start_ns, end_ns, number, one.thread, len(one.path)
+        open_rows[row] = span.start_ns, end_ns, number, span.thread, len(span.path)
+    # Format each span's constant text once.
     for number, place in enumerate([*process.spans, *process.open_spans]):
         head = {
             "ph": "X",
-            # The top of a thread's tree is a place without a name, which no event refers to.
+            # The root of a thread's tree has no name, and no event refers to it.
             "name": place.path[-1] if place.path else "",
             "cat": place.kind,
             "pid": process.pid,
             "tid": threads[place.thread] if place.thread < len(threads) else process.pid,
         }
-        if place.kind in _COLOURS:
-            head["cname"] = _COLOURS[place.kind]
+        if place.kind in _COLORS:
+            head["cname"] = _COLORS[place.kind]
         heads.append(_json(head)[:-1] + ',"ts":')
         is_open = number >= len(process.spans)
         tails.append(',"args":{"still open":true}}' if is_open else "}")
@@ -171,8 +171,8 @@ def _spans(process: Process, zero: int, threads: list[int]) -> Iterator[str]:
         )
 
 
-def _counters(process: Process, zero: int) -> Iterator[dict[str, Any]]:
-    """Of each period: cores used, steps a second, memory at its end."""
+def _counters(process: ProfiledProcess, zero: int) -> Iterator[dict[str, Any]]:
+    """Yield each period's used cores, steps per second, and memory at its end."""
 
     def counter(at_ns: int, name: str, series: str, value: float) -> dict[str, Any]:
         return {
@@ -184,8 +184,8 @@ def _counters(process: Process, zero: int) -> Iterator[dict[str, Any]]:
         }
 
     factors = step_factors(process)
-    # A value holds from its time to the next one's: that of a period stands at its beginning. CPU
-    # time at the first one's beginning is not known, since the process began before its recording.
+    # A value is valid until the next one, so a period's value is written at its start. The CPU
+    # time at the first start is unknown, since the process started before its recording.
     begin_ns, cpu_ns, num_steps = process.start_ns, None, 0.0
     for period in process.periods:
         seconds = (period.end_ns - begin_ns) / 1e9
@@ -196,10 +196,10 @@ def _counters(process: Process, zero: int) -> Iterator[dict[str, Any]]:
             yield counter(begin_ns, "CPU", "cores", used)
         steps = sum(factor * period.spans.get(path, (0, 0))[0] for path, factor in factors.items())
         if factors:
-            # A program that began another recording counts from zero again.
-            grown = steps - num_steps if steps >= num_steps else steps
-            yield counter(begin_ns, "env steps", "per second", grown / seconds)
-        yield counter(period.end_ns, "memory", "MB", period.resident / 1e6)
+            # The count restarts from zero if a program starts another recording.
+            new_steps = steps - num_steps if steps >= num_steps else steps
+            yield counter(begin_ns, "env steps", "per second", new_steps / seconds)
+        yield counter(period.end_ns, "memory", "MB", period.resident_bytes / 1e6)
         begin_ns, cpu_ns, num_steps = period.end_ns, period.cpu_ns, steps
     if process.periods and process.state != "running":
         end_ns = max(process.end_ns, begin_ns)

@@ -1,7 +1,7 @@
 """Sessions: the records of all processes of a program, merged on one clock.
 
-A session is data: what is told of it (`text`, `trace`, `flame`, `html`, `diagnose`, `compare`) are
-functions of it alone. `reading` makes one of a directory, `saving` one file of it.
+A session is plain data. `text`, `trace`, `flame`, `html`, `diagnose` and `compare` are functions of
+it. `reading` creates a session from a directory, and `saving` stores one as a single file.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 
 from hotloop.profiler.collect import samples as samples_file
 from hotloop.timing import Node
-from hotloop.timing.reader import EVENT, OpenSpan, Place
+from hotloop.timing.reader import EVENT, OpenSpan, SpanPath
 
 if TYPE_CHECKING:
     from hotloop.profiler.session.gpu import GpuWindow
 
 Role = Literal["main", "worker", "helper"]
 # Spans in which an environment is stepped, alone or with others.
-STEPS = ("env_step", "vector_step")
+STEP_SPANS = ("env_step", "vector_step")
 
 
 class Frame(NamedTuple):
-    """A place in code."""
+    """A function in a source file."""
 
     function: str
     file: str
@@ -35,27 +35,27 @@ class Frame(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """Frames from the outermost in, and the lines they were at; 0 where that was not looked up."""
+    """Frames, outermost first, and their line numbers. A line is 0 if it was not recorded."""
 
     frames: tuple[Frame, ...]
     lines: tuple[int, ...]
 
 
 def is_library(frame: Frame) -> bool:
-    """Whether a frame is an installed library's, or Python's own, and not the user's."""
+    """Return whether a frame belongs to an installed library or Python, not to the user."""
     return _is_library_file(frame.file)
 
 
 @lru_cache(maxsize=65536)
 def _is_library_file(file: str) -> bool:
-    return any(part in file for part in samples_file.LIBRARY)
+    return any(part in file for part in samples_file.LIBRARY_PATHS)
 
 
 class Sample(NamedTuple):
-    """What was seen of one thread in one place, added up.
+    """The sum of the samples of one thread in one place.
 
-    The times are those between a sample and the one before it; what is neither on a core nor queued
-    for one is blocked, on what `waits` says as far as it is known (see `collect.samples`).
+    The times are those between a sample and the previous one. Time that is neither on a core nor
+    queued for one is blocked. `waits` divides it by cause, if known (see `collect.samples`).
     """
 
     thread: int
@@ -77,32 +77,32 @@ class Period(NamedTuple):
     """About a second of a process.
 
     Attributes:
-        end_ns: its end.
-        spans: of every place in the tree, since the process began: count and total ns.
+        end_ns: end of the period, CLOCK_MONOTONIC.
+        spans: count and total ns by path, since the start of the process.
         cpu_ns: user and system time of the process so far.
-        resident: bytes.
-        by_path: samples of the main thread in this period, by the path of open spans.
-        by_stack: the same by the number of the stack.
+        resident_bytes: resident memory at the end of the period.
+        by_path: number of samples of the main thread in this period, by path of open spans.
+        by_stack: number of the same samples, by index of the stack.
     """
 
     end_ns: int
     spans: dict[tuple[str, ...], tuple[int, int]]
     cpu_ns: int
-    resident: int
+    resident_bytes: int
     by_path: dict[tuple[str, ...], int]
     by_stack: Mapping[int, int] = MappingProxyType({})
 
 
 class SpanThread(NamedTuple):
-    """A thread that had spans: its number, as the kernel counts, and its name, as Python has it."""
+    """A thread with spans: its native id and its name in Python."""
 
-    number: int
+    native_id: int
     name: str
 
 
 @dataclass
-class ThreadTimes:
-    """What the kernel said of a thread, in the end."""
+class ThreadTotals:
+    """The last kernel counters of a thread."""
 
     number: int
     name: str
@@ -111,30 +111,29 @@ class ThreadTimes:
 
 
 @dataclass
-class Process:
+class ProfiledProcess:
     """One process.
 
     Attributes:
-        name: unique in the session: "main", "learner", "worker-3".
-        role: main, worker (it steps environments for another one), or helper (it did next to
-            nothing).
-        pid, parent_pid: numbers.
-        state: as of `timing.Recording`.
+        name: unique name in the session, such as "main", "learner" or "worker-3".
+        role: main, worker (steps environments for another process), or helper (almost idle).
+        pid, parent_pid: process ids.
+        state: see `timing.Recording`.
         start_ns, end_ns: CLOCK_MONOTONIC.
-        command: its arguments; empty if there were no samples.
-        tree: of its spans.
-        spans: what the events' `span` refers to.
-        events: `timing.reader.EVENT`, the latest ones of each thread, by their ends.
-        open_spans: those that had not ended.
-        span_threads: what the `thread` of events, spans and open spans refers to.
-        stacks: what samples refer to.
-        samples: added up over the whole run.
-        periods: one after another.
-        threads: of the kernel, by the end.
-        interval_ns: between two samples; 0: there were none.
-        own_ns: CPU time that sampling took.
-        cores: that it was allowed to run on.
-        facts: what hooks have seen, by name: `num_envs`, `torch_threads`.
+        command: command line; empty without samples.
+        tree: tree of its spans.
+        spans: table that the `span` field of events indexes.
+        events: `timing.reader.EVENT`, the latest ones of each thread, sorted by end.
+        open_spans: spans that had not ended.
+        span_threads: table that the `thread` field of events, spans and open spans indexes.
+        stacks: table that samples index.
+        samples: sums over the whole run.
+        periods: periods in order of time.
+        threads: final kernel counters of its threads.
+        interval_ns: time between two samples; 0 without samples.
+        own_ns: CPU time of the sampling.
+        cores: number of cores that it was allowed to use.
+        facts: numbers recorded by hooks, by name, such as `num_envs` and `torch_threads`.
     """
 
     name: str
@@ -146,14 +145,14 @@ class Process:
     end_ns: int
     command: list[str] = field(default_factory=list)
     tree: Node = field(default_factory=lambda: Node("main"))
-    spans: list[Place] = field(default_factory=list)
+    spans: list[SpanPath] = field(default_factory=list)
     events: np.ndarray = field(default_factory=lambda: np.zeros(0, EVENT))
     open_spans: list[OpenSpan] = field(default_factory=list)
     span_threads: list[SpanThread] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     periods: list[Period] = field(default_factory=list)
-    threads: list[ThreadTimes] = field(default_factory=list)
+    threads: list[ThreadTotals] = field(default_factory=list)
     interval_ns: int = 0
     own_ns: int = 0
     cores: int = 0
@@ -161,17 +160,17 @@ class Process:
 
     @property
     def duration_ns(self) -> int:
-        """From its start to its end."""
+        """The time from its start to its end."""
         return self.end_ns - self.start_ns
 
     @property
     def cpu_ns(self) -> int:
-        """User and system time, as far as it was sampled."""
+        """User and system time up to the last sample."""
         return self.periods[-1].cpu_ns if self.periods else 0
 
 
-class Uncovered(NamedTuple):
-    """A process that belongs to the program and left no recording."""
+class UnrecordedProcess(NamedTuple):
+    """A process of the program without a recording."""
 
     pid: int
     parent_pid: int
@@ -184,42 +183,42 @@ class Session:
     """A profiled program.
 
     Attributes:
-        directory: where it was read from.
-        about: what `hotloop profile` wrote down: command, exit code, times.
-        processes: main first, then helpers, then workers, each by name.
-        uncovered: processes without a recording.
-        problems: what was torn, foreign or missing, a sentence each.
-        gpu: windows on GPUs, in the order of their times.
+        directory: directory it was read from.
+        metadata: content of `profile.json`: command, exit code, times.
+        processes: main first, then helpers, then workers, each group sorted by name.
+        unrecorded: processes without a recording.
+        problems: one sentence for each file that is incomplete, foreign or missing.
+        gpu: GPU windows in order of time.
     """
 
     directory: str
-    about: dict[str, Any]
-    processes: list[Process]
-    uncovered: list[Uncovered] = field(default_factory=list)
+    metadata: dict[str, Any]
+    processes: list[ProfiledProcess]
+    unrecorded: list[UnrecordedProcess] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     gpu: list[GpuWindow] = field(default_factory=list)
 
     @property
     def start_ns(self) -> int:
-        """Of the first process."""
+        """The start of the first process."""
         return min(process.start_ns for process in self.processes)
 
     @property
     def end_ns(self) -> int:
-        """Of the last one."""
+        """The end of the last process."""
         return max(process.end_ns for process in self.processes)
 
     @property
-    def main(self) -> Process:
-        """The process that the program began as."""
+    def main(self) -> ProfiledProcess:
+        """The process that started the program."""
         return self.processes[0]
 
     @property
     def command(self) -> list[str]:
-        """What was run, by `hotloop profile`'s word or else by the kernel's; empty: not known."""
-        return list(self.about.get("command") or self.main.command)
+        """The command line from the metadata, or else from the kernel. Empty if unknown."""
+        return list(self.metadata.get("command") or self.main.command)
 
     @property
-    def workers(self) -> list[Process]:
-        """Those that step environments for another one."""
+    def workers(self) -> list[ProfiledProcess]:
+        """The processes that step environments for another process."""
         return [process for process in self.processes if process.role == "worker"]

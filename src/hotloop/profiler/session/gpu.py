@@ -1,11 +1,11 @@
-"""The GPU, by windows: how busy it was, what it waited for, what was launched and copied.
+"""GPU activity in measurement windows: utilization, idle gaps, launches and copies.
 
-    found = gpu_use(session)
-    if found is not None:
-        print(found.busy, found.launches_per_s, found.waited_for)
+    use = gpu_use(session)
+    if use is not None:
+        print(use.busy_share, use.launches_per_s, use.gaps_ns("launch"))
 
-All of it is measured within windows of a few hundred milliseconds (`timing.gpu_window`), on the
-device's own clock. Spans are of the host: one that launches a kernel is over before that has run.
+Windows of a few hundred milliseconds (`timing.gpu_window`) are measured on the device's clock.
+Spans are the host's: one that launches a kernel ends before the kernel runs.
 """
 
 from __future__ import annotations
@@ -43,39 +43,39 @@ CALL = np.dtype(
         ("correlation", "i8"),
     ]
 )
-LOOK = np.dtype([("at_ns", "i8"), ("thread", "i8"), ("path", "i4"), ("stack", "i4")])
+HOST_SAMPLE = np.dtype([("at_ns", "i8"), ("thread", "i8"), ("path", "i4"), ("stack", "i4")])
 
 _LAUNCH = re.compile(r"^(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel")
 _GRAPH = re.compile(r"^(cuda|cu|hip)GraphLaunch")
-# What returns when the device has done what was asked of it.
+# Calls that return when the device has finished.
 _SYNC = re.compile(
     r"^(cuda|cu|hip)((Stream|Device|Event|Ctx)Synchronize|Memcpy(2D|3D|HtoD|DtoH|DtoD)?(_v\d+)?$)"
 )
-# Spans of which one is an update, the first that there is; of an update's parts the last resort.
+# Spans that count as an update. The first name with spans is used, parts of updates come last.
 UPDATES = ("minibatch", "update", "optimizer_step", "backward")
-# A gap in which the host launches one kernel after another is no longer than this: an eager
-# operation takes some 5 to 20 µs, a backward pass's next one up to 50.
+# Maximum length of a gap in which the host launches kernels one after another. An eager operation
+# takes about 5 to 20 µs, one of a backward pass up to 50.
 SHORT_GAP_NS = 100_000
-# A copy to the host and the synchronisation that waits for it are one: they follow at once.
-_AT_ONCE_NS = 20_000
+# A copy to the host and a synchronization within this time count as one wait.
+_MERGED_WAIT_NS = 20_000
 
 
 @dataclass
 class GpuWindow:
-    """What CUDA did within some hundred milliseconds of a process; times are CLOCK_MONOTONIC's.
+    """CUDA activity of a process in a few hundred milliseconds. Times are on CLOCK_MONOTONIC.
 
     Attributes:
-        pid, boot_id: of the process.
-        devices: names of those that torch saw.
-        start_ns, end_ns: of the window.
-        error_ns: how far a time of the trace may be off our spans'.
-        beside_ns: how long starting the profiler, stopping it and writing took, beside the program.
-        names: what the `name` of work and calls refers to.
-        work: `WORK`, of the device; `kind` is KERNEL, COPY or FILL.
-        calls: `CALL`, of the host to CUDA.
-        spans: count and total ns of each place within the window.
-        looks: `LOOK`, where threads of Python's were; `path` and `stack` refer to the lists.
-        period_ns: between two looks.
+        pid, boot_id: the process and its machine's boot.
+        devices: names of torch's devices.
+        start_ns, end_ns: start and end of the window.
+        error_ns: maximum difference between the trace's clock and the spans' clock.
+        beside_ns: overhead outside of the window for starting, stopping and writing it.
+        names: names of work and calls, by their `name`.
+        work: array of `WORK`, the device's activity. `kind` is KERNEL, COPY or FILL.
+        calls: array of `CALL`, the host's calls of CUDA.
+        spans: count and total ns of each span path in the window.
+        looks: array of `HOST_SAMPLE`, whose `path` and `stack` are indices of `paths`, `stacks`.
+        period_ns: time between two host samples.
     """
 
     pid: int
@@ -96,31 +96,31 @@ class GpuWindow:
 
     @property
     def duration_ns(self) -> int:
-        """From its start to its end."""
+        """Length of the window."""
         return self.end_ns - self.start_ns
 
-    def named(self, pattern: re.Pattern[str]) -> np.ndarray:
-        """Which calls have such a name, bool."""
-        fits = np.array([bool(pattern.match(name)) for name in self.names], bool)
-        return fits[self.calls["name"]] if len(fits) else np.zeros(len(self.calls), bool)
+    def call_mask(self, pattern: re.Pattern[str]) -> np.ndarray:
+        """Return a bool array that marks the calls whose name matches a pattern."""
+        matches = np.array([bool(pattern.match(name)) for name in self.names], bool)
+        return matches[self.calls["name"]] if len(matches) else np.zeros(len(self.calls), bool)
 
 
 class Gap(NamedTuple):
-    """A time in which the device did nothing.
+    """A time in which the device is idle.
 
     Attributes:
-        why: "device": what comes next had been launched already; "sync": the host had waited for
-            the device, and went on from there; "launch": the host was launching, and was slower
-            than the device; "host": the host did something else.
+        why: "device": the next work is already launched. "sync": the host has just waited for
+            the device. "launch": the host launches kernels more slowly than the device runs them.
+            "host": the host does other work.
     """
 
     start_ns: int
     end_ns: int
-    why: str
+    cause: str
 
     @property
     def ns(self) -> int:
-        """How long."""
+        """Length of the gap."""
         return self.end_ns - self.start_ns
 
 
@@ -129,10 +129,10 @@ class Copies(NamedTuple):
 
     Attributes:
         direction: "to the device", "to the host", "on the device", "other".
-        memory: of the host: "pageable", "pinned", or empty.
-        count, size_bytes: how many, how much.
-        device_ns: how long they took there.
-        host_ns: how long the calls that asked for them took.
+        memory: kind of the host's memory: "pageable", "pinned", or empty.
+        count, size_bytes: number of copies and their total size.
+        device_ns: time of the copies on the device.
+        host_ns: time of the host in the calls that start them.
     """
 
     direction: str
@@ -143,8 +143,8 @@ class Copies(NamedTuple):
     host_ns: int
 
 
-class Place(NamedTuple):
-    """Where the host was: the open spans and the stack."""
+class HostPosition(NamedTuple):
+    """A position of the host: the open spans and the stack."""
 
     path: tuple[str, ...]
     stack: Stack
@@ -152,25 +152,25 @@ class Place(NamedTuple):
 
 @dataclass
 class GpuUse:
-    """All windows of one process, as numbers.
+    """Summary of all windows of one process.
 
     Attributes:
-        pid: the process's.
-        device: its name; the one that did the most.
-        windows: those in which the device was used, and those in which it was not.
-        ns: how long all of them were.
-        busy_ns: in which a kernel ran, or a copy or a fill.
-        gaps: the others.
-        num_kernels, num_launches, num_graphs: kernels that ran; calls that launched one, or a whole
-            graph; those that launched a graph.
-        num_updates: spans of updates that ended; 0: there are none.
-        kernel_ns: how long each kernel took, int64.
-        copies: by kind.
-        syncs_ns: how long the host waited within each synchronisation, int64.
-        in_gaps, in_syncs, in_copies: where the host was in gaps that are its own, in calls that
-            wait, and in calls that copy from pageable memory: nanoseconds by place.
-        at_all: the same of all of the windows.
-        kernels: nanoseconds by kernel's name.
+        pid: process id.
+        device: name of the device with the most work.
+        windows: the windows, including those without work.
+        ns: total length of the windows.
+        busy_ns: time in which a kernel, copy or fill ran.
+        gaps: idle times.
+        num_kernels, num_launches, num_graphs: number of kernels, of calls that launch a kernel or a
+            graph, and of calls that launch a graph.
+        num_updates: number of finished spans of updates.
+        kernel_ns: duration of each kernel, int64.
+        copies: copies by kind.
+        syncs_ns: duration of each synchronization of the host, int64.
+        host_in_gaps, host_in_syncs, host_in_copies, host_in_windows: nanoseconds by the host's
+            position, in gaps caused by the host, in waiting calls, in copies from pageable memory,
+            and in all windows.
+        kernels: nanoseconds by kernel name.
     """
 
     pid: int
@@ -186,59 +186,61 @@ class GpuUse:
     kernel_ns: np.ndarray
     copies: list[Copies]
     syncs_ns: np.ndarray
-    in_gaps: dict[Place, float] = field(default_factory=dict)
-    in_syncs: dict[Place, float] = field(default_factory=dict)
-    in_copies: dict[Place, float] = field(default_factory=dict)
-    at_all: dict[Place, float] = field(default_factory=dict)
+    host_in_gaps: dict[HostPosition, float] = field(default_factory=dict)
+    host_in_syncs: dict[HostPosition, float] = field(default_factory=dict)
+    host_in_copies: dict[HostPosition, float] = field(default_factory=dict)
+    host_in_windows: dict[HostPosition, float] = field(default_factory=dict)
     kernels: dict[str, int] = field(default_factory=dict)
 
     @property
-    def busy(self) -> float:
-        """The share of the windows in which the device did something."""
+    def busy_share(self) -> float:
+        """Share of the windows in which the device is busy."""
         return self.busy_ns / self.ns if self.ns else 0.0
 
     @property
     def launches_per_s(self) -> float:
-        """Calls a second that launched something."""
+        """Launching calls per second."""
         return self.num_launches / self.ns * 1e9 if self.ns else 0.0
 
     @property
     def launches_per_update(self) -> float | None:
-        """None: no update ended in any window."""
+        """Launching calls per update, None if no update ended in a window."""
         return self.num_launches / self.num_updates if self.num_updates else None
 
     @property
     def median_kernel_ns(self) -> float:
-        """NaN: there was none."""
+        """Median duration of a kernel, NaN without kernels."""
         return float(np.median(self.kernel_ns)) if len(self.kernel_ns) else float("nan")
 
-    def gaps_ns(self, *why: str) -> int:
-        """How long gaps of some kinds were together."""
-        return sum(gap.ns for gap in self.gaps if gap.why in why)
+    def gaps_ns(self, *causes: str) -> int:
+        """Return the total length of the gaps with some causes."""
+        return sum(gap.ns for gap in self.gaps if gap.cause in causes)
 
 
 def gpu_use(session: Session) -> GpuUse | None:
-    """Of the process that uses a GPU most; None: there are no windows."""
+    """Return the summary of the process that uses a GPU most, None without windows."""
     by_pid: dict[int, list[GpuWindow]] = {}
-    for one in session.gpu:
-        by_pid.setdefault(one.pid, []).append(one)
+    for window in session.gpu:
+        by_pid.setdefault(window.pid, []).append(window)
     if not by_pid:
         return None
-    return use_of(max(by_pid.values(), key=lambda them: sum(len(one.calls) for one in them)))
+    return summarize_windows(
+        max(by_pid.values(), key=lambda group: sum(len(x.calls) for x in group))
+    )
 
 
-def use_of(windows: Sequence[GpuWindow]) -> GpuUse:
-    """Of the windows of one process."""
-    work = np.concatenate([one.work for one in windows])
+def summarize_windows(windows: Sequence[GpuWindow]) -> GpuUse:
+    """Return the summary of the windows of one process."""
+    work = np.concatenate([window.work for window in windows])
     devices, counts = np.unique(work["device"], return_counts=True)
     number = int(devices[np.argmax(counts)]) if len(devices) else 0
     names = windows[0].devices
     name = names[number] if 0 <= number < len(names) else f"GPU {number}"
-    found = GpuUse(
+    use = GpuUse(
         pid=windows[0].pid,
         device=name,
         windows=list(windows),
-        ns=sum(one.duration_ns for one in windows),
+        ns=sum(window.duration_ns for window in windows),
         busy_ns=0,
         gaps=[],
         num_kernels=0,
@@ -249,160 +251,156 @@ def use_of(windows: Sequence[GpuWindow]) -> GpuUse:
         copies=_copies(windows, number),
         syncs_ns=np.zeros(0, np.int64),
     )
-    for one in windows:
-        _add(found, one, one.work[one.work["device"] == number])
-    return found
+    for window in windows:
+        _add_window(use, window, window.work[window.work["device"] == number])
+    return use
 
 
-def _add(found: GpuUse, window: GpuWindow, work: np.ndarray) -> None:
-    starts, ends = busy_times(work, window.start_ns, window.end_ns)
-    found.busy_ns += int((ends - starts).sum())
+def _add_window(use: GpuUse, window: GpuWindow, work: np.ndarray) -> None:
+    starts, ends = busy_intervals(work, window.start_ns, window.end_ns)
+    use.busy_ns += int((ends - starts).sum())
     kernels = work[work["kind"] == KERNEL]
-    took = kernels["end_ns"] - kernels["start_ns"]
-    found.num_kernels += len(kernels)
-    found.kernel_ns = np.concatenate((found.kernel_ns, took))
-    for name, total in zip(*_sums(kernels["name"], took), strict=True):
-        told = window.names[name]
-        found.kernels[told] = found.kernels.get(told, 0) + int(total)
-    graphs = window.named(_GRAPH)
-    found.num_graphs += int(graphs.sum())
-    found.num_launches += int((graphs | window.named(_LAUNCH)).sum())
-    syncs = synchronisations(window)
-    found.syncs_ns = np.concatenate((found.syncs_ns, syncs["end_ns"] - syncs["start_ns"]))
+    durations = kernels["end_ns"] - kernels["start_ns"]
+    use.num_kernels += len(kernels)
+    use.kernel_ns = np.concatenate((use.kernel_ns, durations))
+    for name, total in zip(*_sums(kernels["name"], durations), strict=True):
+        kernel = window.names[name]
+        use.kernels[kernel] = use.kernels.get(kernel, 0) + int(total)
+    graphs = window.call_mask(_GRAPH)
+    use.num_graphs += int(graphs.sum())
+    use.num_launches += int((graphs | window.call_mask(_LAUNCH)).sum())
+    syncs = synchronizations(window)
+    use.syncs_ns = np.concatenate((use.syncs_ns, syncs["end_ns"] - syncs["start_ns"]))
     gaps = list(_gaps(window, work, starts, ends, syncs))
-    found.gaps += gaps
+    use.gaps += gaps
     thread = _busiest_thread(window)
-    own = [gap for gap in gaps if gap.why != "device"]
-    _add_places(found.in_gaps, window, thread, [(gap.start_ns, gap.end_ns) for gap in own])
-    _add_places(found.in_syncs, window, None, _times_of(syncs), syncs["thread"])
-    pageable = pageable_calls(window)
-    _add_places(found.in_copies, window, None, _times_of(pageable), pageable["thread"])
-    _add_places(found.at_all, window, thread, [(window.start_ns, window.end_ns)])
+    host_gaps = [gap for gap in gaps if gap.cause != "device"]
+    _add_positions(use.host_in_gaps, window, thread, [(x.start_ns, x.end_ns) for x in host_gaps])
+    _add_positions(use.host_in_syncs, window, None, _call_intervals(syncs), syncs["thread"])
+    copies = pageable_copy_calls(window)
+    _add_positions(use.host_in_copies, window, None, _call_intervals(copies), copies["thread"])
+    _add_positions(use.host_in_windows, window, thread, [(window.start_ns, window.end_ns)])
 
 
-def busy_times(work: np.ndarray, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the times in which any of some work ran, int64; streams overlap."""
+def busy_intervals(work: np.ndarray, start_ns: int, end_ns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the starts and ends of times in which any work runs, int64. Streams may overlap."""
     if not len(work):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     order = np.argsort(work["start_ns"], kind="stable")
     starts = np.maximum(work["start_ns"][order], start_ns)
-    reached = np.maximum.accumulate(np.minimum(work["end_ns"][order], end_ns))
+    running_ends = np.maximum.accumulate(np.minimum(work["end_ns"][order], end_ns))
     begins = np.ones(len(starts), bool)
-    begins[1:] = starts[1:] > reached[:-1]
+    begins[1:] = starts[1:] > running_ends[:-1]
     lasts = np.append(np.flatnonzero(begins)[1:] - 1, len(starts) - 1)
-    return starts[begins], reached[lasts]
+    return starts[begins], running_ends[lasts]
 
 
-def synchronisations(window: GpuWindow) -> np.ndarray:
-    """Calls that wait for the device, `CALL`; one that copies and one that waits for it are one."""
-    to_pageable = _of_copies(window, "DtoH", "Pageable")
-    # `cudaMemcpyAsync` to pageable memory returns when the bytes are there.
-    calls = window.calls[window.named(_SYNC) | np.isin(window.calls["correlation"], to_pageable)]
-    copies = set(to_pageable.tolist())
-    kept: list[list[int]] = []
+def synchronizations(window: GpuWindow) -> np.ndarray:
+    """Return the calls that wait for the device, `CALL`. A copy and its wait count as one."""
+    pageable = _copy_correlations(window, "DtoH", "Pageable")
+    # `cudaMemcpyAsync` to pageable memory returns after the copy.
+    calls = window.calls[window.call_mask(_SYNC) | np.isin(window.calls["correlation"], pageable)]
+    copies = set(pageable.tolist())
+    merged: list[list[int]] = []
     for start, end, name, thread, correlation in calls.tolist():
-        last = kept[-1] if kept else None
+        last = merged[-1] if merged else None
         if (
             last is not None
             and last[3] == thread
-            and start - last[1] < _AT_ONCE_NS
+            and start - last[1] < _MERGED_WAIT_NS
             and last[4] in copies
         ):
             last[1] = max(last[1], end)
         else:
-            kept.append([start, end, name, thread, correlation])
-    return np.array([tuple(one) for one in kept], CALL)
+            merged.append([start, end, name, thread, correlation])
+    return np.array([tuple(call) for call in merged], CALL)
 
 
-def pageable_calls(window: GpuWindow) -> np.ndarray:
-    """Calls that copy to the device from memory that the system may page out, `CALL`."""
+def pageable_copy_calls(window: GpuWindow) -> np.ndarray:
+    """Return the calls that copy from pageable memory to the device, `CALL`."""
     return window.calls[
-        np.isin(window.calls["correlation"], _of_copies(window, "HtoD", "Pageable"))
+        np.isin(window.calls["correlation"], _copy_correlations(window, "HtoD", "Pageable"))
     ]
 
 
-def _of_copies(window: GpuWindow, *words: str) -> np.ndarray:
-    """Correlations of copies whose name has all of some words."""
-    fits = np.array([all(word in name for word in words) for name in window.names], bool)
+def _copy_correlations(window: GpuWindow, *words: str) -> np.ndarray:
+    """Return the correlations of copies whose name contains all words."""
+    matches = np.array([all(word in name for word in words) for name in window.names], bool)
     work = window.work
-    if not len(fits):
+    if not len(matches):
         return np.zeros(0, np.int64)
-    return work["correlation"][(work["kind"] == COPY) & fits[work["name"]]]
+    return work["correlation"][(work["kind"] == COPY) & matches[work["name"]]]
 
 
 def _gaps(
     window: GpuWindow, work: np.ndarray, starts: np.ndarray, ends: np.ndarray, syncs: np.ndarray
 ) -> Iterator[Gap]:
-    """Between times of work; those at the window's ends are of the host."""
+    """Yield the gaps between times of work. Gaps at the window's ends have the cause "host"."""
     if not len(starts):
         yield Gap(window.start_ns, window.end_ns, "host")
         return
     if starts[0] > window.start_ns:
         yield Gap(window.start_ns, int(starts[0]), "host")
     calls = window.calls
-    launched = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist(), strict=True))
+    launches = dict(zip(calls["correlation"].tolist(), calls["start_ns"].tolist(), strict=True))
     order = np.argsort(work["start_ns"], kind="stable")
     first = work[order][np.searchsorted(work["start_ns"][order], starts)]
     sync_ends = np.sort(syncs["end_ns"]).tolist()
     for end, start, correlation in zip(
         ends[:-1].tolist(), starts[1:].tolist(), first["correlation"][1:].tolist(), strict=True
     ):
-        began = launched.get(correlation)
-        if began is not None and began <= end:
-            why = "device"
+        launch_ns = launches.get(correlation)
+        if launch_ns is not None and launch_ns <= end:
+            cause = "device"
         else:
-            # A synchronisation that ended when the device was done, and before it had more.
-            at = bisect_left(sync_ends, end)
-            has_waited = at < len(sync_ends) and sync_ends[at] <= start
-            short = start - end <= SHORT_GAP_NS
-            why = "sync" if has_waited and short else "launch" if short else "host"
-            if has_waited and not short:
-                # What the host does after it is its own, but for coming back and launching.
-                back = min(start, sync_ends[at] + SHORT_GAP_NS)
-                yield Gap(end, back, "sync")
-                end = back
+            # Find a synchronization that ended within the gap.
+            index = bisect_left(sync_ends, end)
+            has_waited = index < len(sync_ends) and sync_ends[index] <= start
+            is_short = start - end <= SHORT_GAP_NS
+            cause = "sync" if has_waited and is_short else "launch" if is_short else "host"
+            if has_waited and not is_short:
+                # Returning and launching belong to the synchronization, the rest to the host.
+                sync_end = min(start, sync_ends[index] + SHORT_GAP_NS)
+                yield Gap(end, sync_end, "sync")
+                end = sync_end
         if end < start:
-            yield Gap(end, start, why)
+            yield Gap(end, start, cause)
     if ends[-1] < window.end_ns:
         yield Gap(int(ends[-1]), window.end_ns, "host")
 
 
-def _add_places(
-    found: dict[Place, float],
+def _add_positions(
+    totals: dict[HostPosition, float],
     window: GpuWindow,
     thread: int | None,
     times: Sequence[tuple[int, int]],
     threads: np.ndarray | None = None,
 ) -> None:
-    """Add where a thread was in some times: each look stands for its share of them.
-
-    Args:
-        thread: whose looks count; None: of each time its own, in `threads`.
-    """
-    whole = sum(end - start for start, end in times)
-    seen: list[np.void] = []
+    """Add the positions of a thread, or of each of `threads`, each with an equal part of a time."""
+    total_ns = sum(end - start for start, end in times)
+    samples: list[np.void] = []
     for number in [thread] if threads is None else np.unique(threads).tolist():
-        own = [time for i, time in enumerate(times) if threads is None or threads[i] == number]
+        intervals = [x for i, x in enumerate(times) if threads is None or threads[i] == number]
         looks = window.looks[window.looks["thread"] == number]
-        if not own or not len(looks):
+        if not intervals or not len(looks):
             continue
-        begins, ends = np.array(sorted(own), np.int64).T
-        at = np.searchsorted(begins, looks["at_ns"], side="right") - 1
-        within = (at >= 0) & (looks["at_ns"] < ends[np.maximum(at, 0)])
-        seen += list(looks[within])
-    for look in seen:
-        place = Place(window.paths[look["path"]], window.stacks[look["stack"]])
-        found[place] = found.get(place, 0.0) + whole / len(seen)
+        begins, ends = np.array(sorted(intervals), np.int64).T
+        index = np.searchsorted(begins, looks["at_ns"], side="right") - 1
+        within = (index >= 0) & (looks["at_ns"] < ends[np.maximum(index, 0)])
+        samples += list(looks[within])
+    for sample in samples:
+        position = HostPosition(window.paths[sample["path"]], window.stacks[sample["stack"]])
+        totals[position] = totals.get(position, 0.0) + total_ns / len(samples)
 
 
-def _times_of(calls: np.ndarray) -> list[tuple[int, int]]:
+def _call_intervals(calls: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(calls["start_ns"].tolist(), calls["end_ns"].tolist(), strict=True))
 
 
 def _busiest_thread(window: GpuWindow) -> int:
-    """The one that calls CUDA most; without calls, the process's first."""
+    """Return the thread with the most CUDA calls, without calls the process's first one."""
     numbers, counts = np.unique(window.calls["thread"], return_counts=True)
-    # Autograd's threads launch for the one that waits for them, and have no Python.
+    # Autograd's threads run no Python and launch kernels for the thread that waits for them.
     known = np.isin(numbers, window.looks["thread"])
     if not known.any():
         return window.pid
@@ -412,9 +410,9 @@ def _busiest_thread(window: GpuWindow) -> int:
 def _num_updates(windows: Sequence[GpuWindow]) -> int:
     for name in UPDATES:
         count = sum(
-            ended
-            for one in windows
-            for path, (ended, _) in one.spans.items()
+            num_spans
+            for window in windows
+            for path, (num_spans, _) in window.spans.items()
             if path[-1] == name and name not in path[:-1]
         )
         if count:
@@ -423,37 +421,37 @@ def _num_updates(windows: Sequence[GpuWindow]) -> int:
 
 
 def _copies(windows: Sequence[GpuWindow], device: int) -> list[Copies]:
-    found: dict[tuple[str, str], list[int]] = {}
+    sums_by_kind: dict[tuple[str, str], list[int]] = {}
     for window in windows:
         calls, work = window.calls, window.work
         copies = work[(work["kind"] == COPY) & (work["device"] == device)]
         order = np.argsort(calls["correlation"], kind="stable")
-        took = np.append(calls["end_ns"] - calls["start_ns"], 0)
-        at = np.searchsorted(calls["correlation"], copies["correlation"], sorter=order)
-        at = np.append(order, len(calls))[at]
-        is_known = np.append(calls["correlation"], -1)[at] == copies["correlation"]
-        in_host = np.where(is_known, took[at], 0)
+        # Find the call of each copy.
+        durations = np.append(calls["end_ns"] - calls["start_ns"], 0)
+        index = np.searchsorted(calls["correlation"], copies["correlation"], sorter=order)
+        index = np.append(order, len(calls))[index]
+        is_known = np.append(calls["correlation"], -1)[index] == copies["correlation"]
+        host_ns = np.where(is_known, durations[index], 0)
         for name in np.unique(copies["name"]).tolist():
-            own = copies["name"] == name
-            sums = found.setdefault(_kind_of_copy(window.names[name]), [0, 0, 0, 0])
-            sums[0] += int(own.sum())
-            sums[1] += int(copies["size_bytes"][own].sum())
-            sums[2] += int((copies["end_ns"] - copies["start_ns"])[own].sum())
-            sums[3] += int(in_host[own].sum())
-    rows = [Copies(*kind, *sums) for kind, sums in found.items()]
-    return sorted(rows, key=lambda one: -one.device_ns)
+            is_kind = copies["name"] == name
+            sums = sums_by_kind.setdefault(_kind_of_copy(window.names[name]), [0, 0, 0, 0])
+            sums[0] += int(is_kind.sum())
+            sums[1] += int(copies["size_bytes"][is_kind].sum())
+            sums[2] += int((copies["end_ns"] - copies["start_ns"])[is_kind].sum())
+            sums[3] += int(host_ns[is_kind].sum())
+    rows = [Copies(*kind, *sums) for kind, sums in sums_by_kind.items()]
+    return sorted(rows, key=lambda copies: -copies.device_ns)
 
 
 def _kind_of_copy(name: str) -> tuple[str, str]:
-    """ "Memcpy HtoD (Pageable -> Device)": to the device, pageable."""
+    """Return direction and memory of a copy such as "Memcpy HtoD (Pageable -> Device)"."""
     directions = {"HtoD": "to the device", "DtoH": "to the host", "DtoD": "on the device"}
-    direction = next((told for mark, told in directions.items() if mark in name), "other")
+    direction = next((text for code, text in directions.items() if code in name), "other")
     memory = "pageable" if "Pageable" in name else "pinned" if "Pinned" in name else ""
     return direction, memory
 
 
 def _sums(keys: np.ndarray, amounts: np.ndarray) -> tuple[list[int], list[int]]:
-    """Sums by key."""
     unique, inverse = np.unique(keys, return_inverse=True)
     sums = np.zeros(len(unique), np.int64)
     np.add.at(sums, inverse, amounts)

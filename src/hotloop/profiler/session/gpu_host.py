@@ -1,57 +1,58 @@
-"""Host beside the GPU: which lines and stages it was in while the GPU did something, or nothing."""
+"""Activity of the host in GPU windows: its lines and stages while the GPU works or idles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hotloop.profiler.session import Process, Sample
-from hotloop.profiler.session.gpu import GpuUse, Place
-from hotloop.profiler.session.stages import Leaf, stage_by_key, user_leaf
+from hotloop.profiler.session import ProfiledProcess, Sample
+from hotloop.profiler.session.gpu import GpuUse, HostPosition
+from hotloop.profiler.session.stages import CodeLine, innermost_user_line, stage_by_key
 
 
 class Host:
-    """What a program did in the windows of a GPU.
+    """The host's activity in GPU windows.
 
     Args:
-        use: what the windows say.
+        use: summary of the windows.
     """
 
     def __init__(self, use: GpuUse) -> None:
         self.use = use
-        parts = (use.at_all, use.in_gaps, use.in_syncs, use.in_copies)
-        places = list(dict.fromkeys(place for part in parts for place in part))
-        # As a process that was sampled at these places, so that stages are told as everywhere.
-        process = Process("windows", "main", use.pid, 0, "complete", 0, 1)
-        process.stacks = [place.stack for place in places]
+        times = (use.host_in_windows, use.host_in_gaps, use.host_in_syncs, use.host_in_copies)
+        positions = list(dict.fromkeys(position for part in times for position in part))
+        # Classify the positions as if a process had been sampled there.
+        process = ProfiledProcess("windows", "main", use.pid, 0, "complete", 0, 1)
+        process.stacks = [position.stack for position in positions]
         process.samples = [
-            Sample(use.pid, place.path, number, 1, 0, 0, 1) for number, place in enumerate(places)
+            Sample(use.pid, x.path, number, 1, 0, 0, 1) for number, x in enumerate(positions)
         ]
         stages = stage_by_key(process, by_name=False)
-        self._stages = {place: stages[place.path, number] for number, place in enumerate(places)}
+        self._stages = {x: stages[x.path, number] for number, x in enumerate(positions)}
 
-    def stage(self, place: Place) -> str:
-        """By the names of `stages.STAGES`."""
-        return self._stages[place]
+    def stage(self, position: HostPosition) -> str:
+        """Return the stage of a position, a key of `stages.STAGES`."""
+        return self._stages[position]
 
-    def by_stage(self, places: Mapping[Place, float]) -> dict[str, float]:
-        """Nanoseconds by stage, the most first."""
-        found: dict[str, float] = {}
-        for place, ns in places.items():
-            found[self.stage(place)] = found.get(self.stage(place), 0.0) + ns
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+    def by_stage(self, positions: Mapping[HostPosition, float]) -> dict[str, float]:
+        """Return the nanoseconds by stage, largest first."""
+        totals: dict[str, float] = {}
+        for position, ns in positions.items():
+            totals[self.stage(position)] = totals.get(self.stage(position), 0.0) + ns
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def by_line(
-        self, places: Mapping[Place, float], *, without: tuple[str, ...] = ()
-    ) -> dict[Leaf, float]:
-        """Nanoseconds by the user's line, the most first; of some stages none."""
-        found: dict[Leaf, float] = {}
-        for place, ns in places.items():
-            if self.stage(place) not in without:
-                leaf = user_leaf(place.stack)
-                found[leaf] = found.get(leaf, 0.0) + ns
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        self, positions: Mapping[HostPosition, float], *, without: tuple[str, ...] = ()
+    ) -> dict[CodeLine, float]:
+        """Return the nanoseconds by user's line, largest first, without some stages."""
+        totals: dict[CodeLine, float] = {}
+        for position, ns in positions.items():
+            if self.stage(position) not in without:
+                line = innermost_user_line(position.stack)
+                totals[line] = totals.get(line, 0.0) + ns
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def share(self, stage: str) -> float:
-        """Of the windows' time."""
-        whole = sum(self.use.at_all.values())
-        return self.by_stage(self.use.at_all).get(stage, 0.0) / whole if whole else 0.0
+        """Return the share of a stage in the windows' time."""
+        total_ns = sum(self.use.host_in_windows.values())
+        by_stage = self.by_stage(self.use.host_in_windows)
+        return by_stage.get(stage, 0.0) / total_ns if total_ns else 0.0

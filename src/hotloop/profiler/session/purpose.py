@@ -1,19 +1,19 @@
 """The purpose of a forward pass, acting or learning, in a script that has both in one piece.
 
-A training loop without functions, as CleanRL writes them, steps environments in some of its lines
-and goes backward in others. The innermost block of the source (loop, function, branch) around a
-forward pass that holds only one of the two says what it is for. Where every block around it holds
-both, the order does: what stands before the step of the environments acts, what stands between it
-and the backward pass learns.
+A training loop without functions, as in CleanRL, steps environments in some lines and runs backward
+passes in others. The innermost block of the source (loop, function, branch) around a forward pass
+that contains only one of the two determines its purpose. If every block around it contains both,
+the order does: code before the environment step acts, and code between it and the backward pass
+learns.
 
-A loss is made of operations that run in the script's own lines. Those in a block that goes backward
-and steps no environment are learning too, and so is what stands between environments and learning.
+The operations of a loss run in the script's own lines. Lines in a block with a backward pass and no
+environment step are learning. So are the lines between environment steps and the backward pass.
 
-Elements that are assigned in a loop that steps environments are stored for learning.
+Assignments to elements in a loop that steps environments store data for learning.
 
-What the action is made of is acting: the lines before an environment's step, in the same loop, that
-assign what its arguments are, and what those are made of in turn. So is what is made beside it of
-the same things, as its value and its probability are.
+Lines that compute the action are acting: those before an environment step, in the same loop, that
+assign its arguments or the values that the arguments depend on. So are lines that compute other
+values from the same variables, such as the value and the log-probability of the action.
 """
 
 from __future__ import annotations
@@ -24,226 +24,222 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, Stack, is_library
-from hotloop.profiler.session.syntax import parsed
+from hotloop.profiler.session.syntax import parse_file
 
 _LOGS = {"log", "debug", "info", "warning", "error", "add_histogram", "add_text", "record", "dump"}
-_BLOCKS = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
+_BLOCK_NODES = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Purpose:
-    """What code is for, by the places that environments are stepped and learned at.
+class PurposeClassifier:
+    """A classifier of code as acting or learning, by the lines that step environments or learn.
 
     Args:
-        known: stacks of samples, and the stage that each is in.
+        labeled_stacks: stacks of samples, each with its stage.
     """
 
-    def __init__(self, known: Iterable[tuple[Stack, str]]) -> None:
+    def __init__(self, labeled_stacks: Iterable[tuple[Stack, str]]) -> None:
         self._lines: dict[str, dict[str, set[int]]] = {}
-        self._functions: dict[tuple[str, str], set[str]] = {}
-        for stack, stage in known:
+        self._function_stages: dict[tuple[str, str], set[str]] = {}
+        for stack, stage in labeled_stacks:
             if stage not in ("env", "update"):
                 continue
             for frame, line in zip(stack.frames, stack.lines, strict=True):
                 if is_library(frame) or not line:
                     continue
                 self._lines.setdefault(frame.file, {}).setdefault(stage, set()).add(line)
-                self._functions.setdefault((frame.file, frame.function), set()).add(stage)
+                self._function_stages.setdefault((frame.file, frame.function), set()).add(stage)
 
-    def acts(self, stack: Stack) -> bool:
-        """Whether an action is made in any of the user's lines of a stack."""
+    def is_acting(self, stack: Stack) -> bool:
+        """Return whether any of the user's lines of a stack computes an action."""
         return any(
             line in _acting_lines(frame.file, frozenset(self._lines[frame.file].get("env", ())))
             for frame, line in zip(stack.frames, stack.lines, strict=True)
             if line and frame.file in self._lines
         )
 
-    def of(self, stack: Stack) -> str:
-        """Of a forward pass: `act` or `update`."""
-        if self.acts(stack):
+    def classify_forward(self, stack: Stack) -> str:
+        """Return `act` or `update` for the stack of a forward pass."""
+        if self.is_acting(stack):
             return "act"
-        for frame, line in self._known_places(stack):
-            inside = self._innermost(frame, line)
-            if inside.keys() == {"update"}:
+        for frame, line in self._labeled_frames(stack):
+            stages = self._innermost_stages(frame, line)
+            if stages.keys() == {"update"}:
                 return "update"
-            if inside:
-                is_behind = "update" in inside and line > max(inside["env"])
-                return "update" if is_behind else "act"
+            if stages:
+                is_after_env = "update" in stages and line > max(stages["env"])
+                return "update" if is_after_env else "act"
         return "act"
 
-    def of_own_lines(self, stack: Stack) -> str | None:
-        """`act` or `update`, or None: nothing says so."""
-        if self.acts(stack):
+    def classify_user_lines(self, stack: Stack) -> str | None:
+        """Return `act` or `update` for the user's own code, or None if it is unknown."""
+        if self.is_acting(stack):
             return "act"
-        for frame, line in self._known_places(stack):
-            inside = self._innermost(frame, line)
-            last = {stage: max(lines) for stage, lines in inside.items()}
+        for frame, line in self._labeled_frames(stack):
+            stages = self._innermost_stages(frame, line)
+            last = {stage: max(lines) for stage, lines in stages.items()}
             is_between = "update" in last and last.get("env", 0) < line <= last["update"]
-            return "update" if inside.keys() == {"update"} or is_between else None
+            return "update" if stages.keys() == {"update"} or is_between else None
         return None
 
-    def of_statement(self, stack: Stack) -> str | None:
-        """`logging` or `replay`, by what kind of statement an own line is; or None."""
+    def classify_statement(self, stack: Stack) -> str | None:
+        """Return `logging` or `replay` by the kind of statement of a user's line, or None."""
         frame, line = stack.frames[-1], stack.lines[-1]
         if is_library(frame):
             return None
-        if line in _lines_of(frame.file).logging:
+        if line in _statement_lines(frame.file).logging:
             return "logging"
-        is_storing = line in _lines_of(frame.file).storing
-        place = next(self._known_places(stack), None) if is_storing else None
-        is_collecting = place is not None and self._innermost(*place).keys() == {"env"}
+        is_storing = line in _statement_lines(frame.file).storing
+        place = next(self._labeled_frames(stack), None) if is_storing else None
+        is_collecting = place is not None and self._innermost_stages(*place).keys() == {"env"}
         return "replay" if is_collecting else None
 
-    def _known_places(self, stack: Stack) -> Iterator[tuple[Frame, int]]:
-        """The user's functions in which something is seen, and lines, from the innermost out."""
+    def _labeled_frames(self, stack: Stack) -> Iterator[tuple[Frame, int]]:
+        """Yield the user's frames in functions with labels, and their lines, innermost first."""
         for frame, line in zip(reversed(stack.frames), reversed(stack.lines), strict=True):
-            if (frame.file, frame.function) in self._functions and line:
+            if (frame.file, frame.function) in self._function_stages and line:
                 yield frame, line
 
-    def _innermost(self, frame: Frame, line: int) -> dict[str, list[int]]:
-        """Of the innermost block around a line that holds any: the stages, and at which lines."""
-        of_function = self._functions[frame.file, frame.function]
-        if len(of_function) == 1:
-            return {stage: [line] for stage in of_function}
-        for first, last in _blocks(frame.file, line):
-            inside = {
-                stage: [one for one in lines if first <= one <= last]
+    def _innermost_stages(self, frame: Frame, line: int) -> dict[str, list[int]]:
+        """Return the stages in the innermost block around a line that has any, with their lines."""
+        stages = self._function_stages[frame.file, frame.function]
+        if len(stages) == 1:
+            return {stage: [line] for stage in stages}
+        for first, last in _enclosing_blocks(frame.file, line):
+            lines_by_stage = {
+                stage: [number for number in lines if first <= number <= last]
                 for stage, lines in self._lines[frame.file].items()
             }
-            seen = {stage: lines for stage, lines in inside.items() if lines}
-            if seen:
-                return seen
+            present = {stage: lines for stage, lines in lines_by_stage.items() if lines}
+            if present:
+                return present
         return {}
 
 
 @lru_cache(maxsize=256)
 def _acting_lines(file: str, env_lines: frozenset[int]) -> frozenset[int]:
-    """Lines that make the arguments of the steps that were seen at some lines."""
-    tree = parsed(file)
+    """Return lines that compute the arguments of the environment steps at `env_lines`."""
+    tree = parse_file(file)
     if tree is None or not env_lines:
         return frozenset()
-    found: set[int] = set()
+    lines: set[int] = set()
     for scope in ast.walk(tree):
         if not isinstance(scope, (ast.For, ast.While, ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
-        simple = [one for one in ast.walk(scope) if isinstance(one, (ast.Assign, ast.AnnAssign))]
-        for call in (one for one in ast.walk(scope) if isinstance(one, ast.Call)):
+        assignments = [
+            node for node in ast.walk(scope) if isinstance(node, (ast.Assign, ast.AnnAssign))
+        ]
+        for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call)):
             is_step = isinstance(call.func, ast.Attribute) and call.func.attr.startswith("step")
             if is_step and call.lineno in env_lines:
-                found |= _made_before(call, simple)
+                lines |= _argument_lines(call, assignments)
     for loop in ast.walk(tree):
         if isinstance(loop, (ast.For, ast.While)):
-            found |= _made_beside(loop, env_lines, found)
-    return frozenset(found)
+            lines |= _derived_lines(loop, env_lines, lines)
+    return frozenset(lines)
 
 
-def _made_beside(
+def _derived_lines(
     loop: ast.For | ast.While, env_lines: frozenset[int], acting: set[int]
 ) -> set[int]:
-    """Lines of a loop that make something else of what acting lines of it make.
-
-    They stand before its steps, and assign names. Heads of `with` around acting lines alone, as of
-    `no_grad`, go with them.
-    """
+    """Return lines of a loop that compute further values from the results of acting lines."""
+    # They are assignments to names before the loop's steps. Heads of `with` blocks that contain
+    # acting lines and no step, such as `no_grad`, belong to them.
     nodes = [*ast.walk(loop)]
-    steps = [line for line in env_lines if loop.lineno <= line <= (loop.end_lineno or 0)]
-    assigned = [
-        one
-        for one in nodes
-        if isinstance(one, ast.Assign)
-        and one.lineno < min(steps, default=0)
-        and all(map(_targets, one.targets))
+    step_lines = [line for line in env_lines if loop.lineno <= line <= (loop.end_lineno or 0)]
+    assignments = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and node.lineno < min(step_lines, default=0)
+        and all(map(_target_names, node.targets))
     ]
-    made = {
+    derived_names = {
         name
-        for one in assigned
-        if one.lineno in acting
-        for target in one.targets
-        for name in _targets(target)
+        for node in assignments
+        if node.lineno in acting
+        for target in node.targets
+        for name in _target_names(target)
     }
-    beside: set[int] = set()
-    for one in sorted(assigned, key=lambda node: node.lineno):
-        is_text = any(isinstance(part, ast.JoinedStr) for part in ast.walk(one.value))
-        if one.lineno not in acting and not is_text and _names(one.value) & made:
-            beside.update(range(one.lineno, (one.end_lineno or one.lineno) + 1))
-            made |= set().union(*map(_targets, one.targets))
-    for one in nodes:
-        if not isinstance(one, (ast.With, ast.AsyncWith)):
-            continue
-        inside = range(one.body[0].lineno, (one.end_lineno or one.lineno) + 1)
-        if not acting.isdisjoint(inside) and env_lines.isdisjoint(inside):
-            beside.update(range(one.lineno, inside.start))
-    return beside
-
-
-def _made_before(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign]) -> set[int]:
-    """Lines of the assignments that a call's arguments come from."""
-    wanted = set().union(*(_names(one) for one in call.args)) if call.args else set()
     lines: set[int] = set()
-    for one in sorted(assignments, key=lambda node: -node.lineno):
-        targets = one.targets if isinstance(one, ast.Assign) else [one.target]
-        if one.lineno >= call.lineno or one.value is None:
+    for node in sorted(assignments, key=lambda node: node.lineno):
+        is_text = any(isinstance(child, ast.JoinedStr) for child in ast.walk(node.value))
+        if node.lineno not in acting and not is_text and _read_names(node.value) & derived_names:
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            derived_names |= set().union(*map(_target_names, node.targets))
+    for node in nodes:
+        if not isinstance(node, (ast.With, ast.AsyncWith)):
             continue
-        if wanted & set().union(*(_targets(target) for target in targets)):
-            lines.update(range(one.lineno, (one.end_lineno or one.lineno) + 1))
-            wanted |= _names(one.value)
+        body_lines = range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+        if not acting.isdisjoint(body_lines) and env_lines.isdisjoint(body_lines):
+            lines.update(range(node.lineno, body_lines.start))
     return lines
 
 
-def _names(node: ast.AST) -> set[str]:
-    """Plain and dotted names that are read, but for what is called: that is made elsewhere.
+def _argument_lines(call: ast.Call, assignments: list[ast.Assign | ast.AnnAssign]) -> set[int]:
+    """Return the lines of the assignments that a call's arguments depend on."""
+    names = set().union(*(_read_names(argument) for argument in call.args)) if call.args else set()
+    lines: set[int] = set()
+    for assignment in sorted(assignments, key=lambda node: -node.lineno):
+        targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
+        if assignment.lineno >= call.lineno or assignment.value is None:
+            continue
+        if names & set().union(*(_target_names(target) for target in targets)):
+            lines.update(range(assignment.lineno, (assignment.end_lineno or assignment.lineno) + 1))
+            names |= _read_names(assignment.value)
+    return lines
 
-    What is asked for another form of itself, as by `action.cpu().numpy()`, is read.
-    """
-    called = {
-        id(part)
-        for one in ast.walk(node)
-        if isinstance(one, ast.Call) and not _is_form_of(one)
-        for part in _chain(one.func)
+
+def _read_names(node: ast.AST) -> set[str]:
+    """Return the plain and dotted names that are read, without those of called functions."""
+    # The object of a conversion, such as `action.cpu().numpy()`, counts as read.
+    called_ids = {
+        id(function_node)
+        for child in ast.walk(node)
+        if isinstance(child, ast.Call) and not _is_conversion(child)
+        for function_node in _attribute_chain(child.func)
     }
     return {
-        ast.unparse(one)
-        for one in ast.walk(node)
-        if isinstance(one, (ast.Name, ast.Attribute)) and id(one) not in called
+        ast.unparse(child)
+        for child in ast.walk(node)
+        if isinstance(child, (ast.Name, ast.Attribute)) and id(child) not in called_ids
     }
 
 
-def _is_form_of(call: ast.Call) -> bool:
-    """Whether a method of a plain name is called with nothing, or with numbers alone."""
+def _is_conversion(call: ast.Call) -> bool:
+    """Return whether a method of a plain name is called without arguments or with constants."""
     return (
         isinstance(call.func, ast.Attribute)
         and isinstance(call.func.value, ast.Name)
-        and all(isinstance(one, ast.Constant | ast.UnaryOp) for one in call.args)
+        and all(isinstance(argument, ast.Constant | ast.UnaryOp) for argument in call.args)
         and not call.keywords
     )
 
 
-def _chain(node: ast.expr) -> Iterator[ast.expr]:
-    """A name with what stands before its dots, as long as these are names."""
+def _attribute_chain(node: ast.expr) -> Iterator[ast.expr]:
     while isinstance(node, ast.Attribute):
         yield node
         node = node.value
     yield node
 
 
-def _targets(node: ast.expr) -> set[str]:
-    """Names that are assigned; of a tuple each."""
+def _target_names(node: ast.expr) -> set[str]:
     if isinstance(node, (ast.Tuple, ast.List)):
-        return set().union(*(_targets(one) for one in node.elts))
+        return set().union(*(_target_names(element) for element in node.elts))
     return {ast.unparse(node)} if isinstance(node, (ast.Name, ast.Attribute)) else set()
 
 
-class _Lines(NamedTuple):
-    """Lines of a file: of statements that log or print, and that assign elements."""
+class _StatementLines(NamedTuple):
+    """Lines of a file with statements that log or print, and that assign to elements."""
 
     logging: frozenset[int]
     storing: frozenset[int]
 
 
 @lru_cache(maxsize=256)
-def _lines_of(file: str) -> _Lines:
+def _statement_lines(file: str) -> _StatementLines:
     logging: set[int] = set()
     storing: set[int] = set()
-    tree = parsed(file)
+    tree = parse_file(file)
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             function = node.value.func
@@ -254,22 +250,21 @@ def _lines_of(file: str) -> _Lines:
             isinstance(target, ast.Subscript) for target in node.targets
         ):
             storing.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return _Lines(frozenset(logging), frozenset(storing))
+    return _StatementLines(frozenset(logging), frozenset(storing))
 
 
-def _blocks(file: str, line: int) -> list[tuple[int, int]]:
-    """First and last lines of the blocks around a line, from the innermost out."""
+def _enclosing_blocks(file: str, line: int) -> list[tuple[int, int]]:
     return [(first, last) for first, last in _all_blocks(file) if first <= line <= last]
 
 
 @lru_cache(maxsize=256)
 def _all_blocks(file: str) -> tuple[tuple[int, int], ...]:
-    tree = parsed(file)
+    tree = parse_file(file)
     if tree is None:
         return ((0, 2**31),)
-    found: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int]] = []
     for node in ast.walk(tree):
-        if isinstance(node, _BLOCKS):
-            found.append((node.lineno, node.end_lineno or node.lineno))
-    found.append((0, 2**31))
-    return tuple(sorted(found, key=lambda block: block[1] - block[0]))
+        if isinstance(node, _BLOCK_NODES):
+            blocks.append((node.lineno, node.end_lineno or node.lineno))
+    blocks.append((0, 2**31))
+    return tuple(sorted(blocks, key=lambda block: block[1] - block[0]))

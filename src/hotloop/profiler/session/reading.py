@@ -1,4 +1,4 @@
-"""Reads what the processes of a program have left, and merges it on one clock.
+"""Reading of the files of a program's processes, merged on one clock.
 
 session = read("profiles/train__20260101-120000")
 for process in session.processes:
@@ -18,216 +18,224 @@ import numpy as np
 from hotloop import documents, timing
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
-from hotloop.profiler.session import STEPS, Process, Session, SpanThread, Uncovered
+from hotloop.profiler.session import (
+    STEP_SPANS,
+    ProfiledProcess,
+    Session,
+    SpanThread,
+    UnrecordedProcess,
+)
 from hotloop.profiler.session.kineto import read_windows
-from hotloop.profiler.session.sampled import Sampled, add_up
-from hotloop.profiler.session.saving import FILE, load
+from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
+from hotloop.profiler.session.saving import SESSION_FILE, load
 from hotloop.system.crowding import Crowding
 from hotloop.timing import Recording, RecordingError
-from hotloop.timing.clocks import clocks_of
-from hotloop.timing.reader import State, state_of
+from hotloop.timing.clocks import read_clocks
+from hotloop.timing.reader import RecordingState, recording_state
 
-_One = TypeVar("_One")
+_Item = TypeVar("_Item")
 
-ABOUT = "profile.json"
-# A process that ends its recording itself and was sampled writes its last samples in its last
-# moments; where they are older than this, it could not.
+METADATA_FILE = "profile.json"
+# A sampled process that ends its own recording writes its last samples just before its end. If they
+# are older than this, it could not write them.
 _SILENCE_NS = 10_000_000_000
-# Of a program that has not ended: how long after the last line of samples a process of it may have
-# begun. Lines come about once a second.
-_UNTOLD_NS = 5_000_000_000
-# How we start the script, whose forks have that command too.
-_OUR_START = re.compile(r"^.*? -m hotloop\.profiler\.collect\.script \{.*?\} ")
+# Time after the last line of samples, written about once a second, in which a process of a running
+# program may have started.
+_UNLISTED_NS = 5_000_000_000
+# The command that starts the script. Forks of the script have it too.
+_SCRIPT_COMMAND = re.compile(r"^.*? -m hotloop\.profiler\.collect\.script \{.*?\} ")
 
 
 def read(directory: str | os.PathLike[str]) -> Session:
-    """Merge all that is in a profile's or a run's directory.
+    """Return the session in the directory of a profile or a run.
 
     Raises:
-        ProfileError: there is no such directory, or nothing was recorded in it.
+        ProfileError: The directory does not exist, or has no recordings.
     """
     root = Path(directory)
     if root.is_file():
         return load(root)
     if not root.is_dir():
         raise ProfileError(
-            f"expected a directory of a profile or a run, got {root}: there is none; "
-            "`hotloop profile SCRIPT` makes one"
+            f"expected a directory of a profile or a run, got {root}: it does not exist; "
+            "`hotloop profile SCRIPT` creates one"
         )
-    about = _about(root)
-    recordings, problems = _recordings([root / "timing", root])
-    sampled, torn = _samples([root / "timing", root])
-    problems += torn
-    # A program that records by itself, as `hotloop train` does, does so where it wants to.
-    elsewhere = _elsewhere(root, recordings, sampled)
-    more, others = _recordings(sorted(elsewhere))
-    recordings = _once([*recordings, *_of_this_program(more, sampled, about)], _identity)
-    problems += others
-    if not recordings and not sampled and (root / FILE).is_file():
-        return load(root / FILE)
-    if not recordings and not sampled:
+    # Read the files of the profile's own directory, then those of other directories.
+    metadata = _read_metadata(root)
+    recordings, problems = _read_recordings([root / "timing", root])
+    totals, sample_problems = _read_samples([root / "timing", root])
+    problems += sample_problems
+    # A program with its own recording, such as `hotloop train`, may use another directory.
+    directories = _other_directories(root, recordings, totals)
+    more, other_problems = _read_recordings(sorted(directories))
+    recordings = _unique([*recordings, *_during_program(more, totals, metadata)], _identity)
+    problems += other_problems
+    if not recordings and not totals and (root / SESSION_FILE).is_file():
+        return load(root / SESSION_FILE)
+    if not recordings and not totals:
         raise ProfileError(
             f"expected recordings (*.hlt) in {root} or its `timing` directory, got none: profile "
-            "again, or look at `hotloop runs`" + "".join(f"; {problem}" for problem in problems[:3])
+            "again, or see `hotloop runs`" + "".join(f"; {problem}" for problem in problems[:3])
         )
-    problems += about.get("problems", [])
-    about |= _crowding((root, *(place.parent for place in sorted(elsewhere))))
-    session = merge(recordings, sampled, directory=str(root), about=about, problems=problems)
-    for run in (root, *(place.parent for place in sorted(elsewhere))):
-        _add_facts_of_run(session, run)
-    _add_windows(session, [root / "timing", root, *sorted(elsewhere)])
+    # Merge, and add the facts of runs and the GPU windows.
+    problems += metadata.get("problems", [])
+    metadata |= _read_crowding((root, *(folder.parent for folder in sorted(directories))))
+    session = merge(recordings, totals, directory=str(root), metadata=metadata, problems=problems)
+    for run_directory in (root, *(folder.parent for folder in sorted(directories))):
+        _add_run_facts(session, run_directory)
+    _add_windows(session, [root / "timing", root, *sorted(directories)])
     return session
 
 
 def _add_windows(session: Session, directories: Sequence[Path]) -> None:
-    """Windows on GPUs, of processes of this program."""
     windows, problems = read_windows(directories)
-    lived = {process.pid: process for process in session.processes}
+    processes = {process.pid: process for process in session.processes}
     session.problems += problems
     session.gpu = [
-        one
-        for one in windows
-        if one.pid in lived and lived[one.pid].start_ns <= one.start_ns <= lived[one.pid].end_ns
+        window
+        for window in windows
+        if window.pid in processes
+        and processes[window.pid].start_ns <= window.start_ns <= processes[window.pid].end_ns
     ]
 
 
-def _elsewhere(
-    root: Path, recordings: Sequence[Recording], sampled: Sequence[Sampled]
+def _other_directories(
+    root: Path, recordings: Sequence[Recording], totals: Sequence[SampleTotals]
 ) -> set[Path]:
-    """Other directories that the program recorded to, as far as they are there.
-
-    Samples name them as they were then. What lay in the profile's own directory is taken from where
-    the profile is now: it may have been copied, or moved, and its place may hold another one.
-    """
-    named = {
-        Path(os.path.abspath(path)) for one in sampled for path in one.last.get("recordings", ())
+    """Return the other directories with recordings of the program."""
+    # Samples contain the paths at the time of recording. Files of the profile's own directory are
+    # read from its present path: it may have been moved, and another may be at the old one.
+    paths = {
+        Path(os.path.abspath(path))
+        for file in totals
+        for path in file.last_period.get("recordings", ())
     }
-    own = {one.path.name: one for one in recordings if one.path is not None}
-    homes: list[Path] = []
-    for path in sorted(named):
-        if path.name not in own or any(path.is_relative_to(home) for home in homes):
+    by_name = {item.path.name: item for item in recordings if item.path is not None}
+    roots: list[Path] = []
+    for path in sorted(paths):
+        if path.name not in by_name or any(path.is_relative_to(top) for top in roots):
             continue
-        # The profile, or its `timing` directory where that is read by itself.
-        home = next(
-            (home for home in path.parents[:2] if (root / path.relative_to(home)).is_file()), None
+        # The profile, or its `timing` directory if that is read by itself.
+        top = next(
+            (top for top in path.parents[:2] if (root / path.relative_to(top)).is_file()),
+            None,
         )
-        if home is not None and _is_copy(own[path.name], path):
-            homes.append(home)
-    found: set[Path] = set()
-    for path in named:
-        home = next((home for home in homes if path.is_relative_to(home)), None)
-        if home is None:
-            found.add(path.parent.resolve())
-        elif (root / path.relative_to(home)).is_file():
-            found.add((root / path.relative_to(home)).parent.resolve())
-    return found - {root.resolve(), (root / "timing").resolve()}
+        if top is not None and _is_copy(by_name[path.name], path):
+            roots.append(top)
+    directories: set[Path] = set()
+    for path in paths:
+        top = next((top for top in roots if path.is_relative_to(top)), None)
+        if top is None:
+            directories.add(path.parent.resolve())
+        elif (root / path.relative_to(top)).is_file():
+            directories.add((root / path.relative_to(top)).parent.resolve())
+    return directories - {root.resolve(), (root / "timing").resolve()}
 
 
-def _is_copy(one: Recording, path: Path) -> bool:
-    """Whether a recording was copied from a file, or is what was moved away from there."""
+def _is_copy(recording: Recording, path: Path) -> bool:
+    """Return whether a recording is a copy of a file, or was moved from there."""
     try:
-        if one.path is not None and path.samefile(one.path):
+        if recording.path is not None and path.samefile(recording.path):
             return True
-        return _identity(timing.read(path)) == _identity(one)
+        return _identity(timing.read(path)) == _identity(recording)
     except (OSError, RecordingError):
         return True
 
 
-def _of_this_program(
+def _during_program(
     recordings: Iterable[Recording],
-    sampled: Sequence[Sampled],
-    about: Mapping[str, Any],
+    totals: Sequence[SampleTotals],
+    metadata: Mapping[str, Any],
 ) -> list[Recording]:
-    """Those of a directory that were made while the program ran, of all its runs."""
-    if not sampled:
+    """Return the recordings that were made while the program ran."""
+    if not totals:
         return []
-    boots = {one.about["boot_id"] for one in sampled}
-    began_ns = min(one.about["start_ns"] for one in sampled)
-    ended_ns = about.get("end_ns")
-    if not isinstance(ended_ns, int):
-        # It still runs, or nobody saw its end: a process that began after the last line is found
-        # with the next one.
-        ended_ns = max(one.end_ns or began_ns for one in sampled) + _UNTOLD_NS
+    boot_ids = {item.header["boot_id"] for item in totals}
+    start_ns = min(item.header["start_ns"] for item in totals)
+    end_ns = metadata.get("end_ns")
+    if not isinstance(end_ns, int):
+        # The program still runs, or its end is unknown. A process that started after the last line
+        # is found once the next line is written.
+        end_ns = max(item.end_ns or start_ns for item in totals) + _UNLISTED_NS
     return [
-        one
-        for one in recordings
-        if one.boot_id in boots and one.end_ns >= began_ns and one.start_ns <= ended_ns
+        item
+        for item in recordings
+        if item.boot_id in boot_ids and item.end_ns >= start_ns and item.start_ns <= end_ns
     ]
 
 
-def _identity(one: Recording) -> tuple[int, int, str, str]:
-    """What is the same of one recording in two files."""
-    return one.pid, one.start_ns, one.boot_id, one.component
+def _identity(recording: Recording) -> tuple[int, int, str, str]:
+    """Return a key that copies of one recording share."""
+    return recording.pid, recording.start_ns, recording.boot_id, recording.component
 
 
-def _once(found: Iterable[_One], identity: Callable[[_One], object]) -> list[_One]:
-    """The first of each."""
-    first: dict[object, _One] = {}
-    for one in found:
-        first.setdefault(identity(one), one)
+def _unique(items: Iterable[_Item], identity: Callable[[_Item], object]) -> list[_Item]:
+    first: dict[object, _Item] = {}
+    for item in items:
+        first.setdefault(identity(item), item)
     return list(first.values())
 
 
-def _add_facts_of_run(session: Session, root: Path) -> None:
-    """How many environments a run of hotloop's steps at once, which its spans don't say."""
+def _add_run_facts(session: Session, run_directory: Path) -> None:
+    """Add the number of environments of a hotloop run, which its spans do not contain."""
     try:
-        config = documents.read(root / "config.json")["config"]
+        config = documents.read(run_directory / "config.json")["config"]
         num_envs, workers = int(config["num_envs"]), int(config.get("workers") or 0)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return
     for process in session.processes:
-        each = num_envs // workers if workers and process.role == "worker" else num_envs
-        process.facts.setdefault("num_envs", float(each))
+        num_stepped = num_envs // workers if workers and process.role == "worker" else num_envs
+        process.facts.setdefault("num_envs", float(num_stepped))
 
 
-def _crowding(runs: Iterable[Path]) -> dict[str, Any]:
-    """How long threads of a run of hotloop's waited for cores, as `about` has it."""
-    for run in runs:
+def _read_crowding(run_directories: Iterable[Path]) -> dict[str, Any]:
+    """Return how long threads of a hotloop run waited for cores, as metadata."""
+    for directory in run_directories:
         try:
-            found = Crowding.of(documents.read(run / "cores.json"))
+            crowding = Crowding.from_json(documents.read(directory / "cores.json"))
         except (OSError, ValueError):
             continue
-        if found is not None:
-            return {"crowding": vars(found)}
+        if crowding is not None:
+            return {"crowding": vars(crowding)}
     return {}
 
 
-def _recordings(directories: Iterable[Path]) -> tuple[list[Recording], list[str]]:
-    found: list[Recording] = []
+def _read_recordings(directories: Iterable[Path]) -> tuple[list[Recording], list[str]]:
+    recordings: list[Recording] = []
     problems: list[str] = []
     for directory in directories:
         try:
-            more, errors = timing.read_directory(directory)
+            new_recordings, errors = timing.read_directory(directory)
         except RecordingError:
             continue
-        found += more
+        recordings += new_recordings
         problems += [str(error) for error in errors]
-    return found, problems
+    return recordings, problems
 
 
-def _samples(directories: Iterable[Path]) -> tuple[list[Sampled], list[str]]:
-    found: list[Sampled] = []
+def _read_samples(directories: Iterable[Path]) -> tuple[list[SampleTotals], list[str]]:
+    totals: list[SampleTotals] = []
     problems: list[str] = []
     for directory in directories:
-        clocks = clocks_of(directory)
+        clocks = read_clocks(directory)
         for path in sorted(directory.glob(f"*{samples_file.SUFFIX}")):
             try:
-                one = samples_file.told_by(clocks, samples_file.read(path))
+                samples = samples_file.align_clocks(clocks, samples_file.read(path))
             except (OSError, ValueError) as error:
                 problems.append(str(error))
                 continue
-            found.append(add_up(one))
-            if one.is_torn:
-                problems.append(f"{path} ends in the middle of a line, which is left out")
-    return _once(found, lambda one: one.identity), problems
+            totals.append(sum_samples(samples))
+            if samples.is_torn:
+                problems.append(f"{path} ends in the middle of a line, which is ignored")
+    return _unique(totals, lambda file: file.identity), problems
 
 
-def _about(root: Path) -> dict[str, Any]:
+def _read_metadata(root: Path) -> dict[str, Any]:
     try:
-        about = documents.read(root / ABOUT)
+        metadata = documents.read(root / METADATA_FILE)
     except (OSError, ValueError):
         return {}
-    return about if isinstance(about, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
 # --- merging --------------------------------------------------------------------------------------
@@ -235,165 +243,176 @@ def _about(root: Path) -> dict[str, Any]:
 
 def merge(
     recordings: Sequence[Recording],
-    files: Iterable[samples_file.Samples | Sampled],
+    samples: Iterable[samples_file.Samples | SampleTotals],
     *,
     directory: str = "",
-    about: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     problems: Iterable[str] = (),
 ) -> Session:
-    """One session of the recordings and samples of a program's processes.
+    """Return one session of the recordings and samples of a program's processes.
 
-    All times are CLOCK_MONOTONIC's, which processes of one boot share; what is of another machine
-    or boot than most is left out and named.
+    All times are CLOCK_MONOTONIC, which the processes of one boot share. Files from another machine
+    or boot than most files are ignored and reported.
 
     Raises:
-        ProfileError: nothing is left.
+        ProfileError: There are no recordings or samples.
     """
     problems = list(problems)
-    sampled = [one if isinstance(one, Sampled) else add_up(one) for one in files]
-    boots = [one.boot_id for one in recordings] + [one.about["boot_id"] for one in sampled]
+    # Group the recordings and samples of one machine and boot by process.
+    totals = [item if isinstance(item, SampleTotals) else sum_samples(item) for item in samples]
+    boots = [item.boot_id for item in recordings] + [item.header["boot_id"] for item in totals]
     boot = max(sorted(set(boots)), key=boots.count, default="")
     by_pid: dict[int, list[Recording]] = {}
-    for one in recordings:
-        if one.boot_id != boot:
-            problems.append(f"{one.path} is of another machine or boot and is left out")
+    for recording in recordings:
+        if recording.boot_id != boot:
+            problems.append(f"{recording.path} is from another machine or boot and is ignored")
             continue
-        by_pid.setdefault(one.pid, []).append(one)
-    samples_by_pid: dict[int, list[Sampled]] = {}
-    for one in sampled:
-        pid = one.about["pid"]
-        if one.about["boot_id"] != boot:
+        by_pid.setdefault(recording.pid, []).append(recording)
+    samples_by_pid: dict[int, list[SampleTotals]] = {}
+    for file in totals:
+        pid = file.header["pid"]
+        if file.header["boot_id"] != boot:
             problems.append(
-                f"samples of process {pid} are of another machine or boot and are left out"
+                f"samples of process {pid} are from another machine or boot and are ignored"
             )
             continue
-        samples_by_pid.setdefault(pid, []).append(one)
-    processes: list[Process] = []
+        samples_by_pid.setdefault(pid, []).append(file)
+    # Merge the files of each process.
+    processes: list[ProfiledProcess] = []
     for pid in sorted({*by_pid, *samples_by_pid}):
-        own = sorted(samples_by_pid.get(pid, []), key=lambda one: one.about["start_ns"])
-        process = _process(by_pid.get(pid, []), own)
+        files = sorted(samples_by_pid.get(pid, []), key=lambda file: file.header["start_ns"])
+        process = _merge_process(by_pid.get(pid, []), files)
         processes.append(process)
-        for one in own:
-            one.add_to(process)
-            if one.damage:
+        for file in files:
+            file.add_to(process)
+            if file.damage:
                 problems.append(
-                    f"samples of process {pid} are damaged ({one.damage}) and are left out from "
-                    "there on"
+                    f"samples of process {pid} are damaged ({file.damage}) and are ignored "
+                    "from there on"
                 )
-        hooks = {name: text for one in own for name, text in one.last.get("problems", {}).items()}
+        hooks = {
+            name: text
+            for file in files
+            for name, text in file.last_period.get("problems", {}).items()
+        }
         problems += [
-            f"process {pid}: {name} is another one than was thought of, and has no spans: {text}"
+            f"process {pid}: {name} has an unexpected version, and no spans: {text}"
             for name, text in hooks.items()
         ]
         silent_ns = process.end_ns - process.periods[-1].end_ns if process.periods else 0
         if silent_ns > _SILENCE_NS and process.state == "complete":
             problems.append(
-                f"process {pid} left no samples of its last {silent_ns / 1e9:.0f} s: was the disk "
+                f"process {pid} wrote no samples in its last {silent_ns / 1e9:.0f} s: was the disk "
                 "full?"
             )
     if not processes:
-        raise ProfileError("expected recordings of a program, got none of one machine and boot")
+        raise ProfileError("expected recordings of a program from one machine and boot, got none")
     if any("knows_no_times" in process.facts for process in processes):
         problems.append(
-            "this system does not say when a thread is on a core: all time is shown as on a core, "
-            "and waiting is not told from computing"
+            "this system does not report when a thread is on a core: all time is shown as on a "
+            "core, and waiting cannot be distinguished from computing"
         )
     _order_and_name(processes)
+    # Report processes of resumed runs.
     main, pids = processes[0], {process.pid for process in processes}
-    again = [
+    late_pids = [
         str(process.pid)
         for process in processes[1:]
         if process.parent_pid not in pids and process.start_ns >= main.end_ns
     ]
-    if again:
+    if late_pids:
         problems.append(
-            f"process {', '.join(again)} began after {main.name} had ended, as a resumed run's "
-            "does: shares are each process's own"
+            f"process {', '.join(late_pids)} started after {main.name} had ended, as in a "
+            "resumed run: shares are relative to each process"
         )
     return Session(
-        directory, dict(about or {}), processes, _uncovered(processes, sampled), problems
+        directory, dict(metadata or {}), processes, _unrecorded(processes, totals), problems
     )
 
 
-def _process(recordings: list[Recording], sampled: list[Sampled]) -> Process:
-    """One process; a program may have begun more than one recording, one after another."""
-    recordings = sorted(recordings, key=lambda one: one.start_ns)
-    starts = [one.start_ns for one in recordings] + [one.about["start_ns"] for one in sampled]
-    ends = [one.end_ns for one in recordings]
-    ends += [one.end_ns for one in sampled if one.end_ns is not None]
+def _merge_process(recordings: list[Recording], totals: list[SampleTotals]) -> ProfiledProcess:
+    """Return one process, from one or several consecutive recordings and files of samples."""
+    recordings = sorted(recordings, key=lambda item: item.start_ns)
+    starts = [item.start_ns for item in recordings] + [item.header["start_ns"] for item in totals]
+    ends = [item.end_ns for item in recordings]
+    ends += [item.end_ns for item in totals if item.end_ns is not None]
     if recordings:
-        # What a program calls itself says more than what its profile began it as.
-        own = [one for one in recordings if one.component not in ("main", "process")]
-        name = max(own or recordings, key=lambda one: one.duration_ns).component
+        # A name chosen by the program is more informative than one chosen by the profiler.
+        named = [item for item in recordings if item.component not in ("main", "process")]
+        name = max(named or recordings, key=lambda item: item.duration_ns).component
         pid, parent_pid = recordings[0].pid, recordings[0].parent_pid
     else:
-        about = sampled[0].about
-        name, pid, parent_pid = about["component"], about["pid"], about["parent_pid"]
-    process = Process(
+        header = totals[0].header
+        name, pid, parent_pid = header["component"], header["pid"], header["parent_pid"]
+    process = ProfiledProcess(
         name=name,
         role="helper",
         pid=pid,
         parent_pid=parent_pid,
-        state=recordings[-1].state if recordings else _state(sampled[-1]),
+        state=recordings[-1].state if recordings else _state_from_samples(totals[-1]),
         start_ns=min(starts),
         end_ns=max(ends, default=min(starts)),
-        tree=timing.merge((one.tree() for one in recordings), name),
+        tree=timing.merge((item.tree() for item in recordings), name),
     )
-    for one in recordings:
-        _add_spans(process, one)
+    for recording in recordings:
+        _add_spans(process, recording)
     process.events = process.events[np.argsort(process.events["end_ns"], kind="stable")]
     return process
 
 
-def _state(sampled: Sampled) -> State:
-    """How a process ended, by its samples alone."""
-    about = sampled.about
-    if sampled.last.get("last"):
+def _state_from_samples(totals: SampleTotals) -> RecordingState:
+    """Return how a process ended, given only its samples."""
+    header = totals.header
+    if totals.last_period.get("last"):
         return "complete"
-    if "ticks" not in about:  # of an earlier version
+    if "ticks" not in header:  # of an earlier version
         return "unknown"
-    return state_of(about["pid"], about["ticks"], about.get("host", ""), about["boot_id"])
+    return recording_state(
+        header["pid"], header["ticks"], header.get("host", ""), header["boot_id"]
+    )
 
 
-def _add_spans(process: Process, recording: Recording) -> None:
-    """A recording's events and open spans; its threads are those of the recordings before it."""
+def _add_spans(process: ProfiledProcess, recording: Recording) -> None:
+    """Add the events and spans of a recording. Threads of earlier recordings are reused."""
     threads: list[int] = []
     for thread in recording.threads:
         same = (
-            number
-            for number, known in enumerate(process.span_threads)
-            if known.number == thread.ident and number not in threads
+            index
+            for index, span_thread in enumerate(process.span_threads)
+            if span_thread.native_id == thread.ident and index not in threads
         )
-        number = next(same, len(process.span_threads))
-        if number == len(process.span_threads):
+        index = next(same, len(process.span_threads))
+        if index == len(process.span_threads):
             process.span_threads.append(SpanThread(thread.ident, thread.name))
-        threads.append(number)
+        threads.append(index)
     events = recording.events.copy()
     events["span"] += len(process.spans)
     events["thread"] = np.array(threads, np.int32)[events["thread"]]
     process.events = np.concatenate((process.events, events))
-    process.spans += [one._replace(thread=threads[one.thread]) for one in recording.spans]
-    process.open_spans += [one._replace(thread=threads[one.thread]) for one in recording.open_spans]
+    process.spans += [span._replace(thread=threads[span.thread]) for span in recording.spans]
+    process.open_spans += [
+        span._replace(thread=threads[span.thread]) for span in recording.open_spans
+    ]
 
 
-def _order_and_name(processes: list[Process]) -> None:
-    """Main first; roles; names that are unique."""
+def _order_and_name(processes: list[ProfiledProcess]) -> None:
+    """Sort the processes, main first, and set their roles and unique names."""
     pids = {process.pid for process in processes}
 
-    def key(process: Process) -> tuple[bool, int]:
+    def key(process: ProfiledProcess) -> tuple[bool, int]:
         return process.parent_pid in pids, process.start_ns
 
     processes.sort(key=key)
     main = processes[0]
-    whole = main.duration_ns or 1
+    main_ns = main.duration_ns or 1
     commands = {process.pid: process.command for process in processes}
-    makers = {main.pid}
+    worker_parents = {main.pid}
     for process in processes[1:]:
-        # What a fork server forks has its command too.
+        # Processes forked by a fork server have its command too.
         is_fork = process.command == commands.get(process.parent_pid)
         if _is_fork_server(process.command) and not is_fork:
             process.name = "forkserver"
-            makers.add(process.pid)
+            worker_parents.add(process.pid)
     for process in processes:
         names = {path[-1] for path, _ in process.tree.walk()}
         if process is main:
@@ -402,24 +421,24 @@ def _order_and_name(processes: list[Process]) -> None:
             process.role = "helper"
         else:
             is_named = process.name.startswith("worker-")
-            computes = process.cpu_ns > 0.01 * whole and process.parent_pid in makers
-            is_worker = is_named or computes or names.intersection(STEPS)
+            computes = process.cpu_ns > 0.01 * main_ns and process.parent_pid in worker_parents
+            is_worker = is_named or computes or names.intersection(STEP_SPANS)
             process.role = "worker" if is_worker else "helper"
-    taken = {process.name for process in processes}
+    used_names = {process.name for process in processes}
     number = 0
     for process in processes[1:]:
         if process.role == "worker" and not process.name.startswith("worker-"):
-            while f"worker-{number}" in taken:
+            while f"worker-{number}" in used_names:
                 number += 1
             process.name = f"worker-{number}"
-            taken.add(process.name)
+            used_names.add(process.name)
         elif process.name == main.name and process.parent_pid in pids:
-            process.name = "process"  # a fork, by the name of what it was forked from
-    processes[1:] = sorted(processes[1:], key=lambda one: (one.role, _natural(one.name)))
-    seen: dict[str, int] = {}
+            process.name = "process"  # a fork, which has the name of its parent
+    processes[1:] = sorted(processes[1:], key=lambda item: (item.role, _natural_key(item.name)))
+    counts: dict[str, int] = {}
     for process in processes:
-        seen[process.name] = seen.get(process.name, 0) + 1
-        if seen[process.name] > 1:
+        counts[process.name] = counts.get(process.name, 0) + 1
+        if counts[process.name] > 1:
             process.name = f"{process.name} ({process.pid})"
 
 
@@ -427,17 +446,22 @@ def _is_fork_server(command: Sequence[str]) -> bool:
     return any("multiprocessing.forkserver" in argument for argument in command)
 
 
-def _natural(name: str) -> tuple[str, int]:
+def _natural_key(name: str) -> tuple[str, int]:
     stem, _, number = name.rpartition("-")
     return (stem, int(number)) if number.isdigit() else (name, 0)
 
 
-def _uncovered(processes: Sequence[Process], sampled: Sequence[Sampled]) -> list[Uncovered]:
-    covered = {process.pid for process in processes}
-    found: dict[int, Uncovered] = {}
-    for one in sampled:
-        for pid, other in one.others.items():
-            if pid not in covered and "multiprocessing.resource_tracker" not in other.command:
-                command = _OUR_START.sub("fork of python ", other.command)
-                found[pid] = other._replace(command=command)
-    return [found[pid] for pid in sorted(found)]
+def _unrecorded(
+    processes: Sequence[ProfiledProcess], sampled: Sequence[SampleTotals]
+) -> list[UnrecordedProcess]:
+    recorded_pids = {process.pid for process in processes}
+    unrecorded: dict[int, UnrecordedProcess] = {}
+    for totals in sampled:
+        for pid, process in totals.descendants.items():
+            if (
+                pid not in recorded_pids
+                and "multiprocessing.resource_tracker" not in process.command
+            ):
+                command = _SCRIPT_COMMAND.sub("fork of python ", process.command)
+                unrecorded[pid] = process._replace(command=command)
+    return [unrecorded[pid] for pid in sorted(unrecorded)]

@@ -1,4 +1,4 @@
-"""A session as one file, which holds no code."""
+"""Storage of a session as one file, which contains no code."""
 
 from __future__ import annotations
 
@@ -16,64 +16,67 @@ from hotloop.errors import ProfileError
 from hotloop.profiler.session import (
     Frame,
     Period,
-    Process,
+    ProfiledProcess,
     Sample,
     Session,
     SpanThread,
     Stack,
-    ThreadTimes,
-    Uncovered,
+    ThreadTotals,
+    UnrecordedProcess,
 )
 from hotloop.profiler.session.gpu import GpuWindow
 from hotloop.timing import Node
-from hotloop.timing.reader import OpenSpan, Place
+from hotloop.timing.reader import OpenSpan, SpanPath
 
 VERSION = 1
-FILE = "session.npz"
+SESSION_FILE = "session.npz"
 WINDOW_ARRAYS = ("work", "calls", "looks")
 
 
 def save(session: Session, path: str | os.PathLike[str]) -> None:
-    """Write a session as one file, which holds no code.
+    """Write a session to one file, which contains no code.
 
     Raises:
-        ProfileError: it can't be written.
+        ProfileError: The file cannot be written.
     """
+    # Describe the processes.
     arrays: dict[str, np.ndarray] = {}
-    about: dict[str, Any] = {
+    document: dict[str, Any] = {
         "version": VERSION,
         "directory": session.directory,
-        "about": session.about,
+        "about": session.metadata,
         "problems": session.problems,
-        "uncovered": session.uncovered,
+        "uncovered": session.unrecorded,
         "processes": [],
         "gpu": [],
     }
-    for number, process in enumerate(session.processes):
-        arrays[f"events.{number}"] = process.events
-        own = {**vars(process), "tree": _tree_to_json(process.tree)}
-        del own["events"]
-        own["threads"] = [vars(thread) for thread in process.threads]
-        own["periods"] = [
+    for index, process in enumerate(session.processes):
+        arrays[f"events.{index}"] = process.events
+        fields = {**vars(process), "tree": _tree_to_json(process.tree)}
+        del fields["events"]
+        fields["threads"] = [vars(thread) for thread in process.threads]
+        fields["periods"] = [
             [
                 period.end_ns,
                 [[list(path), *totals] for path, totals in period.spans.items()],
                 period.cpu_ns,
-                period.resident,
+                period.resident_bytes,
                 [[list(path), count] for path, count in period.by_path.items()],
                 list(period.by_stack.items()),
             ]
             for period in process.periods
         ]
-        about["processes"].append(own)
-    for number, window in enumerate(session.gpu):
+        document["processes"].append(fields)
+    # Describe the GPU windows.
+    for index, window in enumerate(session.gpu):
         for name in WINDOW_ARRAYS:
-            arrays[f"gpu.{name}.{number}"] = getattr(window, name)
-        about["gpu"].append(
+            arrays[f"gpu.{name}.{index}"] = getattr(window, name)
+        document["gpu"].append(
             {name: value for name, value in vars(window).items() if name not in WINDOW_ARRAYS}
             | {"spans": [[list(path), *totals] for path, totals in window.spans.items()]}
         )
-    arrays["session"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    # Write the file atomically.
+    arrays["session"] = np.frombuffer(json.dumps(document).encode(), np.uint8)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # pyright: ignore[reportArgumentType]
     path = Path(path)
@@ -84,45 +87,45 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise ProfileError(
-            f"expected to write {path}, got '{error}': choose another place"
+            f"expected to write {path}, got '{error}': choose another path"
         ) from error
 
 
 def load(path: str | os.PathLike[str]) -> Session:
-    """Read what `save` wrote.
+    """Return the session that `save` wrote.
 
     Raises:
-        ProfileError: it is no session, or of a newer version.
+        ProfileError: The file is not a session, or is of a newer version.
     """
     try:
         with open(path, "rb") as file:
             is_archive = file.read(2) == b"PK"
         if not is_archive:
             raise ProfileError(
-                "expected a profile's or a run's directory, or a session that was saved, got "
-                f"{path}: it is neither; `hotloop profile SCRIPT` makes a directory"
+                "expected the directory of a profile or a run, or a saved session, got "
+                f"{path}: it is neither; `hotloop profile SCRIPT` creates a directory"
             )
         with np.load(path, allow_pickle=False) as file:
-            about = json.loads(file["session"].tobytes())
-            if about["version"] > VERSION:
+            document = json.loads(file["session"].tobytes())
+            if document["version"] > VERSION:
                 raise ProfileError(
                     f"expected a session of version {VERSION} or older in {path}, got "
-                    f"{about['version']}: update hotloop"
+                    f"{document['version']}: update hotloop"
                 )
-            events = [file[f"events.{i}"] for i in range(len(about["processes"]))]
+            events = [file[f"events.{i}"] for i in range(len(document["processes"]))]
             windows = [
                 _window_from_json(
-                    own, {name: file[f"gpu.{name}.{number}"] for name in WINDOW_ARRAYS}
+                    fields, {name: file[f"gpu.{name}.{index}"] for name in WINDOW_ARRAYS}
                 )
-                for number, own in enumerate(about.get("gpu", []))
+                for index, fields in enumerate(document.get("gpu", []))
             ]
-        pairs = zip(about["processes"], events, strict=True)
+        pairs = zip(document["processes"], events, strict=True)
         return Session(
-            about["directory"],
-            about["about"],
-            [_process_from_json(own, one) for own, one in pairs],
-            [Uncovered(*one) for one in about["uncovered"]],
-            about["problems"],
+            document["directory"],
+            document["about"],
+            [_process_from_json(fields, array) for fields, array in pairs],
+            [UnrecordedProcess(*fields) for fields in document["uncovered"]],
+            document["problems"],
             windows,
         )
     except ProfileError:
@@ -134,14 +137,14 @@ def load(path: str | os.PathLike[str]) -> Session:
         ) from error
 
 
-def _window_from_json(own: dict[str, Any], arrays: dict[str, np.ndarray]) -> GpuWindow:
+def _window_from_json(fields: dict[str, Any], arrays: dict[str, np.ndarray]) -> GpuWindow:
     return GpuWindow(
         **{
-            **own,
+            **fields,
             **arrays,
-            "spans": {tuple(path): (count, total) for path, count, total in own["spans"]},
-            "paths": [tuple(path) for path in own["paths"]],
-            "stacks": [_stack_from_json(*stack) for stack in own["stacks"]],
+            "spans": {tuple(path): (count, total) for path, count, total in fields["spans"]},
+            "paths": [tuple(path) for path in fields["paths"]],
+            "stacks": [_stack_from_json(*stack) for stack in fields["stacks"]],
         }
     )
 
@@ -150,20 +153,24 @@ def _stack_from_json(frames: list[list[Any]], lines: list[int]) -> Stack:
     return Stack(tuple(Frame(*frame) for frame in frames), tuple(lines))
 
 
-def _process_from_json(own: dict[str, Any], events: np.ndarray) -> Process:
-    return Process(
+def _process_from_json(fields: dict[str, Any], events: np.ndarray) -> ProfiledProcess:
+    return ProfiledProcess(
         **{
-            **own,
+            **fields,
             "events": events,
-            "tree": _tree_from_json(own["tree"]),
-            "spans": [Place(tuple(path), kind, thread) for path, kind, thread in own["spans"]],
-            "open_spans": [OpenSpan(tuple(path), *rest) for path, *rest in own["open_spans"]],
-            "span_threads": [SpanThread(*thread) for thread in own["span_threads"]],
-            "stacks": [_stack_from_json(*stack) for stack in own["stacks"]],
-            "samples": [
-                Sample(thread, tuple(path), *rest) for thread, path, *rest in own["samples"]
+            "tree": _tree_from_json(fields["tree"]),
+            "spans": [
+                SpanPath(tuple(path), kind, thread) for path, kind, thread in fields["spans"]
             ],
-            "threads": [ThreadTimes(**thread) for thread in own["threads"]],
+            "open_spans": [
+                OpenSpan(tuple(path), *values) for path, *values in fields["open_spans"]
+            ],
+            "span_threads": [SpanThread(*thread) for thread in fields["span_threads"]],
+            "stacks": [_stack_from_json(*stack) for stack in fields["stacks"]],
+            "samples": [
+                Sample(thread, tuple(path), *values) for thread, path, *values in fields["samples"]
+            ],
+            "threads": [ThreadTotals(**thread) for thread in fields["threads"]],
             "periods": [
                 Period(
                     end_ns,
@@ -173,21 +180,21 @@ def _process_from_json(own: dict[str, Any], events: np.ndarray) -> Process:
                     {tuple(path): count for path, count in by_path},
                     dict(by_stack),
                 )
-                for end_ns, spans, cpu_ns, resident, by_path, by_stack in own["periods"]
+                for end_ns, spans, cpu_ns, resident, by_path, by_stack in fields["periods"]
             ],
         }
     )
 
 
 def _tree_to_json(node: Node) -> dict[str, Any]:
-    full = np.flatnonzero(node.histogram)
+    buckets = np.flatnonzero(node.histogram)
     return {
         "name": node.name,
         "kind": node.kind,
         "numbers": [
             node.count, node.total_ns, node.min_ns, node.max_ns, node.open, node.open_ns,
         ],
-        "histogram": [full.tolist(), node.histogram[full].tolist()],
+        "histogram": [buckets.tolist(), node.histogram[buckets].tolist()],
         "children": [_tree_to_json(child) for child in node.children.values()],
     }  # fmt: skip
 

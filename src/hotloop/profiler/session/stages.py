@@ -1,8 +1,8 @@
-"""Stages of a program, by the functions it was seen in: for code without spans of its own.
+"""Stages of a program, from the functions in its samples, for code without spans of its own.
 
-A sample says which spans were open and which functions were running. The innermost of them that is
-known decides: an environment's step, a forward or backward pass, drawing from a replay buffer,
-logging, importing. Of what is in none of those, the script's own function is told.
+A sample contains the open spans and the running functions. The innermost known function or span
+determines the stage: an environment step, a forward or backward pass, sampling from a replay
+buffer, logging, importing. Other samples are attributed to the script's own function.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from hotloop.profiler.session import Frame, Process, Stack, is_library
-from hotloop.profiler.session.purpose import Purpose
+from hotloop.profiler.session import Frame, ProfiledProcess, Stack, is_library
+from hotloop.profiler.session.purpose import PurposeClassifier
 
 STAGES = {
     "env": "stepping and resetting environments",
@@ -26,7 +26,7 @@ STAGES = {
     "wait": "waiting for other processes",
     "other": "everything else",
 }
-OF_SPAN = {
+STAGE_BY_SPAN = {
     "env_step": "env",
     "env_reset": "env",
     "vector_step": "env",
@@ -49,22 +49,26 @@ OF_SPAN = {
     "wait_for_workers": "wait",
     "wait_for_inference": "wait",
 }
-# Where installed libraries are; somebody's home may be called like one.
-_SITE = r"/(site|dist)-packages/"
-_PYTHON = r"/lib/python3[^/]*/"
-# (stage, file, function): regular expressions, of which None matches anything; the first that fits
-# a frame gives its stage.
+# Directories of installed libraries. A user's directory may have the name of a library.
+_SITE_PACKAGES = r"/(site|dist)-packages/"
+_STANDARD_LIBRARY = r"/lib/python3[^/]*/"
+# (stage, file, function), with regular expressions. None matches anything. The first rule that
+# matches a frame determines its stage.
 _RULES: tuple[tuple[str, str, str | None], ...] = (
-    # Modules are loaded; `from x import y` of one that is there only asks for it.
+    # Loading of modules. `from x import y` of a loaded module only looks it up.
     ("import", r"<frozen importlib", r"^(_find_and_load|_load|_find_spec)|exec_module$"),
-    ("logging", _SITE + r"(loguru|wandb|tensorboard|tensorboardX|rich|tqdm|absl/logging)/", None),
-    ("logging", _SITE + r"torch/utils/tensorboard/", None),
-    ("logging", _PYTHON + r"logging/", None),
+    (
+        "logging",
+        _SITE_PACKAGES + r"(loguru|wandb|tensorboard|tensorboardX|rich|tqdm|absl/logging)/",
+        None,
+    ),
+    ("logging", _SITE_PACKAGES + r"torch/utils/tensorboard/", None),
+    ("logging", _STANDARD_LIBRARY + r"logging/", None),
     ("logging", r"/numpy/_?core/arrayprint\.py$", None),
-    ("config", _SITE + r"(omegaconf|hydra|ml_collections|absl)/", None),
+    ("config", _SITE_PACKAGES + r"(omegaconf|hydra|ml_collections|absl)/", None),
     ("env", r"/(gymnasium|gym)/(envs|wrappers|vector|core)", r"(^|\.)(step|reset|step_wait)$"),
     ("env", r"/stable_baselines3/common/vec_env/", r"(^|\.)(step|step_wait|step_async|reset)$"),
-    # Not `no_grad`, which is there too, and around acting.
+    # Without `no_grad`, which is also in this package and surrounds acting.
     ("update", r"/torch/(optim/|autograd/(__init__|graph)\.py$)", None),
     ("update", r"/torch/_tensor\.py$", r"backward$"),
     ("replay", r"", r"(?i)(replay|buffer|memory)\w*\._?(sample|add|push|store|get)\w*$"),
@@ -75,16 +79,16 @@ _RULES: tuple[tuple[str, str, str | None], ...] = (
         r"(^|\.)(forward|_call_impl|_wrapped_call_impl|_conv_forward)$",
     ),
     ("forward", r"/torch/distributions/", None),
-    # Acts or learns: `stage_by_key` works it out.
-    ("compiled", _SITE + r"(jax|jaxlib|optax|flax|equinox|haiku|distrax|rlax)/", None),
+    # Acting or learning, which `stage_by_key` decides.
+    ("compiled", _SITE_PACKAGES + r"(jax|jaxlib|optax|flax|equinox|haiku|distrax|rlax)/", None),
     (
         "wait",
-        _PYTHON + r"(multiprocessing|concurrent/futures)/",
+        _STANDARD_LIBRARY + r"(multiprocessing|concurrent/futures)/",
         r"(^|\.)_?(recv|recv_bytes|get|poll|wait|acquire|join|result|as_completed)$",
     ),
 )
-# What the user's own functions are called, where nothing else says what they do.
-_NAMES: tuple[tuple[str, str], ...] = (
+# Names of user functions, for samples that no other rule matches.
+_NAME_RULES: tuple[tuple[str, str], ...] = (
     ("env", r"(?i)\w*(env|world|bandit|game|maze|grid|simulator|task)\w*\.(step|reset|pull)$"),
     (
         "act",
@@ -97,8 +101,8 @@ _NAMES: tuple[tuple[str, str], ...] = (
         r"gradient_step|train_batch|learn_from|td_update|update_\w+)$",
     ),
 )
-_COMPILED_NAMES = tuple((stage, re.compile(function)) for stage, function in _NAMES)
-_COMPILED = tuple(
+_COMPILED_NAME_RULES = tuple((stage, re.compile(function)) for stage, function in _NAME_RULES)
+_COMPILED_RULES = tuple(
     (stage, re.compile(file), re.compile(function) if function else None)
     for stage, file, function in _RULES
 )
@@ -106,23 +110,23 @@ _COMPILED = tuple(
 
 @lru_cache(maxsize=65536)
 def _stage_of_frame(frame: Frame) -> str | None:
-    for stage, file, function in _COMPILED:
+    for stage, file, function in _COMPILED_RULES:
         if file.search(frame.file) and (function is None or function.search(frame.function)):
             return stage
     return None
 
 
-def stage_of(path: tuple[str, ...], stack: Stack) -> str:
-    """The stage of a sample: of its innermost known span, or of its innermost known function.
+def sample_stage(path: tuple[str, ...], stack: Stack) -> str:
+    """Return the stage of the innermost known span of a sample, or of its innermost known function.
 
-    A forward pass is what the span around it is. Where there is none it is "forward": whether it
-    acts or learns, `stage_by_key` works out.
+    A forward pass has the stage of the span around it. Without a span it is "forward", and
+    `stage_by_key` decides whether it acts or learns.
     """
     by_frame, calls_user = "other", False
     for frame in reversed(stack.frames):
-        # What runs while a library is imported is the import's, whatever its files are for.
+        # Code that runs during the import of a library counts as the import.
         stage = None if frame.function == "<module>" else _stage_of_frame(frame)
-        # Hydra calls the whole program: what it calls is not its own.
+        # Hydra calls the whole program, which does not belong to its stage.
         if stage is not None and not (calls_user and stage in ("config", "logging")):
             by_frame = stage
             break
@@ -130,13 +134,13 @@ def stage_of(path: tuple[str, ...], stack: Stack) -> str:
     if by_frame in ("import", "config", "logging"):
         return by_frame
     for name in reversed(path):
-        if name in OF_SPAN:
-            return OF_SPAN[name]
+        if name in STAGE_BY_SPAN:
+            return STAGE_BY_SPAN[name]
     return by_frame
 
 
-class Leaf(NamedTuple):
-    """A line of code that time was spent at."""
+class CodeLine(NamedTuple):
+    """A line of code in a function."""
 
     function: str
     file: str
@@ -144,12 +148,12 @@ class Leaf(NamedTuple):
 
 
 @dataclass
-class Share:
-    """Time of one kind.
+class TimeSum:
+    """Sums of elapsed, on-core and queued time.
 
     Attributes:
-        elapsed_ns, on_core_ns, queued_ns: the rest of the elapsed time is blocked.
-        samples: how many.
+        elapsed_ns, on_core_ns, queued_ns: sums; other elapsed time is blocked.
+        samples: number of samples.
     """
 
     elapsed_ns: int = 0
@@ -171,32 +175,32 @@ class Share:
 
 
 @dataclass
-class Stages:
-    """A process's main thread, by stage.
+class StageTimes:
+    """Times of one thread, by stage.
 
     Attributes:
-        total: all of it.
-        by_stage: by the names of `STAGES`.
-        by_user_line: by the user's innermost line, within each stage.
+        total: time of all stages.
+        by_stage: time by name in `STAGES`.
+        by_user_line: time by stage and innermost user line.
     """
 
-    total: Share = field(default_factory=Share)
-    by_stage: dict[str, Share] = field(default_factory=dict)
-    by_user_line: dict[tuple[str, Leaf], Share] = field(default_factory=dict)
+    total: TimeSum = field(default_factory=TimeSum)
+    by_stage: dict[str, TimeSum] = field(default_factory=dict)
+    by_user_line: dict[tuple[str, CodeLine], TimeSum] = field(default_factory=dict)
 
     def share(self, stage: str) -> float:
-        """Of the thread's time."""
-        found = self.by_stage.get(stage)
-        return found.elapsed_ns / self.total.elapsed_ns if found and self.total.elapsed_ns else 0.0
+        """Return the fraction of the thread's time that a stage takes."""
+        time = self.by_stage.get(stage)
+        return time.elapsed_ns / self.total.elapsed_ns if time and self.total.elapsed_ns else 0.0
 
 
-def stages(process: Process, thread: int | None = None) -> Stages:
-    """Where the time of a process's main thread, or of another one, went, by its samples."""
-    found = Stages()
-    own = process.pid if thread is None else thread
-    resolved, weights = stage_by_key(process), path_weights(process, own)
+def stage_times(process: ProfiledProcess, thread: int | None = None) -> StageTimes:
+    """Return the times by stage of a process's main thread, or of another thread."""
+    times = StageTimes()
+    thread_id = process.pid if thread is None else thread
+    stages, weights = stage_by_key(process), path_weights(process, thread_id)
     for sample in process.samples:
-        if sample.thread != own:
+        if sample.thread != thread_id:
             continue
         weight = weights.get(sample.path, 1.0)
         row = (
@@ -205,30 +209,30 @@ def stages(process: Process, thread: int | None = None) -> Stages:
             round(weight * sample.queued_ns),
             sample.count,
         )
-        stage = resolved[sample.path, sample.stack]
-        found.total.add(*row)
-        found.by_stage.setdefault(stage, Share()).add(*row)
-        leaf = user_leaf(process.stacks[sample.stack])
-        found.by_user_line.setdefault((stage, leaf), Share()).add(*row)
-    if own == process.pid:
-        for path, self_ns in unseen_spans(process).items():
-            # Of these no sample says what they did, on a core or not.
-            found.total.elapsed_ns += self_ns
-            stage = stage_of(path, Stack((), ()))
-            found.by_stage.setdefault(stage, Share()).elapsed_ns += self_ns
-    return found
+        stage = stages[sample.path, sample.stack]
+        times.total.add(*row)
+        times.by_stage.setdefault(stage, TimeSum()).add(*row)
+        line = innermost_user_line(process.stacks[sample.stack])
+        times.by_user_line.setdefault((stage, line), TimeSum()).add(*row)
+    if thread_id == process.pid:
+        for path, self_ns in unsampled_spans(process).items():
+            # Without samples, their on-core and queued times are unknown.
+            times.total.elapsed_ns += self_ns
+            stage = sample_stage(path, Stack((), ()))
+            times.by_stage.setdefault(stage, TimeSum()).elapsed_ns += self_ns
+    return times
 
 
-def unseen_spans(process: Process) -> dict[tuple[str, ...], int]:
-    """Nanoseconds of spans that no sample was taken in, by path; what is within them left out."""
-    seen = {sample.path for sample in process.samples}
-    if not seen:
+def unsampled_spans(process: ProfiledProcess) -> dict[tuple[str, ...], int]:
+    """Return the self time in ns of spans without a sample, by path."""
+    sampled_paths = {sample.path for sample in process.samples}
+    if not sampled_paths:
         return {}
-    return {path: ns for path, ns in _self_ns(process).items() if ns and path not in seen}
+    return {path: ns for path, ns in _self_ns(process).items() if ns and path not in sampled_paths}
 
 
-def _self_ns(process: Process) -> dict[tuple[str, ...], int]:
-    """Time in spans of each path and in no other within, up to the last samples."""
+def _self_ns(process: ProfiledProcess) -> dict[tuple[str, ...], int]:
+    """Return the ns in spans of each path without their inner spans, up to the last sample."""
     spans = process.periods[-1].spans if process.periods else {}
     inner: dict[tuple[str, ...], int] = {}
     for path, (_, total_ns) in spans.items():
@@ -236,84 +240,83 @@ def _self_ns(process: Process) -> dict[tuple[str, ...], int]:
     return {path: max(0, total_ns - inner.get(path, 0)) for path, (_, total_ns) in spans.items()}
 
 
-def path_weights(process: Process, thread: int) -> dict[tuple[str, ...], float]:
-    """What a nanosecond of a thread's samples stands for, by the path of open spans.
+def path_weights(process: ProfiledProcess, thread: int) -> dict[tuple[str, ...], float]:
+    """Return the weight of a thread's samples, by path of open spans.
 
-    A sampler in Python has to wait until the interpreter lets it run, which is soonest where code
-    releases the lock, as torch's operations do: that is seen too often. How long spans took is
-    known exactly, so each path's samples are given the time of its spans, and what is left to those
-    outside of any.
+    A sampler in Python waits until it gets the GIL, which is soonest where code releases it, as in
+    torch operations. Such code is sampled too often. The durations of spans are exact. Therefore
+    the samples of each path are scaled to the time of its spans, and samples outside of spans to
+    the remaining time.
     """
     self_ns = _self_ns(process)
-    seen: dict[tuple[str, ...], int] = {}
-    own: dict[tuple[str, ...], int] = {}
+    sampled_ns: dict[tuple[str, ...], int] = {}
+    thread_ns: dict[tuple[str, ...], int] = {}
     for sample in process.samples:
-        seen[sample.path] = seen.get(sample.path, 0) + sample.elapsed_ns
+        sampled_ns[sample.path] = sampled_ns.get(sample.path, 0) + sample.elapsed_ns
         if sample.thread == thread:
-            own[sample.path] = own.get(sample.path, 0) + sample.elapsed_ns
+            thread_ns[sample.path] = thread_ns.get(sample.path, 0) + sample.elapsed_ns
     weights: dict[tuple[str, ...], float] = {}
-    left_ns = float(sum(own.values()))
+    remaining_ns = float(sum(thread_ns.values()))
     if thread == process.pid:
-        left_ns -= sum(unseen_spans(process).values())
-    for path, ns in own.items():
-        if path in self_ns and seen[path]:
-            weights[path] = self_ns[path] / seen[path]
+        remaining_ns -= sum(unsampled_spans(process).values())
+    for path, ns in thread_ns.items():
+        if path in self_ns and sampled_ns[path]:
+            weights[path] = self_ns[path] / sampled_ns[path]
         if path:
-            left_ns -= weights.get(path, 1.0) * ns
-    if self_ns and own.get(()):
-        weights[()] = max(0.0, left_ns) / own[()]
+            remaining_ns -= weights.get(path, 1.0) * ns
+    if self_ns and thread_ns.get(()):
+        weights[()] = max(0.0, remaining_ns) / thread_ns[()]
     return weights
 
 
 def stage_by_key(
-    process: Process, *, by_name: bool = True
+    process: ProfiledProcess, *, by_name: bool = True
 ) -> dict[tuple[tuple[str, ...], int], str]:
-    """The stage of every (path, stack); of what its place alone says, see `Purpose`.
+    """Return the stage of every (path, stack). See `PurposeClassifier` for forward passes.
 
     Args:
         process: the process.
-        by_name: where nothing else says what the user's functions do, their names may, and what
-            kind of statement a line is.
+        by_name: whether function names and kinds of statement classify otherwise unknown code.
     """
-    raw = {
-        (sample.path, sample.stack): stage_of(sample.path, process.stacks[sample.stack])
+    stages = {
+        (sample.path, sample.stack): sample_stage(sample.path, process.stacks[sample.stack])
         for sample in process.samples
     }
-    purpose = Purpose((process.stacks[stack], stage) for (_, stack), stage in raw.items())
+    purpose = PurposeClassifier((process.stacks[key], stage) for (_, key), stage in stages.items())
 
-    def resolved(stack: Stack, stage: str) -> str:
+    def resolve(stack: Stack, stage: str) -> str:
         if stage == "forward":
-            # What a network is asked while it is made is part of starting.
-            is_made = any(
+            # A forward pass in a constructor is part of starting.
+            is_constructor = any(
                 frame.function.endswith("__init__") and "/torch/" not in frame.file
                 for frame in stack.frames
             )
-            return "import" if is_made else purpose.of(stack)
+            return "import" if is_constructor else purpose.classify_forward(stack)
         if stage == "compiled":
-            return "act" if purpose.acts(stack) else "update"
+            return "act" if purpose.is_acting(stack) else "update"
         if stage == "other" and by_name:
-            stage = purpose.of_statement(stack) or stage
+            stage = purpose.classify_statement(stack) or stage
         if stage == "other":
-            stage = purpose.of_own_lines(stack) or stage
+            stage = purpose.classify_user_lines(stack) or stage
         return stage_by_name(stack) if stage == "other" and by_name else stage
 
-    return {key: resolved(process.stacks[key[1]], stage) for key, stage in raw.items()}
+    return {key: resolve(process.stacks[key[1]], stage) for key, stage in stages.items()}
 
 
 def stage_by_name(stack: Stack) -> str:
-    """By what the innermost function of the user's is called that says something."""
+    """Return the stage by the name of the innermost user function that matches a rule."""
     for frame in reversed(stack.frames):
         if not is_library(frame):
-            for stage, function in _COMPILED_NAMES:
+            for stage, function in _COMPILED_NAME_RULES:
                 if function.search(frame.function):
                     return stage
     return "other"
 
 
-def user_leaf(stack: Stack) -> Leaf:
-    """The innermost line of a stack that is the user's; else the one that ran."""
+def innermost_user_line(stack: Stack) -> CodeLine:
+    """Return the innermost user line of a stack, or else its innermost line."""
     for frame, line in zip(reversed(stack.frames), reversed(stack.lines), strict=True):
         if not is_library(frame):
-            return Leaf(frame.function, frame.file, line or frame.first_line)
+            return CodeLine(frame.function, frame.file, line or frame.first_line)
     frame = stack.frames[-1]
-    return Leaf(frame.function, frame.file, stack.lines[-1] or frame.first_line)
+    return CodeLine(frame.function, frame.file, stack.lines[-1] or frame.first_line)

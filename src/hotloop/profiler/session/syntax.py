@@ -1,4 +1,4 @@
-"""The syntax of the program's own files, each read once."""
+"""A cache of the syntax trees of the program's source files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 @lru_cache(maxsize=256)
-def parsed(file: str) -> ast.Module | None:
-    """A file's syntax; None: it is not there, or is no Python."""
+def parse_file(file: str) -> ast.Module | None:
+    """Return the syntax tree of a file; None if it is missing or not valid Python."""
     try:
         return ast.parse(Path(file).read_bytes())
     except (OSError, ValueError, SyntaxError):

@@ -1,1 +1,1 @@
-"""Compiled code of a replay buffer, which works on addresses; `calls` is what Python calls."""
+"""Compiled code of the replay buffer. It works on addresses, and Python calls `entry_points`."""

@@ -1,22 +1,21 @@
-"""Draws of a batch's slots: uniform, proportional to shifted weights, with or without repeats.
+"""Sampling of a batch's slots: uniform or proportional to shifted weights, with or without repeats.
 
-Without replacement the law is that of successive sampling, as in NumPy's
-`Generator.choice(replace=False, p=p)`: each draw is proportional to the weights of what was not
-drawn yet. Drawing with replacement and keeping first occurrences has exactly this law, and costs
-next to nothing as long as repeats are rare. Where they are not, because few entries hold most of
-the weight, what was drawn is taken out of the tree until the batch is complete, which is the same
-law again.
+Sampling without replacement is successive sampling, as in NumPy's
+`Generator.choice(replace=False, p=p)`: each draw is proportional to the weights of the slots not
+drawn yet. Drawing with replacement and keeping first occurrences has exactly this distribution, and
+costs next to nothing while repeats are rare. If a few entries have most of the weight, the drawn
+slots are removed from the tree until the batch is complete, which gives the same distribution.
 
-Where the greatest weight is not far above the mean, a slot drawn uniformly and kept with
-probability w / max w is cheaper than a walk down the tree. All three ways may follow one another
-within a batch: given what was drawn before, each draws the next one from the same distribution.
+If the greatest weight is not far above the mean, rejection sampling (draw a slot uniformly, accept
+it with probability w / max w) is cheaper than a walk down the tree. One batch may use all three
+methods: given the slots drawn before, each draws the next one from the same distribution.
 """
 
 from __future__ import annotations
 
 from hotloop.numba_tools import jit, prefetch
 from hotloop.replay.native.handle import KIND_RANKS, KIND_UNIFORM, Handle, random_below, random_unit
-from hotloop.replay.native.pointers import Ints, address_of, moved
+from hotloop.replay.native.pointers import Ints, address_of, advance
 from hotloop.replay.native.ranks import draw_ranks
 from hotloop.replay.native.tree import (
     current_shift,
@@ -27,89 +26,87 @@ from hotloop.replay.native.tree import (
     total_weight,
 )
 
-# A uniform proposal is accepted mean/max of the time; a walk down the tree costs as much as this
-# many.
+# Proposals that cost as much as one walk down the tree. A proposal is accepted with probability
+# mean / max.
 MAX_PROPOSALS = 4.0
-PROPOSALS = 1024  # at a time; the work space is never smaller
+PROPOSALS_PER_ROUND = 1024  # the work space is never smaller
 
 
 @jit
-def _first_seen(handle: Handle, slot: int) -> bool:
-    """Whether this slot is new to the batch; remembers it."""
+def _is_new_slot(handle: Handle, slot: int) -> bool:
+    """Return whether this slot is new to the batch, and record it."""
     table = handle.table
     mask = handle.scratch_size * 4 - 1
     epoch = handle.epoch
     place = ((slot * 2654435761) >> 12) & mask
     key = (epoch << 32) | slot
     while True:
-        there = table[place]
-        if there == key:
+        entry = table[place]
+        if entry == key:
             return False
-        if (there >> 32) != epoch:
+        if (entry >> 32) != epoch:
             table[place] = key
             return True
         place = (place + 1) & mask
 
 
 @jit
-def _fill_uniformly(handle: Handle, got: int, count: int) -> None:
-    """Complete the batch with slots that are not in it, each as likely as any other."""
-    chosen, size = handle.chosen, handle.size
-    while got < count:
+def _fill_uniformly(handle: Handle, num_drawn: int, count: int) -> None:
+    """Complete the batch with uniformly drawn slots that are not in it yet."""
+    batch_slots, size = handle.batch_slots, handle.size
+    while num_drawn < count:
         slot = random_below(handle, size)
-        if _first_seen(handle, slot):
-            chosen[got] = slot
-            got += 1
+        if _is_new_slot(handle, slot):
+            batch_slots[num_drawn] = slot
+            num_drawn += 1
 
 
 @jit
 def _draw_uniform(handle: Handle, count: int, replacement: bool) -> None:
-    chosen, size = handle.chosen, handle.size
+    batch_slots, size = handle.batch_slots, handle.size
     if replacement:
         for number in range(count):
-            chosen[number] = random_below(handle, size)
+            batch_slots[number] = random_below(handle, size)
     elif 2 * count <= size:
         _fill_uniformly(handle, 0, count)
-    else:  # most of the buffer: shuffle the slots as far as is needed (Fisher and Yates)
+    else:  # most of the buffer: a partial Fisher–Yates shuffle
         slots = handle.table
         for slot in range(size):
             slots[slot] = slot
         for number in range(count):
             other = number + random_below(handle, size - number)
-            chosen[number] = slots[other]
+            batch_slots[number] = slots[other]
             slots[other] = slots[number]
 
 
 @jit
-def _propose(handle: Handle, shift: float, count: int, slots: Ints) -> None:
-    """Draw `count` slots by rejection from a uniform proposal."""
+def _draw_by_rejection(handle: Handle, shift: float, count: int, slots: Ints) -> None:
+    """Draw `count` slots by rejection sampling with uniform proposals."""
     leaves, size = handle.leaves, handle.size
     proposals = handle.proposals
     greatest = greatest_weight(handle) + shift
     total = total_weight(handle, shift)
     ratio = greatest * size / total * 1.1
-    got = 0
-    while got < count:
-        wanted = min(int((count - got) * ratio) + 4, PROPOSALS)
-        for number in range(wanted):
+    num_drawn = 0
+    while num_drawn < count:
+        num_proposals = min(int((count - num_drawn) * ratio) + 4, PROPOSALS_PER_ROUND)
+        for number in range(num_proposals):
             slot = random_below(handle, size)
             proposals[number] = slot
             prefetch(address_of(leaves) + slot * 8)
-        for number in range(wanted):
+        for number in range(num_proposals):
             slot = proposals[number]
             if random_unit(handle) * greatest < leaves[slot] + shift:
-                slots[got] = slot
-                got += 1
-                if got == count:
+                slots[num_drawn] = slot
+                num_drawn += 1
+                if num_drawn == count:
                     break
 
 
 @jit
-def _scan(handle: Handle, shift: float) -> int:
-    """Draw one slot by adding up all weights; -1 if none is positive.
-
-    Where the tree's rounding errors are larger than all that is left to draw from.
-    """
+def _draw_by_scan(handle: Handle, shift: float) -> int:
+    """Draw one slot by summing all weights, -1 if none is positive."""
+    # The fallback if the tree's rounding errors exceed the remaining weight.
     leaves, size = handle.leaves, handle.size
     total = 0.0
     for slot in range(size):
@@ -127,14 +124,9 @@ def _scan(handle: Handle, shift: float) -> int:
 
 
 @jit
-def _candidates(handle: Handle, shift: float, count: int, slots: Ints, stratified: bool) -> int:
-    """Draw up to `count` slots by walks down the tree, independent and with repeats.
-
-    Walks that rounding led to a slot without weight are left out, and with strata made up for.
-
-    Returns:
-        How many were drawn: at least one.
-    """
+def _draw_by_tree(handle: Handle, shift: float, count: int, slots: Ints, stratified: bool) -> int:
+    """Draw up to `count` slots, at least one, by walks down the tree, and return their number."""
+    # Walks that rounding errors lead to a slot without weight are dropped.
     leaves = handle.leaves
     total = total_weight(handle, shift)
     targets = handle.targets
@@ -145,134 +137,135 @@ def _candidates(handle: Handle, shift: float, count: int, slots: Ints, stratifie
                 unit = (number + unit) / count
             targets[number] = unit * total
         descend(handle, shift, targets, slots, count, handle.prefixes)
-        got = 0
+        num_drawn = 0
         for number in range(count):
             slot = slots[number]
             if leaves[slot] + shift > 0.0:
-                slots[got] = slot
-                got += 1
-        if got > 0:
-            return got
-    slots[0] = _scan(handle, shift)
+                slots[num_drawn] = slot
+                num_drawn += 1
+        if num_drawn > 0:
+            return num_drawn
+    slots[0] = _draw_by_scan(handle, shift)
     return 1
 
 
 @jit
 def _draw_with_replacement(handle: Handle, shift: float, count: int) -> None:
-    chosen = handle.chosen
+    slots = handle.batch_slots
     stratified = handle.stratified != 0
     size = handle.size
     total = total_weight(handle, shift)
     if not stratified and (greatest_weight(handle) + shift) * size <= MAX_PROPOSALS * total:
-        _propose(handle, shift, count, chosen)
+        _draw_by_rejection(handle, shift, count, slots)
         return
-    got = 0
-    while got < count:
-        got += _candidates(handle, shift, count - got, moved(chosen, got), stratified)
-        stratified = False  # what rounding lost is drawn from the whole
+    done = 0
+    while done < count:
+        done += _draw_by_tree(handle, shift, count - done, advance(slots, done), stratified)
+        stratified = False  # dropped walks are replaced by draws from all slots
 
 
 @jit
-def _take_out(handle: Handle, shift: float, first: int, last: int) -> None:
-    """Give the chosen slots first … last − 1 no weight until they are put back."""
-    chosen, saved, leaves = handle.chosen, handle.saved, handle.leaves
+def _remove_from_tree(handle: Handle, shift: float, first: int, last: int) -> None:
+    """Set the weights of the drawn slots first … last − 1 to zero, and save the old ones."""
+    batch_slots, saved_weights, leaves = handle.batch_slots, handle.work_weights, handle.leaves
     for number in range(first, last):
-        slot = chosen[number]
-        saved[number] = leaves[slot]
+        slot = batch_slots[number]
+        saved_weights[number] = leaves[slot]
         leaves[slot] = 0.0 - shift
-    refresh_slots(handle, moved(chosen, first), last - first)
+    refresh_slots(handle, advance(batch_slots, first), last - first)
 
 
 @jit
 def _draw_distinct(handle: Handle, shift: float, count: int) -> int:
-    """Draw `count` slots without replacement.
-
-    Returns:
-        How many have weight; fewer than `count` only if no other slot has.
-    """
-    chosen, candidates = handle.chosen, handle.candidates
+    """Draw `count` slots without replacement, fewer only if no other slot has weight."""
+    batch_slots, candidates = handle.batch_slots, handle.candidates
     leaves, size = handle.leaves, handle.size
     total = total_weight(handle, shift)
     is_even = (greatest_weight(handle) + shift) * size <= MAX_PROPOSALS * total
-    got, repeats = 0, 0
-    while got < count and repeats <= 2 * count + 32:
-        drawn = count - got
+    # Draw with replacement, and keep first occurrences.
+    num_drawn, repeats = 0, 0
+    while num_drawn < count and repeats <= 2 * count + 32:
+        num_candidates = count - num_drawn
         if is_even:
-            _propose(handle, shift, drawn, candidates)
+            _draw_by_rejection(handle, shift, num_candidates, candidates)
         else:
-            drawn = _candidates(handle, shift, drawn, candidates, False)
-        before = got
-        for number in range(drawn):
+            num_candidates = _draw_by_tree(handle, shift, num_candidates, candidates, False)
+        num_before = num_drawn
+        for number in range(num_candidates):
             slot = candidates[number]
-            if _first_seen(handle, slot):
-                chosen[got] = slot
-                got += 1
-        repeats += drawn - (got - before)
-    if got == count:
-        return got
-    _take_out(handle, shift, 0, got)
-    removed = got
-    while got < count and greatest_weight(handle) + shift > 0.0:
+            if _is_new_slot(handle, slot):
+                batch_slots[num_drawn] = slot
+                num_drawn += 1
+        repeats += num_candidates - (num_drawn - num_before)
+    if num_drawn == count:
+        return num_drawn
+    # Too many repeats: remove drawn slots from the tree, and restore them at the end.
+    _remove_from_tree(handle, shift, 0, num_drawn)
+    num_removed = num_drawn
+    while num_drawn < count and greatest_weight(handle) + shift > 0.0:
         rebase(handle, shift)
-        drawn = _candidates(handle, shift, count - got, candidates, False)
-        for number in range(drawn):
+        num_candidates = _draw_by_tree(handle, shift, count - num_drawn, candidates, False)
+        for number in range(num_candidates):
             slot = candidates[number]
-            if _first_seen(handle, slot):
-                chosen[got] = slot
-                got += 1
-        _take_out(handle, shift, removed, got)
-        removed = got
-    saved = handle.saved
-    for number in range(removed):
-        leaves[chosen[number]] = saved[number]
-    refresh_slots(handle, chosen, removed)
-    return got
+            if _is_new_slot(handle, slot):
+                batch_slots[num_drawn] = slot
+                num_drawn += 1
+        _remove_from_tree(handle, shift, num_removed, num_drawn)
+        num_removed = num_drawn
+    saved_weights = handle.work_weights
+    for number in range(num_removed):
+        leaves[batch_slots[number]] = saved_weights[number]
+    refresh_slots(handle, batch_slots, num_removed)
+    return num_drawn
 
 
 @jit
-def draw(handle: Handle, count: int) -> int:
-    """Choose a batch of `count` slots, into the work space.
+def draw_slots(handle: Handle, count: int) -> int:
+    """Draw a batch of `count` slots into the work space.
 
     Returns:
-        `count`; 0 if there are too few entries; or strictly the number of those that have
-        weight, where that is smaller.
+        `count`, or 0 if there are too few entries. With a strict sampler: the number of entries
+        with weight, if that is less than `count`.
     """
     size = handle.size
     if size == 0 or (count > size and not handle.replacement):
         return 0
     epoch = handle.epoch + 1
-    if epoch == 0x7FFFFFFF:  # the table's marks of old would be taken for new ones
+    if epoch == 0x7FFFFFFF:  # clear the table, since old marks would be mistaken for new ones
         for place in range(handle.scratch_size * 4):
             handle.table[place] = 0
         epoch = 1
     handle.epoch = epoch
     replacement = handle.replacement != 0
     kind = handle.kind
+    # Samplers without a tree.
     if kind == KIND_UNIFORM:
         _draw_uniform(handle, count, replacement)
         return count
     if kind == KIND_RANKS:
         draw_ranks(handle, count)
         return count
+    # Draw by weight.
     shift = current_shift(handle)
     rebase(handle, shift)
     strict = handle.strict != 0 and not replacement
-    random = handle.random
-    random_a, random_b, random_c, random_d = random[0], random[1], random[2], random[3]
-    positive = 0
+    state = handle.random
+    saved_a, saved_b, saved_c, saved_d = state[0], state[1], state[2], state[3]
+    num_weighted = 0
     if greatest_weight(handle) + shift > 0.0:
-        positive = count
+        num_weighted = count
         if replacement:
             _draw_with_replacement(handle, shift, count)
         else:
-            positive = _draw_distinct(handle, shift, count)
-    if positive < count:
-        if strict:  # a refused batch leaves the random numbers where they were
-            random[0], random[1], random[2], random[3] = random_a, random_b, random_c, random_d
-            return positive
-        handle.filled += count - positive
-        if replacement or positive == 0:
+            num_weighted = _draw_distinct(handle, shift, count)
+    # Too few entries have weight: refuse the batch, or fill it uniformly.
+    if num_weighted < count:
+        if strict:  # a refused batch does not change the random state
+            state[0], state[1], state[2], state[3] = saved_a, saved_b, saved_c, saved_d
+            return num_weighted
+        handle.filled += count - num_weighted
+        if replacement or num_weighted == 0:
             _draw_uniform(handle, count, replacement)
         else:
-            _fill_uniformly(handle, positive, count)
+            _fill_uniformly(handle, num_weighted, count)
     return count

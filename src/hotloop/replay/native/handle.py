@@ -1,11 +1,11 @@
 """The handle of a buffer, which all compiled functions share, and random numbers.
 
-A buffer is one record, its *handle*: counts, settings, and the addresses of all other arrays. A
-compiled call takes the handle's address and nothing else; nine arrays as arguments would cost 15 µs
-in a training loop before anything is done.
+One record describes a buffer, its *handle*: counts, settings, and the addresses of all other
+arrays. A compiled call takes the handle's address instead of the arrays. Passing nine arrays as
+arguments would cost 15 µs per call in a training loop.
 
-Random numbers come from xoshiro256++ (Blackman and Vigna 2021, arXiv:1805.01407), whose four words
-lie in the handle and are saved with it.
+Random numbers come from xoshiro256++ (Blackman and Vigna 2021, arXiv:1805.01407). The handle
+contains the four words of its state, so they are saved with the buffer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from hotloop.replay.native.pointers import (
     record,
 )
 
-wide: Any = np.int64  # of an int32, or of a truth
+wide: Any = np.int64  # converts an int32 or a bool
 
-MAX_WEIGHT = 1e290  # beyond it, sums over all weights could be infinite
+MAX_WEIGHT = 1e290  # beyond it, the sum over all weights could be infinite
 
 KIND_UNIFORM, KIND_TREE, KIND_RANKS = range(3)
 WEIGHT_GIVEN, WEIGHT_MAX = range(2)
@@ -36,7 +36,7 @@ WEIGHT_EPISODE_RETURN, WEIGHT_RETURN_SO_FAR, WEIGHT_RETURN_TO_GO = range(2, 5)
 
 
 class Handle:
-    """A buffer; offsets are those in a row, −1 where something is not there."""
+    """A buffer. Offsets are bytes within a row, −1 if the layout lacks the item."""
 
     capacity: int
     size: int
@@ -45,32 +45,32 @@ class Handle:
     n_step: int
     gamma: float
     random: State
-    filled: int  # counters that the user sees
+    filled: int  # user-visible counters, see `ReplayBuffer.counters`
     stale: int
-    # How batches are drawn, and entries weighed.
+    # Settings of the sampler and of the weights.
     kind: int  # KIND_…
     replacement: int
     strict: int
     stratified: int
     shift_is_min: int
     shift: float
-    weights: int  # how a new entry gets its weight, WEIGHT_…
-    running: float  # weight of the entries of a running episode
+    weight_rule: int  # source of a new entry's weight, WEIGHT_…
+    running_weight: float  # weight of entries whose episode has not ended
     running_is_mean: int
-    usual: float  # weight of a new entry, settled as a call begins
-    priorities: int
+    new_weight: float  # default weight of a new entry, computed at the start of a call
+    has_priorities: int
     alpha: float
     epsilon: float
     whole_buffer: int
-    steps: int  # transitions a sequence, with its burn-in; 1: each is drawn alone
+    steps: int  # transitions per sequence, including the burn-in; 1: single transitions
     burn_in: int
-    # Work space, each of `scratch_size` elements; `table` of four times as many.
+    # Work space of `scratch_size` elements per array, and of 4 · `scratch_size` for `table`.
     scratch_size: int
     targets: Floats
     proposals: Ints  # the same memory as `targets`
     candidates: Ints
-    chosen: Ints
-    saved: Floats
+    batch_slots: Ints
+    work_weights: Floats
     numbers: Ints
     prefixes: Floats  # the same memory as `numbers`
     table: Ints
@@ -80,8 +80,8 @@ class Handle:
     row_bytes: int
     stage_bytes: int
     plain_bytes: int
-    single: int  # where one transition is staged
-    linked: int
+    staged_row: int  # address of the staging row of a single transition
+    shares_next_obs: int
     obs_bytes: int
     link: int
     stage_next: int
@@ -93,7 +93,7 @@ class Handle:
     previous: int
     following: int
     heads: int
-    open: Ints32
+    linking_slots: Ints32
     head_weights: Floats
     env_steps: Ints
     env_waiting: Ints
@@ -104,9 +104,9 @@ class Handle:
     finals: int
     finals_free: Ints32
     finals_num_free: int
-    num_aparts: int
-    aparts: int
-    # The tree: addresses, one a level; level 0 of the sums are the weights.
+    num_pools: int
+    pools: int
+    # The tree: one address per level. Level 0 of the sums contains the weights.
     levels: int
     leaves: Floats
     sums: Levels
@@ -128,29 +128,29 @@ class Handle:
     rank_table: Floats
 
 
-class Apart:
-    """A field that lies apart, as frames."""
+class PoolRecord:
+    """The frame pool of one field that is stored outside the rows."""
 
-    refs: int  # offset of its frames' numbers in a row
-    next_refs: int  # the same for the next observation's; −1: not a shared field
-    stack: int  # frames a transition
+    refs: int  # offset of its frame numbers in a row
+    next_refs: int  # offset of the next observation's frame numbers; −1: not a shared field
+    stack: int  # frames per transition
     frame_bytes: int
-    chunks: Ints  # addresses of the pieces that the pool consists of
-    chunk_shift: int  # log2 of the frames a piece
+    chunks: Ints  # addresses of the chunks of the pool
+    chunk_shift: int  # log2 of the frames per chunk
     counts: Ints32  # references to each frame
-    free: Ints32  # frames that were given back
+    free: Ints32  # numbers of the released frames
     num_free: int
-    used: int  # frames that were ever taken
-    total: int  # frames that there is room for
-    stage: int  # where the values to be written lie
+    num_used: int  # frames allocated so far, including released ones
+    num_frames: int  # capacity in frames
+    stage: int  # address of the staged values
     next_stage: int
-    taken: Ints32  # the next observation's frames while a transition is written
+    next_frames: Ints32  # frame numbers of the next observation while a transition is written
 
 
-class Order:
-    """Addresses of what a batch wants to know besides its fields, and its copies.
+class BatchRecord:
+    """Addresses of a batch's arrays, and its list of copies.
 
-    `firsts` are copies of what only the first transition of each sequence is asked for.
+    `first_copies` apply to the first transition of each sequence only.
     """
 
     index: Ints
@@ -161,41 +161,41 @@ class Order:
     has_importance: int
     num_copies: int
     copies: int
-    num_firsts: int
-    firsts: int
+    num_first_copies: int
+    first_copies: int
 
 
 class Copy:
-    """One field of a batch: where it comes from, and where it goes."""
+    """One field of a batch: its source within an entry and its destination."""
 
     source: int  # FROM_…
-    offset: int  # or which of the fields that lie apart
+    offset: int  # in bytes; for frames: index of the frame pool
     size: int
-    target: int  # address of the first entry's
+    target: int  # address of the first entry's value
 
 
 HANDLE, handle_at = record(Handle)
-APART, apart_at = record(Apart)
-ORDER, order_at = record(Order)
+POOL, pool_at = record(PoolRecord)
+BATCH, batch_at = record(BatchRecord)
 COPY, copy_at = record(Copy)
-_APART_BYTES = APART.itemsize
+_POOL_BYTES = POOL.itemsize
 
 
 @jit
-def apart_of(handle: Handle, field: int) -> Apart:
-    """One of the fields that lie apart."""
-    return apart_at(handle.aparts + field * _APART_BYTES)
+def frame_pool(handle: Handle, index: int) -> PoolRecord:
+    """Return the frame pool with this index."""
+    return pool_at(handle.pools + index * _POOL_BYTES)
 
 
 @jit
 def row_at(handle: Handle, slot: int) -> int:
-    """The address of a row."""
+    """Return the address of a row."""
     return handle.rows + slot * handle.row_bytes
 
 
 @jit
-def number_of(handle: Handle, slot: int) -> int:
-    """The number of the entry that lies in a slot of the ring."""
+def entry_number(handle: Handle, slot: int) -> int:
+    """Return the number of the entry in a slot of the ring."""
     capacity, added = handle.capacity, handle.added
     start = added - added % capacity
     return start + slot if start + slot < added else start + slot - capacity
@@ -208,7 +208,7 @@ _11, _32 = np.uint64(11), np.uint64(32)
 
 @jit
 def random_word(handle: Handle) -> int:
-    """64 random bits."""
+    """Return 64 random bits."""
     state: Any = handle.random
     a, b, c, d = state[0], state[1], state[2], state[3]
     total = a + d
@@ -226,13 +226,13 @@ def random_word(handle: Handle) -> int:
 
 @jit
 def random_unit(handle: Handle) -> float:
-    """Uniform in [0, 1), 53 bits."""
+    """Return a uniform number in [0, 1) with 53 random bits."""
     return np.float64(random_word(handle) >> _11) * (1.0 / 9007199254740992.0)
 
 
 @jit
 def random_below(handle: Handle, bound: int) -> int:
-    """Uniform in 0 … bound − 1, exactly; `bound` below 2³² (Lemire 2019, arXiv:1805.10941)."""
+    """Return an exactly uniform integer below `bound` < 2³² (Lemire 2019, arXiv:1805.10941)."""
     limit = np.uint64(bound)
     product = (random_word(handle) >> _32) * limit
     if (product & _LOW_32) < limit:

@@ -1,7 +1,7 @@
-"""Pointers and records in compiled code, made from addresses: C's `address[index]` and structs.
+"""Pointers and records in compiled code, created from addresses: C's `address[index]` and structs.
 
-A record is declared as a class whose annotations name its fields. NumPy has a dtype of the same
-names, where a pointer is an address.
+A class declares a record, and its annotations name the fields. The NumPy dtype of a record has the
+same field names and stores each pointer as an address.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from hotloop.numba_tools import RecordModel, intrinsic, register_default, types
 
-# Annotations of pointers, by what lies there, and of arrays within a record.
+# Annotations of pointers, by element type, and of arrays within a record.
 Bytes = Ints = Ints32 = Levels = State = list[int]
 Floats = Floats32 = list[float]
 
@@ -31,11 +31,11 @@ _KINDS: dict[str, Any] = {
 
 
 class _Struct(types.Record):
-    """A record whose fields may be pointers, which no NumPy dtype describes."""
+    """A record whose fields may be pointers, which NumPy dtypes do not support."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As many bytes."""
+        """A void dtype of the same size in bytes."""
         return np.dtype((np.void, self.size))
 
 
@@ -43,7 +43,7 @@ register_default(_Struct)(RecordModel)
 
 
 def _view(kind: Any) -> Any:
-    """A compiled function from an address to the pointer or record there."""
+    """Return a compiled function that converts an address into a pointer or record."""
 
     @intrinsic
     def view(typingctx: Any, address: Any) -> Any:
@@ -66,29 +66,29 @@ def _address_of(typingctx: Any, pointer: Any) -> Any:
     return types.int64(pointer), codegen
 
 
-def _moved(typingctx: Any, pointer: Any, count: Any) -> Any:
+def _offset_pointer(typingctx: Any, pointer: Any, count: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.gep(arguments[0], [arguments[1]])
 
     return pointer(pointer, types.int64), codegen
 
 
-address_of = intrinsic(_address_of)  # of what a pointer leads to
-moved = intrinsic(_moved)  # `moved(pointer, count)` leads `count` places on
+address_of = intrinsic(_address_of)  # converts a pointer into an address
+advance = intrinsic(_offset_pointer)  # C's `pointer + count`
 
 
 def record(fields: type) -> tuple[np.dtype[Any], Callable[[int], Any]]:
-    """A record's dtype, and the compiled function from an address to the record there."""
+    """Return a record's NumPy dtype, and a compiled function from an address to the record."""
     kinds = {name: _KINDS[kind] for name, kind in fields.__annotations__.items()}
-    dtype = np.dtype([(name, *_in_numpy(kind)) for name, kind in kinds.items()])
-    places = [
+    dtype = np.dtype([(name, *_numpy_dtype(kind)) for name, kind in kinds.items()])
+    fields_at = [
         (name, {"type": kind, "offset": dtype.fields[name][1]})  # type: ignore[index]
         for name, kind in kinds.items()
     ]
-    return dtype, _view(_Struct(places, dtype.itemsize, aligned=True))
+    return dtype, _view(_Struct(fields_at, dtype.itemsize, aligned=True))
 
 
-def _in_numpy(kind: Any) -> tuple[Any, ...]:
+def _numpy_dtype(kind: Any) -> tuple[Any, ...]:
     if isinstance(kind, types.NestedArray):
         return str(kind.dtype), kind.shape
     return ("float64" if kind == types.float64 else "int64",)

@@ -1,13 +1,13 @@
-"""Entries in the order of their priorities, for sampling by rank.
+"""Entries sorted by priority, for sampling by rank.
 
-A sorted list in blocks of at most 512: the greatest priority first, of equal ones the lower slot of
-the ring. The order of the blocks is a list of its own, searched by bisection. To insert or to
-remove moves half a block, 3 KB; full blocks are split, small neighbours joined. So ranks are exact
-at any moment; the array-based heap of Schaul et al. (2016, arXiv:1511.05952) is sorted now and
-then.
+A sorted list in blocks of at most 512 entries: the greatest priority first, and among equal ones
+the lower slot of the ring. A second list has the order of the blocks and is searched by bisection.
+An insertion or removal moves half a block, 3 KB. Full blocks are split, small neighbors joined. So
+ranks are exact at any time, while the array-based heap of Schaul et al. (2016, arXiv:1511.05952) is
+sorted only now and then.
 
-The law is P(rank r) = r^−α / H(n) with H(n) = Σ_{r ≤ n} r^−α, drawn by inverting H: from a table up
-to rank 1024, beyond it by the Euler–Maclaurin formula, whose error is below 10⁻¹² there.
+The distribution is P(rank r) = r^−α / H(n) with H(n) = Σ_{r ≤ n} r^−α. Drawing inverts H: by a
+table up to rank 1024, beyond it by the Euler–Maclaurin formula, with an error below 10⁻¹².
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from hotloop.numba_tools import jit, move_bytes
 from hotloop.replay.native.handle import Handle, random_unit, wide
-from hotloop.replay.native.pointers import address_of, moved
+from hotloop.replay.native.pointers import address_of, advance
 from hotloop.types import Array
 
 BLOCK = 512
@@ -26,12 +26,12 @@ TABLE_RANKS = 1024
 
 
 def max_blocks(capacity: int) -> int:
-    """Enough: any two neighbours hold more than half a block."""
+    """Return a sufficient number of blocks: any two neighbors have more than half a block."""
     return capacity // (BLOCK // 4) + 8
 
 
 def rank_table(alpha: float) -> Array:
-    """H(0) … H(1024), and two more: what `_past_table` and `_integral` are at 1024. float64."""
+    """Return H(0) … H(1024), then `_past_table` and `_integral` at 1024, float64, (1027,)."""
     ranks = np.arange(1, TABLE_RANKS + 1, dtype=np.float64)
     sums = np.cumsum(ranks**-alpha)
     power, last = 1.0 - alpha, float(TABLE_RANKS)
@@ -42,16 +42,15 @@ def rank_table(alpha: float) -> Array:
 
 @jit
 def _comes_before(handle: Handle, place: int, key: float, slot: int) -> bool:
-    """Whether the entry at a place of the blocks stands before (key, slot)."""
-    there = handle.block_keys[place]
-    if there != key:
-        return there > key
+    other = handle.block_keys[place]
+    if other != key:
+        return other > key
     return handle.block_slots[place] < slot
 
 
 @jit
 def _find(handle: Handle, key: float, slot: int) -> tuple[int, int]:
-    """Where (key, slot) belongs: which block of the order, and the place in it."""
+    """Return the position of (key, slot): its block within the order, and its place in there."""
     order, counts = handle.block_order, handle.block_counts
     low, high = 0, handle.num_blocks - 1
     while low < high:  # the last block whose first entry does not come after it
@@ -74,21 +73,20 @@ def _find(handle: Handle, key: float, slot: int) -> tuple[int, int]:
 
 @jit
 def _move(handle: Handle, target: int, source: int, count: int) -> None:
-    """Move entries from one place of the blocks to another."""
     keys, slots = handle.block_keys, handle.block_slots
-    move_bytes(address_of(moved(keys, target)), address_of(moved(keys, source)), count * 8)
-    move_bytes(address_of(moved(slots, target)), address_of(moved(slots, source)), count * 4)
+    move_bytes(address_of(advance(keys, target)), address_of(advance(keys, source)), count * 8)
+    move_bytes(address_of(advance(slots, target)), address_of(advance(slots, source)), count * 4)
 
 
 @jit
 def _new_block(handle: Handle, position: int) -> int:
-    """An empty block, put at a position of the order."""
+    """Insert an empty block at a position of the order, and return it."""
     order, num_blocks = handle.block_order, handle.num_blocks
     num_free = handle.num_free_blocks - 1
     block = handle.free_blocks[num_free]
     handle.num_free_blocks = num_free
-    here = address_of(moved(order, position))
-    move_bytes(here + 4, here, (num_blocks - position) * 4)
+    address = address_of(advance(order, position))
+    move_bytes(address + 4, address, (num_blocks - position) * 4)
     order[position] = block
     handle.block_counts[block] = 0
     handle.num_blocks = num_blocks + 1
@@ -97,19 +95,18 @@ def _new_block(handle: Handle, position: int) -> int:
 
 @jit
 def _drop_block(handle: Handle, position: int) -> None:
-    """Take an empty block out of the order."""
     order, num_blocks = handle.block_order, handle.num_blocks
     num_free = handle.num_free_blocks
     handle.free_blocks[num_free] = order[position]
     handle.num_free_blocks = num_free + 1
-    here = address_of(moved(order, position))
-    move_bytes(here, here + 4, (num_blocks - position - 1) * 4)
+    address = address_of(advance(order, position))
+    move_bytes(address, address + 4, (num_blocks - position - 1) * 4)
     handle.num_blocks = num_blocks - 1
 
 
 @jit
 def insert_rank(handle: Handle, slot: int, key: float) -> None:
-    """Put an entry where its priority belongs."""
+    """Insert an entry by its priority."""
     handle.ranks_stale = 1
     order, counts = handle.block_order, handle.block_counts
     if handle.num_blocks == 0:
@@ -134,23 +131,23 @@ def insert_rank(handle: Handle, slot: int, key: float) -> None:
 
 @jit
 def _join(handle: Handle, position: int) -> bool:
-    """Join a block with the one after it, if both together leave room."""
+    """Join a block with the next one if they fit into 3/4 of a block. Return whether they did."""
     order, counts = handle.block_order, handle.block_counts
     if position < 0 or position + 1 >= handle.num_blocks:
         return False
     block, other = wide(order[position]), wide(order[position + 1])
-    count, more = wide(counts[block]), wide(counts[other])
-    if count + more > BLOCK * 3 // 4:
+    count, num_others = wide(counts[block]), wide(counts[other])
+    if count + num_others > BLOCK * 3 // 4:
         return False
-    _move(handle, block * BLOCK + count, other * BLOCK, more)
-    counts[block] = count + more
+    _move(handle, block * BLOCK + count, other * BLOCK, num_others)
+    counts[block] = count + num_others
     _drop_block(handle, position + 1)
     return True
 
 
 @jit
 def remove_rank(handle: Handle, slot: int, key: float) -> None:
-    """Take an entry out; `key` is the priority that it was inserted with."""
+    """Remove an entry. `key` is the priority that it was inserted with."""
     handle.ranks_stale = 1
     order, counts = handle.block_order, handle.block_counts
     position, place = _find(handle, key, slot)
@@ -167,7 +164,7 @@ def remove_rank(handle: Handle, slot: int, key: float) -> None:
 
 @jit
 def greatest_rank(handle: Handle) -> float:
-    """The greatest priority; −∞ where there are no entries."""
+    """Return the greatest priority, −∞ if there are no entries."""
     if handle.num_blocks == 0:
         return -np.inf
     first = wide(handle.block_order[0]) * BLOCK
@@ -176,7 +173,7 @@ def greatest_rank(handle: Handle) -> float:
 
 @jit
 def rebuild_ranks(handle: Handle) -> None:
-    """Insert every entry, with its weight as its priority."""
+    """Rebuild the order from all entries, with their weights as priorities."""
     handle.num_blocks = 0
     count = handle.max_blocks
     handle.num_free_blocks = count
@@ -188,21 +185,21 @@ def rebuild_ranks(handle: Handle) -> None:
 
 @jit
 def _integral(alpha: float, rank: float) -> float:
-    """∫ x^−α dx from 1 to a rank."""
+    """Return ∫ x^−α dx from 1 to a rank."""
     power = 1.0 - alpha
     return math.expm1(power * math.log(rank)) / power if power != 0.0 else math.log(rank)
 
 
 @jit
 def _past_table(alpha: float, rank: float) -> float:
-    """What H(rank) has beyond a constant, by Euler and Maclaurin."""
+    """Return H(rank) minus a constant, by the Euler–Maclaurin formula."""
     term = rank**-alpha
     return _integral(alpha, rank) + term * 0.5 - alpha * term / (12.0 * rank)
 
 
 @jit
 def sum_over_ranks(handle: Handle, count: int) -> float:
-    """H(count)."""
+    """Return H(count)."""
     table, alpha = handle.rank_table, handle.rank_alpha
     if count <= TABLE_RANKS:
         return table[count]
@@ -211,8 +208,8 @@ def sum_over_ranks(handle: Handle, count: int) -> float:
 
 
 @jit
-def _rank_at(handle: Handle, target: float, size: int) -> int:
-    """The least rank r with H(r) > target, at most `size`."""
+def _find_rank(handle: Handle, target: float, size: int) -> int:
+    """Return the least rank r with H(r) > target, at most `size`."""
     table, alpha = handle.rank_table, handle.rank_alpha
     low, high = 1, min(size, TABLE_RANKS)
     if target < table[high]:
@@ -225,7 +222,7 @@ def _rank_at(handle: Handle, target: float, size: int) -> int:
         return low
     if size <= TABLE_RANKS:
         return size
-    # A first guess from the integral alone, which mostly is off by less than one.
+    # The first guess from the integral alone is usually off by less than one.
     power = 1.0 - alpha
     beyond = target - table[TABLE_RANKS] + table[TABLE_RANKS + 2]
     guess = math.exp(beyond if power == 0.0 else math.log1p(power * beyond) / power)
@@ -239,34 +236,34 @@ def _rank_at(handle: Handle, target: float, size: int) -> int:
 
 @jit
 def draw_ranks(handle: Handle, count: int) -> None:
-    """Draw `count` entries by their ranks, independently or one from each of `count` equal strata.
+    """Draw `count` entries by rank, independently or one from each of `count` equal strata.
 
-    Their slots are written to `chosen`, their ranks, from 1, to `numbers`.
+    Slots are written to `batch_slots` and ranks, from 1, to `numbers`.
     """
-    slots, ranks = handle.chosen, handle.numbers
+    slots, ranks = handle.batch_slots, handle.numbers
     order, counts = handle.block_order, handle.block_counts
-    before, num_blocks = handle.block_before, handle.num_blocks
+    num_before, num_blocks = handle.block_before, handle.num_blocks
     if handle.ranks_stale:
         total = 0
         for position in range(num_blocks):
-            before[position] = total
+            num_before[position] = total
             total += wide(counts[order[position]])
         handle.ranks_stale = 0
     size = handle.size
-    whole = sum_over_ranks(handle, size)
+    rank_sum = sum_over_ranks(handle, size)
     stratified = handle.stratified != 0
-    for number in range(count):
+    for row in range(count):
         unit = random_unit(handle)
         if stratified:
-            unit = (number + unit) / count
-        rank = _rank_at(handle, unit * whole, size)
+            unit = (row + unit) / count
+        rank = _find_rank(handle, unit * rank_sum, size)
         low, high = 0, num_blocks - 1
         while low < high:
             middle = (low + high + 1) >> 1
-            if before[middle] < rank:
+            if num_before[middle] < rank:
                 low = middle
             else:
                 high = middle - 1
-        place = order[low] * BLOCK + rank - 1 - before[low]
-        slots[number] = wide(handle.block_slots[place])
-        ranks[number] = rank
+        place = order[low] * BLOCK + rank - 1 - num_before[low]
+        slots[row] = wide(handle.block_slots[place])
+        ranks[row] = rank

@@ -1,1 +1,1 @@
-"""Storage of transitions: how their fields are laid out, and the memory that they lie in."""
+"""Storage of transitions: the layout of their fields, and the memory for them."""

@@ -1,4 +1,4 @@
-"""The layout of a buffer: its fields, and their places in a row, a stage and a batch."""
+"""The layout of a buffer: its fields, and their offsets in a row and in the staging area."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from hotloop.errors import ConfigError
 
-# Fields that take more lie apart: a batch then reads whole pages of them, and a row stays small.
+# Larger fields are stored as frames, so that rows stay small and batches read whole pages.
 MAX_ROW_FIELD_BYTES = 1024
 RESERVED = ("index", "weight", "probability", "importance", "env", "valid", "self", "keys", "torch")
 
 Path = tuple[str, ...]
-Place = Literal["row", "next", "apart", "apart_next"]
+Place = Literal["row", "next", "pool", "next_pool"]
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Field:
     """One array of a transition.
 
     Attributes:
-        path: its name, and below it the keys where it is a dictionary.
-        shape: of one transition's.
-        dtype: of its elements.
-        place: in the row; in the observation that follows it (`next`); apart, as frames, or as
-            frames of what follows.
-        offset: in the row, or in the observation.
-        apart: which of the fields that lie apart.
+        path: its name, followed by the keys of nested dictionaries.
+        shape: shape for one transition.
+        dtype: dtype of its elements.
+        place: `row`: in the row; `next`: in the linked next observation; `pool`: in a frame pool;
+            `next_pool`: in a frame pool, as part of the next observation.
+        offset: offset in bytes in the row or observation.
+        pool_index: index of its frame pool, −1 if it has none.
     """
 
     path: Path
@@ -37,55 +37,55 @@ class Field:
     dtype: np.dtype[Any]
     place: Place = "row"
     offset: int = 0
-    apart: int = -1
+    pool_index: int = -1
 
     @property
     def size_bytes(self) -> int:
-        """Of one transition's."""
+        """Size in bytes for one transition."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """The name in messages: the path, joined by dots."""
         return ".".join(self.path)
 
     @property
     def is_memory(self) -> bool:
-        """Whether it is what a network remembered before the transition."""
+        """Whether it is the hidden state of a recurrent network before the transition."""
         return self.path[0] == "memory"
 
 
 @dataclass(frozen=True)
-class Apart:
-    """A field that lies apart from the rows.
+class FrameField:
+    """A field that is stored as frames outside the rows.
 
     Attributes:
-        name: as messages call it.
-        frame_bytes: what is stored, and shared, as one piece.
-        stack: how many of them make one transition's.
-        shared: whether the following observation's are kept too.
-        refs: offset of its frames' numbers in a row.
-        next_refs: offset of those of the following observation's, −1 if not shared.
+        name: the name in messages.
+        frame_bytes: size of a frame, the unit of storage and sharing.
+        stack: number of frames per transition.
+        is_shared: whether rows also have the frames of the next observation.
+        refs: offset of its frame numbers in a row.
+        next_refs: offset of the next observation's frame numbers, −1 if not shared.
     """
 
     name: str
     frame_bytes: int
     stack: int
-    shared: bool
+    is_shared: bool
     refs: int = -1
     next_refs: int = -1
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Of all fields, and of what a row has besides.
+class RowLayout:
+    """The layout of rows.
 
-    A row: the observation's small fields, the others, then what no user writes: the discount of a
-    window, a link, frames' numbers. Offsets are −1 where something is not there.
+    A row has the observation's small fields, then the other small fields, then internal items: the
+    discount of a window, links, and frame numbers. Offsets are −1 for missing items.
     """
 
     fields: tuple[Field, ...]
-    aparts: tuple[Apart, ...]
+    frame_fields: tuple[FrameField, ...]
     obs_bytes: int
     plain_bytes: int
     row_bytes: int
@@ -96,36 +96,38 @@ class Layout:
     raw_reward: int
     previous: int
     following: int
-    linked: bool
+    shares_next_obs: bool
 
     def offset(self, name: str) -> int:
-        """Of a small field in the row, −1 if there is none of that name."""
-        for one in self.fields:
-            if one.path == (name,) and one.place == "row":
-                return one.offset
+        """Return the offset of a small field in the row, −1 if there is none with this name."""
+        for field in self.fields:
+            if field.path == (name,) and field.place == "row":
+                return field.offset
         return -1
 
-    def given(self) -> tuple[Field, ...]:
-        """The fields that a user passes."""
-        return tuple(one for one in self.fields if self.discount < 0 or one.path != ("discount",))
+    def user_fields(self) -> tuple[Field, ...]:
+        """Return the fields that a user passes."""
+        return tuple(
+            part for part in self.fields if self.discount < 0 or part.path != ("discount",)
+        )
 
 
-def flatten(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The leaves of nested dictionaries, with their paths."""
+def flatten(values: Mapping[str, Any], parent: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the leaves of nested dictionaries with their paths."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, (*above, key))
+            yield from flatten(value, (*parent, key))
         else:
-            yield (*above, key), value
+            yield (*parent, key), value
 
 
-def declared(fields: Mapping[str, Any]) -> list[Field]:
-    """Check fields as a user declares them: `{"obs": ((17,), np.float32), …}`.
+def parse_fields(fields: Mapping[str, Any]) -> list[Field]:
+    """Return the fields of a user's declaration, `{"obs": ((17,), np.float32), …}`.
 
     Raises:
-        ConfigError: there are none, or one is not a shape and a dtype of numbers.
+        ConfigError: there are no fields, or one is not a shape and a numeric dtype.
     """
-    found = []
+    parsed = []
     if not isinstance(fields, Mapping):
         raise ConfigError(
             f'`fields` must be a dictionary, {{"obs": ((17,), np.float32), …}}, got {fields!r}'
@@ -152,86 +154,90 @@ def declared(fields: Mapping[str, Any]) -> list[Field]:
             raise ConfigError(
                 f"field `{name}` must have another name: a batch has {', '.join(RESERVED)} already"
             )
-        found.append(Field(path, shape, dtype))
-    if len({one.name for one in found}) < len(found):
+        parsed.append(Field(path, shape, dtype))
+    if len({field.name for field in parsed}) < len(parsed):
         raise ConfigError("two fields have one name, once dictionaries' keys are joined by dots")
-    if not found:
+    if not parsed:
         raise ConfigError('`fields` must declare at least one: {"obs": ((17,), np.float32), …}')
-    return found
+    return parsed
 
 
-def arrange(
+def arrange_fields(
     fields: Sequence[Field],
     *,
     share_next_obs: bool,
     frame_stacks: Sequence[str],
     n_step: int,
-    keeps_raw_reward: bool,
-    keeps_previous: bool,
+    has_raw_reward: bool,
+    has_previous: bool,
     in_sequences: bool,
-) -> Layout:
-    """Give every field its place.
+) -> RowLayout:
+    """Assign a place to every field.
 
     Args:
-        fields: as declared.
-        share_next_obs: `next_obs` is found through links.
+        fields: the declared fields.
+        share_next_obs: whether links lead to `next_obs`.
         frame_stacks: names of the fields whose first axis is a stack of frames.
-        n_step: windows of more than one step add `discount`.
-        keeps_raw_reward: keep each step's own reward beside its window's.
-        keeps_previous: keep how many entries ago the same environment's last one was.
-        in_sequences: keep that, and how many entries on its next one is; a field `memory` lies
-            apart, since it is gathered for the first transition of a sequence alone.
+        n_step: steps per window; more than 1 adds a field `discount`.
+        has_raw_reward: whether to store each step's own reward beside its window's.
+        has_previous: whether to store the distance to the environment's previous entry.
+        in_sequences: whether to store that, and the distance to the next entry. A field `memory` is
+            then stored as frames, since it is gathered for the first row of a sequence only.
 
     Raises:
-        ConfigError: what is to be shared does not fit together.
+        ConfigError: the fields can't be shared as requested.
     """
-    by_path = {one.path: one for one in fields}
+    by_path = {field.path: field for field in fields}
     shared = _shared_paths(by_path) if share_next_obs else set()
     if frame_stacks and not share_next_obs:
         raise ConfigError("`frame_stacks` needs `share_next_obs=True` and a field `next_obs`")
     stacked = {tuple(name.split(".")) for name in frame_stacks}
     for path in stacked:
         if path not in shared:
-            known = sorted(".".join(one) for one in shared)
+            known = sorted(".".join(path) for path in shared)
             raise ConfigError(
                 f"`frame_stacks` names `{'.'.join(path)}`; shared fields are {', '.join(known)}"
             )
     if n_step > 1 and ("discount",) in by_path:
         raise ConfigError("a field `discount` is added by `n_step` > 1: leave it out of `fields`")
 
+    # Separate small fields from those stored as frames.
     placed: dict[Path, Field] = {}
-    aparts: list[Apart] = []
+    framed: list[FrameField] = []
     small: list[Field] = []
-    for one in fields:
-        if one.path[0] == "next_obs" and share_next_obs:
+    for field in fields:
+        if field.path[0] == "next_obs" and share_next_obs:
             continue
-        is_large = one.size_bytes > MAX_ROW_FIELD_BYTES or (in_sequences and one.is_memory)
-        if one.path not in stacked and not is_large:
-            small.append(one)
+        is_large = field.size_bytes > MAX_ROW_FIELD_BYTES or (in_sequences and field.is_memory)
+        if field.path not in stacked and not is_large:
+            small.append(field)
             continue
-        if one.path in stacked and not one.shape:
-            raise ConfigError(f"`{one.name}` has no first axis that could be a stack of frames")
-        stack = one.shape[0] if one.path in stacked else 1
-        aparts.append(Apart(one.name, one.size_bytes // stack, stack, one.path in shared))
-        placed[one.path] = _at(one, "apart", apart=len(aparts) - 1)
+        if field.path in stacked and not field.shape:
+            raise ConfigError(f"`{field.name}` has no first axis that could be a stack of frames")
+        stack = field.shape[0] if field.path in stacked else 1
+        framed.append(
+            FrameField(field.name, field.size_bytes // stack, stack, field.path in shared)
+        )
+        placed[field.path] = _place_field(field, "pool", pool_index=len(framed) - 1)
 
+    # Place the small fields: observations, wide fields, narrow fields.
     end = 0
-    for one in _by_alignment([one for one in small if one.path in shared]):
-        end = _align(end, one.dtype.itemsize)
-        placed[one.path] = _at(one, "row", end)
-        end += one.size_bytes
+    for field in _by_alignment([field for field in small if field.path in shared]):
+        end = _align(end, field.dtype.itemsize)
+        placed[field.path] = _place_field(field, "row", end)
+        end += field.size_bytes
     obs_bytes = end
     extra = [Field(("discount",), (), np.dtype(np.float32))] if n_step > 1 else []
-    others = _by_alignment([one for one in small if one.path not in shared] + extra)
-    for one in [one for one in others if one.dtype.itemsize >= 4]:
-        end = _align(end, min(one.dtype.itemsize, 8))
-        placed[one.path] = _at(one, "row", end)
-        end += one.size_bytes
-    tail = [one for one in others if one.dtype.itemsize < 4]
-    for one in tail:
-        end = _align(end, one.dtype.itemsize)
-        placed[one.path] = _at(one, "row", end)
-        end += one.size_bytes
+    unshared = _by_alignment([field for field in small if field.path not in shared] + extra)
+    for field in [field for field in unshared if field.dtype.itemsize >= 4]:
+        end = _align(end, min(field.dtype.itemsize, 8))
+        placed[field.path] = _place_field(field, "row", end)
+        end += field.size_bytes
+    tail = [field for field in unshared if field.dtype.itemsize < 4]
+    for field in tail:
+        end = _align(end, field.dtype.itemsize)
+        placed[field.path] = _place_field(field, "row", end)
+        end += field.size_bytes
     plain_bytes = end
 
     def word() -> int:
@@ -239,31 +245,33 @@ def arrange(
         end = _align(end, 4) + 4
         return end - 4
 
+    # Place the internal items.
     link = word() if obs_bytes else -1
-    previous = word() if keeps_previous or in_sequences else -1
+    previous = word() if has_previous or in_sequences else -1
     following = word() if in_sequences else -1
-    raw_reward = word() if keeps_raw_reward else -1
-    placed_aparts = []
-    for one in aparts:
+    raw_reward = word() if has_raw_reward else -1
+    placed_frame_fields = []
+    for field in framed:
         refs = _align(end, 4)
-        end = refs + 4 * one.stack
-        next_refs = end if one.shared else -1
-        end += 4 * one.stack if one.shared else 0
-        placed_aparts.append(
-            Apart(one.name, one.frame_bytes, one.stack, one.shared, refs, next_refs)
+        end = refs + 4 * field.stack
+        next_refs = end if field.is_shared else -1
+        end += 4 * field.stack if field.is_shared else 0
+        placed_frame_fields.append(
+            FrameField(field.name, field.frame_bytes, field.stack, field.is_shared, refs, next_refs)
         )
-    widest = max([min(one.dtype.itemsize, 8) for one in small], default=4)
+    widest = max([min(field.dtype.itemsize, 8) for field in small], default=4)
     row_bytes = _align(end, max(widest, 4 if end != plain_bytes else 1))
+    # `next_obs` has the offsets of `obs`, in another row.
     for path in shared:
-        mate, own = placed[path], by_path[("next_obs", *path[1:])]
-        if mate.place == "row":
-            placed[own.path] = _at(own, "next", mate.offset)
+        obs, next_obs = placed[path], by_path[("next_obs", *path[1:])]
+        if obs.place == "row":
+            placed[next_obs.path] = _place_field(next_obs, "next", obs.offset)
         else:
-            placed[own.path] = _at(own, "apart_next", apart=mate.apart)
-    order = [*(one.path for one in fields), *(one.path for one in extra)]
-    return Layout(
+            placed[next_obs.path] = _place_field(next_obs, "next_pool", pool_index=obs.pool_index)
+    order = [*(field.path for field in fields), *(field.path for field in extra)]
+    return RowLayout(
         fields=tuple(placed[path] for path in order),
-        aparts=tuple(placed_aparts),
+        frame_fields=tuple(placed_frame_fields),
         obs_bytes=obs_bytes,
         plain_bytes=plain_bytes,
         row_bytes=row_bytes,
@@ -274,28 +282,28 @@ def arrange(
         raw_reward=raw_reward,
         previous=previous,
         following=following,
-        linked=share_next_obs,
+        shares_next_obs=share_next_obs,
     )
 
 
 def _shared_paths(by_path: Mapping[Path, Field]) -> set[Path]:
-    """The parts of `obs`; `next_obs` must have the same."""
+    """Return the paths of `obs`, and check that `next_obs` has the same parts."""
     shared = {path for path in by_path if path[0] == "obs"}
     following = {path for path in by_path if path[0] == "next_obs"}
     if not shared or {("next_obs", *path[1:]) for path in shared} != following:
-        raise ConfigError("sharing needs fields `obs` and `next_obs` of the same make")
+        raise ConfigError("sharing needs fields `obs` and `next_obs` of the same structure")
     for path in shared:
-        one, other = by_path[path], by_path[("next_obs", *path[1:])]
-        if (one.shape, one.dtype) != (other.shape, other.dtype):
+        obs, next_obs = by_path[path], by_path[("next_obs", *path[1:])]
+        if (obs.shape, obs.dtype) != (next_obs.shape, next_obs.dtype):
             raise ConfigError(
-                f"sharing needs `{one.name}` and `{other.name}` alike, got {one.shape} {one.dtype} "
-                f"and {other.shape} {other.dtype}"
+                f"sharing needs `{obs.name}` and `{next_obs.name}` alike, got {obs.shape} "
+                f"{obs.dtype} and {next_obs.shape} {next_obs.dtype}"
             )
     return shared
 
 
-def _at(one: Field, place: Place, offset: int = 0, apart: int = -1) -> Field:
-    return Field(one.path, one.shape, one.dtype, place, offset, apart)
+def _place_field(field: Field, place: Place, offset: int = 0, pool_index: int = -1) -> Field:
+    return Field(field.path, field.shape, field.dtype, place, offset, pool_index)
 
 
 def _align(position: int, size: int) -> int:
@@ -303,5 +311,5 @@ def _align(position: int, size: int) -> int:
 
 
 def _by_alignment(fields: Sequence[Field]) -> list[Field]:
-    """The widest elements first, so that no space is lost between them."""
-    return sorted(fields, key=lambda one: -one.dtype.itemsize)
+    """Return the fields with the widest elements first, which avoids padding."""
+    return sorted(fields, key=lambda field: -field.dtype.itemsize)

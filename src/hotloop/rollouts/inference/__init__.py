@@ -1,5 +1,5 @@
-"""Central inference: one process that acts for all workers, in batches.
+"""Central inference: one process acts for all workers, in batches.
 
-`program` is what it runs; `stepper` is the workers' side, which steps one half of the environments
-while the other half waits for its actions.
+`server` is the inference process. `central_collector` is the workers' side, which steps one half of
+the environments while the other half waits for its actions.
 """

@@ -1,4 +1,4 @@
-"""Rollouts by actors of Ray, on one machine or many: whole fragments travel, never steps.
+"""Rollouts by Ray actors on one or several machines, which send whole fragments, never steps.
 
-Import `hotloop.rollouts.ray.environments` where it is asked for: Ray takes 2.5 s to import.
+Importing `hotloop.rollouts.ray.environments` takes 2.5 s, so import it only if it is needed.
 """

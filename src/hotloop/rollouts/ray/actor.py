@@ -1,4 +1,4 @@
-"""An actor of Ray that steps a group of environments, and acts in them or has them acted in."""
+"""A Ray actor that steps a group of environments, and acts in them or has an actor compute."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from hotloop.envs import make_vec
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
 from hotloop.rollouts.collector import Collector, Slot
-from hotloop.rollouts.ray.alarm import Alarm
-from hotloop.rollouts.ray.group import MOST_AHEAD
-from hotloop.rollouts.ray.inference import AskingPolicy, Weights, owned
-from hotloop.rollouts.ray.recording import Recorded, record
-from hotloop.rollouts.state import memory_of, running_episodes
+from hotloop.rollouts.ray.group import MAX_AHEAD
+from hotloop.rollouts.ray.inference import RemotePolicy, WeightsRef, writable
+from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
+from hotloop.rollouts.ray.step_timeout import StepTimeout
+from hotloop.rollouts.state import running_episodes, saved_hidden_states
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making:
-    """What an actor makes its environments of.
+class ActorOptions:
+    """The options for making an actor's environments.
 
     Attributes:
-        worker: its number.
-        env: as for `make_vec`.
-        num_envs: of its own.
-        options: for `make_vec`.
-        longest_s: that a step of all its environments may take; None: any time.
-        recorded: where it records.
+        worker: Number of the worker.
+        env: See `make_vec`.
+        num_envs: Environments of this actor.
+        kwargs: Further arguments of `make_vec`.
+        timeout_s: Time limit in seconds for a step of all its environments. None: no limit.
+        recording: Where the actor records.
     """
 
     worker: int
     env: str
     num_envs: int
-    options: Mapping[str, Any]
-    longest_s: float | None
-    recorded: Recorded
+    kwargs: Mapping[str, Any]
+    timeout_s: float | None
+    recording: RecordingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What an actor collects, and from which row on.
+class ActorSetup:
+    """The collection settings of an actor, and its first row.
 
     Attributes:
-        network: what acts, as JSON.
-        exploration: fields of an `Exploration`.
-        num_rows: of a part.
-        seed: of the noise for acting.
-        first_env: number of its first environment, counted over all workers.
-        first_row: steps of each of its environments so far.
-        resume: number and hash of each environment's episode, from which another run is gone on
-            with; `arrays` has their actions.
-        inference: the actor that computes the network; None: this one does.
+        network: Network as JSON.
+        exploration: Fields of an `Exploration`.
+        num_rows: Rows of a part.
+        seed: Seed of the action noise.
+        first_env: Global index of its first environment.
+        first_row: Steps of each of its environments so far.
+        resume: Number and hash of each environment's episode in the run to resume. `arrays`
+            contains their actions.
+        inference: Actor that computes the network. None: this actor does.
     """
 
     network: Mapping[str, Any]
@@ -73,8 +73,8 @@ class Plan:
     inference: Any = None
 
 
-class Ready(NamedTuple):
-    """What an actor says once its environments are made."""
+class ActorInfo(NamedTuple):
+    """The specifications of an actor's environments, and its node."""
 
     obs_spec: dict[str, Any]
     action_spec: dict[str, Any]
@@ -82,17 +82,17 @@ class Ready(NamedTuple):
     node: str
 
 
-class Part(NamedTuple):
-    """Rows of a worker, and where its environments are after them.
+class FragmentPart(NamedTuple):
+    """Rows of a worker, and the state of its environments after them.
 
     Attributes:
-        fields: arrays of a `Fragment`, by name; memory of their own.
-        version: of the policy that acted.
-        running: number and length of each environment's running episode.
-        episodes: that ended in it.
-        failures: what environments raised that were made anew.
-        node, pid: where it was made.
-        inference: node and process of who computed the network; None: the same.
+        fields: Arrays of a `Fragment` by name, not shared with later parts.
+        version: Version of the acting policy.
+        running: Number and length of each environment's running episode.
+        episodes: Episodes that ended in the part.
+        failures: Errors of environments that were replaced.
+        node, pid: Node and process of the actor.
+        inference: Node and process that computed the network. None: this actor.
     """
 
     fields: dict[str, Array]
@@ -105,23 +105,23 @@ class Part(NamedTuple):
     inference: tuple[str, int] | None
 
 
-class Lost(Exception):
-    """An environment failed in a way that another process may mend; the message tells it."""
+class RecoverableFailure(Exception):
+    """An environment failed, but a new process may succeed."""
 
 
 class Actor:
-    """Steps environments of its own, by the weights that it is handed.
+    """Steps its environments with the policy snapshots that it receives.
 
     Args:
-        making: what they are made of.
+        spec: Environments, schedule and recording of the actor.
     """
 
-    def __init__(self, making: Making) -> None:
-        os.environ["HOTLOOP_WORKER"] = str(making.worker)
-        self._node = record(making.recorded)
-        self._alarm = Alarm(making.longest_s)
+    def __init__(self, spec: ActorOptions) -> None:
+        os.environ["HOTLOOP_WORKER"] = str(spec.worker)
+        self._node = start_recording(spec.recording)
+        self._step_timeout = StepTimeout(spec.timeout_s)
         self._next_part = 0
-        self._parts: deque[Part] = deque(maxlen=MOST_AHEAD)
+        self._parts: deque[FragmentPart] = deque(maxlen=MAX_AHEAD)
         self._failures: list[str] = []
         self._waiting = contextlib.ExitStack()  # between two parts
 
@@ -130,99 +130,101 @@ class Actor:
 
         with span("make_envs"):
             self._envs = make_vec(
-                making.env, making.num_envs, on_failure=on_failure, num_threads=1, **making.options
+                spec.env, spec.num_envs, on_failure=on_failure, num_threads=1, **spec.kwargs
             )
 
-    def ready(self) -> Ready:
-        """Tell what the environments are like."""
+    def ready(self) -> ActorInfo:
+        """Return the specifications of the environments, and the actor's node."""
         envs = self._envs
         specs = envs.obs_spec.to_json(), envs.action_spec.to_json()
-        return Ready(*specs, envs.can_replay, self._node)
+        return ActorInfo(*specs, envs.can_replay, self._node)
 
-    def set_up(self, plan: Plan, snapshot: PolicySnapshot) -> tuple[list[int], Array | None]:
-        """Get ready to collect.
+    def set_up(self, setup: ActorSetup, snapshot: PolicySnapshot) -> tuple[list[int], Array | None]:
+        """Prepare for collection.
 
         Returns:
-            Where another run is gone on with: the environments, 0 … N − 1, that could not be
-            brought there, and what is observed.
+            The environments, 0 … N − 1, that could not be restored, and the observations. Without a
+            run to resume an empty list and None.
         """
-        network = network_from_json(dict(plan.network))
-        explores = None
-        if plan.exploration is not None:
-            fields = {**plan.exploration, "epsilon": tuple(plan.exploration["epsilon"])}
-            explores = Exploration(**fields)
-        if plan.inference is None:
-            self._policy = ActingPolicy(network, owned(snapshot), exploration=explores)
+        network = network_from_json(dict(setup.network))
+        policy_exploration = None
+        if setup.exploration is not None:
+            fields = {**setup.exploration, "epsilon": tuple(setup.exploration["epsilon"])}
+            policy_exploration = Exploration(**fields)
+        if setup.inference is None:
+            self._policy = ActingPolicy(network, writable(snapshot), exploration=policy_exploration)
         else:
-            # Who waits for an answer does not step: that is no step that takes too long.
-            self._policy = AskingPolicy(
+            # The step timeout must not count the time of waiting for an answer.
+            self._policy = RemotePolicy(
                 network,
                 snapshot,
-                exploration=explores,
-                inference=plan.inference,
-                on_wait=self._alarm.rest,
+                exploration=policy_exploration,
+                inference=setup.inference,
+                on_wait=self._step_timeout.stop,
             )
         self._publication = -1
-        envs, first_env = self._envs, plan.first_env
-        self._slot = Slot.allocate(plan.num_rows, envs.num_envs, network, first_env=first_env)
-        self._collector = Collector(envs, self._policy, seed=plan.seed, first_env=first_env)
-        self._collector.vector_steps = plan.first_row
-        if plan.resume is None:
+        envs, first_env = self._envs, setup.first_env
+        self._slot = Slot.allocate(setup.num_rows, envs.num_envs, network, first_env=first_env)
+        self._collector = Collector(envs, self._policy, seed=setup.seed, first_env=first_env)
+        self._collector.vector_steps = setup.first_row
+        if setup.resume is None:
             return [], None
-        arrays = plan.arrays
-        restarted = self._collector.resume(
-            running_episodes(arrays, plan.resume), memory_of(arrays, 0, envs.num_envs)
+        arrays = setup.arrays
+        restarted_envs = self._collector.resume(
+            running_episodes(arrays, setup.resume), saved_hidden_states(arrays, 0, envs.num_envs)
         )
-        return restarted, self._collector.obs
+        return restarted_envs, self._collector.obs
 
-    def collect(self, snapshot: PolicySnapshot, number: int, weights: Weights) -> Part:
-        """Make the next rows, or return again what was made already and did not arrive.
+    def collect(self, snapshot: PolicySnapshot, number: int, weights: WeightsRef) -> FragmentPart:
+        """Collect the next rows, or return a recent part again that did not arrive.
 
         Args:
-            snapshot: that acts.
-            number: of the part, counted from 0.
-            weights: the number of its publication, and for who computes the network where it lies.
+            snapshot: The acting policy.
+            number: Number of the part, counted from 0.
+            weights: Publication number of the snapshot, and its reference for the inference actor.
 
         Raises:
-            Lost: another actor may do better.
-            HotloopError: none would.
+            RecoverableFailure: A new actor may succeed.
+            HotloopError: A new actor would fail too.
         """
         if number < self._next_part:
             return self._parts[number - self._next_part]
         self._waiting.close()
         collector, slot, policy = self._collector, self._slot, self._policy
-        asks = isinstance(policy, AskingPolicy)
-        if asks:
-            policy.read(weights)
+        is_remote = isinstance(policy, RemotePolicy)
+        if is_remote:
+            policy.set_weights(weights)
         if weights.publication != self._publication:
             with span("load_weights", kind="transfer"):
-                policy.load(snapshot if asks else owned(snapshot))
+                policy.load(snapshot if is_remote else writable(snapshot))
             self._publication = weights.publication
+        # Collect the rows under the step timeout.
         try:
             if not collector.has_begun:
-                self._alarm.begins()
+                self._step_timeout.on_step_start()
                 collector.begin()
-            collector.collect(slot, 0, slot.fragment.num_steps, self._alarm)
+            collector.collect(slot, 0, slot.fragment.num_steps, self._step_timeout)
         except (NonFiniteStep, MaskError):
             raise
         except EnvironmentFailure as error:
-            raise Lost(str(error)) from error
+            raise RecoverableFailure(str(error)) from error
         finally:
-            self._alarm.rest()
+            self._step_timeout.stop()
         collector.evaluate(slot, 0, slot.fragment.num_steps)
+        # Copy the rows, so that the part can be sent again.
         failures, self._failures[:] = list(self._failures), []
-        part = Part(
+        part = FragmentPart(
             fields={
                 name: getattr(slot.fragment, name).copy()
                 for name in (*PER_STEP, "last_obs", "last_memory")
             },
             version=policy.version,
-            running=list(self._envs.running()),
+            running=list(self._envs.running_episodes()),
             episodes=self._envs.pop_episodes(),
             failures=failures,
             node=self._node,
             pid=os.getpid(),
-            inference=policy.answered_by if asks else None,
+            inference=policy.answer_location if is_remote else None,
         )
         self._parts.append(part)
         self._next_part += 1
@@ -230,14 +232,14 @@ class Actor:
         return part
 
     def close(self) -> None:
-        """Close the environments; what was recorded is whole."""
+        """Close the environments and the recording."""
         self._waiting.close()
         self._envs.close()
         timing.stop()
 
 
-def joined(parts: Sequence[Part], first_env: int) -> Fragment:
-    """Return the rows of parts that follow each other as one fragment."""
+def join_parts(parts: Sequence[FragmentPart], first_env: int) -> Fragment:
+    """Return consecutive parts as one fragment."""
     fields: dict[str, Any] = dict(parts[0].fields)
     if len(parts) > 1:
         fields = {

@@ -1,4 +1,4 @@
-"""A connection to Ray: to a cluster that is there, or to one of this machine alone."""
+"""The connection to an existing Ray cluster, or to a new one on this machine."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from typing import Any
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
 from hotloop.system.cores import available_cores
 
-# An address where nobody answers is given up after so long.
+# Time limit for connecting to an address.
 _CONNECT_S = 5.0
-# The head is looked for so often, and given up after so long; Ray would end the process after 60 s.
+# Check interval, connection timeout and time limit for the head. Ray ends the process after 60 s.
 _CHECK_S = 5.0
 _ANSWER_S = 1.0
 _GONE_S = 20.0
-# What says how much each actor of a kind takes.
+# The option for the resources of each kind of actor.
 _RESOURCES = {"workers": "worker_resources", "inference_actors": "inference_resources"}
-_ENDED = (
-    "hotloop: this process ended before its training did. Ray ends it without a word where its "
-    "own processes on this machine are gone: look at `ray status`. The last checkpoint is kept: "
-    "`hotloop resume RUN`"
+_ENDED_MESSAGE = (
+    "hotloop: this process ended before its training did. Ray silently ends it if Ray's own "
+    "processes on this machine are gone: check `ray status`, and continue from the last "
+    "checkpoint with `hotloop resume RUN`"
 )
 
 
 def import_ray() -> Any:
-    """Return Ray.
+    """Return the Ray module.
 
     Raises:
-        MissingExtraError: it is not installed.
+        MissingExtraError: Ray is not installed.
     """
-    # It asks for statistics of its use at the first start, and warns of its own variables.
+    # Ray prompts for usage statistics at its first start, and warns of its own variables.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -49,43 +49,44 @@ def import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connected(
+def connect(
     address: str | None, *, num_cpus: float, runtime_env: Mapping[str, Any]
 ) -> Iterator[Any]:
-    """Connect to Ray, and leave it as it was.
+    """Connect to Ray for the duration of the context.
 
     Args:
-        address: of a cluster, `host:port` or "auto"; None: one is started here, and ended.
-        num_cpus: that a cluster which is started here has at least, however many cores there are.
-        runtime_env: what actors run in.
+        address: Address of a cluster, `host:port` or "auto". None: start a cluster here, and end
+            it.
+        num_cpus: Minimum number of CPUs of a new cluster, however many cores there are.
+        runtime_env: Ray's runtime environment of actors.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: nobody answers, or it is of another version.
+        ConfigError: The cluster does not answer, or its version differs.
     """
     ray = import_ray()
     options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
     options |= {"log_to_driver": False, "logging_level": logging.ERROR}
-    if ray.is_initialized():  # the program's own: it ends it, too
+    if ray.is_initialized():  # the program owns the connection
         yield ray
         return
     if address is None:
         options |= {"num_cpus": max(num_cpus, available_cores()), "include_dashboard": False}
     else:
-        _need_answer(address)
+        _check_address(address)
         options["address"] = address
     try:
         ray.init(**options)
-    except Exception as error:  # of many kinds: connections, versions, runtime environments
-        where, wants = "on this machine", ""
+    except Exception as error:  # errors of connections, versions, runtime environments
+        location, token_hint = "on this machine", ""
         if address is not None:
-            where, token = f"at {address}", "RAY_AUTH_MODE=token"
-            wants = f", and a cluster that has a token wants it: `{token}`, see docs/cluster.md"
+            location, token = f"at {address}", "RAY_AUTH_MODE=token"
+            token_hint = f", and a cluster with a token needs `{token}`, see docs/cluster.md"
         raise ConfigError(
-            f"Ray {ray.__version__} can't be had {where}: {_told(error)}: look at `ray status`; "
-            f"both sides need the same versions of Ray and Python{wants}"
+            f"Ray {ray.__version__} can't connect {location}: {_error_text(error)}: check `ray "
+            f"status`; both sides need the same versions of Ray and Python{token_hint}"
         ) from error
-    with _told_when_ended():
+    with _message_if_ended():
         try:
             yield ray
         finally:
@@ -93,54 +94,54 @@ def connected(
 
 
 @contextlib.contextmanager
-def _told_when_ended() -> Iterator[None]:
-    """Have somebody say so where Ray ends this process, which it does without a word."""
-    script = f"read -r _ || echo {shlex.quote(_ENDED)} >&2"
-    child = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
+def _message_if_ended() -> Iterator[None]:
+    """Print a message if Ray ends this process, which Ray does silently."""
+    script = f"read -r _ || echo {shlex.quote(_ENDED_MESSAGE)} >&2"
+    process = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            child.communicate(b"done\n")
+            process.communicate(b"done\n")
 
 
-class Head:
-    """Looks whether the head of a cluster answers; what waits for it would wait for long.
+class ClusterHead:
+    """Checks that the head of a cluster answers. If it is gone, calls of Ray block for long.
 
     Args:
-        ray: connected.
+        ray: The connected Ray module.
     """
 
     def __init__(self, ray: Any) -> None:
         self._address = str(ray.get_runtime_context().gcs_address)
-        self._looked_s = self._answered_s = time.monotonic()
+        self._checked_at_s = self._answered_at_s = time.monotonic()
 
     def check(self) -> None:
-        """Look for it now and then.
+        """Connect to the head, at most once per interval.
 
         Raises:
-            HotloopError: nobody has answered for long.
+            HotloopError: The head has not answered for long.
         """
         now = time.monotonic()
-        if now - self._looked_s < _CHECK_S:
+        if now - self._checked_at_s < _CHECK_S:
             return
         host, _, port = self._address.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
         except (OSError, ValueError) as error:
-            if self._looked_s - self._answered_s > _GONE_S:
+            if self._checked_at_s - self._answered_at_s > _GONE_S:
                 raise HotloopError(
                     f"the head of the Ray cluster at {self._address} has been gone for "
-                    f"{now - self._answered_s:.0f} s ({error}): start it again, and go on from the "
-                    "last checkpoint with `hotloop resume`"
+                    f"{now - self._answered_at_s:.0f} s ({error}): restart it, and continue from "
+                    "the last checkpoint with `hotloop resume`"
                 ) from error
-            self._looked_s = now
+            self._checked_at_s = now
         else:
-            self._looked_s = self._answered_s = time.monotonic()
+            self._checked_at_s = self._answered_at_s = time.monotonic()
 
 
-def _need_answer(address: str) -> None:
-    """Refuse an address where nobody listens: Ray would try for a minute."""
+def _check_address(address: str) -> None:
+    """Check that a process listens at the address. Ray would try for a minute."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return  # "auto", or an address of Ray's client
@@ -153,66 +154,66 @@ def _need_answer(address: str) -> None:
         ) from error
 
 
-def need_resources(ray: Any, wanted: Mapping[str, tuple[Mapping[str, float], int]]) -> None:
-    """Refuse actors that the cluster has no room for.
+def check_resources(ray: Any, demands: Mapping[str, tuple[Mapping[str, float], int]]) -> None:
+    """Check that the cluster has room for the actors.
 
     Args:
-        ray: connected.
-        wanted: by the option that says how many actors there are of a kind, what each of them takes
-            and how many: `num_cpus`, `num_gpus`, and what nodes have besides.
+        ray: The connected Ray module.
+        demands: Resources of each actor (`num_cpus`, `num_gpus` and custom ones) and number of
+            actors, by the option that sets this number.
 
     Raises:
-        ConfigError: there is less.
+        ConfigError: The cluster has less.
     """
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
-    there = ray.cluster_resources()
-    for name in sorted({name for resources, _ in wanted.values() for name in resources}):
-        has, needed, each, lower = there.get(names.get(name, name), 0.0), 0.0, list[str](), ""
-        for option, (resources, count) in wanted.items():
+    available = ray.cluster_resources()
+    for name in sorted({name for resources, _ in demands.values() for name in resources}):
+        has, total, texts, advice = available.get(names.get(name, name), 0.0), 0.0, list[str](), ""
+        for option, (resources, count) in demands.items():
             if amount := resources.get(name, 0.0):
-                needed += amount * count
-                each.append(f"{count} {option.replace('_', ' ')} of `{name}` {amount:g} each")
-                lower = f"use fewer `{option}`, lower `{_RESOURCES[option]}`"
-        if needed > has:
-            known = ", ".join(
-                f"{key} {value:g}" for key, value in sorted(there.items()) if ":" not in key
+                total += amount * count
+                texts.append(f"{count} {option.replace('_', ' ')} of `{name}` {amount:g} each")
+                advice = f"use fewer `{option}`, lower `{_RESOURCES[option]}`"
+        if total > has:
+            available_text = ", ".join(
+                f"{key} {value:g}" for key, value in sorted(available.items()) if ":" not in key
             )
             raise ConfigError(
-                f"{' and '.join(each)} need {needed:g}, and the cluster has {has:g}: {lower}, or "
-                f"add nodes (there are {known})"
+                f"{' and '.join(texts)} need {total:g}, and the cluster has {has:g}: {advice}, or "
+                f"add nodes (available: {available_text})"
             )
 
 
-def need_store(ray: Any, parts: int, part_bytes: int, weights_bytes: int) -> None:
-    """Refuse what the store of this node can't hold, where all of it comes together.
+def check_store(ray: Any, num_parts: int, part_bytes: int, weights_bytes: int) -> None:
+    """Check that this node's object store can hold the parts and the weights.
 
     Args:
-        ray: connected.
-        parts: in flight at most.
-        part_bytes: of each.
-        weights_bytes: of a version, of which there are two.
+        ray: The connected Ray module.
+        num_parts: Maximum number of parts in flight.
+        part_bytes: Size of a part.
+        weights_bytes: Size of one version of the weights. There are two.
 
     Raises:
-        ConfigError: the store is smaller.
+        ConfigError: The store is smaller.
     """
-    own = ray.get_runtime_context().get_node_id()
-    there = next((one["Resources"] for one in ray.nodes() if one["NodeID"] == own), {})
-    size, needed = there.get("object_store_memory"), parts * part_bytes + 2 * weights_bytes
-    if size is not None and needed > size:
+    node_id = ray.get_runtime_context().get_node_id()
+    resources = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id), {})
+    size, total = resources.get("object_store_memory"), num_parts * part_bytes + 2 * weights_bytes
+    if size is not None and total > size:
         raise ConfigError(
-            f"{parts:,} fragments in flight of {part_bytes:,} bytes and the weights take "
-            f"{needed:,} bytes of Ray's object store, which has {size:,.0f} on this node: use "
-            "shorter fragments, or start Ray with more, `--object-store-memory`"
+            f"{num_parts:,} fragments in flight of {part_bytes:,} bytes and the weights take "
+            f"{total:,} bytes of Ray's object store, which has {size:,.0f} on this "
+            "node: use shorter fragments, or start Ray with a larger `--object-store-memory`"
         )
 
 
-def of_actor(error: Exception, name: str) -> HotloopError:
-    """Return an actor's error as what it was, with the actor's name."""
+def actor_error(error: Exception, name: str) -> HotloopError:
+    """Return the original error of an actor, with the actor's name in the message."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, HotloopError):
         return type(cause)(f"{name}: {cause}")
     text = first_line(cause)
-    if "creation task" in text:  # why it failed stands last
+    if "creation task" in text:  # its last line has the cause
         text = str(cause).strip().splitlines()[-1].strip()
     if "hotloop" in text and isinstance(cause, ModuleNotFoundError):
         return ConfigError(
@@ -222,13 +223,13 @@ def of_actor(error: Exception, name: str) -> HotloopError:
     return EnvironmentFailure(f"{name}: {type(cause).__name__}: {text}")
 
 
-def _told(error: BaseException) -> str:
-    """Return what Ray says: of versions that differ, both, which it says in several lines."""
+def _error_text(error: BaseException) -> str:
+    """Return the relevant lines of Ray's error: all of a version mismatch, otherwise the first."""
     text = str(error)
     return " ".join(text.split()) if "Version mismatch" in text else first_line(error)
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says first: Ray's go on for pages."""
+    """Return the first line of an error's text. Ray's texts may be pages long."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Environments that actors of Ray step."""
+"""Environments that Ray actors step."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.ray.actor import Actor, Making, Ready
-from hotloop.rollouts.ray.cluster import connected, need_resources, of_actor
-from hotloop.rollouts.ray.inference import Inference
-from hotloop.rollouts.ray.node_watch import Watches
-from hotloop.rollouts.ray.recording import Recorded
+from hotloop.rollouts.ray.actor import Actor, ActorInfo, ActorOptions
+from hotloop.rollouts.ray.cluster import actor_error, check_resources, connect
+from hotloop.rollouts.ray.inference import InferenceActor
+from hotloop.rollouts.ray.node_watch import NodeWatches
+from hotloop.rollouts.ray.recording import RecordingOptions
 from hotloop.rollouts.ray.rollout import RayRollout
 from hotloop.rollouts.workers.pool import importable
 from hotloop.timing import span
 
-# An actor that does not start in so long has no room, or its environments hang.
+# Time limit for the start of an actor, which may lack resources or hang in its environments.
 _START_S = 120.0
 _CLOSE_S = 3.0
 
@@ -32,24 +32,24 @@ class RayEnvironments:
     """Environments of W actors.
 
     Args:
-        env: as for `make_vec`; by a name that actors can import.
+        env: See `make_vec`. Actors must be able to import it by name.
         num_workers: W.
-        envs_per_worker: environments of each.
-        seed, env_kwargs, action_masks, first_episode, stagger, log_info: see `make_vec`.
-        timing_dir: where actors record; what those of other nodes do is fetched.
-        step_timeout_s: how long a step or a reset may take, before the actor ends; None: any time.
-        max_failures: how often in all an environment or an actor is replaced.
-        address: of a cluster; None: one is started on this machine.
-        resources: of each actor, such as {"num_cpus": 1}.
-        workers_per_node: actors of each node at most, while there are nodes enough; None: any.
-        runtime_env: what actors run in, see Ray's `runtime_env`.
-        num_inference: actors that compute the network for all others; 0: each does so itself.
-        inference_resources: of each of them; with a GPU they compute on it.
+        envs_per_worker: Environments of each actor.
+        seed, env_kwargs, action_masks, first_episode, stagger, log_info: See `make_vec`.
+        timing_dir: Directory for recordings. Those of other nodes are fetched.
+        step_timeout_s: Seconds for a step or a reset before the actor ends. None: no limit.
+        max_failures: Maximum total number of replacements of environments and actors.
+        address: Address of a cluster. None: start one on this machine.
+        resources: Resources of each actor, such as {"num_cpus": 1}.
+        workers_per_node: Maximum number of actors per node while there are enough nodes. None: any.
+        runtime_env: Ray's `runtime_env` of the actors.
+        num_inference: Actors that compute the network for all others. 0: each computes it itself.
+        inference_resources: Resources of each inference actor. With a GPU it computes there.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: no Ray answers; it has no room; a factory can't be imported.
-        EnvironmentFailure: an environment can't be made, with the actor's number.
+        ConfigError: Ray does not answer or has no room, or a factory can't be imported.
+        EnvironmentFailure: An environment can't be made, with the actor's number.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class RayEnvironments:
     ) -> None:
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
         self.max_failures, self.step_timeout_s = max_failures, step_timeout_s
-        # An actor steps its environments one after another.
-        self.longest_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
+        # An actor steps its environments in sequence.
+        self.max_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
         self.timing_dir = str(timing_dir)
         self.actors: list[Any] = []
-        self._inference: list[Any] = []
-        self._answered: list[set[tuple[str, int]]] = []  # where each inference actor has been
+        self._servers: list[Any] = []
+        self._inference_locations: list[set[tuple[str, int]]] = []
         self._env = importable(env)
-        self._options = {
+        self._env_options = {
             "seed": seed,
             "env_kwargs": dict(env_kwargs or {}),
             "stagger": stagger,
@@ -93,50 +93,52 @@ class RayEnvironments:
         self.first_episode = first_episode
         self._resources = {"num_cpus": 1, **(resources or {})}
         self._num_inference = num_inference
-        given = dict(inference_resources or {})
-        # Who has a GPU needs no core of its own: workers may have taken all of that node.
-        self._inference_resources = {"num_cpus": int(not given.get("num_gpus")), **given}
+        requested = dict(inference_resources or {})
+        # An actor with a GPU requests no core: workers may use all cores of its node.
+        self._inference_resources = {"num_cpus": int(not requested.get("num_gpus")), **requested}
         self._per_node = workers_per_node
-        self._places: dict[int, str] = {}
-        self.watches: Watches | None = None
+        self._nodes: dict[int, str] = {}
+        self.watches: NodeWatches | None = None
         self._rollout: RayRollout | None = None
-        self._exits = contextlib.ExitStack()
+        self._exit_stack = contextlib.ExitStack()
         num_cpus = num_workers * self._resources["num_cpus"]
         num_cpus += num_inference * self._inference_resources["num_cpus"]
+        # Connect to Ray, and start the actors.
         try:
             with span("start_ray"):
-                self.ray = self._exits.enter_context(
-                    connected(address, num_cpus=num_cpus, runtime_env=runtime_env or {})
+                self.ray = self._exit_stack.enter_context(
+                    connect(address, num_cpus=num_cpus, runtime_env=runtime_env or {})
                 )
-            wanted = {"workers": (self._resources, num_workers)}
+            demands = {"workers": (self._resources, num_workers)}
             if num_inference:
-                wanted["inference_actors"] = (self._inference_resources, num_inference)
-            need_resources(self.ray, wanted)
+                demands["inference_actors"] = (self._inference_resources, num_inference)
+            check_resources(self.ray, demands)
             context = self.ray.get_runtime_context()
             self._learner_node, self._job = context.get_node_id(), context.get_job_id()
             with span("start_workers"):
                 if timing_dir:
-                    with contextlib.suppress(OSError):  # there will be no timing
+                    with contextlib.suppress(OSError):  # without a directory nothing is recorded
                         Path(timing_dir).mkdir(parents=True, exist_ok=True)
                 self.actors = [self.start(worker, first_episode) for worker in range(num_workers)]
                 hint = "its node has no room, or making its environments hangs"
-                ready: list[Ready] = [
-                    self._ready(actor, f"worker {worker}", hint)
+                actor_infos: list[ActorInfo] = [
+                    self._await_ready(actor, f"worker {worker}", hint)
                     for worker, actor in enumerate(self.actors)
                 ]
         except BaseException:
             self.close()
             raise
-        self.ready = ready[0]
-        self.watches = Watches(self.ray, self.timing_dir)
-        for one in ready:
-            self.watches.need(one.node)
-        self._obs_spec = ObsSpec.from_json(dict(self.ready.obs_spec))
-        self._action_spec = ActionSpec.from_json(dict(self.ready.action_spec))
+        # Watch the actors' nodes.
+        self.actor_info = actor_infos[0]
+        self.watches = NodeWatches(self.ray, self.timing_dir)
+        for info in actor_infos:
+            self.watches.add_node(info.node)
+        self._obs_spec = ObsSpec.from_json(dict(self.actor_info.obs_spec))
+        self._action_spec = ActionSpec.from_json(dict(self.actor_info.action_spec))
 
     @property
     def num_envs(self) -> int:
-        """N, over all workers."""
+        """Number of environments of all workers, N."""
         return self.num_workers * self.envs_per_worker
 
     @property
@@ -151,147 +153,142 @@ class RayEnvironments:
 
     @property
     def can_replay(self) -> bool:
-        """Whether `Rollout.restore` can bring environments into the middle of an episode."""
-        return self.ready.can_replay
+        """Whether `Rollout.restore` can restore environments in the middle of an episode."""
+        return self.actor_info.can_replay
 
     def start(self, worker: int, first_episode: int) -> Any:
         """Start an actor, which makes its environments, and return it."""
-        making = Making(
+        actor_options = ActorOptions(
             worker=worker,
             env=self._env,
             num_envs=self.envs_per_worker,
-            options={
-                **self._options,
+            kwargs={
+                **self._env_options,
                 "first_env": worker * self.envs_per_worker,
                 "first_episode": first_episode,
             },
-            longest_s=self.longest_step_s,
-            recorded=self._recorded(f"worker-{worker}"),
+            timeout_s=self.max_step_s,
+            recording=self._recording_options(f"worker-{worker}"),
         )
-        options = _options(self._resources)
-        kind = self.ray.remote(Actor).options(
-            **options, scheduling_strategy=self._place(worker), max_concurrency=1
+        ray_options = _ray_options(self._resources)
+        remote_class = self.ray.remote(Actor).options(
+            **ray_options, scheduling_strategy=self._scheduling_strategy(worker), max_concurrency=1
         )
-        return kind.remote(making)
+        return remote_class.remote(actor_options)
 
     def inference_of(self, worker: int) -> Any:
-        """Return the actor that computes the network for a worker; None: the worker does."""
-        return self._inference[worker % len(self._inference)] if self._inference else None
+        """Return the actor that computes a worker's network. None: the worker does."""
+        return self._servers[worker % len(self._servers)] if self._servers else None
 
     def _start_inference(self, network: Network) -> None:
-        """Start the actors that compute the network, and wait until they can."""
+        """Start the inference actors, and wait until they are ready."""
         resources = self._inference_resources
         device = "cuda" if resources.get("num_gpus", 0) else "cpu"
-        if device == "cuda" and network.layers.twin is not None:
+        if device == "cuda" and network.layers.numpy_layers is not None:
             raise ConfigError(
-                "perceptrons are computed by NumPy, and `inference_resources` ask for a GPU: leave "
-                "`num_gpus` out, or choose a `network` that acts through torch"
+                "NumPy computes perceptrons, but `inference_resources` request a GPU: omit "
+                "`num_gpus`, or choose a `network` that acts through torch"
             )
-        kind = self.ray.remote(Inference).options(
-            **_options(resources),
+        remote_class = self.ray.remote(InferenceActor).options(
+            **_ray_options(resources),
             scheduling_strategy="SPREAD",
-            # It knows nothing that another one would not: Ray starts it again, and asks again.
+            # It has no state to lose: Ray restarts it, and sends its requests again.
             max_restarts=self.max_failures,
             max_task_retries=-1,
         )
         for number in range(self._num_inference):
-            recorded = self._recorded(f"inference-{number}")
-            self._inference.append(kind.remote(network.to_json(), device, recorded))
+            recording = self._recording_options(f"inference-{number}")
+            self._servers.append(remote_class.remote(network.to_json(), device, recording))
         assert self.watches is not None
-        for number, actor in enumerate(self._inference):
-            place = self._ready(actor, f"inference actor {number}", "its node has no room")
-            self._answered.append({place})
-            self.watches.need(place[0])
+        for number, actor in enumerate(self._servers):
+            location = self._await_ready(actor, f"inference actor {number}", "its node has no room")
+            self._inference_locations.append({location})
+            self.watches.add_node(location[0])
 
-    def answered(self, worker: int, place: tuple[str, int]) -> None:
-        """Know who has computed a worker's network: another actor, where the one before has died.
+    def on_answer(self, worker: int, location: tuple[str, int]) -> None:
+        """Record where a worker's network was computed, and warn if the actor was restarted.
 
         Args:
-            worker: its number.
-            place: node and process.
+            worker: Number of the worker.
+            location: Node and process of the inference actor.
         """
-        number = worker % len(self._inference)
-        if place in self._answered[number]:
+        number = worker % len(self._servers)
+        if location in self._inference_locations[number]:
             return
-        self._answered[number].add(place)
+        self._inference_locations[number].add(location)
         assert self.watches is not None
-        self.watches.need(place[0])
+        self.watches.add_node(location[0])
         warnings.warn(
-            f"inference actor {number} died, and Ray has started it again on node {place[0]}",
+            f"inference actor {number} died, and Ray has restarted it on node {location[0]}",
             RuntimeWarning,
             stacklevel=2,
         )
 
-    def _recorded(self, component: str) -> Recorded:
+    def _recording_options(self, component: str) -> RecordingOptions:
         profile = os.environ.get("HOTLOOP_PROFILE", "")
-        return Recorded(component, self.timing_dir, self._learner_node, self._job, profile)
+        return RecordingOptions(component, self.timing_dir, self._learner_node, self._job, profile)
 
-    def _place(self, worker: int) -> Any:
-        """Choose where an actor goes: where fewest are, or wherever Ray finds room."""
+    def _scheduling_strategy(self, worker: int) -> Any:
+        """Choose the node with the fewest actors, or leave the choice to Ray."""
         if self._per_node is None:
             return "SPREAD"
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        wanted = self._resources.get("num_cpus", 1)
-        nodes = [one for one in self.ray.nodes() if one["Alive"]]
-        fit = [x["NodeID"] for x in nodes if x["Resources"].get("CPU", 0.0) >= wanted]
-        if not self.actors and len(fit) * self._per_node < self.num_workers:
+        num_cores = self._resources.get("num_cpus", 1)
+        nodes = [node for node in self.ray.nodes() if node["Alive"]]
+        node_ids = [x["NodeID"] for x in nodes if x["Resources"].get("CPU", 0.0) >= num_cores]
+        if not self.actors and len(node_ids) * self._per_node < self.num_workers:
             raise ConfigError(
-                f"{self.num_workers} workers, {self._per_node} a node, need "
-                f"{-(-self.num_workers // self._per_node)} nodes of {wanted:g} cores or more, and "
-                f"the cluster has {len(fit)}: raise `workers_per_node`, or add nodes"
+                f"{self.num_workers} workers, {self._per_node} per node, need "
+                f"{-(-self.num_workers // self._per_node)} nodes of {num_cores:g} cores or more, "
+                f"but the cluster has {len(node_ids)}: raise `workers_per_node`, or add nodes"
             )
-        self._places.pop(worker, None)
-        count = Counter(self._places.values())
-        self._places[worker] = min(fit, key=lambda node: count[node], default=self._learner_node)
-        return NodeAffinitySchedulingStrategy(self._places[worker], soft=True)
+        self._nodes.pop(worker, None)
+        counts = Counter(self._nodes.values())
+        self._nodes[worker] = min(
+            node_ids, key=lambda node: counts[node], default=self._learner_node
+        )
+        return NodeAffinitySchedulingStrategy(self._nodes[worker], soft=True)
 
-    def _ready(self, actor: Any, name: str, hint: str) -> Any:
-        """Wait until an actor is ready, and return what it says then.
-
-        Args:
-            actor: waited for.
-            name: of it, for errors.
-            hint: why it may take too long.
-        """
+    def _await_ready(self, actor: Any, name: str, hint: str) -> Any:
+        """Wait for an actor's answer, and return it. `hint` is a possible cause of a delay."""
         errors = self.ray.exceptions
         try:
             return self.ray.get(actor.ready.remote(), timeout=_START_S)
         except errors.GetTimeoutError as error:
             raise EnvironmentFailure(
-                f"{name} was not ready within {_START_S:.0f} s: {hint}: look at `ray status`"
+                f"{name} was not ready within {_START_S:.0f} s: {hint}: check `ray status`"
             ) from error
         except errors.RayError as error:
-            raise of_actor(error, name) from error
+            raise actor_error(error, name) from error
 
-    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> RayRollout:
-        """Begin to collect with them; once."""
+    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> RayRollout:
+        """Start the only rollout of these environments."""
         assert self._rollout is None
         if self._num_inference:
             with span("start_inference"):
                 self._start_inference(policy.network)
-        self._rollout = RayRollout(self, policy, plan)
+        self._rollout = RayRollout(self, policy, options)
         return self._rollout
 
     def close(self) -> None:
-        """End the actors, and Ray where it was started here; harmless when repeated."""
-        actors = self.actors + self._inference
-        self.actors, self._inference = [], []
+        """End the actors, and Ray if it was started here. Further calls have no effect."""
+        actors = self.actors + self._servers
+        self.actors, self._servers = [], []
         if actors:
-            ends = [actor.close.remote() for actor in actors]
-            with contextlib.suppress(Exception):  # they are killed anyway
-                self.ray.wait(ends, num_returns=len(ends), timeout=_CLOSE_S)
+            closing = [actor.close.remote() for actor in actors]
+            with contextlib.suppress(Exception):  # they are killed below
+                self.ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
             if self.watches is not None:
                 self.watches.end()
             for actor in actors:
                 with contextlib.suppress(Exception):
                     self.ray.kill(actor)
         if self._rollout is not None:
-            self._rollout.keep_account()
-        self._exits.close()
+            self._rollout.store_accounting()
+        self._exit_stack.close()
 
 
-def _options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """Return an actor's resources as Ray takes them."""
-    asked: dict[str, Any] = {name: x for name, x in resources.items() if name.startswith("num_")}
-    return {**asked, "resources": {name: x for name, x in resources.items() if name not in asked}}
+def _ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
+    counts: dict[str, Any] = {name: x for name, x in resources.items() if name.startswith("num_")}
+    return {**counts, "resources": {name: x for name, x in resources.items() if name not in counts}}

@@ -1,4 +1,4 @@
-"""The environments of one actor, as the learner knows them."""
+"""The learner's record of one actor and its environments."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotloop.rollouts.state import History
+from hotloop.rollouts.state import ActionHistory
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.rollouts.ray.actor import Part
+    from hotloop.rollouts.ray.actor import FragmentPart
 
-# Parts of a worker that are made or wait to be taken, where it waits for nobody.
-MOST_AHEAD = 2
+# Maximum number of parts of a worker that are requested or ready, if it need not wait.
+MAX_AHEAD = 2
 
 
-class Asked(NamedTuple):
-    """A part that was asked for.
+class PartRequest(NamedTuple):
+    """A request for a part of a fragment.
 
     Attributes:
-        ref: Ray's reference to it.
-        version: that makes it.
-        number: of the part, counted for each actor.
+        ref: Ray's reference to the part.
+        version: Version of the acting policy.
+        number: Number of the part, counted for each actor.
     """
 
     ref: Any
@@ -31,41 +31,41 @@ class Asked(NamedTuple):
     number: int
 
 
-class Group:
-    """What the learner knows of an actor.
+class ActorGroup:
+    """The environments of one actor, and the parts that it delivers.
 
     Attributes:
-        making: parts that were asked for, in order.
-        made: parts that have come, in order.
-        next_part: number of the part to ask for next.
-        unanswered: numbers of parts that are to be asked for again once the actor answers.
-        is_cut: whether what is taken next follows on nothing.
-        pid, node: of its process; None: no part has come yet.
-        began_s, longest_s: when its oldest part that is in the making was begun, as far as the
-            learner knows; how long one took at most.
-        silent_s: since when it does not answer; None: it does.
-        asked_s: when it was asked after.
+        requests: Open requests, in order.
+        parts: Parts that have arrived, in order.
+        next_part: Number of the next part to request.
+        unanswered: Numbers of parts to request again once the actor answers.
+        is_cut: Whether the next row's predecessor was lost.
+        pid, node: Process and node of the actor. `pid` is None before its first part.
+        started_at_s: Time at which the oldest open request probably started.
+        max_part_s: Maximum duration of a part.
+        silent_since_s: Time since which the actor does not answer. None: it answers.
+        checked_at_s: Time of the last check of a silent actor.
     """
 
     def __init__(self, num_envs: int, first_episode: int, num_rows: int, action: Array) -> None:
-        self.making: deque[Asked] = deque()
-        self.made: deque[Part] = deque()
+        self.requests: deque[PartRequest] = deque()
+        self.parts: deque[FragmentPart] = deque()
         self.next_part = 0
         self.unanswered: list[int] = []
         self.pid: int | None = None
         self.node = ""
-        self.began_s = self.longest_s = self.asked_s = 0.0
-        self.silent_s: float | None = None
+        self.started_at_s = self.max_part_s = self.checked_at_s = 0.0
+        self.silent_since_s: float | None = None
         self.is_cut = False
-        self.first_row = self.taken = 0
+        self.first_row = self.next_row = 0
         self.next_episode = first_episode
         self.running: list[tuple[int, int]] = []
         self.has_ended = np.ones(num_envs, np.bool_)
         self.obs: Array | None = None
         self.memory = np.zeros((num_envs, 0), np.float32)
-        self.history = History(MOST_AHEAD * num_rows, action)
+        self.history = ActionHistory(MAX_AHEAD * num_rows, action)
 
     @property
     def num_ahead(self) -> int:
-        """Parts that are made, or are in the making."""
-        return len(self.making) + len(self.made) + len(self.unanswered)
+        """Number of parts that have arrived or are requested."""
+        return len(self.requests) + len(self.parts) + len(self.unanswered)

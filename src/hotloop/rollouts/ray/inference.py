@@ -1,7 +1,7 @@
 """Central inference on Ray: actors that compute the network for workers, in batches.
 
-What workers ask brings along where the weights lie in Ray's store, so an inference actor knows
-nothing that another one in its place would not: Ray starts it again where it dies, and asks again.
+Each request contains a reference to its weights in Ray's store. An inference actor therefore has no
+state to lose: Ray restarts it after a failure, and sends the requests again.
 """
 
 from __future__ import annotations
@@ -17,24 +17,25 @@ import numpy as np
 from hotloop import timing
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
-from hotloop.rollouts.ray.cluster import first_line, import_ray, of_actor
-from hotloop.rollouts.ray.recording import Recorded, record
+from hotloop.rollouts.ray.cluster import actor_error, first_line, import_ray
+from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.timing import span
 from hotloop.types import Array
 
-# Policies that are kept: workers may be at as many publications.
-_KEPT = 8
-# A worker waits so long for an answer, another actor's start included.
+# Number of cached policies, and of publications that workers may use at a time.
+_MAX_POLICIES = 8
+# Time limit for an answer, including the start of another actor.
 _ANSWER_S = 120.0
 
 
-class Weights(NamedTuple):
-    """Where the weights of a publication lie.
+class WeightsRef(NamedTuple):
+    """A reference to the weights of a publication.
 
     Attributes:
-        publication: its number; two may have one version and another `obs_scale`.
-        ref: a reference to their `PolicySnapshot` in Ray's store, in a list, which Ray leaves as it
-            is.
+        publication: Number of the publication. Two may have the same version and different
+            `obs_scale`.
+        ref: Reference to the `PolicySnapshot` in Ray's store, in a list so that Ray does not
+            resolve it.
     """
 
     publication: int
@@ -42,159 +43,155 @@ class Weights(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the network gives.
+    """The outputs of the network for a request.
 
     Attributes:
-        head: float32, (B, H).
-        value: float32, (B,); None: there is no value function.
-        memory: float32, (B, M), what is remembered then; None: nothing is.
-        place: of whom: its node and its process.
+        head: Outputs of the head, float32, (B, H).
+        value: Values, float32, (B,). None: there is no value function.
+        memory: Next hidden states, float32, (B, M). None: there are none.
+        location: Node and process that computed them.
     """
 
     head: Array
     value: Array | None
     memory: Array | None
-    place: tuple[str, int]
+    location: tuple[str, int]
 
 
-class _Asked(NamedTuple):
-    """A question that waits."""
+class _Request(NamedTuple):
+    """An open request."""
 
-    weights: Weights
+    weights: WeightsRef
     obs: Array
     memory: Array | None
-    answer: asyncio.Future[Answer]
+    future: asyncio.Future[Answer]
 
 
-class Inference:
-    """Computes a network for whoever asks: all that there is at once, and waits for no more.
+class InferenceActor:
+    """Computes a network for the workers. A batch contains all requests that are open.
 
     Args:
-        network: as JSON.
-        device: of torch; perceptrons are computed on the host without it.
-        recorded: where it records.
+        network: Network as JSON.
+        device: Device of torch. The host computes perceptrons without torch.
+        options: Where the actor records.
     """
 
-    def __init__(self, network: Mapping[str, Any], device: str, recorded: Recorded) -> None:
-        self._name, self._place = recorded.component, (record(recorded), os.getpid())
+    def __init__(self, network: Mapping[str, Any], device: str, options: RecordingOptions) -> None:
+        self._name, self._location = options.component, (start_recording(options), os.getpid())
         self._network, self._device = network_from_json(dict(network)), device
-        self._policies: dict[int, ActingPolicy] = {}  # by publication; who was asked last is last
-        self._asked: list[_Asked] = []
-        self._computing: asyncio.Task[None] | None = None
+        self._policies: dict[int, ActingPolicy] = {}  # by publication, most recent last
+        self._requests: list[_Request] = []
+        self._answering: asyncio.Task[None] | None = None
         self._waiting = contextlib.ExitStack()  # between two batches
         self._waiting.enter_context(span("wait", kind="wait"))
 
     async def ready(self) -> tuple[str, int]:
-        """Compute the network once; return the node and the process."""
+        """Compute the network once, and return the node and the process."""
         network = self._network
         policy = ActingPolicy(
             network, PolicySnapshot(0, network.initial_parameters(0)), device=self._device
         )
         obs = np.zeros((1, *network.obs_spec.shape), network.obs_spec.dtype)
         policy.head_and_value(obs, None, policy.new_memory(1))
-        return self._place
+        return self._location
 
-    async def ask(self, weights: Weights, obs: Array, memory: Array | None) -> Answer:
-        """Compute the network.
+    async def evaluate(self, weights: WeightsRef, obs: Array, memory: Array | None) -> Answer:
+        """Return the network's outputs, in arrays that Ray makes read-only.
 
         Args:
-            weights: where they lie.
-            obs: (B, *obs_shape), raw.
-            memory: float32, (B, M), what is remembered; None: nothing is.
-
-        Returns:
-            What it gives, in arrays that Ray lets nobody write to.
+            weights: Reference to the weights.
+            obs: Raw observations, (B, *obs_shape).
+            memory: Hidden states, float32, (B, M). None: there are none.
         """
-        answer = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(weights, obs, memory, answer))
-        if self._computing is None:
-            self._computing = asyncio.create_task(self._compute())
-        return await answer
+        future = asyncio.get_running_loop().create_future()
+        self._requests.append(_Request(weights, obs, memory, future))
+        if self._answering is None:
+            self._answering = asyncio.create_task(self._answer_requests())
+        return await future
 
     async def close(self) -> None:
-        """End what is recorded."""
+        """Close the recording."""
         self._waiting.close()
         timing.stop()
 
-    async def _compute(self) -> None:
-        """Answer until nobody asks."""
+    async def _answer_requests(self) -> None:
+        """Answer requests until none is open."""
         try:
-            while self._asked:
-                count = -1
-                while count != len(self._asked):  # what has come meanwhile is taken in first
-                    count = len(self._asked)
+            while self._requests:
+                num_requests = -1
+                while num_requests != len(self._requests):  # take requests that arrive meanwhile
+                    num_requests = len(self._requests)
                     await asyncio.sleep(0)
-                asked, weights = self._asked, self._asked[0].weights
-                number = weights.publication
-                self._asked = [one for one in asked if one.weights.publication != number]
-                batch = [one for one in asked if one.weights.publication == number]
+                requests, weights = self._requests, self._requests[0].weights
+                publication = weights.publication
+                self._requests = [x for x in requests if x.weights.publication != publication]
+                batch = [x for x in requests if x.weights.publication == publication]
                 await self._answer(weights, batch)
         finally:
-            self._computing = None
+            self._answering = None
 
-    async def _answer(self, weights: Weights, batch: list[_Asked]) -> None:
+    async def _answer(self, weights: WeightsRef, batch: list[_Request]) -> None:
         answers: list[Answer] = []
         failure: HotloopError | None = None
         try:
             policy = await self._policy(weights)
             self._waiting.close()
-            answers = _computed(policy, batch, self._place)
-        except Exception as error:  # the worker that asked tells it; it may know no error of torch
+            answers = _compute(policy, batch, self._location)
+        except Exception as error:  # the worker may lack torch's errors
             failure = HotloopError(f"{self._name}: {type(error).__name__}: {first_line(error)}")
         finally:
             self._waiting.enter_context(span("wait", kind="wait"))
-        for number, one in enumerate(batch):
-            if one.answer.done():
+        for index, request in enumerate(batch):
+            if request.future.done():
                 continue
             if failure is None:
-                one.answer.set_result(answers[number])
+                request.future.set_result(answers[index])
             else:
-                one.answer.set_exception(failure)
+                request.future.set_exception(failure)
 
-    async def _policy(self, weights: Weights) -> ActingPolicy:
-        """Return the policy of a publication."""
+    async def _policy(self, weights: WeightsRef) -> ActingPolicy:
         policy = self._policies.pop(weights.publication, None)
         if policy is None:
             snapshot: PolicySnapshot = await weights.ref[0]
             self._waiting.close()
             with span("load_weights", kind="transfer"):
-                if len(self._policies) >= _KEPT:
+                if len(self._policies) >= _MAX_POLICIES:
                     policy = self._policies.pop(next(iter(self._policies)))
-                    policy.load(owned(snapshot))
+                    policy.load(writable(snapshot))
                 else:
-                    policy = ActingPolicy(self._network, owned(snapshot), device=self._device)
+                    policy = ActingPolicy(self._network, writable(snapshot), device=self._device)
         self._policies[weights.publication] = policy
         return policy
 
 
-def _computed(policy: ActingPolicy, batch: list[_Asked], place: tuple[str, int]) -> list[Answer]:
-    """Compute a batch, and share out what comes of it."""
+def _compute(policy: ActingPolicy, batch: list[_Request], place: tuple[str, int]) -> list[Answer]:
+    """Compute a batch, and split the outputs by request."""
     with span("copy_obs", kind="transfer"):
-        obs = np.concatenate([one.obs for one in batch])
+        obs = np.concatenate([request.obs for request in batch])
         memory = None
         if policy.memory_size:
-            memory = np.concatenate([one.memory for one in batch if one.memory is not None])
+            memory = np.concatenate([x.memory for x in batch if x.memory is not None])
     with span("forward"):
         head, value = policy.head_and_value(obs, None, memory)
-    stops = np.cumsum([len(one.obs) for one in batch])[:-1]
+    stops = np.cumsum([len(request.obs) for request in batch])[:-1]
     heads = np.split(head, stops)
     values = [None] * len(batch) if value is None else np.split(value, stops)
     memories = [None] * len(batch) if memory is None else np.split(memory, stops)
-    return [Answer(*one, place) for one in zip(heads, values, memories, strict=True)]
+    return [Answer(*outputs, place) for outputs in zip(heads, values, memories, strict=True)]
 
 
-class AskingPolicy(ActingPolicy):
-    """A policy whose network an `Inference` computes; actions are drawn here.
+class RemotePolicy(ActingPolicy):
+    """A policy whose network an `InferenceActor` computes. Actions are sampled locally.
 
     Args:
-        network: what acts.
-        snapshot: its parameters.
-        exploration: see `ActingPolicy`.
-        inference: the actor.
-        on_wait: is called before it waits for an answer.
+        network: Network of the policy.
+        snapshot: Parameters of the policy.
+        exploration: See `ActingPolicy`.
+        inference: The inference actor.
+        on_wait: Called before each wait for an answer.
 
     Attributes:
-        answered_by: the node and the process of the last answer; None: there was none.
+        answer_location: Node and process of the last answer. None: there was none.
     """
 
     def __init__(
@@ -207,23 +204,23 @@ class AskingPolicy(ActingPolicy):
         on_wait: Callable[[], None],
     ) -> None:
         self._ray, self._inference, self._on_wait = import_ray(), inference, on_wait
-        self.answered_by: tuple[str, int] | None = None
-        self._weights: Weights | None = None
+        self.answer_location: tuple[str, int] | None = None
+        self._weights: WeightsRef | None = None
         self._last_value: Array | None = None
         super().__init__(network, snapshot, exploration=exploration)
-        self.tells_value = network.has_value
+        self.has_last_value = network.has_value
 
-    def read(self, weights: Weights) -> None:
-        """Have the weights be found there, from now on."""
+    def set_weights(self, weights: WeightsRef) -> None:
+        """Use these weights from now on."""
         self._weights = weights
 
     def head(self, obs: Array, out: Array | None = None, memory: Array | None = None) -> Array:
-        """See `ActingPolicy.head`.
+        """Return the head's outputs; see `ActingPolicy.head`.
 
         Raises:
-            HotloopError: nobody has answered, or what answers has failed.
+            HotloopError: The inference actor did not answer, or failed.
         """
-        answer = self._ask(obs, memory)
+        answer = self._request(obs, memory)
         self._last_value = answer.value
         if memory is not None and answer.memory is not None:
             np.copyto(memory, answer.memory)
@@ -233,12 +230,12 @@ class AskingPolicy(ActingPolicy):
         return out
 
     def value(self, obs: Array, memory: Array | None = None) -> Array:
-        """See `ActingPolicy.value`.
+        """Return the values; see `ActingPolicy.value`.
 
         Raises:
-            HotloopError: nobody has answered, or what answers has failed.
+            HotloopError: The inference actor did not answer, or failed.
         """
-        value = self._ask(obs, memory).value
+        value = self._request(obs, memory).value
         assert value is not None
         return value
 
@@ -248,30 +245,32 @@ class AskingPolicy(ActingPolicy):
         return self._last_value
 
     def _make_forward(self, device: str) -> Any:
-        return _Elsewhere()
+        return _RemoteForward()
 
-    def _ask(self, obs: Array, memory: Array | None) -> Answer:
+    def _request(self, obs: Array, memory: Array | None) -> Answer:
         ray = self._ray
         self._on_wait()
         with span("wait_for_inference", kind="wait"):
             try:
-                ref = self._inference.ask.remote(self._weights, obs, memory)
+                ref = self._inference.evaluate.remote(self._weights, obs, memory)
                 answer: Answer = ray.get(ref, timeout=_ANSWER_S)
             except ray.exceptions.GetTimeoutError as error:
                 raise HotloopError(
                     f"no inference actor has answered within {_ANSWER_S:.0f} s: it hangs, dies "
-                    "again and again, or has no room to be started in: look at `ray status`"
+                    "repeatedly, or has no resources to start: check `ray status`"
                 ) from error
             except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None)
-                told = cause if isinstance(cause, HotloopError) else of_actor(error, "inference")
-                raise HotloopError(str(told)) from error  # of no kind that another could mend
-        self.answered_by = answer.place
+                failure = (
+                    cause if isinstance(cause, HotloopError) else actor_error(error, "inference")
+                )
+                raise HotloopError(str(failure)) from error  # a new worker would fail too
+        self.answer_location = answer.location
         return answer
 
 
-class _Elsewhere:
-    """A network that is computed elsewhere: there is nothing to load."""
+class _RemoteForward:
+    """A placeholder for the local network, which has nothing to load."""
 
     def load(self, snapshot: PolicySnapshot) -> None:
         pass
@@ -280,7 +279,7 @@ class _Elsewhere:
         pass
 
 
-def owned(snapshot: PolicySnapshot) -> PolicySnapshot:
-    """Return one whose arrays may be written to: those of Ray's store may not."""
+def writable(snapshot: PolicySnapshot) -> PolicySnapshot:
+    """Return a snapshot with writable arrays. Those in Ray's store are read-only."""
     params = {name: array.copy() for name, array in snapshot.params.items()}
     return PolicySnapshot(snapshot.version, params, snapshot.obs_scale)

@@ -1,4 +1,4 @@
-"""Recordings of actors: each records itself, on the node that it is on."""
+"""Timing recordings of actors, each written on the actor's node."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hotloop import timing
 from hotloop.rollouts.ray.node_watch import directory_on
 
 
-class Recorded(NamedTuple):
-    """Where an actor records.
+class RecordingOptions(NamedTuple):
+    """Options of an actor's timing recording.
 
     Attributes:
-        component: what it is called.
-        timing_dir: where, on the learner's node; empty: nowhere.
-        learner_node, job: of Ray. On another node it records where a `NodeWatch` finds it.
-        profile: how the learner is profiled, as `hotloop profile` tells its processes; empty: not.
+        component: Name of the actor in the recording.
+        timing_dir: Directory on the learner's node. Empty: no recording.
+        learner_node, job: Ray's ids. An actor on another node records where a `NodeWatch` reads it.
+        profile: Settings of the learner's profile, from `HOTLOOP_PROFILE`. Empty: no profile.
     """
 
     component: str
@@ -28,25 +28,25 @@ class Recorded(NamedTuple):
     profile: str
 
 
-def record(recorded: Recorded) -> str:
-    """Record this actor from here on; where the learner is profiled, profile it.
+def start_recording(options: RecordingOptions) -> str:
+    """Start recording this actor, and profile it if the learner is profiled.
 
     Returns:
-        The node that it is on.
+        The actor's node.
     """
     import ray
 
     node = ray.get_runtime_context().get_node_id()
-    timing_dir = recorded.timing_dir
-    is_elsewhere = node != recorded.learner_node
-    own = directory_on(node, recorded.job)
-    if recorded.profile and "HOTLOOP_PROFILE" not in os.environ:
-        settings = json.loads(recorded.profile)
+    timing_dir = options.timing_dir
+    is_elsewhere = node != options.learner_node
+    node_dir = directory_on(node, options.job)
+    if options.profile and "HOTLOOP_PROFILE" not in os.environ:
+        settings = json.loads(options.profile)
         if is_elsewhere:
-            settings["directory"] = own
+            settings["directory"] = node_dir
         os.environ["HOTLOOP_PROFILE"] = json.dumps(settings)
         importlib.import_module("hotloop.profiler.collect.processes").begin_in_child()
     if timing_dir and (is_elsewhere or os.path.isdir(timing_dir)):
-        directory = os.path.join(own, "timing") if is_elsewhere else timing_dir
-        timing.start(directory, component=recorded.component)
+        directory = os.path.join(node_dir, "timing") if is_elsewhere else timing_dir
+        timing.start(directory, component=options.component)
     return node

@@ -1,4 +1,4 @@
-"""The learner's side of actors: who is asked for what, who has not answered, who is replaced."""
+"""The supervisor that requests parts from actors, and replaces lost actors."""
 
 from __future__ import annotations
 
@@ -12,52 +12,51 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.errors import EnvironmentFailure, HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
-from hotloop.rollouts.ray.actor import Lost, Part, Plan
-from hotloop.rollouts.ray.cluster import Head, first_line, of_actor
-from hotloop.rollouts.ray.group import Asked, Group
-from hotloop.rollouts.ray.inference import Weights
-from hotloop.rollouts.state import RolloutPosition, memory_of, running_episodes
+from hotloop.rollouts.ray.actor import ActorSetup, FragmentPart, RecoverableFailure
+from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, first_line
+from hotloop.rollouts.ray.group import ActorGroup, PartRequest
+from hotloop.rollouts.ray.inference import WeightsRef
+from hotloop.rollouts.state import RolloutPosition, running_episodes, saved_hidden_states
 from hotloop.timing import span
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.rollouts.ray.environments import RayEnvironments
 
-_LOOK_S = 1.0
-# An actor that is silent for so long, and three times as long as for its slowest part, is asked
-# after; one that can't be reached is asked again so often, and replaced after so long.
+_POLL_S = 1.0
+# An actor is checked after `_SILENT_S`, and three times the duration of its slowest part. If it
+# can't be reached, requests are repeated at intervals, and it is replaced after `_UNREACHABLE_S`.
 _SILENT_S = 5.0
-_ASK_AGAIN_S = 1.0
+_RETRY_S = 1.0
 _UNREACHABLE_S = 60.0
 
 
-class Supervisor:
-    """Asks actors for parts, and fetches them; replaces those that are lost.
+class ActorSupervisor:
+    """Requests parts from actors, fetches them, and replaces lost actors.
 
-    An actor that does not answer while its process or its node can't be reached is left in peace
-    at first, and asked again: what it has made is not lost. The others go on, where the schedule
-    lets them.
+    An actor whose process or node can't be reached is not replaced at first but asked again,
+    because its finished parts are not lost. The other actors continue if the schedule permits.
 
     Args:
-        envs: of the actors.
-        policy: what acts.
-        groups: of each actor.
-        num_rows: of a part.
-        seed: of the noise for acting.
+        envs: Environments of the actors.
+        policy: Acting policy.
+        groups: Group of each actor.
+        num_rows: Rows of a part.
+        seed: Seed of the action noise.
 
     Attributes:
-        weights: of the newest policy, in Ray's store.
-        version: of them.
-        collected, dropped, restarts, env_failures, silences: counted so far; the last three by
-            worker.
-        watches: of nodes.
+        weights: Reference to the newest policy in Ray's store.
+        version: Version of the newest policy.
+        collected, dropped: Transitions so far, dropped ones by reason.
+        restarts, env_failures: Counts by worker.
+        watches: Watches of the nodes.
     """
 
     def __init__(
         self,
         envs: RayEnvironments,
         policy: ActingPolicy,
-        groups: Sequence[Group],
+        groups: Sequence[ActorGroup],
         *,
         num_rows: int,
         seed: int,
@@ -72,8 +71,8 @@ class Supervisor:
         self._envs, self._ray, self._policy, self._groups = envs, envs.ray, policy, groups
         self._num_rows, self._seed = num_rows, seed
         self._is_set_up = False
-        self._resume: tuple[Mapping[str, Array], RolloutPosition] | None = None
-        self._head = Head(self._ray)
+        self._restored: tuple[Mapping[str, Array], RolloutPosition] | None = None
+        self._head = ClusterHead(self._ray)
         assert envs.watches is not None
         self.watches = envs.watches
 
@@ -81,287 +80,287 @@ class Supervisor:
         """Put a policy into Ray's store, once for all actors.
 
         Raises:
-            HotloopError: it has no room there.
+            HotloopError: The store has no room.
         """
         self.version = snapshot.version
         self._publication += 1
         try:
             self.weights = self._ray.put(snapshot)
-        except self._ray.exceptions.RayError as error:  # of several kinds: store or disk full
+        except self._ray.exceptions.RayError as error:  # several types: store or disk full
             size = sum(array.nbytes for array in snapshot.params.values())
             raise HotloopError(
                 f"Ray's store has no room for weights of {size:,} bytes ({first_line(error)}): "
                 "give it more, `ray start --object-store-memory BYTES`"
             ) from error
 
-    # --- beginning --------------------------------------------------------------------------------
+    # --- setup ------------------------------------------------------------------------------------
 
     def set_up(
         self, resume: tuple[Mapping[str, Array], RolloutPosition] | None = None
     ) -> list[int]:
-        """Tell the actors what to collect, once; give the environments that begin anew.
+        """Send the setups to the actors, once, and return the environments that restarted.
 
         Args:
-            resume: what another run is gone on from.
+            resume: State of the run to resume.
         """
         if self._is_set_up:
             return []
-        self._is_set_up, self._resume = True, resume
-        pending = [self._tell(worker, is_first=True) for worker in range(len(self._groups))]
-        restarted: list[int] = []
+        self._is_set_up, self._restored = True, resume
+        pending = [self._send_setup(worker, is_first=True) for worker in range(len(self._groups))]
+        restarted_envs: list[int] = []
         with span("wait_for_workers", kind="wait"):
-            for worker, one in enumerate(pending):
+            for worker, ref in enumerate(pending):
                 try:
-                    envs, obs = self._ray.get(one)
+                    envs, obs = self._ray.get(ref)
                 except self._ray.exceptions.RayError as error:
-                    raise of_actor(error, f"worker {worker}") from error
+                    raise actor_error(error, f"worker {worker}") from error
                 if obs is not None:
-                    self._brought(worker, envs, obs)
-                    restarted += [worker * self._envs.envs_per_worker + i for i in envs]
-        return restarted
+                    self._on_resumed(worker, envs, obs)
+                    restarted_envs += [worker * self._envs.envs_per_worker + i for i in envs]
+        return restarted_envs
 
-    def _tell(self, worker: int, *, is_first: bool) -> Any:
-        """Tell an actor what to collect."""
-        policy, one = self._policy, self._groups[worker]
+    def _send_setup(self, worker: int, *, is_first: bool) -> Any:
+        """Send the setup to an actor, and return Ray's reference to the answer."""
+        policy, group = self._policy, self._groups[worker]
         num_envs = self._envs.envs_per_worker
         resume, arrays = None, {}
-        if is_first and self._resume is not None:
-            stored, position = self._resume
-            first = worker * num_envs
-            resume = list(position.episodes[first : first + num_envs])
+        if is_first and self._restored is not None:
+            stored, position = self._restored
+            first_env = worker * num_envs
+            resume = list(position.episodes[first_env : first_env + num_envs])
             arrays = {
-                f"{what}.{i}": stored[f"{what}.{first + i}"]
+                f"{kind}.{i}": stored[f"{kind}.{first_env + i}"]
                 for i in range(num_envs)
-                for what in ("actions", "memory")
-                if f"{what}.{first + i}" in stored
+                for kind in ("actions", "memory")
+                if f"{kind}.{first_env + i}" in stored
             }
-        explores = policy.exploration
-        plan = Plan(
+        exploration = policy.exploration
+        setup = ActorSetup(
             network=policy.network.to_json(),
-            exploration=None if explores is None else dataclasses.asdict(explores),
+            exploration=None if exploration is None else dataclasses.asdict(exploration),
             num_rows=self._num_rows,
             seed=self._seed,
             first_env=worker * num_envs,
-            first_row=one.taken + sum(len(part.fields["reward"]) for part in one.made),
+            first_row=group.next_row + sum(len(part.fields["reward"]) for part in group.parts),
             resume=resume,
             arrays=arrays,
             inference=self._envs.inference_of(worker),
         )
-        return self._envs.actors[worker].set_up.remote(plan, self.weights)
+        return self._envs.actors[worker].set_up.remote(setup, self.weights)
 
-    def _brought(self, worker: int, restarted: Sequence[int], obs: Array) -> None:
-        """Know where an actor was brought to: where another run stood, but for some."""
-        assert self._resume is not None
-        arrays, position = self._resume
-        one, num_envs = self._groups[worker], self._envs.envs_per_worker
-        first = worker * num_envs
-        one.running = [
-            (position.episodes[first + i][0] + 1, 0)
-            if i in restarted
-            else (position.episodes[first + i][0], len(arrays[f"actions.{first + i}"]))
+    def _on_resumed(self, worker: int, restarted_envs: Sequence[int], obs: Array) -> None:
+        """Record that an actor has restored its environments, except `restarted_envs`."""
+        assert self._restored is not None
+        arrays, position = self._restored
+        group, num_envs = self._groups[worker], self._envs.envs_per_worker
+        first_env = worker * num_envs
+        group.running = [
+            (position.episodes[first_env + i][0] + 1, 0)
+            if i in restarted_envs
+            else (position.episodes[first_env + i][0], len(arrays[f"actions.{first_env + i}"]))
             for i in range(num_envs)
         ]
-        one.next_episode = 1 + max(episode for episode, _ in one.running)
-        one.has_ended[:] = False
-        one.obs = obs
-        memory = memory_of(arrays, first, num_envs)
+        group.next_episode = 1 + max(episode for episode, _ in group.running)
+        group.has_ended[:] = False
+        group.obs = obs
+        memory = saved_hidden_states(arrays, first_env, num_envs)
         if memory is not None:
-            one.memory = memory
-            one.memory[list(restarted)] = 0.0
+            group.memory = memory
+            group.memory[list(restarted_envs)] = 0.0
         if self._envs.can_replay:
-            own = running_episodes(arrays, position.episodes)[first : first + num_envs]
-            one.history.resume(own, one.running)
+            episodes = running_episodes(arrays, position.episodes)[first_env : first_env + num_envs]
+            group.history.resume(episodes, group.running)
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    def ask(self, ahead: int, queued: int | None = None) -> None:
-        """Ask every actor for parts, until it has made so many or has them to make.
+    def request_parts(self, ahead: int, limit: int | None = None) -> None:
+        """Request parts from every actor.
 
         Args:
-            ahead: parts.
-            queued: of them, in the making at most; None: as many.
+            ahead: Maximum number of requested and ready parts per actor.
+            limit: Maximum number of open requests per actor. None: `ahead`.
         """
-        for worker, one in enumerate(self._groups):
-            while one.num_ahead < ahead and (queued is None or len(one.making) < queued):
-                if one.silent_s is not None:
+        for worker, group in enumerate(self._groups):
+            while group.num_ahead < ahead and (limit is None or len(group.requests) < limit):
+                if group.silent_since_s is not None:
                     break
-                self._ask_next(worker)
+                self._request_next(worker)
 
     def wait(self, is_enough: Callable[[], bool]) -> None:
-        """Wait until so much is there."""
-        self.look(0.0)
+        """Wait until `is_enough` returns True."""
+        self.poll(0.0)
         if not is_enough():
             with span("wait_for_workers", kind="wait"):
                 while not is_enough():
-                    self.look(_LOOK_S)
+                    self.poll(_POLL_S)
 
-    def look(self, timeout_s: float) -> None:
-        """Fetch what has come; replace who is lost, and ask after who is silent.
+    def poll(self, timeout_s: float) -> None:
+        """Fetch parts that are ready, replace lost actors, and check silent actors.
 
         Raises:
-            HotloopError: the cluster is gone, or what failed can't be mended.
+            HotloopError: The cluster is gone, or an actor can't be replaced.
         """
         self._head.check()
-        self.watches.look()
-        self._ask_after()
-        first = {one.making[0].ref: n for n, one in enumerate(self._groups) if one.making}
-        if not first:
+        self.watches.poll()
+        self._check_silent()
+        workers = {x.requests[0].ref: n for n, x in enumerate(self._groups) if x.requests}
+        if not workers:
             if timeout_s:
-                time.sleep(min(timeout_s, 0.1))  # all are silent
+                time.sleep(min(timeout_s, 0.1))  # all actors are silent
             return
-        come, _ = self._ray.wait(list(first), num_returns=1, timeout=timeout_s)
-        if come:  # what else is there
-            come, _ = self._ray.wait(list(first), num_returns=len(first), timeout=0.0)
-        for ref in come:
-            self._fetch(first[ref], ref)
+        ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=timeout_s)
+        if ready:  # take all other ready parts too
+            ready, _ = self._ray.wait(list(workers), num_returns=len(workers), timeout=0.0)
+        for ref in ready:
+            self._fetch(workers[ref], ref)
 
     @property
     def is_set_up(self) -> bool:
-        """Whether actors know what to collect."""
+        """Whether the actors have received their setups."""
         return self._is_set_up
 
-    def _ask_next(self, worker: int) -> None:
-        one = self._groups[worker]
-        self._ask_for(worker, one.next_part)
-        one.next_part += 1
+    def _request_next(self, worker: int) -> None:
+        group = self._groups[worker]
+        self._request(worker, group.next_part)
+        group.next_part += 1
 
-    def _ask_for(self, worker: int, number: int) -> None:
-        one = self._groups[worker]
-        # In a list, which Ray leaves as it is: who computes the network fetches them.
-        lies_in = [] if self._envs.inference_of(worker) is None else [self.weights]
-        weights = Weights(self._publication, lies_in)
+    def _request(self, worker: int, number: int) -> None:
+        group = self._groups[worker]
+        # Ray does not resolve a reference in a list: the inference actor fetches the weights.
+        weights_ref = [] if self._envs.inference_of(worker) is None else [self.weights]
+        weights = WeightsRef(self._publication, weights_ref)
         ref = self._envs.actors[worker].collect.remote(self.weights, number, weights)
-        if not one.making:
-            one.began_s = time.monotonic()
-        one.making.append(Asked(ref, self.version, number))
+        if not group.requests:
+            group.started_at_s = time.monotonic()
+        group.requests.append(PartRequest(ref, self.version, number))
 
     def _fetch(self, worker: int, ref: Any) -> None:
-        """Take a part, or find out why there is none."""
-        one, errors = self._groups[worker], self._ray.exceptions
+        """Fetch a part, or handle the reason for its absence."""
+        group, errors = self._groups[worker], self._ray.exceptions
         try:
-            part: Part = self._ray.get(ref)
+            part: FragmentPart = self._ray.get(ref)
         except errors.ActorUnavailableError:
-            self._is_silent(worker, "it can't be reached")
-            one.unanswered = [asked.number for asked in one.making]
-            one.making.clear()
+            self._mark_silent(worker, "it can't be reached")
+            group.unanswered = [request.number for request in group.requests]
+            group.requests.clear()
             return
         except errors.ActorDiedError as error:
-            self._replace(worker, self._why_it_died(worker, error))
+            self._replace(worker, self._death_reason(worker, error))
             return
         except errors.RayTaskError as error:
-            if not isinstance(error.cause, Lost):
-                raise of_actor(error, f"worker {worker}") from error
+            if not isinstance(error.cause, RecoverableFailure):
+                raise actor_error(error, f"worker {worker}") from error
             self._replace(worker, str(error.cause))
             return
         except (errors.ObjectLostError, errors.OutOfDiskError) as error:
             self._replace(worker, f"its part is lost ({first_line(error)})")
             return
         except errors.RayError as error:
-            raise of_actor(error, f"worker {worker}") from error
+            raise actor_error(error, f"worker {worker}") from error
         now = time.monotonic()
-        one.making.popleft()
-        one.longest_s = max(one.longest_s, now - one.began_s)
-        one.began_s, one.silent_s = now, None
-        one.pid, one.node = part.pid, part.node
-        self.watches.need(part.node)
-        one.made.append(part)
+        group.requests.popleft()
+        group.max_part_s = max(group.max_part_s, now - group.started_at_s)
+        group.started_at_s, group.silent_since_s = now, None
+        group.pid, group.node = part.pid, part.node
+        self.watches.add_node(part.node)
+        group.parts.append(part)
         if part.inference is not None:
-            self._envs.answered(worker, part.inference)
+            self._envs.on_answer(worker, part.inference)
         for failure in part.failures:
             self.env_failures[worker] += 1
             self._count_failure(worker, failure)
 
     # --- silence ----------------------------------------------------------------------------------
 
-    def _ask_after(self) -> None:
-        """Look after the actors that have not answered for long, and ask again those that were."""
+    def _check_silent(self) -> None:
+        """Check actors that have not answered for long, and repeat requests to silent actors."""
         now = time.monotonic()
-        for worker, one in enumerate(self._groups):
-            if one.silent_s is None:
-                if not one.making or one.pid is None:
+        for worker, group in enumerate(self._groups):
+            if group.silent_since_s is None:
+                if not group.requests or group.pid is None:
                     continue
-                if now - one.began_s < max(_SILENT_S, 3 * one.longest_s):
+                if now - group.started_at_s < max(_SILENT_S, 3 * group.max_part_s):
                     continue
-                if now - one.asked_s >= _SILENT_S:
-                    one.asked_s = now
-                    state = self.watches.state(one.node, one.pid)
+                if now - group.checked_at_s >= _SILENT_S:
+                    group.checked_at_s = now
+                    state = self.watches.state(group.node, group.pid)
                     if state in ("?", "T", "t"):
                         reason = "its node does not answer" if state == "?" else "it is stopped"
-                        self._is_silent(worker, reason)
+                        self._mark_silent(worker, reason)
                 continue
             limit_s = self._envs.step_timeout_s or _UNREACHABLE_S
-            if now - one.silent_s > min(limit_s, _UNREACHABLE_S):
+            if now - group.silent_since_s > min(limit_s, _UNREACHABLE_S):
                 self._replace(worker, "it could not be reached for too long")
-            elif one.unanswered and now - one.asked_s >= _ASK_AGAIN_S:
-                # A part that it has made already is sent again, and not made again.
-                one.asked_s = now
-                numbers, one.unanswered = one.unanswered, []
+            elif group.unanswered and now - group.checked_at_s >= _RETRY_S:
+                # The actor sends a finished part again, and does not collect it again.
+                group.checked_at_s = now
+                numbers, group.unanswered = group.unanswered, []
                 for number in numbers:
-                    self._ask_for(worker, number)
+                    self._request(worker, number)
 
-    def _is_silent(self, worker: int, reason: str) -> None:
-        """An actor can't be reached: it may be again."""
-        one = self._groups[worker]
-        one.asked_s = time.monotonic()
-        if one.silent_s is None:
-            one.silent_s = one.asked_s
+    def _mark_silent(self, worker: int, reason: str) -> None:
+        """Record that an actor can't be reached, and warn once."""
+        group = self._groups[worker]
+        group.checked_at_s = time.monotonic()
+        if group.silent_since_s is None:
+            group.silent_since_s = group.checked_at_s
             warnings.warn(
-                f"worker {worker}: {reason}; it is waited for, up to {_UNREACHABLE_S:.0f} s",
+                f"worker {worker}: {reason}; waiting for it up to {_UNREACHABLE_S:.0f} s",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
-    def _why_it_died(self, worker: int, error: Exception) -> str:
+    def _death_reason(self, worker: int, error: Exception) -> str:
         reason = f"its actor died ({first_line(error)})"
-        one, longest_s = self._groups[worker], self._envs.longest_step_s
-        passed_s = time.monotonic() - one.began_s
-        is_alone = self._envs.inference_of(worker) is None  # else it may have waited for that
-        if longest_s is not None and passed_s > longest_s and is_alone:
-            each = self._envs.step_timeout_s
+        group, max_step_s = self._groups[worker], self._envs.max_step_s
+        elapsed_s = time.monotonic() - group.started_at_s
+        is_alone = self._envs.inference_of(worker) is None  # otherwise inference may be slow
+        if max_step_s is not None and elapsed_s > max_step_s and is_alone:
+            step_s = self._envs.step_timeout_s
             reason += (
-                f", {passed_s:.0f} s into a part; a step of an environment that takes more than "
-                f"{each:g} s (`step_timeout_s`) ends it"
+                f", {elapsed_s:.0f} s into a part; a step of an environment that takes more than "
+                f"{step_s:g} s (`step_timeout_s`) ends it"
             )
         return reason
 
     def _replace(self, worker: int, reason: str) -> None:
-        """Start another actor in the place of one that is lost, and ask it for as much."""
+        """Start another actor in place of a lost one, and repeat the open requests."""
         self.restarts[worker] += 1
         self._count_failure(worker, reason)
-        one, actors = self._groups[worker], self._envs.actors
-        # Who was at it has begun some of these rows; those after them nobody has.
+        group, actors = self._groups[worker], self._envs.actors
+        # The lost actor had begun some rows of one part, and none of the later parts.
         self.dropped["worker died"] += self._num_rows * self._envs.envs_per_worker
         self.collected += self._num_rows * self._envs.envs_per_worker
-        num_asked = len(one.making) + len(one.unanswered)
-        one.making.clear()
-        one.unanswered.clear()
-        one.silent_s = one.pid = None
+        num_requests = len(group.requests) + len(group.unanswered)
+        group.requests.clear()
+        group.unanswered.clear()
+        group.silent_since_s = group.pid = None
         with contextlib.suppress(Exception):
             self._ray.kill(actors[worker])
-        running = one.made[-1].running if one.made else one.running
+        running = group.parts[-1].running if group.parts else group.running
         if running:
-            one.next_episode = 1 + max(episode for episode, _ in running)
-        if one.taken > one.first_row:
-            one.is_cut |= not one.made
-        actors[worker] = self._envs.start(worker, one.next_episode)
-        self._tell(worker, is_first=not running)
-        one.next_part = 0
-        for _ in range(num_asked):
-            self._ask_next(worker)
-        if one.made:  # what was made before it is taken first
-            self._cut_after_made(one)
+            group.next_episode = 1 + max(episode for episode, _ in running)
+        if group.next_row > group.first_row:
+            group.is_cut |= not group.parts
+        actors[worker] = self._envs.start(worker, group.next_episode)
+        self._send_setup(worker, is_first=not running)
+        group.next_part = 0
+        for _ in range(num_requests):
+            self._request_next(worker)
+        if group.parts:  # they are taken before the new actor's parts
+            self._end_running_episodes(group)
 
-    def _cut_after_made(self, one: Group) -> None:
-        """The last row that was made ends its episodes: what follows is of others."""
-        fields = one.made[-1].fields
-        ends = fields["truncated"].copy()  # what comes from Ray's store may not be written to
-        ends[-1] |= ~fields["terminated"][-1]
-        fields["truncated"] = ends
+    def _end_running_episodes(self, group: ActorGroup) -> None:
+        """Truncate the running episodes at the last row of a lost actor."""
+        fields = group.parts[-1].fields
+        truncated = fields["truncated"].copy()  # arrays of Ray's store are read-only
+        truncated[-1] |= ~fields["terminated"][-1]
+        fields["truncated"] = truncated
 
     def _count_failure(self, worker: int, reason: str) -> None:
         count = sum(self.restarts.values()) + sum(self.env_failures.values())
         if count > self._envs.max_failures:
             raise EnvironmentFailure(
                 f"worker {worker}: {reason}; environments and workers were replaced "
-                f"{self._envs.max_failures} times before: mend them, or raise `max_failures`"
+                f"{self._envs.max_failures} times before: fix the cause, or raise `max_failures`"
             )

@@ -1,4 +1,4 @@
-"""Workers: processes that step environments and act in them by themselves.
+"""Worker processes that step environments and act in them.
 
-`pool` starts and replaces them, `rollout` collects by them, `worker` is the program that each runs.
+`pool` starts and replaces them, `rollout` collects fragments, `worker` is their program.
 """

@@ -1,7 +1,7 @@
-"""The channel between a learner and a worker: packets over a pair of connected sockets.
+"""A channel between the learner and a worker: packets over a pair of connected sockets.
 
-A packet is one byte, a nudge to look at the shared words again, or a message. What is large travels
-in a memory file of its own whose descriptor goes along.
+A packet is a message or a nudge, one byte that makes the receiver read the shared counters. Large
+contents travel in a memory file, whose descriptor is sent with the packet.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from hotloop.types import Array
 
 NUDGE = b"\0"
 _MAX_PACKET = 32_768
-_ROOM_FOR_FDS = socket.CMSG_LEN(3 * array.array("i").itemsize)
+_ANCILLARY_BYTES = socket.CMSG_LEN(3 * array.array("i").itemsize)
 
 
-class Closed(Exception):
-    """The other side is gone."""
+class ChannelClosed(Exception):
+    """The other end of the channel is closed."""
 
 
 class Channel:
-    """One end.
+    """One end of a channel.
 
     Args:
-        end: of a pair of `SOCK_SEQPACKET`.
+        end: One socket of a `SOCK_SEQPACKET` pair.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -40,22 +40,22 @@ class Channel:
 
     @classmethod
     def pair(cls) -> tuple[Channel, socket.socket]:
-        """An end for here, and one to be inherited."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(ours), theirs
+        """Return a channel for this process and the socket that a child process inherits."""
+        local_end, remote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(local_end), remote_end
 
     def nudge(self) -> None:
-        """Wake the other side; if its queue is full, it has been woken.
+        """Wake the other process. A full queue means that it has been woken already.
 
         Raises:
-            Closed: the other side is gone.
+            ChannelClosed: The other end is closed.
         """
         try:
             self.socket.send(NUDGE, socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass
         except OSError as error:
-            raise Closed from error
+            raise ChannelClosed from error
 
     def send(
         self,
@@ -64,13 +64,13 @@ class Channel:
         arrays: Mapping[str, Array] | None = None,
         fd: int = -1,
     ) -> None:
-        """Send a message, with arrays or a descriptor.
+        """Send a message, optionally with arrays or a file descriptor.
 
         Raises:
-            Closed: the other side is gone.
+            ChannelClosed: The other end is closed.
         """
         fds: list[int] = []
-        own: list[int] = []
+        file_fds: list[int] = []
         payload = json.dumps(vars(message)).encode()
         kind = type(message).__name__
         header = {"kind": kind, "fd": fd >= 0, "arrays": arrays is not None, "in_file": False}
@@ -79,56 +79,56 @@ class Channel:
         if arrays is not None:
             buffer = io.BytesIO()
             np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
-            own.append(_file_of(buffer.getvalue()))
+            file_fds.append(_write_file(buffer.getvalue()))
         if len(payload) > _MAX_PACKET // 2:
-            own.append(_file_of(payload))
+            file_fds.append(_write_file(payload))
             header["in_file"], payload = True, b""
         try:
             packet = json.dumps(header).encode() + b"\n" + payload
-            socket.send_fds(self.socket, [packet], [*fds, *own])
+            socket.send_fds(self.socket, [packet], [*fds, *file_fds])
         except OSError as error:
-            raise Closed from error
+            raise ChannelClosed from error
         finally:
-            for one in own:
-                os.close(one)
+            for file_fd in file_fds:
+                os.close(file_fd)
 
     def receive(self, *, block: bool) -> Packet | None:
-        """The next packet; None where there is none and `block` is off.
+        """Return the next packet, or None if there is none and `block` is False.
 
         Raises:
-            Closed: the other side is gone.
+            ChannelClosed: The other end is closed.
         """
         flags = socket.MSG_CMSG_CLOEXEC | (0 if block else socket.MSG_DONTWAIT)
         try:
-            # Not `socket.recv_fds`, which does not look at its flags.
-            packet, extra, _, _ = self.socket.recvmsg(_MAX_PACKET, _ROOM_FOR_FDS, flags)
+            # `socket.recv_fds` ignores its flags.
+            packet, ancillary, _, _ = self.socket.recvmsg(_MAX_PACKET, _ANCILLARY_BYTES, flags)
         except BlockingIOError:
             return None
         except OSError as error:
-            raise Closed from error
+            raise ChannelClosed from error
         if not packet:
-            raise Closed
+            raise ChannelClosed
         if packet == NUDGE:
             return Packet()
-        fds = [fd for _, _, content in extra for fd in array.array("i", content)]
+        fds = [fd for _, _, content in ancillary for fd in array.array("i", content)]
         header, payload = packet.split(b"\n", 1)
-        about = json.loads(header)
-        fd = fds.pop(0) if about["fd"] else -1
+        fields = json.loads(header)
+        fd = fds.pop(0) if fields["fd"] else -1
         arrays: dict[str, Array] = {}
-        if about["arrays"]:
+        if fields["arrays"]:
             with np.load(io.BytesIO(_read_file(fds.pop(0))), allow_pickle=False) as file:
                 arrays = dict(file)
-        if about["in_file"]:
+        if fields["in_file"]:
             payload = _read_file(fds.pop(0))
-        return Packet(MESSAGES[about["kind"]](**json.loads(payload)), arrays, fd)
+        return Packet(MESSAGES[fields["kind"]](**json.loads(payload)), arrays, fd)
 
     def close(self) -> None:
-        """Close this end; the other one sees it. Harmless when repeated."""
+        """Close this end, which the other process notices. Further calls have no effect."""
         with contextlib.suppress(OSError):
             self.socket.close()
 
 
-def _file_of(content: bytes) -> int:
+def _write_file(content: bytes) -> int:
     fd = os.memfd_create("hotloop-message", os.MFD_CLOEXEC)
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(content)

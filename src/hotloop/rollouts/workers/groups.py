@@ -1,4 +1,4 @@
-"""Episodes of each worker's environments as the learner knows them, and where they were cut."""
+"""The learner's record of each worker's episodes and of where they were cut."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hotloop.rollouts.state import (
+    ActionHistory,
     GroupState,
-    History,
     RolloutPosition,
-    memory_of,
     running_episodes,
+    saved_hidden_states,
 )
 from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
 from hotloop.types import NO_INFO, Array, Episode, Fragment
 
 
-class Group:
-    """The environments of one worker, as they were at the last row that was taken.
+class WorkerGroup:
+    """The environments of one worker, as of the last row that the learner has taken.
 
     Args:
-        first_env: number of the first one, counted over all workers.
+        first_env: Global index of the group's first environment.
         num_envs: N.
         num_steps: T, rows of a slot.
-        action: of a slot, (T, N, *action_shape), for its dtype and shape.
-        can_replay: whether they are single environments, whose episodes can be replayed; else a row
-            that is not valid is the reset after an end.
+        action: Actions of a slot, (T, N, *action_shape), used for their shape and dtype.
+        can_replay: Whether the episodes can be replayed. Otherwise an invalid row is the reset
+            after an episode.
 
     Attributes:
         num_envs: N.
-        first_row: where this rollout began.
-        taken: the row after the last one that was taken.
-        cuts: rows at which another process began, and the number of its first episodes.
+        first_row: First row of this rollout.
+        next_row: Row after the last one that the learner has taken.
+        cuts: Rows at which a new process started, and the number of its first episodes.
     """
 
     def __init__(
         self, first_env: int, num_envs: int, num_steps: int, action: Array, *, can_replay: bool
     ) -> None:
-        self.first_row = self.taken = 0
+        self.first_row = self.next_row = 0
         self.cuts: dict[int, int] = {}
         self.num_envs = num_envs
         self._first_env = first_env
@@ -47,22 +47,22 @@ class Group:
         self._lengths = np.zeros(num_envs, np.int64)
         self._has_ended = np.ones(num_envs, np.bool_)
         # Environments whose episodes were lost before the next row.
-        self._lost: set[int] = set()
-        # What is acted on next, and what is remembered before it; None before the first row.
+        self._lost_envs: set[int] = set()
+        # The next observations and hidden states. None before the first row.
         self._obs: Array | None = None
         self._memory = np.zeros((num_envs, 0), np.float32)
-        self._history = History(NUM_SLOTS * num_steps, action)
+        self._history = ActionHistory(NUM_SLOTS * num_steps, action)
 
     def state(self) -> GroupState | None:
-        """For a checkpoint; None before the first row."""
+        """Return the state for a checkpoint, or None before the first row."""
         if self._obs is None:
             return None
         return GroupState(
-            vector_steps=self.taken,
+            vector_steps=self.next_row,
             running=self._running(),
             obs=self._obs,
             memory=self._memory,
-            history=self._history.parts(),
+            history=self._history.chunks(),
         )
 
     def resume(
@@ -72,30 +72,30 @@ class Group:
         restarted_envs: Sequence[int],
         obs: Array,
     ) -> None:
-        """Know what the worker was brought to; what another process made of it is forgotten.
+        """Set the state that the worker has restored, and drop the progress of earlier processes.
 
         Args:
-            arrays: from `RolloutState.to_arrays`.
-            position: from `RolloutState.position`.
-            restarted_envs: environments, 0 … N − 1, that began their next episode instead.
-            obs: (N, *obs_shape), what they are to act on next.
+            arrays: Arrays from `RolloutState.to_arrays`.
+            position: Counters from `RolloutState.position`.
+            restarted_envs: Environments, 0 … N − 1, that started their next episode instead.
+            obs: Next observations to act on, (N, *obs_shape).
         """
         first = self._first_env
         for i in range(len(self._episodes)):
-            is_new = i in restarted_envs
-            if is_new and self._lengths[i]:  # a process before had brought it there
-                self._lost.add(i)
-            self._episodes[i] = position.episodes[first + i][0] + is_new
-            self._lengths[i] = 0 if is_new else len(arrays[f"actions.{first + i}"])
+            is_restarted = i in restarted_envs
+            if is_restarted and self._lengths[i]:  # an earlier process had restored it
+                self._lost_envs.add(i)
+            self._episodes[i] = position.episodes[first + i][0] + is_restarted
+            self._lengths[i] = 0 if is_restarted else len(arrays[f"actions.{first + i}"])
         self._has_ended[:] = False
         self._obs = obs
-        memory = memory_of(arrays, first, len(self._episodes))
+        memory = saved_hidden_states(arrays, first, len(self._episodes))
         if memory is not None:
             self._memory = memory
             self._memory[list(restarted_envs)] = 0.0
         if self._can_replay:
-            own = running_episodes(arrays, position.episodes)[first : first + len(self._episodes)]
-            self._history.resume(own, self._running())
+            past = running_episodes(arrays, position.episodes)[first : first + len(self._episodes)]
+            self._history.resume(past, self._running())
 
     def take(
         self,
@@ -103,81 +103,77 @@ class Group:
         table: Array,
         read_info: Callable[[int, int], Mapping[str, float]],
     ) -> list[Episode]:
-        """Take in the next rows; those that follow on nothing are marked in `fragment`.
+        """Advance by the rows of `fragment`, and mark the rows whose predecessor was lost.
 
         Args:
-            fragment: the rows.
-            table: (T, N) of `EPISODE_DTYPE`, what the worker noted of them.
-            read_info: gives the numbers of the episode that ended in a row, counted from the start
-                of the run, of environment 0 … N − 1.
+            fragment: The next rows.
+            table: Episode records of the rows, (T, N) of `EPISODE_DTYPE`.
+            read_info: Returns the logged numbers of an episode from its last row and its
+                environment, 0 … N − 1.
 
         Returns:
-            The episodes that ended in them.
+            The episodes that ended in these rows.
         """
-        start, stop = self.taken, self.taken + fragment.num_steps
-        since = 0
-        if self.cuts or self._lost or not fragment.valid.all():
-            since = self._mark_cuts(fragment, start, stop)
-        episodes = self._follow(fragment, table, since, start, read_info)
-        self.taken, self._obs, self._memory = stop, fragment.last_obs, fragment.last_memory
+        start, stop = self.next_row, self.next_row + fragment.num_steps
+        cut_step = 0
+        if self.cuts or self._lost_envs or not fragment.valid.all():
+            cut_step = self._mark_cuts(fragment, start, stop)
+        episodes = self._update_episodes(fragment, table, cut_step, start, read_info)
+        self.next_row, self._obs, self._memory = stop, fragment.last_obs, fragment.last_memory
         if self._can_replay:
             self._history.add(fragment.action, self._running())
         return episodes
 
     def _mark_cuts(self, fragment: Fragment, start: int, stop: int) -> int:
-        """Where a row follows on nothing, what came before it was cut off.
-
-        Gives the step from which on all belongs to the process that wrote the last row.
-        """
-        since, anew = 0, np.zeros((fragment.num_steps, len(self._episodes)), np.bool_)
+        """Truncate rows before another process or episode. Return the last process's first step."""
+        cut_step, is_new = 0, np.zeros((fragment.num_steps, len(self._episodes)), np.bool_)
         for row in sorted(row for row in self.cuts if row < stop):
-            since = row - start
-            anew[since] = True
+            cut_step = row - start
+            is_new[cut_step] = True
             self._episodes[:], self._lengths[:] = self.cuts.pop(row), 0
-        if self._can_replay:  # else it is a reset, after an end
-            anew |= ~fragment.valid
-        anew[0, list(self._lost)] = True
-        self._lost.clear()
-        if anew.any():
-            fragment.truncated[:-1] |= anew[1:] & ~fragment.terminated[:-1]
-            fragment.restarted_envs = tuple(np.flatnonzero(anew[0] & ~self._has_ended).tolist())
-        return since
+        if self._can_replay:  # otherwise an invalid row is a reset
+            is_new |= ~fragment.valid
+        is_new[0, list(self._lost_envs)] = True
+        self._lost_envs.clear()
+        if is_new.any():
+            fragment.truncated[:-1] |= is_new[1:] & ~fragment.terminated[:-1]
+            fragment.restarted_envs = tuple(np.flatnonzero(is_new[0] & ~self._has_ended).tolist())
+        return cut_step
 
-    def _follow(
+    def _update_episodes(
         self,
         fragment: Fragment,
         table: Array,
-        since: int,
+        cut_step: int,
         start: int,
         read_info: Callable[[int, int], Mapping[str, float]],
     ) -> list[Episode]:
-        """Know which episodes are running now; gives those that ended."""
-        ended = fragment.terminated | fragment.truncated | ~fragment.valid
-        self._has_ended = ended[-1]
-        if since == 0 and not ended.any():  # most often, where fragments are short
-            self._lengths += len(ended)
+        """Update the running episodes, and return those that ended."""
+        is_end = fragment.terminated | fragment.truncated | ~fragment.valid
+        self._has_ended = is_end[-1]
+        if cut_step == 0 and not is_end.any():  # the usual case for short fragments
+            self._lengths += len(is_end)
             return []
-        # Not by the flags: an episode that its process was lost in may be gone on with by a resumed
-        # run.
-        is_noted = table["length"] > 0
+        # The flags do not show ends: a resumed run may continue an episode that a worker lost.
+        is_recorded = table["length"] > 0
         episodes: list[Episode] = []
-        for t, i in np.argwhere(is_noted).tolist():
-            total, length, episode, _, num_infos = table[t, i].item()
+        for t, i in np.argwhere(is_recorded).tolist():
+            total_reward, length, episode, _, num_infos = table[t, i].item()
             info = read_info(start + t, i) if num_infos else NO_INFO
-            episodes.append(Episode(self._first_env + i, episode, total, length, info))
-        if self._can_replay:  # else a row that is not valid is the reset after an end
-            is_noted |= ~fragment.valid
+            episodes.append(Episode(self._first_env + i, episode, total_reward, length, info))
+        if self._can_replay:  # otherwise an invalid row is a reset
+            is_recorded |= ~fragment.valid
         for i in range(len(self._episodes)):
-            ends = np.flatnonzero(is_noted[since:, i]) + since
-            last = ends[-1] if len(ends) else since - 1
-            resets = 0
+            end_steps = np.flatnonzero(is_recorded[cut_step:, i]) + cut_step
+            last_end = end_steps[-1] if len(end_steps) else cut_step - 1
+            num_resets = 0
             if not self._can_replay:
-                resets = int((~fragment.valid[last + 1 :, i]).sum())
-            steps = len(ended) - 1 - last - resets
-            if len(ends):
-                self._episodes[i], self._lengths[i] = table["following"][last, i], 0
-            self._episodes[i] += resets
-            self._lengths[i] += steps
+                num_resets = int((~fragment.valid[last_end + 1 :, i]).sum())
+            num_steps = len(is_end) - 1 - last_end - num_resets
+            if len(end_steps):
+                self._episodes[i], self._lengths[i] = table["following"][last_end, i], 0
+            self._episodes[i] += num_resets
+            self._lengths[i] += num_steps
         return episodes
 
     def _running(self) -> list[tuple[int, int]]:

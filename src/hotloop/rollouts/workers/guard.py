@@ -1,7 +1,7 @@
-"""The end of what environments start: known by its process group, and by a mark that it inherits.
+"""Termination of the processes that environments start, found by process group and inherited mark.
 
-A worker's process leads a group, which is killed with it. What left that group, by `setsid` or a
-double fork, still has the worker's token in its environment variable `HOTLOOP_POOL`.
+A worker leads a process group, which is killed with it. A process that has left the group, by
+`setsid` or a double fork, still has the worker's token in its environment variable `HOTLOOP_POOL`.
 """
 
 from __future__ import annotations
@@ -14,49 +14,50 @@ import time
 from pathlib import Path
 
 MARK = "HOTLOOP_POOL"
-# Killing what is marked ends after so long, whatever is left: a process may hang in the kernel.
-_ENOUGH_S = 2.0
-# How long the guard may take to end once it is told to.
+# Time limit for killing marked processes: one may hang in the kernel.
+_KILL_S = 2.0
+# Time limit for the guard to end after the line `end`.
 _GUARD_S = 1.0
 
 
-def mark_of(token: str) -> str:
-    """The variable's value for a new process: a token, after those of the pools around it."""
+def mark_value(token: str) -> str:
+    """Return the variable's value for a new process: the enclosing pools' tokens, then `token`."""
     return " ".join(filter(None, (os.environ.get(MARK), token)))
 
 
-def marked(token: str) -> list[int]:
-    """The living processes, of those that may be looked into, whose environment has a token."""
-    needle, found = token.encode(), list[int]()
+def marked_pids(token: str) -> list[int]:
+    """Return the readable processes whose environment contains a token."""
+    needle, pids = token.encode(), list[int]()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if needle in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
-def end_marked(token: str, *, grace_until: float = 0.0) -> None:
-    """Kill the processes that have a token, and those that they start meanwhile.
+def kill_marked(token: str, *, grace_until_s: float = 0.0) -> None:
+    """Kill the processes that have a token, and the processes that they start meanwhile.
 
     Args:
-        token: of a worker's process, or of all of a pool.
-        grace_until: seconds of the monotonic clock; until then they may end by themselves.
+        token: Token of one worker process, or of a whole pool.
+        grace_until_s: Time of the monotonic clock, in seconds, until which they may end by
+            themselves.
     """
-    enough = max(time.monotonic(), grace_until) + _ENOUGH_S
-    while (found := marked(token)) and time.monotonic() < enough:
-        if time.monotonic() >= grace_until:
-            for pid in found:
+    deadline_s = max(time.monotonic(), grace_until_s) + _KILL_S
+    while (pids := marked_pids(token)) and time.monotonic() < deadline_s:
+        if time.monotonic() >= grace_until_s:
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
 
 
 class Guard:
-    """A tiny process that kills the workers, and what their environments started, if the learner
-    dies: it reads their groups' numbers from a pipe, and acts when that ends without a word.
+    """A small process that kills the workers and their descendants if the learner dies: it reads
+    process groups from a pipe, and kills them if the pipe closes without the line `end`.
 
     Args:
-        token: that all workers of the pool have.
+        token: Token that all workers of the pool have.
     """
 
     # The guard's own processes do not have the token in their environment.
@@ -96,18 +97,18 @@ done
         )
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
-        os.set_blocking(self._pipe.fileno(), False)  # nobody waits for a guard that is stopped
+        os.set_blocking(self._pipe.fileno(), False)  # a stopped guard must not block the learner
 
     def watch(self, pid: int) -> None:
-        """Look after one more process group."""
+        """Add a process group."""
         self._write(f"{pid}\n")
 
     def forget(self, pid: int) -> None:
-        """A process group is gone: its number may become another's."""
+        """Remove a process group that has ended, whose number may be reused."""
         self._write(f"-{pid}\n")
 
     def end(self) -> None:
-        """There is nobody left to look after."""
+        """End the guard without killing anything."""
         self._write("end\n")
         self._pipe.close()
         try:
@@ -117,5 +118,5 @@ done
             self._process.wait()
 
     def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # it was killed, or is stopped and its pipe is full
+        with contextlib.suppress(OSError):  # killed, or stopped with a full pipe
             self._pipe.write(line.encode())

@@ -1,4 +1,4 @@
-"""Messages between a learner and a worker; they travel as JSON, with what a `Packet` has beside."""
+"""Messages between the learner and a worker, sent as JSON with the extras of a `Packet`."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, NamedTuple
 from hotloop.rollouts.protocol import Schedule
 from hotloop.types import Array
 
-# The number of the inference process, where others have a worker's.
+# The worker number of the inference process.
 INFERENCE = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Greeting:
-    """The learner's first word; what follows `bells` is for `make_vec`.
+    """The learner's first message. The fields after `wakeup_fds` are options of `make_vec`.
 
     Attributes:
-        worker: which one it is; `INFERENCE`: the inference process.
-        component: what its timing calls it.
-        timing_dir: where it records that.
-        bells: descriptors of its own and of the inference process's, none where workers act by
-            themselves; of the inference process, its own and all workers'.
+        worker: Number of the worker, or `INFERENCE` for the inference process.
+        component: Name of the process in its timing recording.
+        timing_dir: Directory of the recording.
+        wakeup_fds: Event descriptors. A worker gets its own and that of the inference process, or
+            none if it acts by itself. The inference process gets its own and those of all workers.
     """
 
     worker: int
     component: str
     timing_dir: str
-    bells: Sequence[int]
+    wakeup_fds: Sequence[int]
     env: str
     num_envs: int
     seed: int
@@ -42,12 +42,12 @@ class Greeting:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The worker has made its environments.
+    """A worker has made its environments.
 
     Attributes:
-        obs_spec, action_spec: as JSON.
-        can_replay: see `VectorEnv`.
-        private_bytes: that its process holds.
+        obs_spec, action_spec: Spaces as JSON.
+        can_replay: Whether episodes can be replayed, see `VectorEnv`.
+        private_bytes: Private memory of the worker process.
     """
 
     obs_spec: Mapping[str, Any]
@@ -58,17 +58,17 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What to collect, and from which row on; the shared memory goes along.
+    """A worker's collection settings and first row, with the shared memory's descriptor.
 
     Attributes:
-        network: what acts, as JSON; None: the inference process does.
-        outputs: how much it gives.
-        exploration: fields of an `Exploration`.
-        in_fragments: whether rows are taken by whole fragments, and evaluated so.
-        first_row: the first one that is this process's.
-        first_episode: to begin with; None: each environment's next one.
-        resume: number and hash of each environment's episode, whose actions go along, from which
-            another run is gone on with.
+        network: Network as JSON. None if the inference process acts.
+        outputs: Sizes of the network's outputs.
+        exploration: Fields of an `Exploration`.
+        in_fragments: Whether rows are evaluated and taken as whole fragments.
+        first_row: First row of this process.
+        first_episode: Number of the first episodes. None: each environment's next one.
+        resume: Number and hash of each environment's episode in the run to resume. The packet
+            contains their actions.
     """
 
     network: Mapping[str, Any] | None
@@ -86,13 +86,13 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceSetup:
-    """For whom the inference process acts; the shared memory goes along.
+    """The settings of the inference process, with the shared memory's descriptor.
 
     Attributes:
-        network: what acts, as JSON.
-        exploration: fields of an `Exploration`.
-        num_envs: of each worker.
-        seed: of the noise.
+        network: Network as JSON.
+        exploration: Fields of an `Exploration`.
+        num_envs: Environments of each worker.
+        seed: Seed of the action noise.
     """
 
     network: Mapping[str, Any]
@@ -104,44 +104,44 @@ class InferenceSetup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resumed:
-    """The worker is where another run stood, but for some environments; `obs` goes along."""
+class WorkerResumed:
+    """A worker has restored all but `restarted_envs`. The packet contains `obs`."""
 
     restarted_envs: Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An environment was made anew, or the worker ends.
+    """An environment was replaced after an error, or the worker ends.
 
     Attributes:
-        message: of the error.
-        is_final: whether the worker ends.
-        can_be_mended: whether another one in its place may do better.
-        type: of the error, by its name.
-        traceback: of the worker.
+        message: Text of the error.
+        is_final: Whether the worker ends.
+        is_recoverable: Whether a new process may succeed.
+        type: Class name of the error.
+        traceback: Traceback in the worker.
     """
 
     message: str
     is_final: bool = True
-    can_be_mended: bool = True
+    is_recoverable: bool = True
     type: str = ""
     traceback: str = ""
 
 
-Message = Greeting | Ready | Setup | InferenceSetup | Resumed | Failure
+Message = Greeting | Ready | Setup | InferenceSetup | WorkerResumed | Failure
 MESSAGES: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Greeting, Ready, Setup, InferenceSetup, Resumed, Failure)
+    kind.__name__: kind for kind in (Greeting, Ready, Setup, InferenceSetup, WorkerResumed, Failure)
 }
 
 
 class Packet(NamedTuple):
-    """A message, or a nudge, and what travels along.
+    """A message or a nudge, with optional extras.
 
     Attributes:
-        message: None: it is a nudge.
-        arrays: by name.
-        fd: a descriptor, or −1.
+        message: The message. None for a nudge.
+        arrays: Arrays by name.
+        fd: A file descriptor, or −1.
     """
 
     message: Message | None = None

@@ -17,43 +17,41 @@ from hotloop.policies import ActingPolicy
 from hotloop.rollouts.protocol import CollectionOptions, Inference
 from hotloop.rollouts.workers.messages import Greeting
 from hotloop.rollouts.workers.rollout import ProcessRollout
-from hotloop.rollouts.workers.supervisor import Supervisor
+from hotloop.rollouts.workers.supervisor import WorkerSupervisor
 from hotloop.timing import span
 
 
 class WorkerPool:
-    """Environments in worker processes: W workers with the same number of environments each.
+    """Environments in W worker processes, the same number in each.
 
-    All workers are started, and their environments made, before this returns. A worker's process
-    has its number in the environment variable `HOTLOOP_WORKER`.
+    The constructor starts all workers and waits until their environments are made. The environment
+    variable `HOTLOOP_WORKER` of a worker contains its number.
 
     Args:
-        env: a Gymnasium id, `module:Id`, `envpool:Id`, or a factory that can be imported.
+        env: A Gymnasium id, `module:Id`, `envpool:Id`, or an importable factory.
         num_workers: W.
-        envs_per_worker: environments of each.
-        seed: of the run.
-        env_kwargs: for the environment's constructor or the factory.
-        action_masks: see `make_vec`.
-        first_episode: see `make_vec`.
-        stagger: see `make_vec`.
-        inference: who acts: each `worker` for its own environments, or one `central` process for
-            those of all workers.
-        timing_dir: where workers record; None: in a directory that is removed with the pool.
-        step_timeout_s: how long a step or a reset may take, or a worker stand still between two,
-            before it is replaced; None: for ever. Making environments, a process's first row and
-            evaluating may take a minute at least.
-        max_failures: how often in all an environment or a worker is replaced.
-        log_info: see `make_vec`.
+        envs_per_worker: Environments of each worker.
+        seed: Seed of the run.
+        env_kwargs: Keyword arguments of the environment's constructor or of the factory.
+        action_masks, first_episode, stagger, log_info: See `make_vec`.
+        inference: The acting processes: each `worker` for its own environments, or one `central`
+            process for the environments of all workers.
+        timing_dir: Directory of the workers' recordings. None: a directory that is removed with the
+            pool.
+        step_timeout_s: Time limit in seconds for a step, a reset, and the pause between two steps,
+            after which a worker is replaced. None: no limit. Making environments, the first row of
+            a process and evaluation may take at least a minute.
+        max_failures: Maximum total number of replacements of environments and workers.
 
     Attributes:
-        supervisor: of the workers.
-        workers: their processes.
+        supervisor: Supervisor of the workers.
+        workers: Processes of the workers.
 
     Raises:
-        ConfigError: a factory can't be imported; there is no room for so many workers.
-        SpaceError: the workers' spaces differ.
-        UnknownNameError, MissingExtraError, EnvironmentFailure: an environment can't be made, with
-            the worker's number and its traceback; or its process was killed or hung three times.
+        ConfigError: A factory can't be imported, or there is no room for so many workers.
+        SpaceError: The workers' spaces differ.
+        UnknownNameError, MissingExtraError, EnvironmentFailure: An environment can't be made, with
+            the worker's number and its traceback, or its process was killed or hung three times.
     """
 
     def __init__(
@@ -73,34 +71,36 @@ class WorkerPool:
         max_failures: int = 100,
         log_info: Sequence[str] = (),
     ) -> None:
+        # Check the options.
         for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
             if value < 1:
                 raise ConfigError(f"`{name}` must be at least 1, got {value}")
         if inference not in ("worker", "central"):
             raise ConfigError(f"`inference` must be 'worker' or 'central', got '{inference}'")
         if not hasattr(os, "memfd_create"):
-            raise ConfigError("workers need Linux: leave `workers` out, or set `backend` 'inline'")
+            raise ConfigError("workers need Linux: omit `workers`, or set `backend` 'inline'")
         self.num_workers = num_workers
         self.envs_per_worker = envs_per_worker
         self._rollout: ProcessRollout | None = None
         self._is_closed = False
-        self._own_dir = None
+        self._temporary_dir = None
         if timing_dir is None:
-            self._own_dir = tempfile.TemporaryDirectory(prefix="hotloop-timing-")
-            timing_dir = self._own_dir.name
-        with contextlib.suppress(OSError):  # there will be no timing
+            self._temporary_dir = tempfile.TemporaryDirectory(prefix="hotloop-timing-")
+            timing_dir = self._temporary_dir.name
+        with contextlib.suppress(OSError):  # without a directory nothing is recorded
             Path(timing_dir).mkdir(parents=True, exist_ok=True)
         try:
             json.dumps(dict(env_kwargs or {}))
         except TypeError as error:
             raise ConfigError(
-                f"`env_kwargs` go to workers as JSON, which can't hold them ({error}): pass plain "
-                "numbers, strings, lists and dictionaries"
+                f"`env_kwargs` must be serializable as JSON ({error}): pass plain numbers, "
+                "strings, lists and dictionaries"
             ) from error
+        # Start the workers.
         greeting = Greeting(
             worker=0,
             component="",
-            bells=(),
+            wakeup_fds=(),
             timing_dir=str(timing_dir),
             env=importable(env),
             num_envs=envs_per_worker,
@@ -112,7 +112,7 @@ class WorkerPool:
             action_masks=action_masks,
             log_info=list(log_info),
         )
-        self.supervisor = Supervisor(
+        self.supervisor = WorkerSupervisor(
             greeting,
             num_workers,
             central=inference == "central",
@@ -132,7 +132,7 @@ class WorkerPool:
 
     @property
     def num_envs(self) -> int:
-        """N, over all workers."""
+        """Number of environments of all workers, N."""
         return self.num_workers * self.envs_per_worker
 
     @property
@@ -147,22 +147,22 @@ class WorkerPool:
 
     @property
     def can_replay(self) -> bool:
-        """Whether `Rollout.restore` can bring environments into the middle of an episode."""
+        """Whether `Rollout.restore` can restore environments in the middle of an episode."""
         return self.supervisor.ready.can_replay
 
-    def rollout(self, policy: ActingPolicy, plan: CollectionOptions) -> ProcessRollout:
-        """Begin to collect with them.
+    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> ProcessRollout:
+        """Start the only rollout of this pool.
 
         Raises:
-            ConfigError: there is not enough memory for the fragments.
+            ConfigError: There is not enough memory for the fragments.
         """
         assert self._rollout is None
-        rollout = ProcessRollout(self.supervisor, policy, plan, close=self.close)
+        rollout = ProcessRollout(self.supervisor, policy, options, close=self.close)
         self._rollout = self.supervisor.rollout = rollout
         return rollout
 
     def close(self) -> None:
-        """End all workers, and what their environments started; what lives after 3 s is killed."""
+        """End the workers and their descendants, and kill those that still run after 3 s."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -170,16 +170,16 @@ class WorkerPool:
             self._rollout.end()
         self.supervisor.close()
         if self._rollout is not None:
-            self._rollout.keep_account()
-        if self._own_dir is not None:
-            self._own_dir.cleanup()
+            self._rollout.store_accounting()
+        if self._temporary_dir is not None:
+            self._temporary_dir.cleanup()
 
 
 def importable(env: str | Callable[..., Any]) -> str:
-    """The name by which a worker makes an environment.
+    """Return the name under which a worker imports the environment.
 
     Raises:
-        ConfigError: it can't be imported by its name.
+        ConfigError: The factory can't be imported by name.
     """
     name = environment_name(env)
     module, _, attribute = name.rpartition(":")
@@ -193,7 +193,7 @@ def importable(env: str | Callable[..., Any]) -> str:
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         if spec is None:
             raise ConfigError(
-                f"the factory {attribute} is defined in the script that runs, which workers don't "
+                f"the factory {attribute} is defined in the main script, which workers don't "
                 f"import: {advice}"
             )
         return f"{spec.name}:{attribute}"

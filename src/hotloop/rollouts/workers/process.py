@@ -1,4 +1,4 @@
-"""The process of a worker, or of the inference process, as the learner sees it."""
+"""The learner's handle on the process of a worker or of the inference process."""
 
 from __future__ import annotations
 
@@ -9,50 +9,51 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-from hotloop.rollouts.workers.channel import Channel, Closed
-from hotloop.rollouts.workers.guard import MARK, mark_of
+from hotloop.rollouts.workers.channel import Channel, ChannelClosed
+from hotloop.rollouts.workers.guard import MARK, mark_value
 from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready
 
 IN_A_STEP = "in a step"
-# One core each, unless the user has said otherwise: on a core of its own none is faster with two.
+# One thread per process unless set by the user: more threads are no faster on one core.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
-# Not `-m`, which searches the current directory first: where the learner does, PYTHONPATH says so.
+# `-m` would search the current directory first. PYTHONPATH has it if the learner searches it.
 _PROGRAM = """
 import sys
-sys.path.remove("")
+sys.path[:] = filter(None, sys.path)
 from runpy import run_module
 run_module("hotloop.rollouts.{}", run_name="__main__", alter_sys=True)
 """
 
 
-class Standing(NamedTuple):
-    """Where a worker stands that has something to do.
+class Activity(NamedTuple):
+    """The current work of a process that is not idle.
 
     Attributes:
-        progress: what it has written into its words: as long as it goes on, they change.
-        where: for messages.
-        may_be_long: it may be importing, building or compiling something.
+        progress: Counters of the process, which change as long as it makes progress.
+        phase: Description of the work, for messages.
+        may_take_long: Whether the process may be importing, building or compiling.
     """
 
     progress: tuple[int, ...]
-    where: str
-    may_be_long: bool = False
+    phase: str
+    may_take_long: bool = False
 
 
 class WorkerProcess:
-    """One process.
+    """One worker process.
 
     Attributes:
-        number: of the worker that it is, or `INFERENCE`.
-        name: what messages call it.
-        channel: to it.
-        pid: its process and its process group.
-        token: in its environment, and in that of the processes that its environments start.
-        ready: what it said of its environments; None: nothing yet.
-        is_set_up: whether it was told what to collect.
-        first_row: from where on; of the inference process, answers that others gave before it.
-        error: the message that it ended with.
+        number: Number of the worker, or `INFERENCE`.
+        name: Name in messages.
+        channel: Channel to the process.
+        pid: Number of the process and of its process group.
+        token: Token in the environment of the process and of its descendants.
+        ready: Description of its environments. None until it arrives.
+        is_set_up: Whether the process has received its setup.
+        first_row: First row of this process. For the inference process, the answers of earlier
+            processes.
+        error: Final error of the process.
     """
 
     def __init__(self, greeting: Greeting, token: str) -> None:
@@ -64,72 +65,73 @@ class WorkerProcess:
         self.is_set_up = False
         self.first_row = 0
         self.error: Failure | None = None
-        self._standing: Standing | None = None
-        self._stood_s = 0.0
-        self.channel, theirs = Channel.pair()
-        # What is first for programs started from here, a profiler's own modules, stays first.
+        self._activity: Activity | None = None
+        self._stalled_s = 0.0
+        self.channel, remote_end = Channel.pair()
+        # Modules of a profiler come first in PYTHONPATH, and must stay first.
         paths = [os.environ.get("PYTHONPATH", ""), *(path or os.getcwd() for path in sys.path)]
         environment = {
             **dict.fromkeys(_THREADS, "1"),
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             **({"HOTLOOP_WORKER": str(self.number)} if is_worker else {}),
-            MARK: mark_of(token),
+            MARK: mark_value(token),
         }
-        module = "workers.worker" if is_worker else "inference.program"
-        program = [sys.executable, "-c", _PROGRAM.format(module)]
+        # Start the process.
+        module = "workers.worker" if is_worker else "inference.server"
+        command = [sys.executable, "-c", _PROGRAM.format(module)]
         try:
             self._process = subprocess.Popen(
-                [*program, str(theirs.fileno()), str(os.getpid())],
+                [*command, str(remote_end.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 env=environment,
-                pass_fds=[theirs.fileno(), *greeting.bells],
-                start_new_session=True,  # Ctrl-C is the learner's to answer
+                pass_fds=[remote_end.fileno(), *greeting.wakeup_fds],
+                start_new_session=True,  # only the learner handles Ctrl-C
             )
         except BaseException:
             self.channel.close()
             raise
         finally:
-            theirs.close()
+            remote_end.close()
         self.pid = self._process.pid
-        # Told of its end even where a process that it started holds its channel open.
+        # Detects its end even if a process that it started keeps the channel open.
         self.pidfd = -1
-        with contextlib.suppress(OSError, AttributeError):  # an old kernel, or a strict sandbox
+        with contextlib.suppress(OSError, AttributeError):  # old kernel or strict sandbox
             self.pidfd = os.pidfd_open(self.pid)
-        with contextlib.suppress(Closed):  # who reads will hear of it
+        with contextlib.suppress(ChannelClosed):  # the next read reports it
             self.channel.send(greeting)
 
     def kill(self) -> None:
-        """End it at once, and the processes of its group."""
+        """Kill the process and its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def reap(self) -> int:
-        """Wait for its end; negative: the signal that ended it."""
-        code = self._process.wait()
-        self.kill()  # what its environments left behind
+        """Wait for the process, and return its exit code, or minus the signal that ended it."""
+        exit_code = self._process.wait()
+        self.kill()  # processes that its environments left
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
-        return code
+        return exit_code
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ends within so many seconds."""
+        """Return whether the process ends within `timeout_s`."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
         return True
 
-    def stood_s(self, standing: Standing | None, passed_s: float) -> float:
-        """Seconds that it has not gone on for although it has something to do.
+    def update_stalled_s(self, activity: Activity | None, elapsed_s: float) -> float:
+        """Return the seconds for which a busy process has made no progress.
 
         Args:
-            standing: where it stands now; None: it has nothing to do.
-            passed_s: since this was asked for the last time.
+            activity: Current activity. None if the process is idle.
+            elapsed_s: Time since the last call.
         """
-        has_stood = standing is not None and standing == self._standing
-        self._standing = standing
-        self._stood_s = self._stood_s + passed_s if has_stood else 0.0
-        return self._stood_s
+        is_stalled = activity is not None and activity == self._activity
+        self._activity = activity
+        self._stalled_s = self._stalled_s + elapsed_s if is_stalled else 0.0
+        return self._stalled_s

@@ -1,6 +1,6 @@
-"""A program of the learner's, at the other end of a channel: a worker, or the inference process.
+"""The program frame of a worker and of the inference process.
 
-`WorkerProcess` starts it with a descriptor and the learner's process number. It ends when the
+`WorkerProcess` starts it with a file descriptor and the learner's process number. It ends when the
 learner closes its end of the channel, or dies.
 """
 
@@ -15,46 +15,43 @@ from typing import TypeVar
 
 from hotloop import timing
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
-from hotloop.rollouts.workers.channel import Channel, Closed
+from hotloop.rollouts.workers.channel import Channel, ChannelClosed
 from hotloop.rollouts.workers.messages import Failure, Greeting, InferenceSetup, Setup
 from hotloop.streams import steady_output
 from hotloop.types import Array
 
-_Kind = TypeVar("_Kind", Greeting, Setup, InferenceSetup)
+_MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)
 
 
 def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -> int:
-    """Serve the learner until it is gone.
+    """Serve the learner until it is gone, and return the exit code.
 
     Args:
-        arguments: a descriptor and the learner's process number.
-        serve: does so, with the channel, the greeting and the learner's process number.
-
-    Returns:
-        The process's exit code.
+        arguments: A file descriptor and the learner's process number.
+        serve: Called with the channel, the greeting and the learner's process number.
     """
-    descriptor, parent = map(int, arguments)
-    channel = Channel(socket.socket(fileno=descriptor))
+    fd, parent_pid = map(int, arguments)
+    channel = Channel(socket.socket(fileno=fd))
     try:
         greeting, _, _ = receive(channel, Greeting)
-        # Who deletes or moves a run's directory does not want it made again.
+        # A run directory that was deleted or moved must not be created again.
         if os.path.isdir(greeting.timing_dir):
             timing.start(greeting.timing_dir, component=greeting.component)
         try:
-            with steady_output():  # what environments print may have nowhere to go
-                serve(channel, greeting, parent)
-        except Closed:
+            with steady_output():  # environments may print to closed streams
+                serve(channel, greeting, parent_pid)
+        except ChannelClosed:
             raise
-        except Exception as error:  # also a defect, or what an environment raises outside of calls
-            tell(channel, error, is_final=True)
+        except Exception as error:  # including bugs, and errors outside of environment calls
+            send_failure(channel, error, is_final=True)
             return 1
-    except Closed:
+    except ChannelClosed:
         pass
     return 0
 
 
-def receive(channel: Channel, kind: type[_Kind]) -> tuple[_Kind, Mapping[str, Array], int]:
-    """Wait for a message, past the nudges before it."""
+def receive(channel: Channel, kind: type[_MessageT]) -> tuple[_MessageT, Mapping[str, Array], int]:
+    """Wait for a message, and skip nudges."""
     packet = channel.receive(block=True)
     while packet is not None and packet.message is None:
         packet = channel.receive(block=True)
@@ -63,27 +60,27 @@ def receive(channel: Channel, kind: type[_Kind]) -> tuple[_Kind, Mapping[str, Ar
     return packet.message, packet.arrays, packet.fd
 
 
-def tell(channel: Channel, error: BaseException, *, is_final: bool) -> None:
-    """Say what went wrong, in the learner's words and with the traceback of here."""
-    can_be_mended = isinstance(error, EnvironmentFailure) and not isinstance(
+def send_failure(channel: Channel, error: BaseException, *, is_final: bool) -> None:
+    """Send the text and the traceback of an error to the learner."""
+    is_recoverable = isinstance(error, EnvironmentFailure) and not isinstance(
         error, NonFiniteStep | MaskError
     )
     failure = Failure(
         message=str(error),
         is_final=is_final,
-        can_be_mended=can_be_mended,
+        is_recoverable=is_recoverable,
         type=type(error).__name__,
         traceback="".join(traceback.format_exception(error)),
     )
-    with contextlib.suppress(Closed):
+    with contextlib.suppress(ChannelClosed):
         channel.send(failure)
 
 
-def look_for(parent: int) -> None:
-    """Make sure that the learner lives.
+def check_parent(parent_pid: int) -> None:
+    """Check that the learner is alive. Another process may hold its end of the channel open.
 
     Raises:
-        Closed: it does not; another process may hold its end of the channel open.
+        ChannelClosed: The learner is dead.
     """
-    if os.getppid() != parent:
-        raise Closed
+    if os.getppid() != parent_pid:
+        raise ChannelClosed

@@ -1,4 +1,4 @@
-"""Schedules: when there is enough for the learner to take, and how far workers may go."""
+"""Schedules: when the learner has enough rows, and how many rows workers may write."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
-from hotloop.rollouts.workers.groups import Group
+from hotloop.rollouts.workers.groups import WorkerGroup
 from hotloop.rollouts.workers.shared_memory import (
     ACTING,
     BEGUN,
     DONE,
     GRANTS,
     LIMIT,
-    NOBODY_WAITS,
+    NO_WAKE_TARGET,
     NUM_SLOTS,
     TAKEN,
     WAITING,
     SharedMemory,
 )
-from hotloop.rollouts.workers.supervisor import Supervisor
+from hotloop.rollouts.workers.supervisor import WorkerSupervisor
 from hotloop.timing import span
 
-# The learner looks at the counters by itself so often; a worker in a long step may have rows that
-# it has told nobody of.
-LOOK_S = 0.02
+# Interval at which a waiting learner reads the counters: a worker in a long step may have rows of
+# which it has not notified the learner.
+POLL_S = 0.02
 
 
-class Progress:
-    """How far the workers have come, and what of it was taken.
+class WorkerProgress:
+    """The workers' row counters and the learner's position in them.
 
     Args:
-        supervisor: wakes the workers, and is looked to while they are waited for.
-        shared: where they tell of it.
-        groups: of each of them.
-        plan: how they collect.
-        drop: takes the next rows of a worker, so many, that nobody learns from.
+        supervisor: Wakes the workers, and is polled while the learner waits.
+        shared: Shared memory with the counters.
+        groups: Group of each worker.
+        options: Collection options.
+        drop: Takes a number of rows of a worker without training on them.
 
     Attributes:
-        version: of the policy that was published last.
+        version: Version of the newest published policy.
     """
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        supervisor: WorkerSupervisor,
         shared: SharedMemory,
-        groups: Sequence[Group],
-        plan: CollectionOptions,
+        groups: Sequence[WorkerGroup],
+        options: CollectionOptions,
         drop: Callable[[int, int], None],
     ) -> None:
         self.version = 0
@@ -54,56 +54,58 @@ class Progress:
         self.shared = shared
         self.memory = shared.workers
         self.groups = groups
-        self.plan = plan
+        self.options = options
         self.supervisor = supervisor
 
-    def done(self) -> list[int]:
-        """Rows of each worker that may be taken, or were, since the start of the run."""
+    def finished_rows(self) -> list[int]:
+        """Return the finished rows of each worker since the start of the run."""
         return [memory.words[DONE] for memory in self.memory]
 
     def available(self) -> list[int]:
-        """Rows of each worker that may be taken."""
-        return [done - g.taken for done, g in zip(self.done(), self.groups, strict=True)]
+        """Return the number of rows of each worker that the learner can take."""
+        return [
+            done - g.next_row for done, g in zip(self.finished_rows(), self.groups, strict=True)
+        ]
 
     def updates_until_too_old(self, rows: Sequence[int]) -> int:
-        """Versions that the policy may advance before each worker's row is too old, if begun."""
-        oldest = self.version
+        """Return how many versions may pass before a begun row, from `rows` on, is too old."""
+        oldest_version = self.version
         for memory, row in zip(self.memory, rows, strict=True):
-            acting = memory.words[ACTING]
-            if acting >= 0:
-                oldest = min(oldest, acting)
+            version = memory.words[ACTING]
+            if version >= 0:
+                oldest_version = min(oldest_version, version)
             if memory.words[BEGUN] > row:
-                which, t = memory.place(row)
-                oldest = min(oldest, int(memory.versions[which][t]))
-        return max(0, self.plan.max_policy_age - (self.version - oldest))
+                slot_index, t = memory.slot_and_step(row)
+                oldest_version = min(oldest_version, int(memory.versions[slot_index][t]))
+        return max(0, self.options.max_policy_age - (self.version - oldest_version))
 
     def wait(self, is_enough: Callable[[], bool]) -> None:
-        """Wait until it is.
+        """Wait until `is_enough` returns True.
 
         Raises:
-            HotloopError: a worker's environments can't be made, or something failed too often.
+            HotloopError: A worker's environments can't be made, or something failed too often.
         """
         if not is_enough():
             with span("wait_for_workers", kind="wait"):
                 while not is_enough():
-                    self.supervisor.look(LOOK_S)
-        # Failures are told by message, rows by memory: those of the rows that have come are there.
-        self.supervisor.look(0.0)
+                    self.supervisor.poll(POLL_S)
+        # Read the failures that belong to these rows: they arrive as messages, rows in memory.
+        self.supervisor.poll(0.0)
 
 
-def _take_fragments(progress: Progress) -> list[int]:
-    """T rows of every worker."""
-    num_steps, memory = progress.plan.num_steps, progress.memory
-    until = [group.taken - group.taken % num_steps + num_steps for group in progress.groups]
-    if memory[0].words[LIMIT] < until[0]:
+def _take_fragments(progress: WorkerProgress) -> list[int]:
+    """Take T rows of every worker."""
+    num_steps, memory = progress.options.num_steps, progress.memory
+    stops = [group.next_row - group.next_row % num_steps + num_steps for group in progress.groups]
+    if memory[0].words[LIMIT] < stops[0]:
         _grant_fragments(progress)
-    progress.wait(lambda: all(m.words[DONE] >= u for m, u in zip(memory, until, strict=True)))
-    return [u - group.taken for u, group in zip(until, progress.groups, strict=True)]
+    progress.wait(lambda: all(m.words[DONE] >= u for m, u in zip(memory, stops, strict=True)))
+    return [u - group.next_row for u, group in zip(stops, progress.groups, strict=True)]
 
 
-def _take_total(progress: Progress) -> list[int]:
-    """T × W rows in all, and at least one of every worker."""
-    total = progress.plan.num_steps * len(progress.memory)
+def _take_total(progress: WorkerProgress) -> list[int]:
+    """Take T × W rows in total, and at least one of every worker."""
+    total = progress.options.num_steps * len(progress.memory)
     _grant_all(progress)
 
     def is_enough() -> bool:
@@ -114,138 +116,138 @@ def _take_total(progress: Progress) -> list[int]:
     return fair_shares(progress.available(), total)
 
 
-def _take_all(progress: Progress) -> list[int]:
-    """All there is, first ready first; and what would become too old must have come."""
-    if progress.plan.in_fragments:
+def _take_all(progress: WorkerProgress) -> list[int]:
+    """Take all finished rows, after waiting for those that would become too old."""
+    if progress.options.in_fragments:
         return _take_ready(progress)
-    groups, plan = progress.groups, progress.plan
-    most = len(groups) * (NUM_SLOTS * plan.num_steps - 1)
-    minimum = min(-(-plan.minimum // groups[0].num_envs), most)
+    groups, options = progress.groups, progress.options
+    max_rows = len(groups) * (NUM_SLOTS * options.num_steps - 1)
+    min_rows = min(-(-options.min_transitions // groups[0].num_envs), max_rows)
 
     def is_enough() -> bool:
-        if sum(progress.available()) < minimum:
+        if sum(progress.available()) < min_rows:
             return False
-        # What is still in the making; what has come is taken now.
+        # Count unfinished rows only, because all finished ones are taken now.
         return progress.updates_until_too_old([m.words[DONE] for m in progress.memory]) > 0
 
-    wanted = progress.shared.wanted
-    wanted[0] = sum(group.taken for group in groups) + minimum
+    wake_target = progress.shared.wake_target
+    wake_target[0] = sum(group.next_row for group in groups) + min_rows
     progress.wait(is_enough)
-    wanted[0] = NOBODY_WAITS
+    wake_target[0] = NO_WAKE_TARGET
     return progress.available()
 
 
-def _take_ready(progress: Progress) -> list[int]:
-    """As many whole fragments as there are workers, the oldest that are ready first.
-
-    Of a fast worker two, of a slow one none; but what is in the making and would become too old is
-    waited for. Where that is dropped instead, nobody is waited for.
-    """
-    groups, num_steps = progress.groups, progress.plan.num_steps
-    wanted, drops = progress.shared.wanted, progress.plan.drops_too_old
+def _take_ready(progress: WorkerProgress) -> list[int]:
+    """Take one whole fragment per worker on average, the oldest first."""
+    # A fast worker may supply two, a slow one none. The learner waits for unfinished fragments that
+    # would become too old, unless the options drop those.
+    groups, num_steps = progress.groups, progress.options.num_steps
+    wake_target, can_drop = progress.shared.wake_target, progress.options.drops_too_old
 
     def drop_too_old() -> None:
-        oldest = progress.version - progress.plan.max_policy_age
-        old = [worker for version, worker in ready(progress.done()) if version < oldest]
-        for worker in old:  # the oldest first, so of each worker the next
+        oldest = progress.version - progress.options.max_policy_age
+        workers = [
+            worker for version, worker in find_ready(progress.finished_rows()) if version < oldest
+        ]
+        for worker in workers:  # oldest first, so each is its worker's next fragment
             progress.drop(worker, num_steps)
-        if old:
+        if workers:
             _grant_all(progress)
 
-    def ready(done: Sequence[int]) -> list[tuple[int, int]]:
-        """Version of the first row, and worker, of what is whole of so many rows of each."""
-        found: list[tuple[int, int]] = []
+    def find_ready(finished_rows: Sequence[int]) -> list[tuple[int, int]]:
+        """Return (version of the first row, worker) of each whole fragment, given finished rows."""
+        fragments: list[tuple[int, int]] = []
         for worker, (memory, group) in enumerate(zip(progress.memory, groups, strict=True)):
-            for row in range(group.taken, done[worker] - num_steps + 1, num_steps):
-                which, t = memory.place(row)
-                found.append((int(memory.versions[which][t]), worker))
-        return sorted(found)
+            for row in range(group.next_row, finished_rows[worker] - num_steps + 1, num_steps):
+                slot_index, t = memory.slot_and_step(row)
+                fragments.append((int(memory.versions[slot_index][t]), worker))
+        return sorted(fragments)
 
     def is_enough() -> bool:
-        if drops:
+        if can_drop:
             drop_too_old()
-        done = progress.done()
-        found = ready(done)
-        missing = len(groups) - len(found)
-        if missing > 0:
-            # Rows until so many more can be whole: being told before that is waking up in vain.
-            left = (
-                num_steps - (d - g.taken) % num_steps for d, g in zip(done, groups, strict=True)
+        finished_rows = progress.finished_rows()
+        fragments = find_ready(finished_rows)
+        num_missing = len(groups) - len(fragments)
+        if num_missing > 0:
+            # Wake up only after the rows that the missing fragments need.
+            missing_rows = (
+                num_steps - (d - g.next_row) % num_steps
+                for d, g in zip(finished_rows, groups, strict=True)
             )
-            wanted[0] = sum(done) + sum(sorted(left)[:missing])
+            wake_target[0] = sum(finished_rows) + sum(sorted(missing_rows)[:num_missing])
             return False
-        if drops:
+        if can_drop:
             return True
-        following = [group.taken for group in groups]
-        for _, worker in found:
-            following[worker] += num_steps
-        return progress.updates_until_too_old(following) > 0
+        next_rows = [group.next_row for group in groups]
+        for _, worker in fragments:
+            next_rows[worker] += num_steps
+        return progress.updates_until_too_old(next_rows) > 0
 
-    wanted[0] = sum(group.taken for group in groups) + num_steps * len(groups)
+    wake_target[0] = sum(group.next_row for group in groups) + num_steps * len(groups)
     progress.wait(is_enough)
-    wanted[0] = NOBODY_WAITS
+    wake_target[0] = NO_WAKE_TARGET
     shares = [0] * len(groups)
-    for _, worker in ready(progress.done())[: len(groups)]:
+    for _, worker in find_ready(progress.finished_rows())[: len(groups)]:
         shares[worker] += num_steps
     return shares
 
 
-def _grant_fragments(progress: Progress) -> None:
-    """Let every worker make its next fragment, by what was published last."""
-    newest, num_steps = progress.shared.weights.newest, progress.plan.num_steps
+def _grant_fragments(progress: WorkerProgress) -> None:
+    """Let every worker write its next fragment with the newest publication."""
+    newest, num_steps = progress.shared.weights.newest, progress.options.num_steps
     for worker, (memory, group) in enumerate(zip(progress.memory, progress.groups, strict=True)):
-        start = group.taken - group.taken % num_steps
-        memory.words[GRANTS + memory.place(start)[0]] = newest
+        start = group.next_row - group.next_row % num_steps
+        memory.words[GRANTS + memory.slot_and_step(start)[0]] = newest
         memory.words[LIMIT] = start + num_steps
         progress.supervisor.nudge(worker)
 
 
-def _grant_all(progress: Progress) -> None:
-    """Let every worker go on until both of its slots are full, or until there is the total."""
-    groups, num_steps = progress.groups, progress.plan.num_steps
-    progress.shared.total_limit[0] = sum(group.taken for group in groups) + num_steps * len(groups)
+def _grant_all(progress: WorkerProgress) -> None:
+    """Let every worker write until both of its slots are full, or the total is reached."""
+    groups, num_steps = progress.groups, progress.options.num_steps
+    progress.shared.total_limit[0] = sum(g.next_row for g in groups) + num_steps * len(groups)
     for worker, (memory, group) in enumerate(zip(progress.memory, groups, strict=True)):
-        # A row's last act is to write the next one's observation: where that stands within a
-        # slot, it may be the one of the first row that was not taken.
-        is_within = group.taken % num_steps > 0
-        memory.words[TAKEN] = group.taken
-        memory.words[LIMIT] = group.taken + NUM_SLOTS * num_steps - is_within
+        # Finishing a row writes the next observation. Within a slot that may be the place of the
+        # first row that is not taken yet.
+        is_within = group.next_row % num_steps > 0
+        memory.words[TAKEN] = group.next_row
+        memory.words[LIMIT] = group.next_row + NUM_SLOTS * num_steps - is_within
         if memory.words[WAITING]:
             progress.supervisor.nudge(worker)
 
 
-class Way(NamedTuple):
-    """A schedule, for the learner.
+class ScheduleFunctions(NamedTuple):
+    """The learner's side of a schedule.
 
     Attributes:
-        take: wait until there is enough; gives the rows to take of each worker.
-        grant: let the workers collect what is taken next.
-        runs_free: whether workers go on from the start, whoever waits for them.
+        take: Waits for enough rows, and returns the number of rows to take of each worker.
+        grant: Lets the workers collect the next rows.
+        runs_free: Whether workers collect from the start, without waiting for the learner.
     """
 
-    take: Callable[[Progress], list[int]]
-    grant: Callable[[Progress], None]
+    take: Callable[[WorkerProgress], list[int]]
+    grant: Callable[[WorkerProgress], None]
     runs_free: bool = False
 
 
-SCHEDULES: Mapping[Schedule, Way] = {
-    "barrier": Way(_take_fragments, _grant_fragments),
-    "variable": Way(_take_total, _grant_all),
-    "async": Way(_take_all, _grant_all, runs_free=True),
+SCHEDULES: Mapping[Schedule, ScheduleFunctions] = {
+    "barrier": ScheduleFunctions(_take_fragments, _grant_fragments),
+    "variable": ScheduleFunctions(_take_total, _grant_all),
+    "async": ScheduleFunctions(_take_all, _grant_all, runs_free=True),
 }
 
 
 def fair_shares(available: Sequence[int], total: int) -> list[int]:
-    """As even a division of `total` as what each has allows: min(a_i, c), or one more, with Σ =
-    `total`.
+    """Divide `total` as evenly as possible: shares min(a_i, c), or one more, that sum to `total`.
 
     Args:
-        available: what each has.
-        total: at most their sum.
+        available: Upper bound of each share.
+        total: Sum of the shares, at most the sum of `available`.
     """
     shares = [0] * len(available)
     order = sorted(range(len(available)), key=lambda i: available[i])
-    for place, i in enumerate(order):
-        shares[i] = min(available[i], total // (len(order) - place))
+    for rank, i in enumerate(order):
+        shares[i] = min(available[i], total // (len(order) - rank))
         total -= shares[i]
     return shares

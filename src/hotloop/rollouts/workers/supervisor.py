@@ -1,4 +1,4 @@
-"""Workers' processes, and the inference process: started, greeted, watched, replaced, ended."""
+"""The supervisor that starts, watches, replaces and ends the processes of workers."""
 
 from __future__ import annotations
 
@@ -16,66 +16,66 @@ from typing import NoReturn, Protocol
 
 from hotloop import errors
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, SpaceError
-from hotloop.rollouts.inference.bells import new_bell
-from hotloop.rollouts.workers.channel import Closed
-from hotloop.rollouts.workers.guard import Guard, end_marked
-from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready, Resumed
-from hotloop.rollouts.workers.process import IN_A_STEP, Standing, WorkerProcess
+from hotloop.rollouts.inference.wakeups import create_wakeup_fd
+from hotloop.rollouts.workers.channel import ChannelClosed
+from hotloop.rollouts.workers.guard import Guard, kill_marked
+from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready, WorkerResumed
+from hotloop.rollouts.workers.process import IN_A_STEP, Activity, WorkerProcess
 from hotloop.system.memory import available_memory
 from hotloop.system.processes import process_state
 from hotloop.types import Array
 
-# How long workers may take to end by themselves, closing environments, before they are killed.
+# Time for workers to close their environments and end, before they are killed.
 _GRACE_S = 3.0
-# Starting Python and making environments may take longer than a step.
+# Minimum time limit for starting Python and making environments.
 _START_S = 60.0
-# A process that is killed or hangs before the run has begun is started so often in all.
+# Number of attempts to start a process that is killed or hangs before the run begins.
 _MAX_STARTS = 3
-# Where workers stand is looked at so often.
+# Minimum interval between checks for stalled workers.
 _CHECK_S = 0.2
-_STARTING = Standing((), "while it made its environments", may_be_long=True)
+_STARTING_UP = Activity((), "while it made its environments", may_take_long=True)
 
 
-class Collecting(Protocol):
-    """The rollout, as far as the supervisor must know it."""
+class SupervisedRollout(Protocol):
+    """The callbacks of a rollout for the supervisor."""
 
     def set_up(self, worker: WorkerProcess) -> None:
-        """Tell a process that is ready what to collect, and from which row on."""
+        """Send the collection settings and the first row to a process that is ready."""
         ...
 
-    def restarted_envs(self, number: int, envs: Sequence[int], obs: Array) -> None:
-        """Know that a worker was brought to where another run stood, but for these environments."""
+    def on_resumed(self, number: int, envs: Sequence[int], obs: Array) -> None:
+        """Record that a worker has restored its environments, except `envs`."""
         ...
 
-    def lost(self, number: int) -> None:
-        """Drop what a worker had not finished: its process is gone."""
+    def on_worker_lost(self, number: int) -> None:
+        """Drop the unfinished rows of a worker whose process has ended."""
         ...
 
-    def standing(self, worker: WorkerProcess) -> Standing | None:
-        """Where a process stands that is ready; None: it waits, and has nothing to do."""
+    def activity(self, worker: WorkerProcess) -> Activity | None:
+        """Return the activity of a process that is ready. None if it is idle."""
         ...
 
 
-class Supervisor:
-    """Starts the workers and waits until they are ready; replaces those that die or stand still.
+class WorkerSupervisor:
+    """Starts the workers, and replaces those that die or stop making progress.
 
     Args:
-        greeting: of worker 0.
+        greeting: Greeting of worker 0.
         num_workers: W.
-        central: whether there is an inference process.
-        step_timeout_s, max_failures: see `WorkerPool`.
+        central: Whether there is an inference process.
+        step_timeout_s, max_failures: See `WorkerPool`.
 
     Attributes:
-        greeting: of worker 0.
-        ready: what it said when it was started.
-        workers: their processes.
-        inference: the process that acts for them; None: they act by themselves.
-        rollout: what collects by them, once it does.
-        restarts, env_failures: of each worker.
-        num_failures: how often an environment or a worker was replaced.
+        greeting: Greeting of worker 0.
+        ready: Description of worker 0's environments.
+        workers: Processes of the workers.
+        inference: The inference process. None if workers act by themselves.
+        rollout: The rollout, once it exists.
+        restarts, env_failures: Counts by worker.
+        num_failures: Number of replaced environments and workers.
 
     Raises:
-        ConfigError: no more processes can be started.
+        ConfigError: No more processes can be started.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Supervisor:
     ) -> None:
         self.greeting = greeting
         self.ready: Ready
-        self.rollout: Collecting | None = None
+        self.rollout: SupervisedRollout | None = None
         self.workers: list[WorkerProcess] = []
         self.inference: WorkerProcess | None = None
         self.restarts = Counter[int]()
@@ -98,9 +98,9 @@ class Supervisor:
         self._step_timeout_s = step_timeout_s
         self._max_failures = max_failures
         self.num_failures = 0
-        self._seen: set[str] = set()
+        self._warned_kinds: set[str] = set()
         self._selector = selectors.DefaultSelector()
-        self._looked_at = 0.0
+        self._checked_at_s = 0.0
         self._token = secrets.token_hex(8)
         try:
             self._guard = Guard(self._token)
@@ -109,33 +109,33 @@ class Supervisor:
                 f"/bin/sh can't be started ({error}), which ends workers whose learner is killed: "
                 "raise the limit on processes (`ulimit -u`), or set `backend` 'inline'"
             ) from error
-        # The inference process's, and one of each worker.
-        self._bells: list[int] = []
+        # One for the inference process, then one for each worker.
+        self._wakeup_fds: list[int] = []
         try:
             for _ in range(1 + num_workers if central else 0):
-                self._bells.append(new_bell())
+                self._wakeup_fds.append(create_wakeup_fd())
         except OSError as error:
             self.close()
             raise ConfigError(
-                f"{1 + num_workers} descriptors to wake processes by can't be had ({error}): use "
-                "fewer workers, or raise the limit on open files (`ulimit -n`)"
+                f"{1 + num_workers} event descriptors can't be created ({error}): use fewer "
+                "workers, or raise the limit on open files (`ulimit -n`)"
             ) from error
 
     @property
     def start_timeout_s(self) -> float | None:
-        """Seconds that a worker may take for what may be long: see `Standing`."""
+        """Time limit in seconds for an activity that may take long; see `Activity`."""
         return None if self._step_timeout_s is None else max(_START_S, self._step_timeout_s)
 
     def start(self) -> None:
-        """Start the workers; return when their environments are made.
+        """Start the workers, and wait until their environments are made.
 
         Raises:
-            HotloopError: see `WorkerPool`.
+            HotloopError: See `WorkerPool`.
         """
-        # The first one alone: what is wrong with the environment is said once, and how much memory
-        # a worker takes is known.
+        # Start the first worker alone, to report an environment's error once and to measure the
+        # memory of a worker.
         self._start(0)
-        if self._bells:
+        if self._wakeup_fds:
             self._start(INFERENCE)
         self._wait_until_ready()
         assert self.workers[0].ready is not None
@@ -145,65 +145,62 @@ class Supervisor:
             self._start(number)
         self._wait_until_ready()
         for worker in self.workers[1:]:
-            self._check_same(worker)
+            self._check_spaces(worker)
 
-    def look(self, timeout_s: float) -> None:
-        """Wait for a message of any worker, and replace those that have died or stand still.
+    def poll(self, timeout_s: float) -> None:
+        """Wait for messages of the workers, and replace dead and stalled workers.
 
         Raises:
-            HotloopError: a worker's environments can't be made, or something failed too often.
+            HotloopError: A worker's environments can't be made, or something failed too often.
         """
         for key, _ in self._selector.select(timeout_s):
             worker: WorkerProcess = key.data
-            if not any(worker is one for one in self._processes()):
-                continue  # replaced by what came before in this list
+            if not any(worker is process for process in self._processes()):
+                continue  # replaced while handling an earlier key
             if self._drain(worker) and key.fileobj == worker.pidfd:
                 self._replace(worker)
-        self._replace_frozen()
+        self._replace_stalled()
 
     def nudge(self, number: int) -> None:
-        """Have a worker look at its words."""
-        with contextlib.suppress(Closed):  # its end is heard of elsewhere
+        """Wake a worker to read its words."""
+        with contextlib.suppress(ChannelClosed):  # `poll` detects its end
             self.workers[number].channel.nudge()
 
     def close(self) -> None:
-        """End all workers, and what their environments started; what lives after 3 s is killed."""
+        """End the workers and their descendants, and kill those that still run after 3 s."""
         for worker in self._processes():
             worker.channel.close()
-        until = time.monotonic() + _GRACE_S
+        deadline_s = time.monotonic() + _GRACE_S
         for worker in self._processes():
-            if not worker.wait(max(0.0, until - time.monotonic())):
+            if not worker.wait(max(0.0, deadline_s - time.monotonic())):
                 worker.kill()
         for worker in self._processes():
             worker.reap()
-        for bell in self._bells:
-            os.close(bell)
-        self._bells.clear()
-        end_marked(self._token, grace_until=until)
+        for fd in self._wakeup_fds:
+            os.close(fd)
+        self._wakeup_fds.clear()
+        kill_marked(self._token, grace_until_s=deadline_s)
         self._guard.end()
         self._selector.close()
-
-    # --- inside -----------------------------------------------------------------------------------
 
     def _processes(self) -> list[WorkerProcess]:
         return [*self.workers, *([] if self.inference is None else [self.inference])]
 
     def _start(self, number: int) -> WorkerProcess:
-        """Start a worker, or the inference process."""
-        bells, own = list(self._bells), {"worker": number, "component": "inference-0"}
+        fds, extra = list(self._wakeup_fds), {"worker": number, "component": "inference-0"}
         if number != INFERENCE:
-            bells = [bells[1 + number], bells[0]] if bells else []
-            own |= {"component": f"worker-{number}", "first_env": number * self.greeting.num_envs}
-        greeting = dataclasses.replace(self.greeting, bells=bells, **own)
+            fds = [fds[1 + number], fds[0]] if fds else []
+            extra |= {"component": f"worker-{number}", "first_env": number * self.greeting.num_envs}
+        greeting = dataclasses.replace(self.greeting, wakeup_fds=fds, **extra)
         try:
             token = f"{self._token}-{secrets.token_hex(4)}"
             worker = WorkerProcess(greeting, token)
         except OSError as error:
-            what = "the inference process"
+            name = "the inference process"
             if number != INFERENCE:
-                what = f"worker {number} of {self._num_workers}"
+                name = f"worker {number} of {self._num_workers}"
             raise ConfigError(
-                f"{what} can't be started ({error}): use fewer "
+                f"{name} can't be started ({error}): use fewer "
                 "workers, or raise the limits on processes and open files (`ulimit -u`, `-n`)"
             ) from error
         self._guard.watch(worker.pid)
@@ -222,14 +219,14 @@ class Supervisor:
 
     def _wait_until_ready(self) -> None:
         while any(worker.ready is None for worker in self.workers):
-            self.look(_CHECK_S)
+            self.poll(_CHECK_S)
 
     def _drain(self, worker: WorkerProcess) -> bool:
-        """Take in all that a worker has said; True: it says nothing more."""
+        """Process the messages of a worker. Return False if its process was replaced."""
         while True:
             try:
                 packet = worker.channel.receive(block=False)
-            except Closed:
+            except ChannelClosed:
                 with contextlib.suppress(KeyError, ValueError):
                     self._selector.unregister(worker.channel.socket)
                 if worker.pidfd < 0:
@@ -242,105 +239,100 @@ class Supervisor:
             if isinstance(message, Ready):
                 worker.ready = message
                 if self.rollout is not None:
-                    self._check_same(worker)
+                    self._check_spaces(worker)
                     self.rollout.set_up(worker)
-            elif isinstance(message, Resumed):
+            elif isinstance(message, WorkerResumed):
                 assert self.rollout is not None
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
-                self.rollout.restarted_envs(worker.number, envs, obs)
+                self.rollout.on_resumed(worker.number, envs, obs)
             elif isinstance(message, Failure) and not message.is_final:
                 self.env_failures[worker.number] += 1
                 self._count_failure(worker.name, message)
             elif isinstance(message, Failure):
                 worker.error = message
-                worker.kill()  # closing what failed may hang
+                worker.kill()  # closing failed environments may hang
 
-    def _replace_frozen(self) -> None:
-        """Replace the workers that have something to do, and have stood still for too long."""
+    def _replace_stalled(self) -> None:
+        """Replace the busy processes that have made no progress for too long."""
         now = time.monotonic()
-        passed_s, start_s = now - self._looked_at, self.start_timeout_s
-        if self._step_timeout_s is None or start_s is None or passed_s < _CHECK_S:
+        elapsed_s, start_s = now - self._checked_at_s, self.start_timeout_s
+        if self._step_timeout_s is None or start_s is None or elapsed_s < _CHECK_S:
             return
-        self._looked_at = now
-        row_s = self._step_timeout_s * self.greeting.num_envs  # they are stepped one after another
+        self._checked_at_s = now
+        row_s = self._step_timeout_s * self.greeting.num_envs  # one step of each in sequence
         for worker in self._processes():
-            standing = _STARTING
+            activity = _STARTING_UP
             if worker.ready is not None or worker.number == INFERENCE:
-                standing = None if self.rollout is None else self.rollout.standing(worker)
-            longest_s = start_s if standing is not None and standing.may_be_long else row_s
-            least_s = min(row_s, longest_s)
-            # A pause of the whole machine, or a long update here, is no worker's fault.
-            stood_s = worker.stood_s(standing, min(passed_s, least_s / 2))
-            if standing is None or stood_s < least_s:
+                activity = None if self.rollout is None else self.rollout.activity(worker)
+            timeout_s = start_s if activity is not None and activity.may_take_long else row_s
+            min_timeout_s = min(row_s, timeout_s)
+            # A pause of the machine, or a long update in this process, must not count fully.
+            stalled_s = worker.update_stalled_s(activity, min(elapsed_s, min_timeout_s / 2))
+            if activity is None or stalled_s < min_timeout_s:
                 continue
             is_stopped = process_state(worker.pid) in ("T", "t")
-            limit_s = least_s if is_stopped else longest_s
-            if stood_s >= limit_s:
+            limit_s = min_timeout_s if is_stopped else timeout_s
+            if stalled_s >= limit_s:
                 worker.kill()
-                self._replace(worker, self._describe(standing, limit_s, is_stopped))
+                self._replace(worker, self._describe_stall(activity, limit_s, is_stopped))
 
-    def _describe(self, standing: Standing, limit_s: float, is_stopped: bool) -> str:
-        """Why a worker is replaced that stands still."""
+    def _describe_stall(self, activity: Activity, limit_s: float, is_stopped: bool) -> str:
+        """Return the reason for replacing a stalled process."""
         hint = "a signal has stopped it" if is_stopped else "a deadlock?"
-        what = f"it stood still for {limit_s:g} s {standing.where}"
-        if standing.where == IN_A_STEP:
+        text = f"it made no progress for {limit_s:g} s {activity.phase}"
+        if activity.phase == IN_A_STEP:
             each = f" for each of {self.greeting.num_envs}" if self.greeting.num_envs > 1 else ""
-            what = f"a step of its environments took more than {self._step_timeout_s:g} s{each}"
-        return f"{what} (`step_timeout_s`); {hint}"
+            text = f"a step of its environments took more than {self._step_timeout_s:g} s{each}"
+        return f"{text} (`step_timeout_s`); {hint}"
 
-    def _replace(self, worker: WorkerProcess, why: str | None = None) -> None:
-        """A worker has ended, or is about to: say why, and start another in its place.
-
-        Raises:
-            HotloopError: its environments can't be made, or something failed too often.
-        """
-        for one in (worker.channel.socket, worker.pidfd):
+    def _replace(self, worker: WorkerProcess, reason: str | None = None) -> None:
+        """Start a new process in place of one that ended."""
+        # Raises HotloopError if environments can't be made, or something failed too often.
+        for fileobj in (worker.channel.socket, worker.pidfd):
             with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(one)
+                self._selector.unregister(fileobj)
         code, number = worker.reap(), worker.number
-        end_marked(worker.token)
+        kill_marked(worker.token)
         self._guard.forget(worker.pid)
-        if why is None:
-            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            why = f"its process ended with {how}" + "; out of memory?" * (code == -signal.SIGKILL)
+        if reason is None:
+            end = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            reason = f"its process ended with {end}" + "; out of memory?" * (
+                code == -signal.SIGKILL
+            )
         has_begun = self.rollout is not None
-        error = worker.error or Failure(message=why)
-        # At the start nothing is known of what it says, or ends by itself for, but that it is so.
-        if not error.can_be_mended or not (has_begun or (worker.error is None and code < 0)):
+        error = worker.error or Failure(message=reason)
+        # At the start only a process that was killed is replaced: other errors would repeat.
+        if not error.is_recoverable or not (has_begun or (worker.error is None and code < 0)):
             self._raise(worker.name, error)
         self.restarts[number] += 1
         if not has_begun and self.restarts[number] == _MAX_STARTS:
-            what = "start" if number == INFERENCE else "make its environments"
+            task = "start" if number == INFERENCE else "make its environments"
             raise EnvironmentFailure(
-                f"{worker.name} must {what} in one of {_MAX_STARTS} attempts, and did not; in the "
-                f"last one {why}: look for what they wait for, use fewer workers if memory is "
-                "short, or raise `step_timeout_s`"
+                f"{worker.name} must {task} in one of {_MAX_STARTS} attempts, but all failed, the "
+                f"last because {reason}: check what the environments wait for, use fewer workers "
+                "if memory is short, or raise `step_timeout_s`"
             )
         self._count_failure(worker.name, error)
         if self.rollout is not None and number != INFERENCE:
-            self.rollout.lost(number)
+            self.rollout.on_worker_lost(number)
         self._start(number)
 
     def _count_failure(self, name: str, error: Failure) -> None:
-        """Tell of each kind of failure once, and give up after too many.
-
-        Raises:
-            EnvironmentFailure: these were too many.
-        """
+        """Count a failure, warn of the first of its kind, raise EnvironmentFailure if too many."""
         self.num_failures += 1
         text = f"{name}: {error.message}"
         if self.num_failures > self._max_failures:
             raise EnvironmentFailure(
-                f"environments and workers failed {self.num_failures} times, and no more than "
-                f"{self._max_failures} are made good (`max_failures`); the last was {text}"
+                f"environments and workers failed {self.num_failures} times, but at most "
+                f"{self._max_failures} failures are allowed (`max_failures`); the last was {text}"
                 f"{_indented(error.traceback)}"
             )
-        # Numbers differ from one time to the next: what it is, is the rest.
+        # Failures of one kind differ in their digits only.
         kind = "".join(x for x in error.traceback or error.message if not x.isdigit())
-        if kind not in self._seen:
-            self._seen.add(kind)
+        if kind not in self._warned_kinds:
+            self._warned_kinds.add(kind)
             warnings.warn(
-                f"{text}: replaced; others like it are only counted{_indented(error.traceback)}",
+                f"{text}: replaced; similar failures are only counted{_indented(error.traceback)}",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -352,17 +344,13 @@ class Supervisor:
         hint = ""
         if self.rollout is None and kind is errors.UnknownNameError:
             hint = (
-                " (a worker does not run your script: what it registers must be in a module, "
-                "`module:Id`)"
+                " (a worker does not run your script: register the environment in a module, and "
+                "use `module:Id`)"
             )
         raise kind(f"{name}: {error.message}{hint}{_indented(error.traceback)}") from None
 
-    def _check_same(self, worker: WorkerProcess) -> None:
-        """Refuse a worker whose environments are of another kind.
-
-        Raises:
-            SpaceError: they are.
-        """
+    def _check_spaces(self, worker: WorkerProcess) -> None:
+        """Raise SpaceError if a worker's spaces differ from those of worker 0."""
         first, ready = self.ready, worker.ready
         assert ready is not None
         for name, expected, spec in (
@@ -373,23 +361,19 @@ class Supervisor:
                 raise SpaceError(
                     f"all workers must have the same {name} space, but worker 0 has {expected} "
                     f"and worker {worker.number} has {spec}: make the environment independent of "
-                    "the process that it is made in"
+                    "its process"
                 )
 
     def _check_memory(self) -> None:
-        """Refuse more workers than there is memory for.
-
-        Raises:
-            ConfigError: they are.
-        """
-        each, free = self.ready.private_bytes, available_memory()
-        if free is not None and each * (self._num_workers - 1) > free:
+        """Raise ConfigError if the workers do not fit into memory."""
+        worker_bytes, free_bytes = self.ready.private_bytes, available_memory()
+        if free_bytes is not None and worker_bytes * (self._num_workers - 1) > free_bytes:
             raise ConfigError(
-                f"{self._num_workers} workers of {each / 2**20:,.0f} MiB each need more than the "
-                f"{free / 2**20:,.0f} MiB that are free: {1 + int(free // each)} fit"
+                f"{self._num_workers} workers of {worker_bytes / 2**20:,.0f} MiB each don't fit "
+                f"into the {free_bytes / 2**20:,.0f} MiB of free memory: use at most "
+                f"{1 + int(free_bytes // worker_bytes)}"
             )
 
 
 def _indented(text: str) -> str:
-    """A traceback below a message."""
     return "".join(f"\n    {line}" for line in text.rstrip().splitlines())

@@ -1,7 +1,7 @@
-"""A worker: its own program, which steps its environments and acts in them by itself.
+"""The worker program, which steps environments and acts in them.
 
-It acts by its own copy of the policy, or has the inference process act, and imports neither torch,
-but for what needs it, nor the user's main module.
+It acts with its own copy of the policy, or through the inference process. It imports torch only for
+networks that need it, and never imports the user's main module.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.envs import Halves, VectorEnv, make_halves, make_vec
+from hotloop.envs import DoubleBufferedEnvs, VectorEnv, make_double_buffered, make_vec
 from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
-from hotloop.rollouts.inference.bells import hush, ring
-from hotloop.rollouts.inference.stepper import Stepper
-from hotloop.rollouts.state import memory_of, running_episodes
-from hotloop.rollouts.workers.acting import Acting, OwnActing
-from hotloop.rollouts.workers.channel import Channel, Closed
-from hotloop.rollouts.workers.messages import Greeting, Ready, Resumed, Setup
-from hotloop.rollouts.workers.program import look_for, receive, run, tell
+from hotloop.rollouts.inference.central_collector import CentralCollector
+from hotloop.rollouts.inference.wakeups import clear_wakeup, wake
+from hotloop.rollouts.state import running_episodes, saved_hidden_states
+from hotloop.rollouts.workers.channel import Channel, ChannelClosed
+from hotloop.rollouts.workers.messages import Greeting, Ready, Setup, WorkerResumed
+from hotloop.rollouts.workers.program import check_parent, receive, run, send_failure
 from hotloop.rollouts.workers.shared_memory import (
     ACTING,
     BEGUN,
@@ -31,32 +30,33 @@ from hotloop.rollouts.workers.shared_memory import (
     EPISODE,
     EVALUATING,
     GRANTS,
-    NOBODY_WAITS,
+    NO_WAKE_TARGET,
     STARTED,
     STEPPED,
     WAITING,
-    Outputs,
+    NetworkOutline,
     SharedMemory,
     WorkerMemory,
 )
+from hotloop.rollouts.workers.worker_collector import LocalCollector, WorkerCollector
 from hotloop.system.processes import private_bytes
 from hotloop.timing import span
 from hotloop.types import Array
 
-# The learner is told when there is what it waits for, and not of each row: being woken for those of
-# 24 workers took it a fifth of a core. Where it waits for something else too, it is told so often.
-TELL_S = 0.002
-# A waiting worker looks by itself so often, should a nudge have been missed.
-_LOOK_S = 0.1
+# Minimum interval between wake-ups of a learner whose wake target is reached. Waking it for every
+# row of 24 workers took a fifth of a core.
+NOTIFY_S = 0.002
+# Interval at which a waiting worker reads the words, in case it has missed a nudge.
+_POLL_S = 0.1
 
 
-def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
+def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
     failures: list[HotloopError] = []
 
     def on_failure(error: HotloopError) -> None:
         failures.append(error)
-        tell(channel, error, is_final=False)
-        look_for(parent)
+        send_failure(channel, error, is_final=False)
+        check_parent(parent_pid)
 
     options: dict[str, Any] = {
         "seed": greeting.seed,
@@ -70,7 +70,7 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
         "log_info": greeting.log_info,
     }
     with span("make_envs"):
-        make = make_halves if greeting.bells else make_vec
+        make = make_double_buffered if greeting.wakeup_fds else make_vec
         envs: VectorEnv = make(greeting.env, greeting.num_envs, **options)
     try:
         channel.send(
@@ -82,24 +82,24 @@ def _serve(channel: Channel, greeting: Greeting, parent: int) -> None:
             )
         )
         setup, arrays, fd = receive(channel, Setup)
-        Worker(channel, envs, failures, greeting, setup, fd, parent).run(arrays)
-    except Closed:
+        Worker(channel, envs, failures, greeting, setup, fd, parent_pid).run(arrays)
+    except ChannelClosed:
         envs.close()
         raise
-    # What fails is told first, and ended by the learner: closing it may fail too, or hang.
+    # After another error the learner ends this process: closing the environments may fail or hang.
 
 
 class Worker:
     """The loop of a worker.
 
     Args:
-        channel: to the learner.
-        envs: its environments.
-        failures: of environments that were made anew, since the list was emptied.
-        greeting: who it is.
-        setup: what to collect, and from which row on.
-        fd: the shared memory.
-        parent: the learner's process.
+        channel: Channel to the learner.
+        envs: Environments of the worker.
+        failures: Failures of environments that were replaced; emptied at each row.
+        greeting: The learner's greeting.
+        setup: Collection settings and first row.
+        fd: Descriptor of the shared memory.
+        parent_pid: The learner's process.
     """
 
     def __init__(
@@ -110,14 +110,15 @@ class Worker:
         greeting: Greeting,
         setup: Setup,
         fd: int,
-        parent: int,
+        parent_pid: int,
     ) -> None:
         self._channel = channel
-        self._parent = parent
+        self._parent_pid = parent_pid
         self._envs = envs
         self._failures = failures
         self._setup = setup
-        outputs = Outputs.from_json(envs, setup.outputs)
+        # Map the memory that all processes share.
+        outputs = NetworkOutline.from_json(envs, setup.outputs)
         shared = SharedMemory(
             fd,
             outputs,
@@ -132,22 +133,23 @@ class Worker:
         self._memory: WorkerMemory = shared.workers[self._worker]
         self._words = self._memory.words
         self._row = setup.first_row
-        self._told_at, self._told_row = 0.0, -1
-        self._acting: Acting
+        self._notified_at_s, self._notified_row = 0.0, -1
+        # Make the collector, for central or local inference.
+        self._collector: WorkerCollector
         if setup.network is None:
-            assert isinstance(envs, Halves)
-            self._bell, inferences_bell = greeting.bells
-            self._acting = Stepper(
+            assert isinstance(envs, DoubleBufferedEnvs)
+            self._wakeup_fd, inference_wakeup_fd = greeting.wakeup_fds
+            self._collector = CentralCollector(
                 envs,
                 shared,
                 self._worker,
                 first_row=setup.first_row,
                 has_value=outputs.has_value,
-                ring=functools.partial(ring, inferences_bell),
-                rest=self._rest,
+                wake_inference=functools.partial(wake, inference_wakeup_fd),
+                wait=self._wait_for_wakeup,
             )
         else:
-            self._acting = OwnActing(
+            self._collector = LocalCollector(
                 envs,
                 network_from_json(dict(setup.network)),
                 setup.exploration,
@@ -156,178 +158,171 @@ class Worker:
                 seed=setup.seed,
                 first_row=setup.first_row,
             )
-        # Seconds of a row, smoothed: as many are collected at once as take `chunk_s`.
-        self._row_s = self._acting.chunk_s
+        # Smoothed seconds of a row, which determine how many rows fill `chunk_s`.
+        self._row_s = self._collector.chunk_s
 
     def run(self, arrays: Mapping[str, Array]) -> None:
         """Collect until the learner is gone.
 
         Raises:
-            Closed: it is.
-            HotloopError: an environment can't be mended, or the policy gave NaN.
+            ChannelClosed: The learner is gone.
+            HotloopError: An environment can't be replaced, or the policy's outputs were NaN.
         """
-        words, setup, acting = self._words, self._setup, self._acting
-        num_steps, in_whole = setup.num_steps, setup.schedule == "barrier"
+        words, setup, collector = self._words, self._setup, self._collector
+        num_steps, is_barrier = setup.num_steps, setup.schedule == "barrier"
         self._begin(arrays)
         while True:
-            # Who has asked for actions of a row makes it.
-            if acting.ahead < 0 and self._room() <= 0:
+            # A row whose actions are requested must be made.
+            if collector.requested_version < 0 and self._rows_allowed() <= 0:
                 self._wait()
-            which, t = self._memory.place(self._row)
-            if in_whole:
-                first, stop = 0, num_steps
-                acting.load(words[GRANTS + which])
+            slot_index, t = self._memory.slot_and_step(self._row)
+            if is_barrier:
+                start, stop = 0, num_steps
+                collector.load(words[GRANTS + slot_index])
             else:
-                room = min(num_steps - t, self._room())
-                first, stop = t, t + max(1, min(room, int(acting.chunk_s / self._row_s)))
-                acting.load_newest()
+                num_rows = min(num_steps - t, self._rows_allowed())
+                start, stop = t, t + max(1, min(num_rows, int(collector.chunk_s / self._row_s)))
+                collector.load_newest()
                 if setup.in_fragments:
-                    first = 0
-            began = time.monotonic()
-            self._table = self._memory.episodes[which]
+                    start = 0
+            started_at_s = time.monotonic()
+            self._table = self._memory.episodes[slot_index]
             self._table["length"][t:stop] = 0
-            acting.collect(which, t, stop, self)
-            # Of an image, what follows the last row costs as much to value as a row to act on.
+            collector.collect(slot_index, t, stop, self)
+            # With images, the value after the last row costs as much as acting on a row.
             if stop == num_steps or not setup.in_fragments:
-                self._evaluate(which, first, stop)
+                self._evaluate(slot_index, start, stop)
             now = time.monotonic()
-            self._row_s += 0.1 * ((now - began) / (stop - t) - self._row_s)
-            words[ACTING] = acting.ahead
-            if self._room() <= 0 or (now - self._told_at >= TELL_S and self._is_waited_for()):
-                self._told_at = now
-                self._tell_done()
-                look_for(self._parent)
+            self._row_s += 0.1 * ((now - started_at_s) / (stop - t) - self._row_s)
+            words[ACTING] = collector.requested_version
+            if self._rows_allowed() <= 0 or (
+                now - self._notified_at_s >= NOTIFY_S and self._reaches_wake_target()
+            ):
+                self._notified_at_s = now
+                self._notify_learner()
+                check_parent(self._parent_pid)
 
-    # --- what is told of each step ----------------------------------------------------------------
-
-    def begins(self) -> None:
-        """See `Watch`."""
+    def on_step_start(self) -> None:
+        """See `StepObserver`."""
         words = self._words
         words[STARTED] = time.monotonic_ns()
         words[BEGUN] = self._row + 1
 
-    def pauses(self) -> None:
-        """See `HalfWatch`."""
+    def on_half_step(self) -> None:
+        """See `HalfStepObserver`."""
         self._words[STARTED] = 0
 
     def has_room(self) -> bool:
-        """See `HalfWatch`."""
-        return self._room() > 1
+        """See `HalfStepObserver`."""
+        return self._rows_allowed() > 1
 
-    def ended(self, t: int) -> None:
-        """See `Watch`."""
+    def on_step_end(self, t: int) -> None:
+        """See `StepObserver`."""
         words, envs = self._words, self._envs
         episodes = envs.pop_episodes()
         if episodes or self._failures:
             self._failures.clear()
             table = self._table[t]
             first_env = self._memory.slots[0].fragment.first_env
-            for one in episodes:
-                i = one.env - first_env
-                table[i] = one.undiscounted_return, one.length, one.episode, 0, len(one.info)
-                if one.info:
-                    self._memory.write_info(self._row, i, one.info)
-            table["following"] = running = self._running()
-            self._note_episodes(running)
+            for ep in episodes:
+                i = ep.env - first_env
+                table[i] = ep.undiscounted_return, ep.length, ep.episode, 0, len(ep.info)
+                if ep.info:
+                    self._memory.write_info(self._row, i, ep.info)
+            table["following"] = running = self._running_episodes()
+            self._record_episodes(running)
         self._row += 1
         words[STARTED] = 0
         words[STEPPED] = self._row
 
-    # --- the rest ---------------------------------------------------------------------------------
+    def _rows_allowed(self) -> int:
+        has_total_limit = self._setup.schedule == "variable"
+        return self._shared.rows_allowed(self._worker, has_total_limit=has_total_limit)
 
-    def _room(self) -> int:
-        """Rows that may be begun now."""
-        is_shared_out = self._setup.schedule == "variable"
-        return self._shared.room(self._worker, is_shared_out=is_shared_out)
-
-    def _is_waited_for(self) -> bool:
-        """Whether the learner can now take what it waits for."""
-        wanted = self._shared.wanted[0]
-        if wanted == NOBODY_WAITS:
+    def _reaches_wake_target(self) -> bool:
+        wake_target = self._shared.wake_target[0]
+        if wake_target == NO_WAKE_TARGET:
             return False
-        return sum([words[DONE] for words in self._shared.words]) >= wanted
+        return sum([words[DONE] for words in self._shared.words]) >= wake_target
 
     def _begin(self, arrays: Mapping[str, Array]) -> None:
-        """Bring the environments to where they are to begin."""
+        """Reset or restore the environments, and evaluate rows that an earlier process left."""
         words, setup = self._words, self._setup
-        self._step_begins()
+        self._record_step_start()
         if setup.resume is not None:
-            restarted_envs = self._acting.resume(
+            restarted_envs = self._collector.resume(
                 running_episodes(arrays, setup.resume),
-                memory_of(arrays, 0, self._envs.num_envs),
-                on_step=self._step_begins,
+                saved_hidden_states(arrays, 0, self._envs.num_envs),
+                on_step=self._record_step_start,
             )
-            obs = self._acting.obs
+            obs = self._collector.obs
             assert obs is not None
-            self._channel.send(Resumed(restarted_envs=restarted_envs), arrays={"obs": obs})
+            self._channel.send(WorkerResumed(restarted_envs=restarted_envs), arrays={"obs": obs})
         else:
-            self._acting.begin(first_episode=setup.first_episode)
-        self._note_episodes(self._running())
+            self._collector.begin(first_episode=setup.first_episode)
+        self._record_episodes(self._running_episodes())
         words[STARTED] = 0
-        # What the worker before this one has stepped and not evaluated.
-        done = words[DONE]
-        if done < self._row:
-            which, t = self._memory.place(done)
-            first, stop = t, t + self._row - done
+        # Evaluate the rows that an earlier process has stepped and not evaluated.
+        num_done = words[DONE]
+        if num_done < self._row:
+            slot_index, t = self._memory.slot_and_step(num_done)
+            start, stop = t, t + self._row - num_done
             if setup.in_fragments:
-                first, stop = 0, setup.num_steps
+                start, stop = 0, setup.num_steps
                 if self._row % stop:
-                    return  # when the rest of them is there, too
+                    return  # once the fragment is whole
             if setup.schedule == "barrier":
-                self._acting.load(words[GRANTS + which])
+                self._collector.load(words[GRANTS + slot_index])
             else:
-                self._acting.load(self._weights.newest)
-            self._evaluate(which, first, stop)
+                self._collector.load(self._weights.newest)
+            self._evaluate(slot_index, start, stop)
 
-    def _step_begins(self) -> None:
-        """Environments are reset, or one is stepped again that another run has stepped."""
+    def _record_step_start(self) -> None:
         self._words[STARTED] = time.monotonic_ns()
 
-    def _evaluate(self, which: int, first: int, stop: int) -> None:
-        """Evaluate rows, the last ones of all; they may be taken then."""
+    def _evaluate(self, slot_index: int, start: int, stop: int) -> None:
+        """Evaluate the last rows, so that the learner may take them."""
         words = self._words
         words[EVALUATING] = 1
-        self._acting.evaluate(which, first, stop)
+        self._collector.evaluate(slot_index, start, stop)
         words[EVALUATING] = 0
         words[DONE] = self._row
 
-    def _running(self) -> list[int]:
-        """Numbers of the episodes that run now."""
-        return [number for number, _ in self._envs.running()]
+    def _running_episodes(self) -> list[int]:
+        return [number for number, _ in self._envs.running_episodes()]
 
-    def _note_episodes(self, running: list[int]) -> None:
-        """Tell which numbers were used, should another process have to go on."""
-        # A vector environment may begin its next episode in a call of its own.
-        greatest = max(running) + (not self._envs.can_replay)
-        self._words[EPISODE] = max(self._words[EPISODE], greatest)
+    def _record_episodes(self, running: list[int]) -> None:
+        """Record the episode numbers in use, for a process that replaces this one."""
+        # The next step of a vector environment may begin its next episode.
+        max_episode = max(running) + (not self._envs.can_replay)
+        self._words[EPISODE] = max(self._words[EPISODE], max_episode)
 
-    def _tell_done(self) -> None:
-        """Have the learner look at how far this worker has come."""
-        self._told_row = self._row
+    def _notify_learner(self) -> None:
+        self._notified_row = self._row
         self._channel.nudge()
 
     def _wait(self) -> None:
         words = self._words
         with span("wait", kind="wait"):
             words[WAITING] = 1
-            if self._told_row != self._row:
-                self._tell_done()
-            while self._room() <= 0:
-                ready, _, _ = select.select([self._channel.socket], [], [], _LOOK_S)
+            if self._notified_row != self._row:
+                self._notify_learner()
+            while self._rows_allowed() <= 0:
+                ready, _, _ = select.select([self._channel.socket], [], [], _POLL_S)
                 if ready:
                     self._channel.receive(block=False)
                 else:
-                    look_for(self._parent)
+                    check_parent(self._parent_pid)
             words[WAITING] = 0
 
-    def _rest(self) -> None:
-        """Wait until the inference process may have answered."""
-        ready, _, _ = select.select([self._bell, self._channel.socket], [], [], _LOOK_S)
-        hush(self._bell)
+    def _wait_for_wakeup(self) -> None:
+        """Wait for an answer of the inference process, or for the learner."""
+        ready, _, _ = select.select([self._wakeup_fd, self._channel.socket], [], [], _POLL_S)
+        clear_wakeup(self._wakeup_fd)
         if self._channel.socket in ready:
             self._channel.receive(block=False)
         elif not ready:
-            look_for(self._parent)
+            check_parent(self._parent_pid)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """Grids of bandits: one kind of agent in one kind of environment, over ranges of settings.
 
-What is computed goes into one SQLite file, so a grid that was stopped, or killed, goes on where it
-was, and more runs are added to what is there.
+A grid stores its results in one SQLite file. After a stop or a kill it resumes from this file, and
+later calls add more runs to the stored ones.
 """
 
 from __future__ import annotations
 
-from hotloop.sweeps.bandits.computing import GridProgress
+from hotloop.sweeps.bandits.computation import GridProgress
 from hotloop.sweeps.bandits.grid import Grid
-from hotloop.sweeps.bandits.table import GridRow, GridTable
+from hotloop.sweeps.bandits.grid_table import GridRow, GridTable
 
 __all__ = ["Grid", "GridProgress", "GridRow", "GridTable"]

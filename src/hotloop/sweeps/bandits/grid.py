@@ -1,4 +1,4 @@
-"""A grid: what there is to play, and playing what its file does not hold yet."""
+"""A grid: its points, and the computation of the results that its file lacks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.bandits.described import whole
-from hotloop.bandits.folding import CHUNK
-from hotloop.bandits.results import Result, Sums
+from hotloop.bandits.block_sums import CHUNK
+from hotloop.bandits.checked_settings import check_int
+from hotloop.bandits.results import BanditResult, RunSums
 from hotloop.bandits.running import KERNEL_VERSION
-from hotloop.bandits.settings import MAX_RUNS, MAX_SEED, settings_from, threads_from
-from hotloop.sweeps.bandits.computing import Computation, GridProgress
-from hotloop.sweeps.bandits.file import GridFile, Piece
-from hotloop.sweeps.bandits.points import points_of, varied
-from hotloop.sweeps.bandits.table import GridRow, GridTable
+from hotloop.bandits.settings import MAX_RUNS, MAX_SEED, make_settings, resolve_threads
+from hotloop.sweeps.bandits.computation import Computation, GridProgress
+from hotloop.sweeps.bandits.grid_file import GridFile, Piece
+from hotloop.sweeps.bandits.grid_table import GridRow, GridTable
+from hotloop.sweeps.bandits.points import make_points, varied_fields
 
 
 class Grid:
@@ -24,18 +24,18 @@ class Grid:
 
     Args:
         agent_name: a name of `AGENTS`.
-        agent_fields: field → its values: a sequence, a single one, or text as `values_from` reads
-            it. Fields that are not named keep their usual value.
+        agent_fields: field → its values: a sequence, a single value, or text that `range_values`
+            parses. Other fields keep their defaults.
         environment_name: a name of `ENVIRONMENTS`.
-        environment_fields: likewise. A value of `means` is a tuple, of `rewards` a matrix or a
-            file's path; as text, such values have semicolons between them ("0.9,0.8;0.5,0.4").
+        environment_fields: the same for the environment. A value of `means` is a tuple, a value of
+            `rewards` a matrix or a file's path. In text, `;` separates them ("0.9,0.8;0.5,0.4").
         num_steps: steps of each run.
-        late_steps: the steps at the end that `late_…` are taken over; a tenth by default.
-        steps_per_point: how many steps a curve's point is the mean of; at most 1000 points (up to
-            2000 steps: as many as steps) by default.
+        late_steps: number of last steps that `late_…` average over. Default: a tenth.
+        steps_per_point: steps that each point of a curve averages over. Default: 1 for up to 2000
+            steps, otherwise the least number that gives at most 1000 points.
 
     Raises:
-        ConfigError: a range is written wrongly, or a point makes no sense; it is named.
+        ConfigError: a range has wrong syntax, or a point is invalid. The message names it.
         UnknownNameError: there is no such agent, environment or field.
     """
 
@@ -50,19 +50,19 @@ class Grid:
         late_steps: int | None = None,
         steps_per_point: int | None = None,
     ) -> None:
-        settings = settings_from(0, num_steps, late_steps, steps_per_point)
+        settings = make_settings(0, num_steps, late_steps, steps_per_point)
         self._steps = {
             "num_steps": settings.num_steps,
             "late_steps": settings.late_steps,
             "steps_per_point": settings.steps_per_point,
         }
-        self._points = points_of(
+        self._points = make_points(
             agent_name, agent_fields or {}, environment_name, environment_fields or {}, self._steps
         )
-        self.ranges = varied(list(self._points.values()))
+        self.ranges = varied_fields(list(self._points.values()))
 
     def __len__(self) -> int:
-        """How many points it has."""
+        """Return the number of points."""
         return len(self._points)
 
     def run(
@@ -74,32 +74,35 @@ class Grid:
         threads: int | None = None,
         on_progress: Callable[[GridProgress], None] | None = None,
     ) -> GridTable:
-        """Compute what the file does not hold yet.
+        """Compute the results that the file lacks.
 
-        Every quarter of a second what has been computed is in the file for good. After an
-        exception, Ctrl-C's among them, what had ended by then is kept too, and the same call goes
-        on from there.
+        Results are stored every quarter of a second. After an exception, including Ctrl-C, all
+        finished results are stored too, and the same call resumes from them.
 
         Args:
-            path: the SQLite file; other grids and other seeds may be in it too.
-            num_runs: runs of each point. Fewer or more than are in the file: full chunks of 2048
-                are taken from there, a last one that is not full is computed anew.
-            seed: of all random numbers, the same for all points.
-            threads: how many compute; as many as the process has cores by default.
-            on_progress: called some times a second, from the calling thread.
+            path: the SQLite file, which may contain other grids and other seeds.
+            num_runs: runs of each point. If the file has another number of runs, full chunks of
+                2048 are read from it, and a last incomplete one is computed again.
+            seed: seed of all random numbers, the same for all points.
+            threads: number of computing threads. Default: the process's number of cores.
+            on_progress: function called some times a second from the calling thread.
 
         Returns:
-            The finished grid: the same whether it was stopped in between or not.
+            The finished grid, with the same results after an interruption.
 
         Raises:
-            ConfigError: `num_runs`, `seed` or `threads` make no sense.
-            BanditError: the file is no grid, is damaged or of another version; it stays as it is.
+            ConfigError: `num_runs`, `seed` or `threads` are invalid.
+            BanditError: the file is no grid, is damaged or of another version. It is not changed.
             OutputError: the file can't be written.
         """
         started_at = time.perf_counter()
         path, points = Path(path), list(self._points.values())
-        num_runs, seed = whole("num_runs", num_runs, 1, MAX_RUNS), whole("seed", seed, 0, MAX_SEED)
-        threads = threads_from(threads)
+        num_runs, seed = (
+            check_int("num_runs", num_runs, 1, MAX_RUNS),
+            check_int("seed", seed, 0, MAX_SEED),
+        )
+        threads = resolve_threads(threads)
+        # Compute the missing pieces until the file has all of them.
         with GridFile(path, seed=seed, kernel_version=KERNEL_VERSION) as file:
             computation = Computation(
                 points=points,
@@ -112,23 +115,24 @@ class Grid:
                 on_progress=on_progress,
             )
             ids = file.ids(list(self._points))
-            wanted = [_pieces_of(one, num_runs) for one in ids]
+            all_pieces = [_split_runs(point, num_runs) for point in ids]
             while True:
-                there = file.pieces(ids)
+                stored = file.pieces(ids)
                 computation.compute(
-                    [[piece for piece in pieces if piece not in there] for pieces in wanted]
+                    [[piece for piece in pieces if piece not in stored] for pieces in all_pieces]
                 )
-                # Another process that adds runs to these points takes a last chunk that is not full
-                # out of the file; then it is computed once more.
-                read = [_folded(file, pieces) for pieces in wanted]
-                if None not in read:
+                # Another process that adds runs to these points removes their incomplete last chunk
+                # from the file. The next iteration computes it again.
+                totals = [_total_sums(file, pieces) for pieces in all_pieces]
+                if None not in totals:
                     break
             num_of_other_kernels = file.num_of_other_kernels(ids)
+        # Build the table from the sums of all pieces.
         rows = tuple(
             GridRow(
                 settings=point.settings,
                 config=point.config,
-                result=Result.from_sums(
+                result=BanditResult.from_sums(
                     sums,
                     agent=point.agent,
                     environment=point.environment,
@@ -136,11 +140,11 @@ class Grid:
                     **self._steps,
                 ),
             )
-            for point, sums in zip(points, read, strict=True)
+            for point, sums in zip(points, totals, strict=True)
             if sums is not None
         )
         elapsed_s = time.perf_counter() - started_at - computation.prepare_s
-        computed = computation.computed_run_steps
+        run_steps = computation.computed_run_steps
         return GridTable(
             rows=rows,
             ranges=self.ranges,
@@ -151,22 +155,21 @@ class Grid:
             threads=threads,
             elapsed_s=elapsed_s,
             prepare_s=computation.prepare_s,
-            kernel_share=computation.kernel_s / (elapsed_s * threads) if computed else math.nan,
-            computed_run_steps=computed,
+            kernel_share=computation.kernel_s / (elapsed_s * threads) if run_steps else math.nan,
+            computed_run_steps=run_steps,
             num_of_other_kernels=num_of_other_kernels,
         )
 
 
-def _pieces_of(point: int, num_runs: int) -> list[Piece]:
-    """What a point with so many runs consists of."""
+def _split_runs(point: int, num_runs: int) -> list[Piece]:
     return [
         Piece(point, first_run, min(CHUNK, num_runs - first_run))
         for first_run in range(0, num_runs, CHUNK)
     ]
 
 
-def _folded(file: GridFile, pieces: Sequence[Piece]) -> Sums | None:
-    """All pieces of a point, added in order; None if one is not there."""
+def _total_sums(file: GridFile, pieces: Sequence[Piece]) -> RunSums | None:
+    """Add all pieces of a point in order; return None if one is missing from the file."""
     total = None
     for piece in pieces:
         sums = file.sums(piece)

@@ -1,4 +1,4 @@
-"""Notation of settings: text for people, and JSON that is the same for the same value."""
+"""Notations of settings: readable text, and canonical JSON that is unique for each value."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from typing import Any
 
 import numpy as np
 
-ENV = "env."  # before an environment's field: agents have fields of the same names
+ENV = "env."  # prefix of an environment's fields, because agents have fields of the same names
 
 
-def text_of(value: Any) -> str:
-    """A setting as it is written: none, true, 0.1, (0.9, 0.8)."""
+def setting_text(value: Any) -> str:
+    """Return a setting as text: none, true, 0.1, (0.9, 0.8)."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return f"({', '.join(text_of(one) for one in value)})"
+        return f"({', '.join(setting_text(item) for item in value)})"
     return str(value) if isinstance(value, str) else json.dumps(value).replace("null", "none")
 
 
 def canonical(value: Any) -> Any:
-    """A setting as JSON, the same text for the same value: whole numbers as integers."""
-    if isinstance(value, np.ndarray) and value.ndim == 2:  # a matrix is told by its digest
+    """Return a setting as a canonical JSON value, with whole numbers as integers."""
+    if isinstance(value, np.ndarray) and value.ndim == 2:  # a digest represents a matrix
         digest = hashlib.sha256(np.ascontiguousarray(value, "<f4").tobytes()).hexdigest()
         return {"shape": list(value.shape), "sha256": digest}
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [canonical(one) for one in value]
+        return [canonical(item) for item in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
 
 
-def key_of(value: Any) -> str:
-    """What tells values apart as the file does: 1 and 1.0 are one, 1 and true are not."""
+def setting_key(value: Any) -> str:
+    """Return a unique key of a value, where 1 and 1.0 are equal, but 1 and true differ."""
     return json.dumps(canonical(value), sort_keys=True, allow_nan=False)
 
 
-def described(thing: Any) -> dict[str, Any]:
-    """An agent or an environment, its name and all its settings, as the file has it."""
-    settings = {one.name: canonical(getattr(thing, one.name)) for one in fields(thing)}
-    return {"name": thing.name, **settings}
+def to_config(instance: Any) -> dict[str, Any]:
+    """Return the name and all settings of an agent or an environment, as stored in the file."""
+    settings = {field.name: canonical(getattr(instance, field.name)) for field in fields(instance)}
+    return {"name": instance.name, **settings}

@@ -1,4 +1,4 @@
-"""The points of a grid: every agent that ranges stand for, in every environment."""
+"""The points of a grid: every agent of the ranges in every environment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment
-from hotloop.bandits.options import agent_from, environment_from, value_of
+from hotloop.bandits.parsing import make_agent, make_environment, parse_value
 from hotloop.errors import ConfigError
-from hotloop.sweeps.bandits.notation import ENV, canonical, described, key_of, text_of
-from hotloop.sweeps.grammar import FORMS, MAX_POINTS, parsed, wrong
+from hotloop.sweeps.bandits.notation import ENV, canonical, setting_key, setting_text, to_config
+from hotloop.sweeps.space_syntax import MAX_POINTS, SYNTAX, parse_domain, range_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,10 +23,10 @@ class Point:
     """An agent in an environment.
 
     Attributes:
-        agent: who plays.
-        environment: where; one object for all points of this environment.
-        settings: the fields that were given, an environment's as "env.walk"; JSON values.
-        config: the point in full, as the file has it; JSON values.
+        agent: the agent.
+        environment: the environment, one object for all points with equal settings.
+        settings: explicit fields as JSON values, those of the environment named like "env.walk".
+        config: the complete point as JSON values, as stored in the file.
     """
 
     agent: Agent
@@ -35,92 +35,91 @@ class Point:
     config: dict[str, Any]
 
 
-def points_of(
+def make_points(
     agent_name: str,
     agent_fields: Mapping[str, Any],
     environment_name: str,
     environment_fields: Mapping[str, Any],
     steps: Mapping[str, int],
 ) -> dict[str, Point]:
-    """All points, in order, by their configuration as text: the last range changes fastest.
+    """Return all points by their configuration as text, with the last range changing fastest.
 
     Raises:
-        ConfigError: a range is written wrongly, or a point makes no sense; it is named.
+        ConfigError: a range has wrong syntax, or a point is invalid. The message names it.
         UnknownNameError: there is no such agent, environment or field.
     """
-    agents = _all_of(agent_from, AGENTS, agent_name, agent_fields, "")
-    environments = _all_of(
-        environment_from, ENVIRONMENTS, environment_name, environment_fields, ENV
+    agents = _expand(make_agent, AGENTS, agent_name, agent_fields, "")
+    environments = _expand(
+        make_environment, ENVIRONMENTS, environment_name, environment_fields, ENV
     )
     _check_num_points(len(agents) * len(environments))
     points: dict[str, Point] = {}
     for environment, outer in environments:
-        environment.plan(steps["num_steps"])  # raises if it has fewer steps
-        place = described(environment)
+        environment.plan(steps["num_steps"])  # raises if the environment has fewer steps
+        environment_config = to_config(environment)
         for agent, inner in agents:
-            agent.plan(environment, steps["num_steps"])  # raises if it can't play there
-            config = {"agent": described(agent), "environment": place, **steps}
+            agent.plan(environment, steps["num_steps"])  # raises if the agent can't play in it
+            config = {"agent": to_config(agent), "environment": environment_config, **steps}
             point = Point(
                 agent=agent, environment=environment, settings=inner | outer, config=config
             )
-            points.setdefault(key_of(config), point)  # two spellings of one point are one point
+            points.setdefault(setting_key(config), point)  # merges equal points
     return points
 
 
-def varied(points: Sequence[Point]) -> dict[str, list[Any]]:
-    """The fields with several values, and these in order."""
+def varied_fields(points: Sequence[Point]) -> dict[str, list[Any]]:
+    """Return the fields with several values, each with its values in order."""
     ranges = {}
     for name in points[0].settings:
-        values = {key_of(point.settings[name]): point.settings[name] for point in points}
+        values = {setting_key(point.settings[name]): point.settings[name] for point in points}
         if len(values) > 1:
             ranges[name] = list(values.values())
     return ranges
 
 
-def _all_of(
+def _expand(
     make: Callable[[str, Mapping[str, Any]], Any],
-    known: Mapping[str, Any],
+    classes: Mapping[str, Any],
     kind_name: str,
-    given: Mapping[str, Any],
+    field_ranges: Mapping[str, Any],
     prefix: str,
 ) -> list[tuple[Any, dict[str, Any]]]:
-    """Every agent or environment that the ranges stand for, with the settings that were given."""
+    """Return every agent or environment of the ranges, each with its explicit settings."""
     has_tuples = {}
-    if kind_name in known:
-        for one in fields(known[kind_name]):
-            has_tuples[one.name] = any(kind in str(one.type) for kind in ("tuple", "Array"))
+    if kind_name in classes:
+        for field in fields(classes[kind_name]):
+            has_tuples[field.name] = any(kind in str(field.type) for kind in ("tuple", "Array"))
     ranges: dict[str, list[Any]] = {}
-    for written, values in given.items():
-        name = written.replace("-", "_")
+    for option, values in field_ranges.items():
+        name = option.replace("-", "_")
         if has_tuples and name not in has_tuples:
-            make(kind_name, {written: None})  # says so, and which is nearest
+            make(kind_name, {option: None})  # raises, with the nearest name
         if name in ranges:
-            raise ConfigError(f"`{prefix}{name}` is given twice: give all its values at once")
-        ranges[name] = values_of_field(name, values, of_tuples=has_tuples.get(name, False))
+            raise ConfigError(f"`{prefix}{name}` is given twice: give all its values in one range")
+        ranges[name] = field_values(name, values, has_tuples=has_tuples.get(name, False))
     _check_num_points(math.prod(map(len, ranges.values())))
-    made = []
+    instances = []
     for combination in itertools.product(*ranges.values()):
         settings = dict(zip(ranges, combination, strict=True))
         try:
-            thing = make(kind_name, settings)
+            instance = make(kind_name, settings)
         except ConfigError as error:
-            # A matrix is not told; what is wrong with it stands in the message.
-            told = {name: one for name, one in settings.items() if name != "rewards"}
-            where = ", ".join(f"{name} = {text_of(value)}" for name, value in told.items())
-            raise ConfigError(f"{error} (the point {where})" if where else str(error)) from None
-        shown = {
-            prefix + name: value if _is_path(name, value) else canonical(getattr(thing, name))
+            # The message omits a matrix. The error describes what is wrong with it.
+            printed = {name: value for name, value in settings.items() if name != "rewards"}
+            point = ", ".join(f"{name} = {setting_text(value)}" for name, value in printed.items())
+            raise ConfigError(f"{error} (the point {point})" if point else str(error)) from None
+        explicit = {
+            prefix + name: value if _is_path(name, value) else canonical(getattr(instance, name))
             for name, value in settings.items()
         }
-        made.append((thing, shown))
-    return made
+        instances.append((instance, explicit))
+    return instances
 
 
 def _check_num_points(num: int) -> None:
     if num > MAX_POINTS:
         raise ConfigError(
-            f"a grid has at most {MAX_POINTS:,} points, these ranges give {num:,}: "
-            "take fewer values"
+            f"a grid has at most {MAX_POINTS:,} points, these ranges give {num:,}: use fewer values"
         )
 
 
@@ -128,50 +127,50 @@ def _is_path(name: str, value: Any) -> bool:
     return name == "rewards" and isinstance(value, str)
 
 
-def values_of_field(name: str, given: Any, *, of_tuples: bool) -> list[Any]:
-    """All values that were given for a field: as a range, as a sequence, or a single one.
+def field_values(name: str, setting: Any, *, has_tuples: bool) -> list[Any]:
+    """Return all values of a field from a range, a sequence, or a single value.
 
     Args:
-        name: of the field.
-        given: as a user wrote it.
-        of_tuples: whether one value is a sequence, or a matrix, itself. As text, several have
-            semicolons between them ("0.9,0.8;0.5,0.4").
+        name: name of the field.
+        setting: the user's setting.
+        has_tuples: whether each value is itself a sequence or a matrix. In text, semicolons
+            separate these values ("0.9,0.8;0.5,0.4").
 
     Raises:
-        ConfigError: there are no values, or their range is written wrongly.
+        ConfigError: there are no values, or their range has wrong syntax.
     """
-    if of_tuples:
-        if isinstance(given, str):
-            return [part.strip() for part in given.split(";")]
-        if not isinstance(given, (list, tuple)):
-            return [given]
-        # A value is a row of numbers, or a matrix; several are a list of those, files or None.
+    if has_tuples:
+        if isinstance(setting, str):
+            return [part.strip() for part in setting.split(";")]
+        if not isinstance(setting, (list, tuple)):
+            return [setting]
+        # A value is a row of numbers or a matrix. Several are a list of these, files or None.
         depth = 2 if name == "rewards" else 1
-        are_several = any(
-            isinstance(one, (str, type(None))) or np.ndim(one) == depth for one in given
+        has_several = any(
+            isinstance(item, (str, type(None))) or np.ndim(item) == depth for item in setting
         )
-        return list(given) if are_several else [given]
-    if isinstance(given, str):
-        return values_from(name, given)
-    if isinstance(given, Iterable):
-        values = list(given)
+        return list(setting) if has_several else [setting]
+    if isinstance(setting, str):
+        return range_values(name, setting)
+    if isinstance(setting, Iterable):
+        values = list(setting)
         if not values:
-            raise ConfigError(f"`{name}` needs one value or more, got none; {FORMS}")
-        return [one.item() if isinstance(one, np.generic) else one for one in values]
-    return [given]
+            raise ConfigError(f"`{name}` needs one value or more, got none; {SYNTAX}")
+        return [value.item() if isinstance(value, np.generic) else value for value in values]
+    return [setting]
 
 
-def values_from(name: str, text: str) -> list[int | float | bool | None]:
-    """The values that a space stands for.
+def range_values(name: str, text: str) -> list[int | float | bool | None]:
+    """Return the values of a range or list in text.
 
     Raises:
-        ConfigError: it is written wrongly, or has no points of a grid.
+        ConfigError: the text has wrong syntax, or a range has no number of points.
     """
 
-    def value(part: str) -> Any:
+    def parse_part(part: str) -> Any:
         try:
-            return value_of(part)
+            return parse_value(part)
         except ConfigError as error:
-            raise wrong(name, text, error) from None
+            raise range_error(name, text, error) from None
 
-    return list(parsed(name, text, value).points(name))
+    return list(parse_domain(name, text, parse_part).points(name))

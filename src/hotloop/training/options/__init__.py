@@ -1,8 +1,8 @@
-"""Options of a run: groups of them, and the constraints beside each.
+"""The options of a run: option groups, and the constraints of each option.
 
     from hotloop.training.options import Count, Options, RunOptions, ScheduledPositive
 
-Neither torch nor Gymnasium is imported here.
+This package imports neither torch nor Gymnasium.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from hotloop.training.options.constraints import (
     Hint,
     Importable,
     JsonObject,
-    Mark,
     Natural,
     NotNegative,
+    OptionMark,
     Positive,
     Scheduled,
     ScheduledFinite,
@@ -36,7 +36,7 @@ from hotloop.training.options.constraints import (
     Seed,
     Sizes,
     Trackers,
-    may_change,
+    changeable_options,
 )
 from hotloop.training.options.groups import (
     EvalOptions,
@@ -52,7 +52,12 @@ from hotloop.training.options.sequences import (
     ReplaySequenceOptions,
     SequenceOptions,
 )
-from hotloop.training.options.stored import changed_fields, differing_defaults, from_stored, to_json
+from hotloop.training.options.serialization import (
+    changed_fields,
+    differing_defaults,
+    from_stored,
+    to_json,
+)
 from hotloop.training.options.workers import WorkerOptions
 
 __all__ = [
@@ -72,12 +77,12 @@ __all__ = [
     "Hint",
     "Importable",
     "JsonObject",
-    "Mark",
     "MemoryOptions",
     "Natural",
     "NetworkOptions",
     "NotNegative",
     "OnPolicyOptions",
+    "OptionMark",
     "Options",
     "Positive",
     "ReplayOptions",
@@ -95,9 +100,9 @@ __all__ = [
     "TaskOptions",
     "Trackers",
     "WorkerOptions",
+    "changeable_options",
     "changed_fields",
     "differing_defaults",
     "from_stored",
-    "may_change",
     "to_json",
 ]

@@ -1,8 +1,8 @@
-"""Constraints of options, written beside them: `num_steps: Count = 128`.
+"""Constraints of options, part of their types: `num_steps: Count = 128`.
 
-A constraint is a mark inside `typing.Annotated`, and the names here are types with such marks.
-Plain types are checked too: `bool`, `int`, `float`, `str` and `Literal`; `| None` lets an option be
-switched off. Other types are taken as they come.
+A constraint is a mark inside `typing.Annotated`, and this module defines types with such marks.
+Plain types are checked too: `bool`, `int`, `float`, `str` and `Literal`. `| None` allows disabling
+an option. Other types are not checked.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from typing import (
     get_type_hints,
 )
 
-from hotloop.envs.numbers import MOST_NUMBERS, is_name
+from hotloop.envs.episode_metrics import MAX_METRICS, is_metric_name
 from hotloop.errors import ConfigError, UnknownNameError, shortened
 from hotloop.ops.schedules import Schedule, as_schedule
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an option's value must satisfy.
+    """A constraint on an option's value.
 
     Attributes:
         expected: the end of the sentence "`x` must …".
-        accepts: whether a value does.
+        accepts: a function that returns whether a value is valid.
         is_scheduled: whether the value may be a schedule.
     """
 
@@ -48,19 +48,19 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Hint:
-    """What is said at the end of an error about an option."""
+    """A hint at the end of an error about an option."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Mark:
-    """A statement about an option that no value can break."""
+class OptionMark:
+    """A property of an option, independent of its value."""
 
     meaning: str
 
 
-MAY_CHANGE: Final = Mark("may differ when a run is resumed: changes nothing that is learned")
+MAY_CHANGE: Final = OptionMark("may differ when a run is resumed: does not change the weights")
 
 
 def _is_int(value: Any) -> bool:
@@ -79,7 +79,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_json_object(value: Any) -> bool:
-    """What `config.json` could not hold could not be made again for evaluation."""
+    """Return whether `config.json` can store a value, so that evaluation can restore it."""
     try:
         return isinstance(value, dict) and json.loads(json.dumps(value)) == value
     except (TypeError, ValueError):
@@ -90,7 +90,7 @@ def _are_counts(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(_is_int(x) and x >= 1 for x in value)
 
 
-def _are_small(value: Any) -> bool:
+def _are_below_limit(value: Any) -> bool:
     return all(x < _TOO_LARGE for x in (value if isinstance(value, (tuple, list)) else [value]))
 
 
@@ -101,8 +101,8 @@ def _are_trackers(value: Any) -> bool:
 def _are_info_names(value: Any) -> bool:
     return (
         isinstance(value, (tuple, list))
-        and all(is_name(x) and "," not in x for x in value)
-        and len(set(value)) == len(value) <= MOST_NUMBERS
+        and all(is_metric_name(x) and "," not in x for x in value)
+        and len(set(value)) == len(value) <= MAX_METRICS
     )
 
 
@@ -112,9 +112,9 @@ NOT_NEGATIVE: Final = Constraint("be finite and not negative", lambda x: _is_fin
 FRACTION: Final = Constraint("lie in [0, 1]", lambda x: _is_finite(x) and 0 <= x <= 1)
 FINITE: Final = Constraint("be finite", _is_finite)
 
-# What arrays are counted with: whatever is counted, there are never more.
+# The limit of array indices, and thus of every count.
 _TOO_LARGE: Final = 2**63
-_SMALL: Final = Constraint("be less than 2⁶³", _are_small)
+_SMALL: Final = Constraint("be less than 2⁶³", _are_below_limit)
 
 Count = Annotated[int, Constraint("be a positive integer", lambda x: _is_int(x) and x >= 1), _SMALL]
 Natural = Annotated[int, Constraint("be an integer ≥ 0", lambda x: _is_int(x) and x >= 0), _SMALL]
@@ -132,7 +132,7 @@ Trackers = Annotated[
 ]
 InfoNames = Annotated[
     tuple[str, ...],
-    Constraint(f"name up to {MOST_NUMBERS} keys of `info`, each once", _are_info_names),
+    Constraint(f"name up to {MAX_METRICS} keys of `info`, each once", _are_info_names),
 ]
 JsonObject = Annotated[dict[str, Any], Constraint("be a dict that JSON can hold", _is_json_object)]
 Factory: TypeAlias = str | Callable[..., Any]
@@ -152,12 +152,7 @@ Device = Annotated[
 
 
 def _scheduled(constraint: Constraint, *, along: Constraint | None = None) -> Constraint:
-    """Return a constraint on a number or on all values of a schedule.
-
-    Args:
-        constraint: on a number.
-        along: on the values of a schedule that changes; by default the same.
-    """
+    """Return a constraint on a number, or `along` on all values of a schedule."""
 
     def accepts(value: Any) -> bool:
         if _is_number(value):
@@ -170,7 +165,7 @@ def _scheduled(constraint: Constraint, *, along: Constraint | None = None) -> Co
 
 
 Scheduled: TypeAlias = float | str | Schedule | Callable[[float], float]
-# A learning rate may fall to 0 in the end, but not be 0 all the time.
+# A learning rate may decay to 0, but must not be 0 throughout.
 ScheduledPositive = Annotated[Scheduled, _scheduled(POSITIVE, along=NOT_NEGATIVE)]
 ScheduledNotNegative = Annotated[Scheduled, _scheduled(NOT_NEGATIVE)]
 ScheduledFraction = Annotated[Scheduled, _scheduled(FRACTION)]
@@ -187,16 +182,16 @@ _PLAIN: Final[dict[Any, Constraint]] = {
 
 @functools.cache
 def type_hints(config_class: type) -> dict[str, Any]:
-    """Return the types of a dataclass's fields by name, with their marks."""
+    """Return the types of a dataclass's fields by name, including their marks."""
     hints = get_type_hints(config_class, include_extras=True)
     return {field.name: hints[field.name] for field in fields(config_class)}
 
 
 @functools.cache
-def may_change(config_class: type) -> frozenset[str]:
+def changeable_options(config_class: type) -> frozenset[str]:
     """Return the names of the options that may differ when a run is resumed.
 
-    A class that gives such an option another default need not repeat the mark.
+    A class that overrides an option's default need not repeat the mark.
     """
     groups = [group for group in config_class.__mro__ if is_dataclass(group)]
     hints = (hint for group in groups for hint in type_hints(group).items())
@@ -204,7 +199,7 @@ def may_change(config_class: type) -> frozenset[str]:
 
 
 @functools.cache
-def scheduled(config_class: type) -> frozenset[str]:
+def scheduled_options(config_class: type) -> frozenset[str]:
     """Return the names of the options that may be schedules."""
     hints = type_hints(config_class).items()
     return frozenset(name for name, hint in hints if is_scheduled(hint))
@@ -216,14 +211,14 @@ def is_scheduled(hint: Any) -> bool:
 
 
 def check_value(name: str, hint: Any, value: Any) -> None:
-    """Refuse a value that an option's type rules out.
+    """Check a value against an option's type.
 
     Raises:
-        ConfigError: names the option, what was expected and what came.
-        UnknownNameError: a schedule is the name of a function that there is not.
+        ConfigError: the value is invalid.
+        UnknownNameError: a schedule names a function that does not exist.
     """
     try:
-        expected = _unmet(hint, value)
+        expected = _unmet_requirement(hint, value)
     except (ConfigError, UnknownNameError) as error:  # of a schedule
         raise type(error)(f"`{name}`: {error}") from error
     if expected:
@@ -232,44 +227,45 @@ def check_value(name: str, hint: Any, value: Any) -> None:
 
 
 def has_hint(hint: Any) -> bool:
-    """Return whether something is said at the end of an error about an option of this type."""
+    """Return whether errors about an option of this type end with a hint."""
     return any(isinstance(mark, Hint) for mark in _marks(hint))
 
 
-def _unmet(hint: Any, value: Any) -> str:
-    """Return what a value of this type must do and `value` does not, or the empty string."""
+def _unmet_requirement(hint: Any, value: Any) -> str:
+    """Return the unmet requirement of a value, such as "be positive", or the empty string."""
     if value is None:
-        return "" if any(one in (NoneType, Any) for one in _within(hint)) else "be given"
+        return "" if any(part in (NoneType, Any) for part in _nested_types(hint)) else "be given"
     if get_origin(hint) in _UNIONS:
-        unmet = [_unmet(one, value) for one in get_args(hint) if one is not NoneType]
-        others = (sentence.removeprefix("be ") for sentence in unmet[1:])
-        return "" if "" in unmet else " or ".join([unmet[0], *others])
+        unmet = [_unmet_requirement(part, value) for part in get_args(hint) if part is not NoneType]
+        alternatives = (sentence.removeprefix("be ") for sentence in unmet[1:])
+        return "" if "" in unmet else " or ".join([unmet[0], *alternatives])
     if get_origin(hint) is Literal:
         known = get_args(hint)
-        return "" if value in known else f"be {_listed([repr(one) for one in known])}"
+        return (
+            "" if value in known else f"be {_join_alternatives([repr(choice) for choice in known])}"
+        )
     if get_origin(hint) is Annotated:
         constraints = [mark for mark in hint.__metadata__ if isinstance(mark, Constraint)]
         if not constraints:
-            return _unmet(hint.__origin__, value)
+            return _unmet_requirement(hint.__origin__, value)
     else:
         constraints = [_PLAIN[hint]] if hint in _PLAIN else []
-    return next((one.expected for one in constraints if not one.accepts(value)), "")
+    return next((rule.expected for rule in constraints if not rule.accepts(value)), "")
 
 
 def _marks(hint: Any) -> list[Any]:
-    """Return the marks of a type, and of those that it is a union of."""
-    return [mark for one in _within(hint) for mark in getattr(one, "__metadata__", ())]
+    return [mark for part in _nested_types(hint) for mark in getattr(part, "__metadata__", ())]
 
 
-def _within(hint: Any) -> Iterator[Any]:
-    """Yield a type, and those that it annotates or is a union of."""
+def _nested_types(hint: Any) -> Iterator[Any]:
+    """Yield a type, the type that it annotates, and the members of a union."""
     yield hint
     if get_origin(hint) is Annotated:
-        yield from _within(hint.__origin__)
+        yield from _nested_types(hint.__origin__)
     elif get_origin(hint) in _UNIONS:
-        for one in get_args(hint):
-            yield from _within(one)
+        for part in get_args(hint):
+            yield from _nested_types(part)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_alternatives(names: Sequence[str]) -> str:
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

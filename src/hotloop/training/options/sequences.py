@@ -1,4 +1,4 @@
-"""Options of networks with memory."""
+"""Options of recurrent networks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotloop.errors import ConfigError
-from hotloop.policies.memory import parse_memory
+from hotloop.policies.recurrent_layer import parse_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import Count, Natural
 from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
@@ -14,38 +14,38 @@ from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
 if TYPE_CHECKING:
     from hotloop.replay import Sampler
 
-# Of sequences from replay; their help says so too.
+# Default lengths of sequences from replay, also given in their help.
 _LENGTH, _BURN_IN = 20, 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions(Options):
-    """Remembering what was observed before."""
+    """The recurrent layer."""
 
     memory: str | None = None
-    """A recurrent layer behind the encoder: lstm:UNITS or gru:UNITS, such as lstm:128; None: only
-    what is observed now counts."""
+    """A recurrent layer after the encoder: lstm:UNITS or gru:UNITS, such as lstm:128. None: no
+    recurrent layer. Set it if single observations do not show the full state."""
 
     def check(self) -> None:
-        """Refuse what is no recurrent layer."""
+        """Check the recurrent layer."""
         if self.memory is not None:
             parse_memory(self.memory)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions(MemoryOptions, OnPolicyOptions):
-    """Learning from what the policy does now, in sequences where it has memory."""
+    """On-policy learning, from sequences if the network is recurrent."""
 
     sequence_length: Count | None = None
-    """memory: steps that are learned from in a row; must divide `num_steps`; None: all of them."""
+    """memory: steps of a training sequence, a divisor of `num_steps`. None: `num_steps`."""
 
     def check(self) -> None:
-        """Refuse sequences that fragments or minibatches are not made of."""
+        """Check that fragments and minibatches consist of whole sequences."""
         length = self.sequence_length
         if self.memory is None:
             if length is not None:
                 raise ConfigError(
-                    "`sequence_length` is of networks with memory: set `memory`, or leave it out"
+                    "`sequence_length` needs a recurrent network: set `memory`, or leave it out"
                 )
             return
         if length is not None and length > self.num_steps:
@@ -61,46 +61,46 @@ class SequenceOptions(MemoryOptions, OnPolicyOptions):
         if self.num_sequences % self.num_minibatches:
             raise ConfigError(
                 f"`num_minibatches` must divide the number of sequences, {self.num_sequences}, as "
-                f"a minibatch holds whole ones, got {self.num_minibatches}: take more environments "
+                f"a minibatch holds whole ones, got {self.num_minibatches}: use more environments "
                 "(`num_envs`), a shorter `sequence_length`, or fewer minibatches"
             )
         if self.schedule == "variable":
             raise ConfigError(
-                "`memory` learns from sequences of one length, and `schedule` 'variable' takes "
+                "`memory` needs sequences of one length, and `schedule` 'variable' collects "
                 "different numbers of steps: choose 'barrier'"
             )
 
     @property
     def num_sequences(self) -> int:
-        """Return how many sequences the fragments of an iteration hold."""
+        """Return the number of sequences in one iteration."""
         return self.total_envs * (self.num_steps // (self.sequence_length or self.num_steps))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
-    """Learning from a replay buffer, in sequences where the network has memory."""
+    """Learning from a replay buffer, from sequences if the network is recurrent."""
 
     sequence_length: Count | None = None
-    """memory: transitions in a row that are learned from, fewer at an episode's end; None: 20. A
-    batch holds `batch_size` sequences."""
+    """memory: transitions of a training sequence, fewer at an episode's end. None: 20. A batch
+    holds `batch_size` sequences."""
     burn_in: Natural | None = None
-    """memory: transitions before them, through which the network only brings what was remembered
-    when they were stored up to date; None: 10."""
+    """memory: transitions before a sequence that only refresh the stored hidden state. None: 10.
+    Raise it if stored hidden states become outdated."""
 
     def check(self) -> None:
-        """Refuse sequences of networks without memory, and what they can't be drawn by."""
+        """Check that sequences have a recurrent network and can be drawn."""
         if self.memory is None:
             for name in ("sequence_length", "burn_in"):
                 if getattr(self, name) is not None:
                     raise ConfigError(
-                        f"`{name}` is of networks with memory: set `memory`, or leave it out"
+                        f"`{name}` needs a recurrent network: set `memory`, or leave it out"
                     )
             return
-        for name, only in (("replay", "uniform"), ("n_step", 1), ("hindsight", None)):
-            if getattr(self, name) != only:
+        for name, required in (("replay", "uniform"), ("n_step", 1), ("hindsight", None)):
+            if getattr(self, name) != required:
                 raise ConfigError(
-                    f"`memory` learns from sequences, which are drawn uniformly and with rewards "
-                    f"of one step: leave `{name}` out, or `memory`"
+                    "`memory` learns from sequences: it needs uniform replay and `n_step` 1, "
+                    f"without `hindsight`: leave `{name}` out, or `memory`"
                 )
         if self.replay_replacement is False:
             raise ConfigError(
@@ -114,7 +114,7 @@ class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
 
     @property
     def sequence_steps(self) -> int:
-        """Return how many rows a sequence has, with its burn-in; 1 without memory."""
+        """Return the number of rows of a sequence with its burn-in, 1 without recurrence."""
         if self.memory is None:
             return 1
         burn_in = _BURN_IN if self.burn_in is None else self.burn_in

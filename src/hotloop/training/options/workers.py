@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.system.memory import need_memory
+from hotloop.system.memory import require_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
@@ -17,9 +17,9 @@ from hotloop.training.options.constraints import (
     Positive,
 )
 
-# Lower bounds on memory, whatever the environment and the network are.
-_TRANSITION_BYTES = 29  # in a fragment, of an observation of one byte
-_STEP_BYTES = 1_024  # views of a fragment's rows, of each group of environments
+# Lower bounds on memory, for any environment and network.
+_TRANSITION_BYTES = 29  # in a fragment, with an observation of one byte
+_STEP_BYTES = 1_024  # views of a fragment's rows, for each group of environments
 _WORKER_BYTES = 2**24
 
 
@@ -28,71 +28,75 @@ class WorkerOptions(Options):
     """Processes that step the environments."""
 
     workers: Natural | Literal["auto"] = 0
-    """Processes that step the environments; 0: the learner's own. auto: measured, then chosen."""
+    """Processes that step the environments. 0: none, the learner's process does. auto: measured
+    at the start. Raise it if the environments take most of the time."""
     envs_per_worker: Count | None = None
-    """Environments of each worker, which makes N; None: `num_envs` are shared out evenly."""
+    """Environments of each worker, which sets N. None: `num_envs` divided evenly."""
     backend: Annotated[Literal["processes", "inline", "ray"], MAY_CHANGE] = "processes"
-    """Where workers run. inline: here, one after another, with the same results as processes. ray:
-    as actors of Ray, on other machines too."""
+    """Where workers run. inline: in this process, one after another, with the same results as
+    processes. ray: Ray actors, also on other machines."""
     ray_address: Annotated[str | None, MAY_CHANGE] = None
-    """ray: of a cluster, host:port or 'auto'; None: Ray is started on this machine, and ended."""
+    """ray: address of a cluster, host:port or 'auto'. None: start Ray on this machine, and stop it
+    at the end."""
     worker_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
-    """ray: of each worker, as JSON; {}: one core, '{"num_cpus": 1}'."""
+    """ray: resources of each worker as JSON. {}: one core, '{"num_cpus": 1}'."""
     workers_per_node: Annotated[Count | None, MAY_CHANGE] = None
-    """ray: workers of each node at most; None: they are spread over the nodes."""
+    """ray: maximum number of workers on each node. None: spread over the nodes."""
     ray_runtime_env: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
-    """ray: what workers run in, as JSON: '{"pip": ["hotloop[train]"], "working_dir": "."}'."""
+    """ray: runtime environment as JSON: '{"pip": ["hotloop[train]"], "working_dir": "."}'."""
     inference: Annotated[Literal["worker", "central", "auto"], MAY_CHANGE] = "worker"
-    """Who acts: each worker for its own environments; or central, one process for all of them.
-    auto: measured, then chosen."""
+    """Where the policy acts: in each worker, or central, in one process for all. auto: measured at
+    the start."""
     inference_actors: Annotated[Count, MAY_CHANGE] = 1
-    """ray: actors that compute the network where inference is central."""
+    """ray: number of actors for central inference."""
     inference_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
-    """ray: of each inference actor, as JSON, '{"num_gpus": 0.5}'; {}: one core."""
+    """ray: resources of each inference actor as JSON, '{"num_gpus": 0.5}'. {}: one core."""
     step_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 300.0
-    """Workers: seconds that a step or a reset may take before the worker is replaced; None: any."""
+    """Workers: time limit of a step or a reset, in seconds, after which the worker is replaced.
+    None: no limit."""
     max_failures: Annotated[Natural, MAY_CHANGE] = 100
-    """Workers: environments that fail and workers that die are replaced so often in a run."""
+    """Workers: number of failed environments and dead workers to replace before the run fails."""
 
     def check(self) -> None:
-        """Refuse environments that can't be shared out evenly, and more workers than fit."""
+        """Check that environments divide evenly, workers fit into memory, and Ray's options fit."""
         if self.inference != "worker":
             self._check_inference()
         self._check_ray()
         if self.workers in (0, "auto"):
             if self.envs_per_worker is not None:
-                raise ConfigError("`envs_per_worker` needs `workers`: say how many there are")
+                raise ConfigError("`envs_per_worker` needs a number of `workers`: set it")
         elif self.total_envs % self.num_groups:
             raise ConfigError(
-                f"`num_envs` = {self.num_envs} can't be shared out evenly among {self.workers} "
+                f"`num_envs` = {self.num_envs} can't be divided evenly among {self.workers} "
                 "workers: set `envs_per_worker`"
             )
         elif self.has_workers:
-            need_memory(
+            require_memory(
                 _WORKER_BYTES * self.num_groups,
                 f"{self.num_groups:,} workers",
                 "lower `workers`",
             )
 
     def _check_inference(self) -> None:
-        """Refuse a choice where there are no processes, or nobody has said how many."""
+        """Check that there are workers, in a known number."""
         reason = ""
         if self.workers == 0:
-            reason = "workers of their own, got `workers` 0: set `workers` too"
+            reason = "worker processes, got `workers` 0: set `workers` too"
         elif self.backend == "inline":
-            reason = "workers of their own, got `backend` 'inline': leave one of both out"
+            reason = "worker processes, got `backend` 'inline': leave out `inference` or `backend`"
         elif self.backend == "ray" and self.inference == "auto":
-            reason = "workers of this machine, got `backend` 'ray': choose worker or central"
+            reason = "workers on this machine, got `backend` 'ray': choose worker or central"
         elif self.workers == "auto":
             reason = (
-                "a number of `workers`, got 'auto', which forecasts workers that act by "
-                "themselves: set it, such as 2"
+                "a number of `workers`, got 'auto', which assumes that each worker acts for its "
+                "own environments: set a number, such as 2"
             )
         if reason:
             raise ConfigError(f"`inference` '{self.inference}' needs {reason}")
 
     def _check_ray(self) -> None:
-        """Refuse Ray's options without Ray, and resources that are no numbers."""
+        """Check that Ray's options are used with Ray, and that resources are numbers."""
+        # Check the options of inference.
         is_central = self.backend == "ray" and self.inference == "central"
         if not is_central and (self.inference_actors != 1 or self.inference_resources):
             raise ConfigError(
@@ -102,9 +106,10 @@ class WorkerOptions(Options):
             )
         if isinstance(self.workers, int) and self.inference_actors > max(1, self.workers):
             raise ConfigError(
-                f"{self.inference_actors} `inference_actors` for {self.workers} `workers`: some "
-                "would have nothing to do, lower the former"
+                f"`inference_actors` must not exceed `workers` = {self.workers}, got "
+                f"{self.inference_actors}: lower it"
             )
+        # Check that other backends have no options of Ray.
         if self.backend != "ray":
             for name in (
                 *("ray_address", "worker_resources", "workers_per_node"),
@@ -112,60 +117,57 @@ class WorkerOptions(Options):
             ):
                 if getattr(self, name):
                     raise ConfigError(
-                        f"`{name}` is for `backend` 'ray', got '{self.backend}': set it, or leave "
-                        f"`{name}` out"
+                        f"`{name}` is for `backend` 'ray', got '{self.backend}': set `backend`, or "
+                        f"leave `{name}` out"
                     )
             return
+        # Check the numbers of workers and resources.
         if self.workers in (0, "auto"):
             raise ConfigError(
                 f"`backend` 'ray' needs a number of `workers`, got {self.workers!r}: set it, such "
                 "as 24"
             )
-        for of in ("worker_resources", "inference_resources"):
-            for name, amount in getattr(self, of).items():
+        for option in ("worker_resources", "inference_resources"):
+            for name, amount in getattr(self, option).items():
                 if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
                     raise ConfigError(
-                        f"`{of}` are numbers that are not negative, got {amount!r} of `{name}`: "
+                        f"`{option}` must be numbers ≥ 0, got {amount!r} for `{name}`: "
                         "pass '{\"num_cpus\": 1}'"
                     )
         if self.inference_resources.get("num_gpus", 0) > 1:
             raise ConfigError(
-                "an inference actor computes on one GPU, got `num_gpus` "
-                f"{self.inference_resources['num_gpus']:g}: ask for 1 or less, and raise "
+                "`num_gpus` of `inference_resources` must be at most 1, got "
+                f"{self.inference_resources['num_gpus']:g}: lower it, and raise "
                 "`inference_actors`"
             )
 
     @property
     def has_workers(self) -> bool:
-        """Whether environments are stepped in processes of their own."""
+        """Whether separate processes step the environments."""
         return self.workers != 0 and self.backend != "inline"
 
     @property
     def num_groups(self) -> int:
-        """Groups in which environments are acted for: one for each worker."""
+        """Return the number of environment groups, one for each worker."""
         return self.workers if isinstance(self.workers, int) and self.workers > 0 else 1
 
     @property
     def total_envs(self) -> int:
-        """N, environments over all workers."""
-        each = self.envs_per_worker
-        return self.num_envs if each is None else self.num_groups * each
+        """Return N, the number of environments over all workers."""
+        num_envs = self.envs_per_worker
+        return self.num_envs if num_envs is None else self.num_groups * num_envs
 
-    def need_fragments(self, num_steps: int, name: str) -> None:
-        """Refuse fragments that don't fit into memory, whatever the environment.
-
-        Args:
-            num_steps: T.
-            name: of the option that it comes from.
+    def require_fragment_memory(self, num_steps: int, name: str) -> None:
+        """Check that fragments of `num_steps`, set by the option `name`, fit into memory.
 
         Raises:
-            ConfigError: they don't.
+            ConfigError: they don't fit, even with the smallest possible observations.
         """
         num_envs = self.total_envs
         size = num_steps * (_TRANSITION_BYTES * num_envs + _STEP_BYTES * self.num_groups)
         envs = "num_envs" if self.envs_per_worker is None else "envs_per_worker"
         lower = [f"`{x}`" for x, count in ((envs, num_envs), (name, num_steps)) if count > 1]
-        need_memory(
+        require_memory(
             size * (NUM_SLOTS if self.has_workers else 1),
             f"{num_envs:,} environment{'s' * (num_envs > 1)} × "
             f"{num_steps:,} step{'s' * (num_steps > 1)}",

@@ -1,4 +1,4 @@
-"""Found first by every Python process that a profiled program starts: has it profiled too."""
+"""Start profiling in every Python process that a profiled program starts."""
 
 import contextlib
 import importlib.machinery
@@ -9,8 +9,8 @@ import sys
 _here = os.path.dirname(os.path.abspath(__file__))
 
 
-def _import_the_one_behind() -> None:
-    """Import the installation's own module of this name, if there is one."""
+def _import_shadowed_module() -> None:
+    """Import the installation's own `sitecustomize`, if there is one."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
@@ -20,9 +20,9 @@ def _import_the_one_behind() -> None:
 
 
 try:
-    _import_the_one_behind()
+    _import_shadowed_module()
 finally:
-    # An interpreter without hotloop runs as ever, and is named among those that were not covered.
+    # An interpreter without hotloop runs unchanged, and the report lists it as not recorded.
     with contextlib.suppress(ImportError):
         from hotloop.profiler.collect.processes import begin_in_child
 

@@ -1,8 +1,8 @@
-"""Hooks that time other libraries' code, from the moment their modules are imported.
+"""Hooks that time the code of other libraries, from the import of their modules on.
 
-No library is imported here. A function is replaced by one that calls it within a span, in the class
-or module that defines it; `functools.wraps` leaves its name, signature and source as they were, and
-instances are pickled as ever, by their class.
+The hooks import no library. They replace a function, in the class or module that defines it, by one
+that calls it within a span. `functools.wraps` preserves its name, signature and source. Instances
+are still pickled by their class.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hotloop.profiler.collect.hooks import environments, learning, stable_baseli
 from hotloop.profiler.collect.import_hooks import Callback, ImportHooks
 
 
-def make_hooks(more: Mapping[str, Callback] | None = None) -> ImportHooks:
-    """For all libraries that are known, and some more modules."""
-    known = {**environments.CALLBACKS, **stable_baselines3.CALLBACKS, **learning.CALLBACKS}
-    return ImportHooks({**known, **(more or {})})
+def make_hooks(extra: Mapping[str, Callback] | None = None) -> ImportHooks:
+    """Return the hooks for all supported libraries, plus `extra` callbacks by module name."""
+    callbacks = {**environments.CALLBACKS, **stable_baselines3.CALLBACKS, **learning.CALLBACKS}
+    return ImportHooks({**callbacks, **(extra or {})})

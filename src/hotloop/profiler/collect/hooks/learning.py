@@ -1,4 +1,4 @@
-"""torch's optimizers and backward passes, replay buffers of other libraries, loggers."""
+"""Hooks for torch optimizers and backward passes, replay buffers and loggers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hotloop.profiler.collect.hooks.wrapping import facts, wrap
 from hotloop.timing import span
 
 
-def _torch(module: ModuleType) -> None:
+def _hook_torch(module: ModuleType) -> None:
     facts["torch_threads"] = float(module.get_num_threads())
 
 
-def _compiler(module: ModuleType) -> None:
+def _hook_compiler(module: ModuleType) -> None:
     if hasattr(module, "is_compiling"):
         wrapping.is_compiling = module.is_compiling
 
 
-def _optimizers(module: ModuleType) -> None:
-    """By torch's own hooks, where it has them."""
+def _hook_optimizers(module: ModuleType) -> None:
+    """Time optimizer steps with torch's own hooks, if this version has them."""
     if not hasattr(module, "register_optimizer_step_pre_hook"):
         return
     torch = sys.modules["torch"]
-    # The one that was entered is left: the Python recorder has another at every place.
+    # `after` must exit the same object: the Python recorder creates one span per call site.
     entered = threading.local()
 
     def before(*_: Any) -> None:
         if wrapping.is_compiling():
             return
-        # Of the thread that learns: another's number of threads may be another.
+        # Read in the learning thread, because the number may differ between threads.
         facts["torch_threads"] = float(torch.get_num_threads())
         entered.span = span("optimizer_step")
         entered.span.__enter__()
@@ -46,12 +46,12 @@ def _optimizers(module: ModuleType) -> None:
     module.register_optimizer_step_post_hook(after)
 
 
-def _autograd(module: ModuleType) -> None:
+def _hook_autograd(module: ModuleType) -> None:
     wrap(module, "backward", "backward")
     wrap(module, "grad", "backward")
 
 
-def _method(owner: str, attribute: str, name: str) -> Callable[[ModuleType], None]:
+def _method_hook(owner: str, attribute: str, name: str) -> Callable[[ModuleType], None]:
     def callback(module: ModuleType) -> None:
         wrap(getattr(module, owner), attribute, name)
 
@@ -59,15 +59,15 @@ def _method(owner: str, attribute: str, name: str) -> Callable[[ModuleType], Non
 
 
 CALLBACKS: dict[str, Callable[[ModuleType], None]] = {
-    "torch": _torch,
-    "torch.compiler": _compiler,
-    "torch.optim.optimizer": _optimizers,
-    "torch.autograd": _autograd,
-    "torch.utils.tensorboard.writer": _method("SummaryWriter", "add_scalar", "logging"),
-    "tensorboardX.writer": _method("SummaryWriter", "add_scalar", "logging"),
-    "wandb.sdk.wandb_run": _method("Run", "log", "logging"),
-    "torchrl.data.replay_buffers.replay_buffers": _method(
+    "torch": _hook_torch,
+    "torch.compiler": _hook_compiler,
+    "torch.optim.optimizer": _hook_optimizers,
+    "torch.autograd": _hook_autograd,
+    "torch.utils.tensorboard.writer": _method_hook("SummaryWriter", "add_scalar", "logging"),
+    "tensorboardX.writer": _method_hook("SummaryWriter", "add_scalar", "logging"),
+    "wandb.sdk.wandb_run": _method_hook("Run", "log", "logging"),
+    "torchrl.data.replay_buffers.replay_buffers": _method_hook(
         "ReplayBuffer", "sample", "replay_sample"
     ),
-    "tianshou.data.buffer.buffer_base": _method("ReplayBuffer", "sample", "replay_sample"),
+    "tianshou.data.buffer.buffer_base": _method_hook("ReplayBuffer", "sample", "replay_sample"),
 }

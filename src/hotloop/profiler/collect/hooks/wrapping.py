@@ -1,4 +1,4 @@
-"""Puts a span around other people's functions."""
+"""Wrappers that put a span around the functions of other libraries."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from typing import Any
 from hotloop.timing import span
 from hotloop.timing._format import Kind
 
-_MARK = "_hotloop_timed"
-# What was seen of the program that no span says, by name.
+_TIMED_ATTRIBUTE = "_hotloop_timed"
+# Facts about the program that spans do not contain, by name.
 facts: dict[str, float] = {}
 
 
-def _never() -> bool:
+def _is_never_compiling() -> bool:
     return False
 
 
-# Whether torch is reading the code to compile it, which is to see the function alone. Torch's own
-# function of that name takes its place when torch is there: its compiler knows the answer.
-is_compiling: Callable[[], bool] = _never
+# Whether torch is tracing the code to compile it, and must see only the wrapped function. Replaced
+# by torch's own `is_compiling`, which its compiler evaluates, once torch is imported.
+is_compiling: Callable[[], bool] = _is_never_compiling
 
 
-class _Inside(threading.local):
-    """The spans that this thread is inside of: a wrapper's step calls the wrapped one's."""
+class _ActiveSpans(threading.local):
+    """Names of the open spans of a thread, because a wrapper's step calls the wrapped step."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
 
     def __reduce__(self) -> str:
-        # A class of a script's own is pickled with its functions, which refer to this.
-        return "_inside"
+        # A class in a script is pickled with its functions, which refer to this global.
+        return "_active_spans"
 
 
-_inside = _Inside()
-# A fork goes on inside of its parent's functions, and may never leave them.
-os.register_at_fork(after_in_child=lambda: _inside.names.clear())
+_active_spans = _ActiveSpans()
+# A fork continues inside its parent's functions, and may never return from them.
+os.register_at_fork(after_in_child=lambda: _active_spans.names.clear())
 
 
-def timed(
+def with_span(
     function: Callable[..., Any],
     name: str,
     kind: Kind = "work",
     *,
     before: Callable[..., None] | None = None,
 ) -> Callable[..., Any]:
-    """The function, each outermost call of which is a span.
+    """Return the function with a span around each outermost call.
 
     Args:
-        function: a plain one.
-        name, kind: of the span; within one of that name no other is opened.
-        before: is called with the function's arguments first.
+        function: plain Python function.
+        name, kind: of the span. No span opens inside another one of the same name.
+        before: called first, with the function's arguments.
     """
-    inside = _inside
+    active_spans = _active_spans
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_compiling():
             return function(*args, **kwargs)
-        names = inside.names
+        names = active_spans.names
         if name in names:
             return function(*args, **kwargs)
         names.add(name)
@@ -73,7 +73,7 @@ def timed(
             with span(name, kind):
                 return function(*args, **kwargs)
         except BaseException as error:
-            # This frame is none of the program's (before Python 3.11 this has no effect).
+            # Hide this frame from the traceback (no effect before Python 3.11).
             if error.__traceback__ is not None:
                 error.__traceback__ = error.__traceback__.tb_next
             raise
@@ -82,37 +82,37 @@ def timed(
 
     # `inspect.getfullargspec` does not follow `__wrapped__`.
     with suppress(ValueError, TypeError):
-        import inspect  # 7 ms, which only a process that has something to wrap need pay
+        import inspect  # 7 ms, only if there is something to wrap
 
         call.__signature__ = inspect.signature(function)  # pyright: ignore
-    setattr(call, _MARK, True)
+    setattr(call, _TIMED_ATTRIBUTE, True)
     return call
 
 
 def wrap(
-    owner: type | ModuleType, attribute: str, name: str, kind: Kind = "work", **how: Any
+    owner: type | ModuleType, attribute: str, name: str, kind: Kind = "work", **options: Any
 ) -> None:
-    """Replace a function in the class or module that defines it; what is not there is left."""
+    """Wrap a function in the class or module that defines it, if it exists there."""
     function = vars(owner).get(attribute)
-    if isinstance(function, FunctionType) and not hasattr(function, _MARK):
-        setattr(owner, attribute, timed(function, name, kind, **how))
+    if isinstance(function, FunctionType) and not hasattr(function, _TIMED_ATTRIBUTE):
+        setattr(owner, attribute, with_span(function, name, kind, **options))
 
 
-def wrap_subclasses(base: type, attributes: dict[str, str], **how: Any) -> None:
-    """Wrap functions of a class, of those derived from it, and of those that will be.
+def wrap_subclasses(base: type, span_names: dict[str, str], **options: Any) -> None:
+    """Wrap functions of a class and of all its present and future subclasses.
 
     Args:
         base: the class.
-        attributes: name of the span by the function's.
-        how: as for `timed`.
+        span_names: name of the span, by name of the function.
+        options: passed to `with_span`.
     """
 
-    def wrap_one(owner: type) -> None:
-        for attribute, name in attributes.items():
-            wrap(owner, attribute, name, **how)
+    def wrap_class(owner: type) -> None:
+        for attribute, name in span_names.items():
+            wrap(owner, attribute, name, **options)
 
     def wrap_all(owner: type) -> None:
-        wrap_one(owner)
+        wrap_class(owner)
         for derived in type.__subclasses__(owner):
             wrap_all(derived)
 
@@ -124,6 +124,6 @@ def wrap_subclasses(base: type, attributes: dict[str, str], **how: Any) -> None:
             previous.__func__(cls, **kwargs)
         else:
             super(base, cls).__init_subclass__(**kwargs)  # pyright: ignore[reportArgumentType]
-        wrap_one(cls)
+        wrap_class(cls)
 
     base.__init_subclass__ = classmethod(__init_subclass__)  # pyright: ignore

@@ -1,19 +1,19 @@
 "use strict";
-// Draws the pictures from the JSON that the page carries, and opens and closes the trees' rows.
-// What a session holds goes into the page as text alone: `textContent`, `fillText`.
+// Draws the charts from the page's JSON, and expands and collapses the rows of trees.
+// The session's content is inserted only as text: `textContent`, `fillText`.
 (() => {
   addEventListener("error", (event) => {
-    const place = document.getElementById("failure");
-    place.textContent = `A picture could not be drawn: ${event.message}. The tables are complete.`;
-    place.hidden = false;
+    const failure = document.getElementById("failure");
+    failure.textContent = `A chart could not be drawn: ${event.message}. The tables are complete.`;
+    failure.hidden = false;
   });
 
-  const carried = JSON.parse(document.getElementById("session").textContent);
-  const timeline = carried.timeline;
+  const data = JSON.parse(document.getElementById("session").textContent);
+  const timeline = data.timeline;
 
-  // --- words and colours ---------------------------------------------------------------------
+  // --- text and colors -----------------------------------------------------------------------
 
-  /** A duration with a unit that suits it, as the tables have it. */
+  /** Format a duration as in the tables. */
   function duration(ns) {
     for (const [limit, unit, size] of [[1e3, "ns", 1], [1e6, "µs", 1e3], [1e9, "ms", 1e6]]) {
       if (ns < limit * 0.9995) {
@@ -29,28 +29,28 @@
     return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   }
 
-  let colours = {};
+  let colors = {};
 
-  function readColours() {
+  function readColors() {
     const style = getComputedStyle(document.documentElement);
-    colours = {};
+    colors = {};
     for (const name of ["ink", "dim", "line", "empty", "accent", "card", "alarm", "span"]) {
-      colours[name] = style.getPropertyValue(`--${name}`).trim();
+      colors[name] = style.getPropertyValue(`--${name}`).trim();
     }
     for (const [stage] of timeline.stages) {
-      colours[stage] = style.getPropertyValue(`--stage-${stage}`).trim();
+      colors[stage] = style.getPropertyValue(`--stage-${stage}`).trim();
     }
   }
 
-  /** Black or white, whichever can be read on a colour. */
-  function inkOn(colour) {
-    const parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
+  /** Return black or white, whichever is readable on a color. */
+  function inkOn(color) {
+    const parts = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16) / 255);
     return 0.3 * parts[0] + 0.59 * parts[1] + 0.11 * parts[2] > 0.55 ? "#10151c" : "#ffffff";
   }
 
   // --- canvases ------------------------------------------------------------------------------
 
-  /** As many pixels as the screen has for it; gives what to draw with, and the width. */
+  /** Match a canvas to the screen's resolution, and return its context and width. */
   function prepare(canvas, height) {
     const ratio = devicePixelRatio || 1;
     const width = canvas.parentElement.clientWidth;
@@ -64,47 +64,47 @@
     return { pen, width };
   }
 
-  function clipped(pen, words, room) {
-    if (pen.measureText(words).width <= room) return words;
-    let length = words.length;
-    while (length > 1 && pen.measureText(words.slice(0, length) + "…").width > room) {
+  function clipped(pen, text, room) {
+    if (pen.measureText(text).width <= room) return text;
+    let length = text.length;
+    while (length > 1 && pen.measureText(text.slice(0, length) + "…").width > room) {
       length = Math.min(length - 1, Math.floor(length * 0.9));
     }
-    return length > 1 ? words.slice(0, length) + "…" : "";
+    return length > 1 ? text.slice(0, length) + "…" : "";
   }
 
-  /** Round numbers between two, about so many. */
-  function ticks(from, to, about) {
-    const raw = (to - from) / Math.max(1, about);
+  /** Return about `count` round numbers between two numbers, and their distance. */
+  function ticks(from, to, count) {
+    const raw = (to - from) / Math.max(1, count);
     const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw) || raw;
-    const found = [];
-    for (let at = Math.ceil(from / step) * step; at <= to + step * 1e-9; at += step) found.push(at);
-    return { step, found };
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw) || raw;
+    const values = [];
+    for (let at = Math.ceil(from / step) * step; at <= to + step * 1e-9; at += step) values.push(at);
+    return { step, values };
   }
 
-  /** A time since the beginning, as exact as the distance between two ticks asks for. */
+  /** Format a time since the start with the precision of a tick distance. */
   function clock(ns, step) {
     const seconds = ns / 1e9;
     const digits = Math.min(9, Math.max(0, -Math.floor(Math.log10(step / 1e9) + 1e-9)));
     return `${number(seconds, digits)} s`;
   }
 
-  /** Times along an edge, and lines up to them. */
+  /** Draw a time axis with grid lines. */
   function timeAxis(pen, scale, left, right, top, bottom) {
-    const { step, found } = ticks(scale.from, scale.to, (right - left) / 110);
+    const { step, values } = ticks(scale.from, scale.to, (right - left) / 110);
     pen.textAlign = "center";
-    for (const at of found) {
+    for (const at of values) {
       const x = Math.round(scale.x(at)) + 0.5;
-      pen.strokeStyle = colours.line;
+      pen.strokeStyle = colors.line;
       pen.beginPath();
       pen.moveTo(x, top);
       pen.lineTo(x, bottom + 4);
       pen.stroke();
-      pen.fillStyle = colours.dim;
-      const words = clock(at, step);
-      const half = pen.measureText(words).width / 2;
-      pen.fillText(words, Math.min(Math.max(x, left + half), right - half), bottom + 12);
+      pen.fillStyle = colors.dim;
+      const label = clock(at, step);
+      const half = pen.measureText(label).width / 2;
+      pen.fillText(label, Math.min(Math.max(x, left + half), right - half), bottom + 12);
     }
   }
 
@@ -119,12 +119,12 @@
   tip.hidden = true;
   document.body.append(tip);
 
-  function showTip(event, words) {
-    if (!words) {
+  function showTip(event, text) {
+    if (!text) {
       tip.hidden = true;
       return;
     }
-    tip.textContent = words;
+    tip.textContent = text;
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
     const left = Math.min(event.clientX + 14, innerWidth - box.width - 6);
@@ -133,11 +133,11 @@
     tip.style.top = `${Math.max(6, top)}px`;
   }
 
-  /** Words for wherever the pointer is. */
-  function tell(canvas, wordsAt) {
+  /** Show a tooltip at the pointer. */
+  function addTooltip(canvas, textAt) {
     canvas.addEventListener("pointermove", (event) => {
       const box = canvas.getBoundingClientRect();
-      showTip(event, event.buttons ? "" : wordsAt(event.clientX - box.left, event.clientY - box.top));
+      showTip(event, event.buttons ? "" : textAt(event.clientX - box.left, event.clientY - box.top));
     });
     canvas.addEventListener("pointerleave", () => showTip(null, ""));
   }
@@ -160,28 +160,28 @@
     const left = labelWidth(width);
     const scale = linear(0, timeline.length, left, width);
     overviewLayout = { row, scale };
-    const each = Math.ceil(13 / row);
+    const labelInterval = Math.ceil(13 / row);
     timeAxis(pen, scale, left, width, 0, bottom);
     processes.forEach((process, index) => {
       const top = index * row;
       const height = row - gap;
-      if (index % each === 0) {
+      if (index % labelInterval === 0) {
         pen.textAlign = "left";
-        pen.fillStyle = colours.ink;
+        pen.fillStyle = colors.ink;
         pen.fillText(clipped(pen, process.name, left - 8), 0, top + height / 2);
       }
-      pen.fillStyle = colours.empty;
+      pen.fillStyle = colors.empty;
       pen.fillRect(scale.x(process.from), top, Math.max(1, scale.x(process.to) - scale.x(process.from)), height);
       let begin = process.from;
       process.ends.forEach((end, at) => {
-        // Whole pixels: no seams between neighbours.
+        // Whole pixels avoid seams between neighbors.
         const x = Math.round(scale.x(begin));
         const across = Math.max(1, Math.round(scale.x(end)) - x);
         let y = top + height;
         for (let stage = 0; stage < numStages; stage++) {
           const part = (process.percents[at][stage] / 100) * height;
           if (part > 0) {
-            pen.fillStyle = colours[timeline.stages[stage][0]];
+            pen.fillStyle = colors[timeline.stages[stage][0]];
             pen.fillRect(x, y - part, across, part);
             y -= part;
           }
@@ -190,7 +190,7 @@
       });
       if (process.killed) {
         const x = scale.x(process.to);
-        pen.fillStyle = colours.alarm;
+        pen.fillStyle = colors.alarm;
         pen.fillRect(x - 1, top - gap / 2, 2, row);
         if (row > 9) {
           pen.textAlign = x > width - 60 ? "right" : "left";
@@ -200,36 +200,36 @@
     });
     const from = scale.x(view.from);
     const across = Math.max(3, scale.x(view.to) - from);
-    pen.strokeStyle = colours.accent;
+    pen.strokeStyle = colors.accent;
     pen.lineWidth = 1.5;
     pen.strokeRect(from, 0.75, Math.min(across, width - from - 1), bottom - 1.5);
   }
 
-  tell(overview, (x, y) => {
+  addTooltip(overview, (x, y) => {
     const { row, scale } = overviewLayout;
     const process = processes[Math.floor(y / row)];
     const at = scale.at(x);
     if (!process || at < 0) return "";
-    const words = [`${process.name} (${process.pid})`];
+    const lines = [`${process.name} (${process.pid})`];
     if (at < process.from || at > process.to) {
-      return `${words[0]}\n${at < process.from ? "not yet begun" : process.killed ? "killed" : "ended"}`;
+      return `${lines[0]}\n${at < process.from ? "not started" : process.killed ? "killed" : "ended"}`;
     }
     const period = process.ends.findIndex((end) => at <= end);
-    words.push(clock(at, 1e8));
+    lines.push(clock(at, 1e8));
     if (period >= 0) {
       timeline.stages
         .map(([, name], stage) => [process.percents[period][stage], name])
         .filter(([part]) => part > 0)
-        .sort((one, other) => other[0] - one[0])
-        .forEach(([part, name]) => words.push(`${part} % ${name}`));
-    } else words.push("not sampled");
-    return words.join("\n");
+        .sort((first, second) => second[0] - first[0])
+        .forEach(([part, name]) => lines.push(`${part} % ${name}`));
+    } else lines.push("not sampled");
+    return lines.join("\n");
   });
 
   overview.addEventListener("click", (event) => {
     const at = overviewLayout.scale.at(event.clientX - overview.getBoundingClientRect().left);
     const half = (view.to - view.from) / 2;
-    if (at >= 0) look(at - half, at + half);
+    if (at >= 0) setView(at - half, at + half);
   });
 
   // --- the latest spans ----------------------------------------------------------------------
@@ -248,20 +248,20 @@
       lanes.push({ process, name, depth: lane.depth, starts, durations: lane.durations, spans: lane.spans });
     }
   }
-  const shownLanes = lanes.slice(0, maxLanes);
+  const visibleLanes = lanes.slice(0, maxLanes);
   let eventsLayout = null;
 
   function drawEvents() {
-    const heights = shownLanes.map((lane) => lane.depth * rowHeight + 6);
-    const bottom = heights.reduce((sum, one) => sum + one, 0);
+    const heights = visibleLanes.map((lane) => lane.depth * rowHeight + 6);
+    const bottom = heights.reduce((sum, height) => sum + height, 0);
     const { pen, width } = prepare(canvas, Math.max(40, bottom + 24));
     const left = labelWidth(width);
     const scale = linear(view.from, view.to, left, width);
     eventsLayout = { scale, heights, left };
     timeAxis(pen, scale, left, width, 0, bottom);
     let top = 0;
-    shownLanes.forEach((lane, index) => {
-      pen.fillStyle = colours.line;
+    visibleLanes.forEach((lane, index) => {
+      pen.fillStyle = colors.line;
       pen.fillRect(0, top + heights[index] - 1, width, 1);
       pen.save();
       pen.beginPath();
@@ -269,19 +269,19 @@
       pen.clip();
       drawLane(pen, lane, scale, top + 2, left, width);
       pen.restore();
-      pen.fillStyle = colours.ink;
+      pen.fillStyle = colors.ink;
       pen.textAlign = "left";
       pen.fillText(clipped(pen, lane.name, left - 8), 4, top + heights[index] / 2);
       top += heights[index];
     });
-    if (!shownLanes.length) {
-      pen.fillStyle = colours.dim;
+    if (!visibleLanes.length) {
+      pen.fillStyle = colors.dim;
       pen.textAlign = "left";
       pen.fillText("no spans were recorded", left, 12);
     }
-    const all = lanes.length > maxLanes ? `, ${maxLanes} of ${lanes.length} threads` : "";
+    const limit = lanes.length > maxLanes ? `, ${maxLanes} of ${lanes.length} threads` : "";
     document.getElementById("window").textContent =
-      `${duration(view.to - view.from)} from ${clock(view.from, (view.to - view.from) / 100)}${all}`;
+      `${duration(view.to - view.from)} from ${clock(view.from, (view.to - view.from) / 100)}${limit}`;
   }
 
   function drawLane(pen, lane, scale, top, left, width) {
@@ -295,27 +295,27 @@
       const [path, stage] = spans[lane.spans[i]];
       const from = Math.max(left - 2, scale.x(lane.starts[i]));
       const to = Math.min(width + 2, scale.x(lane.starts[i] + lane.durations[i]));
-      // What would lie on a pixel that is painted already is left out.
+      // Skip spans within a pixel that is already painted.
       if (to - from < 1 && Math.floor(to) === painted[path.length]) continue;
       painted[path.length] = Math.floor(to);
-      const colour = colours[stage || "span"];
+      const color = colors[stage || "span"];
       const across = to - from > 3 ? to - from - 0.75 : Math.max(1, to - from);
-      pen.fillStyle = colour;
+      pen.fillStyle = color;
       pen.fillRect(from, top + (path.length - 1) * rowHeight, across, rowHeight - 1.5);
       if (to - from > 34) {
-        pen.fillStyle = inkOn(colour);
-        const words = clipped(pen, path[path.length - 1], to - from - 8);
-        pen.fillText(words, from + 4, top + (path.length - 0.5) * rowHeight - 0.5);
+        pen.fillStyle = inkOn(color);
+        const label = clipped(pen, path[path.length - 1], to - from - 8);
+        pen.fillText(label, from + 4, top + (path.length - 0.5) * rowHeight - 0.5);
       }
     }
     pen.font = "12px system-ui, sans-serif";
   }
 
-  /** The span at a point: its lane and number. */
+  /** Return the lane and index of the span at a point. */
   function spanAt(x, y) {
     let top = 0;
-    for (let index = 0; index < shownLanes.length; index++) {
-      const lane = shownLanes[index];
+    for (let index = 0; index < visibleLanes.length; index++) {
+      const lane = visibleLanes[index];
       if (y < top + eventsLayout.heights[index]) {
         const depth = 1 + Math.floor((y - top - 2) / rowHeight);
         const at = eventsLayout.scale.at(x);
@@ -332,21 +332,21 @@
     return null;
   }
 
-  tell(canvas, (x, y) => {
-    const found = x > eventsLayout.left ? spanAt(x, y) : null;
-    if (!found) return "";
-    const { lane, at } = found;
+  addTooltip(canvas, (x, y) => {
+    const hit = x > eventsLayout.left ? spanAt(x, y) : null;
+    if (!hit) return "";
+    const { lane, at } = hit;
     const [path, stage] = lane.process.spans[lane.spans[at]];
-    const words = [path.join(" › "), duration(lane.durations[at])];
-    if (stage) words.push(timeline.stages.find(([name]) => name === stage)[1]);
-    words.push(`${lane.name}, from ${clock(lane.starts[at], 1e3)}`);
-    return words.join("\n");
+    const lines = [path.join(" › "), duration(lane.durations[at])];
+    if (stage) lines.push(timeline.stages.find(([name]) => name === stage)[1]);
+    lines.push(`${lane.name}, from ${clock(lane.starts[at], 1e3)}`);
+    return lines.join("\n");
   });
 
   let pending = false;
 
-  /** Show from … to, as far as there is such a time. */
-  function look(from, to) {
+  /** Set the visible time range, limited to the recorded time. */
+  function setView(from, to) {
     const span = Math.min(timeline.length, Math.max(1000, to - from));
     view.from = Math.min(Math.max(0, from), timeline.length - span);
     view.to = view.from + span;
@@ -359,11 +359,11 @@
     });
   }
 
-  function zoom(factor, about) {
-    look(about - (about - view.from) * factor, about + (view.to - about) * factor);
+  function zoom(factor, center) {
+    setView(center - (center - view.from) * factor, center + (view.to - center) * factor);
   }
 
-  /** From the last end back, so much that some 150 spans of the first lane are seen. */
+  /** Show the last 150 spans of the first lane. */
   function latest() {
     let from = timeline.length;
     let to = 0;
@@ -374,16 +374,16 @@
         to = Math.max(to, lane.starts[i] + lane.durations[i]);
       }
     }
-    if (to > 0) look(from, Math.max(to, from + 1000));
-    else look(0, timeline.length);
+    if (to > 0) setView(from, Math.max(to, from + 1000));
+    else setView(0, timeline.length);
   }
 
   const actions = {
-    left: () => look(view.from - (view.to - view.from) / 4, view.to - (view.to - view.from) / 4),
-    right: () => look(view.from + (view.to - view.from) / 4, view.to + (view.to - view.from) / 4),
+    left: () => setView(view.from - (view.to - view.from) / 4, view.to - (view.to - view.from) / 4),
+    right: () => setView(view.from + (view.to - view.from) / 4, view.to + (view.to - view.from) / 4),
     in: () => zoom(0.5, (view.from + view.to) / 2),
     out: () => zoom(2, (view.from + view.to) / 2),
-    all: () => look(0, timeline.length),
+    all: () => setView(0, timeline.length),
     latest,
   };
   for (const button of document.querySelectorAll("button[data-do]")) {
@@ -401,19 +401,19 @@
     "wheel",
     (event) => {
       const isZoom = event.ctrlKey || event.metaKey;
-      // Without a key, up and down scroll the page, as anywhere else.
+      // Without a key, vertical scrolling moves the page.
       if (!isZoom && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
       event.preventDefault();
       const x = event.clientX - canvas.getBoundingClientRect().left;
       if (isZoom) zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY / 200))), eventsLayout.scale.at(x));
       else {
         const by = (event.deltaX / canvas.clientWidth) * (view.to - view.from);
-        look(view.from + by, view.to + by);
+        setView(view.from + by, view.to + by);
       }
     },
     { passive: false },
   );
-  // One pointer moves; two zoom.
+  // One pointer moves the view, two zoom.
   const pointers = new Map();
   canvas.addEventListener("pointerdown", (event) => {
     canvas.setPointerCapture(event.pointerId);
@@ -429,7 +429,7 @@
     const scale = linear(view.from, view.to, eventsLayout.left, canvas.clientWidth);
     if (after.length === 1) {
       const by = scale.at(0) - scale.at(after[0] - before[0]);
-      look(view.from + by, view.to + by);
+      setView(view.from + by, view.to + by);
     } else if (after.length === 2) {
       const factor = Math.abs(before[0] - before[1]) / Math.max(1, Math.abs(after[0] - after[1]));
       zoom(factor, scale.at((after[0] + after[1]) / 2 - left));
@@ -444,7 +444,7 @@
 
   // --- lines over time -----------------------------------------------------------------------
 
-  /** The parts of a line between which there is nothing. */
+  /** Split a line at its missing values. */
   function unbroken(line) {
     const parts = [];
     let part = null;
@@ -458,7 +458,7 @@
     return parts;
   }
 
-  /** Values over time, as a line with what is under it. */
+  /** Draw values over time as a line with a filled area. */
   function drawLine(canvas, line, unit, top) {
     const height = 190;
     const { pen, width } = prepare(canvas, height);
@@ -467,23 +467,23 @@
     const scale = linear(0, timeline.length, left, width - 4);
     const most = top || Math.max(1e-9, ...line.values) * 1.08;
     const y = (value) => bottom - (value / most) * (bottom - 10);
-    const { found } = ticks(0, most, 4);
-    for (const value of found) {
-      pen.fillStyle = colours.line;
+    const { values } = ticks(0, most, 4);
+    for (const value of values) {
+      pen.fillStyle = colors.line;
       pen.fillRect(left, Math.round(y(value)), width - left, 1);
-      pen.fillStyle = colours.dim;
+      pen.fillStyle = colors.dim;
       pen.textAlign = "right";
       pen.fillText(`${value.toLocaleString("en")}${unit}`, left - 6, y(value));
     }
     timeAxis(pen, scale, left, width, bottom, bottom);
     pen.lineWidth = 2;
     pen.lineJoin = "round";
-    pen.strokeStyle = pen.fillStyle = colours.accent;
+    pen.strokeStyle = pen.fillStyle = colors.accent;
     for (const part of unbroken(line)) {
       const [begin, end] = [scale.x(part[0][0]), scale.x(part[part.length - 1][0])];
       pen.beginPath();
       for (const [at, value] of part) pen.lineTo(scale.x(at), y(value));
-      // One alone would be no line.
+      // Draw a single point as a square.
       if (part.length === 1) pen.rect(begin - 1, y(part[0][1]) - 1, 2, 2);
       pen.stroke();
       pen.lineTo(end, bottom);
@@ -495,22 +495,22 @@
     return scale;
   }
 
-  const lines = [
-    ["throughput-line", carried.throughput, "", 0, "steps/s"],
-    ["lockstep-line", carried.lockstep, " %", 100, "% waited"],
+  const charts = [
+    ["throughput-line", data.throughput, "", 0, "steps/s"],
+    ["lockstep-line", data.lockstep, " %", 100, "% of time waiting"],
   ]
-    .map(([id, line, unit, top, words]) => ({ canvas: document.getElementById(id), line, unit, top, words }))
-    .filter((one) => one.canvas && one.line);
-  for (const one of lines) {
-    tell(one.canvas, (x) => {
-      if (!one.line.at.length) return "";
-      const at = one.scale.at(x);
+    .map(([id, line, unit, top, label]) => ({ canvas: document.getElementById(id), line, unit, top, label }))
+    .filter((chart) => chart.canvas && chart.line);
+  for (const chart of charts) {
+    addTooltip(chart.canvas, (x) => {
+      if (!chart.line.at.length) return "";
+      const at = chart.scale.at(x);
       let nearest = 0;
-      one.line.at.forEach((value, i) => {
-        if (Math.abs(value - at) < Math.abs(one.line.at[nearest] - at)) nearest = i;
+      chart.line.at.forEach((value, i) => {
+        if (Math.abs(value - at) < Math.abs(chart.line.at[nearest] - at)) nearest = i;
       });
-      if (one.line.values[nearest] === null) return "";
-      return `${one.line.values[nearest].toLocaleString("en")} ${one.words}\n${clock(one.line.at[nearest], 1e8)}`;
+      if (chart.line.values[nearest] === null) return "";
+      return `${chart.line.values[nearest].toLocaleString("en")} ${chart.label}\n${clock(chart.line.at[nearest], 1e8)}`;
     });
   }
 
@@ -520,7 +520,7 @@
     const rows = [...table.tBodies[0].rows];
     const level = (row) => Number(row.getAttribute("aria-level"));
 
-    /** Hide what lies under a closed row. */
+    /** Hide the rows below collapsed rows. */
     const update = () => {
       let closedAt = Infinity;
       for (const row of rows) {
@@ -536,7 +536,7 @@
     };
     const focus = (row) => {
       if (!row) return;
-      rows.forEach((one) => (one.tabIndex = one === row ? 0 : -1));
+      rows.forEach((other) => (other.tabIndex = other === row ? 0 : -1));
       row.focus();
     };
     rows.forEach((row, index) => {
@@ -549,18 +549,18 @@
     table.addEventListener("keydown", (event) => {
       const row = event.target.closest("tbody tr");
       if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
-      const shown = rows.filter((one) => !one.hidden);
-      const at = shown.indexOf(row);
+      const visible = rows.filter((other) => !other.hidden);
+      const at = visible.indexOf(row);
       const isOpen = row.getAttribute("aria-expanded");
       const steps = {
-        ArrowDown: () => focus(shown[at + 1]),
-        ArrowUp: () => focus(shown[at - 1]),
-        Home: () => focus(shown[0]),
-        End: () => focus(shown[shown.length - 1]),
-        ArrowRight: () => (isOpen === "false" ? setOpen(row, true) : isOpen && focus(shown[at + 1])),
+        ArrowDown: () => focus(visible[at + 1]),
+        ArrowUp: () => focus(visible[at - 1]),
+        Home: () => focus(visible[0]),
+        End: () => focus(visible[visible.length - 1]),
+        ArrowRight: () => (isOpen === "false" ? setOpen(row, true) : isOpen && focus(visible[at + 1])),
         ArrowLeft: () => {
           if (isOpen === "true") setOpen(row, false);
-          else focus(shown.slice(0, at).reverse().find((one) => level(one) < level(row)));
+          else focus(visible.slice(0, at).reverse().find((other) => level(other) < level(row)));
         },
         Enter: () => setOpen(row, isOpen !== "true"),
         " ": () => setOpen(row, isOpen !== "true"),
@@ -570,20 +570,20 @@
         steps[event.key]();
       }
     });
-    // Large trees begin with their upper levels.
+    // Large trees start with only their upper levels expanded.
     if (rows.length > 40) rows.filter((row) => level(row) > 2).forEach((row) => setOpen(row, false));
   }
 
-  // --- drawing all of it ---------------------------------------------------------------------
+  // --- draw everything -----------------------------------------------------------------------
 
   function drawAll() {
-    readColours();
+    readColors();
     drawEvents();
     drawOverview();
-    for (const one of lines) one.scale = drawLine(one.canvas, one.line, one.unit, one.top);
+    for (const chart of charts) chart.scale = drawLine(chart.canvas, chart.line, chart.unit, chart.top);
   }
 
-  readColours();
+  readColors();
   latest();
   drawAll();
   addEventListener("resize", drawAll);

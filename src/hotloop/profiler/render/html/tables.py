@@ -1,4 +1,4 @@
-"""The parts of the page that are text: whole without JavaScript, and all of it escaped."""
+"""Text parts of the page: escaped, and complete without JavaScript."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import short
-from hotloop.profiler.render import text, words
-from hotloop.profiler.render.lines import Costs, Line, Listing, Sources
-from hotloop.profiler.session import Process, Session
+from hotloop.profiler.diagnose.evidence import short_path
+from hotloop.profiler.render import phrases, text
+from hotloop.profiler.render.lines import LineCost, Listing, Sources, ThreadCosts
+from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
-from hotloop.profiler.session.stages import STAGES, Leaf, Stages
+from hotloop.profiler.session.stages import STAGES, CodeLine, StageTimes
 from hotloop.timing import Node
 from hotloop.timing.table import REST, duration
 
-# A node with less of its component's time is left out.
+# Minimum share of a shown node in its component's time.
 MIN_SHARE = 0.001
-# What of the time must be a function's own for it to be shown, or pass through one of the user's,
-# and how many are.
-_FUNCTION_SHARE, _INCLUSIVE_SHARE, _MAX_FUNCTIONS = 0.01, 0.05, 20
-_KERNEL = ("on core", "queued", "blocked")
+# Minimum own share of a shown function, minimum inclusive share of a user's function, and maximum
+# number of functions.
+_OWN_SHARE, _INCLUSIVE_SHARE, _MAX_FUNCTIONS = 0.01, 0.05, 20
+_CPU_HEADINGS = ("on CPU", "queued", "blocked")
 
 
-def escaped(words: object) -> str:
-    """As text, wherever it stands."""
-    return html.escape(str(words), quote=True)
+def escaped(value: object) -> str:
+    """Return a value as escaped text."""
+    return html.escape(str(value), quote=True)
 
 
-def prose(words: str) -> str:
-    """A sentence; what stands in backquotes is code."""
-    parts = escaped(words).split("`")
+def prose(sentence: str) -> str:
+    """Return a sentence as HTML, with the parts in backquotes as code."""
+    parts = escaped(sentence).split("`")
     if len(parts) % 2 == 0:
-        return escaped(words)
-    return "".join(f"<code>{one}</code>" if i % 2 else one for i, one in enumerate(parts))
+        return escaped(sentence)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str, *, kind: str = ""
 ) -> str:
-    """A table; the first cell of a row is its heading. Cells are HTML, headings are text.
+    """Return a table. The first cell of a row is its heading. Cells are HTML, headings are text.
 
     Args:
-        caption: what it shows, for who can't see where it stands.
-        kind: the class that its style is of; empty: none.
+        caption: description of the content.
+        kind: CSS class, empty for none.
     """
     style = f' class="{kind}"' if kind else ""
     head = "".join(f'<th scope="col">{escaped(heading)}</th>' for heading in headings)
     body = "\n".join(
-        f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{one}</td>" for one in cells[1:])}</tr>'
+        f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{x}</td>" for x in cells[1:])}</tr>'
         for cells in rows
     )
     return (
@@ -60,51 +60,46 @@ def table(
     )
 
 
-def percent(part: float) -> str:
-    """A share with a bar behind it."""
-    width = min(100.0, max(0.0, 100 * part))
-    return f'<span class="bar" style="--share:{width:.2f}%">{part:.1%}</span>'
+def percent_bar(share: float) -> str:
+    """Return a share as a percentage with a bar behind it."""
+    width = min(100.0, max(0.0, 100 * share))
+    return f'<span class="bar" style="--share:{width:.2f}%">{share:.1%}</span>'
 
 
 # --- trees ----------------------------------------------------------------------------------------
 
 
-def component(process: Process) -> str:
-    """A component's tree, with what the kernel said of its main thread."""
-    times = text.kernel_times(process)
-    has_samples = any(text.of_kernel(share)[0] for share in times.values())
+def component_tree(process: ProfiledProcess) -> str:
+    """Return a component's tree, with the CPU use of its main thread."""
+    times = text.times_by_path(process)
+    has_samples = any(text.cpu_cells(share)[0] for share in times.values())
     whole = process.duration_ns or 1
 
-    def more(path: tuple[str, ...]) -> Sequence[str]:
+    def cpu_use(path: tuple[str, ...]) -> Sequence[str]:
         if not has_samples:
             return ()
-        return text.of_kernel(times.get(path))
+        return text.cpu_cells(times.get(path))
 
-    headings = _KERNEL if has_samples else ()
-    return _tree(process.tree, whole, process.name, headings, more)
+    headings = _CPU_HEADINGS if has_samples else ()
+    return _tree(process.tree, whole, process.name, headings, cpu_use)
 
 
-def merged(workers: Sequence[Process]) -> str:
-    """All workers as one tree, with the spread of each node's share over them."""
+def merged_tree(workers: Sequence[ProfiledProcess]) -> str:
+    """Return the merged tree of all workers, with the spread of each node's share."""
     tree = timing.merge((worker.tree for worker in workers), f"all {len(workers)} workers")
     whole = sum(worker.duration_ns for worker in workers) or 1
 
     def spread(path: tuple[str, ...]) -> Sequence[str]:
         if not path:
             return "", "", ""
-        shares = [text.share_at(worker, path) for worker in workers]
-        return tuple(f"{f(shares):.1%}" for f in (min, statistics.median, max))
+        shares = [text.span_share(worker, path) for worker in workers]
+        return tuple(f"{statistic(shares):.1%}" for statistic in (min, statistics.median, max))
 
     return _tree(tree, whole, tree.name, ("min", "median", "max"), spread)
 
 
-def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], more: Any) -> str:
-    """A tree of rows that can be opened and closed.
-
-    Args:
-        whole: what shares are of.
-        more: of a path, the cells under `headings`.
-    """
+def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], extra: Any) -> str:
+    """Return a tree of rows. `whole`, ns, is a share of 1; `extra` returns a path's cells."""
 
     def row(
         label: str,
@@ -115,7 +110,7 @@ def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], more: Any)
         is_open: bool,
     ) -> str:
         expanded = ' aria-expanded="true"' if is_open else ""
-        cells = [percent(total_ns / whole), *middle, duration(total_ns), *last]
+        cells = [percent_bar(total_ns / whole), *middle, duration(total_ns), *last]
         return (
             f'<tr aria-level="{level}"{expanded}><th scope="row" style="--level:{level - 1}">'
             f'<span class="twist" aria-hidden="true"></span>{label}</th>'
@@ -136,23 +131,24 @@ def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], more: Any)
                 duration(child.percentile(99)),
             )
             first = row(
-                _label(child), len(inner) + 1, child.total_ns, numbers, more(inner), bool(inside)
+                _label(child), len(inner) + 1, child.total_ns, numbers, extra(inner), bool(inside)
             )
             items.append((child.total_ns, [first, *inside]))
-        rest = node_ns - sum(child.total_ns for child in node.children.values())
-        if items and rest / whole >= MIN_SHARE:
+        rest_ns = node_ns - sum(child.total_ns for child in node.children.values())
+        if items and rest_ns / whole >= MIN_SHARE:
             label = f'<span class="rest">{escaped(REST)}</span>'
-            cells = row(label, len(path) + 2, rest, ("", "", ""), [""] * len(headings), False)
-            items.append((rest, [cells]))
+            cells = row(label, len(path) + 2, rest_ns, ("", "", ""), [""] * len(headings), False)
+            items.append((rest_ns, [cells]))
         items.sort(key=lambda item: -item[0])
-        return [one for _, rows in items for one in rows]
+        return [line for _, rows in items for line in rows]
 
+    # Render the root row, the headings and the rows below.
     inside = below(tree, (), whole)
     label = f'<span class="name">{escaped(name)}</span>'
-    first = row(label, 1, whole, ("", "", ""), more(()), bool(inside))
+    first = row(label, 1, whole, ("", "", ""), extra(()), bool(inside))
     head = "".join(
-        f'<th scope="col">{escaped(one)}</th>'
-        for one in ("span", "share", "calls", "p50", "p99", "total", *headings)
+        f'<th scope="col">{escaped(heading)}</th>'
+        for heading in ("span", "share", "calls", "p50", "p99", "total", *headings)
     )
     body = "\n".join((first, *inside))
     return (
@@ -163,125 +159,124 @@ def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], more: Any)
 
 def _label(node: Node) -> str:
     kind = "" if node.kind == "work" else f' <span class="kind">{escaped(node.kind)}</span>'
-    still = ' <span class="kind">still open</span>' if node.open else ""
-    return f'<span class="name">{escaped(node.name)}</span>{kind}{still}'
+    note = ' <span class="kind">still open</span>' if node.open else ""
+    return f'<span class="name">{escaped(node.name)}</span>{kind}{note}'
 
 
 # --- stages, processes, lines ---------------------------------------------------------------------
 
 
 def swatch(stage: str) -> str:
-    """The colour of a stage."""
+    """Return a swatch with the color of a stage."""
     return f'<i class="swatch" style="background:var(--stage-{escaped(stage)})"></i>'
 
 
-def stage_table(process: Process, found: Stages) -> str:
-    """The main thread's time by stage: a bar of all of it, and a table."""
-    whole = found.total.elapsed_ns or 1
-    ordered = sorted(found.by_stage.items(), key=lambda item: -item[1].elapsed_ns)
+def stage_table(process: ProfiledProcess, stages: StageTimes) -> str:
+    """Return the main thread's time by stage, as a bar and a table."""
+    whole = stages.total.elapsed_ns or 1
+    ordered = sorted(stages.by_stage.items(), key=lambda item: -item[1].elapsed_ns)
     bar = "".join(
-        f'<i style="width:{100 * share.elapsed_ns / whole:.2f}%;'
+        f'<i style="width:{100 * times.elapsed_ns / whole:.2f}%;'
         f'background:var(--stage-{escaped(stage)})"></i>'
-        for stage, share in ordered
+        for stage, times in ordered
     )
     rows = [
         (
             swatch(stage) + escaped(STAGES[stage]),
-            percent(share.elapsed_ns / whole),
-            duration(share.elapsed_ns),
-            *text.of_kernel(share),
+            percent_bar(times.elapsed_ns / whole),
+            duration(times.elapsed_ns),
+            *text.cpu_cells(times),
         )
-        for stage, share in ordered
-        if share.elapsed_ns / whole >= MIN_SHARE
+        for stage, times in ordered
+        if times.elapsed_ns / whole >= MIN_SHARE
     ]
-    headings = ("stage", "share", "total", *_KERNEL)
-    caption = f"Stages of {process.name}, by {found.total.samples:,} samples of its main thread"
+    headings = ("stage", "share", "total", *_CPU_HEADINGS)
+    caption = f"Stages ({process.name} process, {stages.total.samples:,} main thread samples)"
     return f'<div class="stack" aria-hidden="true">{bar}</div>{table(headings, rows, caption)}'
 
 
-def line_table(lines: Sequence[Line], sources: Sources, caption: str) -> str:
-    """Lines of the user's, and what stands there."""
+def line_table(lines: Sequence[LineCost], sources: Sources, caption: str) -> str:
+    """Return a table of the user's lines with their source."""
     rows = [
         (
-            f'<code title="{escaped(one.file)}">'
-            f"{escaped(words.place(Leaf(one.function, one.file, one.line)))}</code>",
-            percent(one.part),
-            *_kernel_cells(one),
-            swatch(one.stage) + escaped(STAGES[one.stage]),
-            f"<code>{escaped(words.one_line(sources.text(one.file, one.line)))}</code>",
+            f'<code title="{escaped(line.file)}">'
+            f"{escaped(phrases.place_text(CodeLine(line.function, line.file, line.line)))}</code>",
+            percent_bar(line.share),
+            *_cpu_cells(line),
+            swatch(line.stage) + escaped(STAGES[line.stage]),
+            f"<code>{escaped(phrases.one_line(sources.text(line.file, line.line)))}</code>",
         )
-        for one in lines
+        for line in lines
     ]
-    headings = ("line", "share", *_KERNEL, "stage", "source")
+    headings = ("line", "share", *_CPU_HEADINGS, "stage", "source")
     return table(headings, rows, caption, kind="lines")
 
 
-def _kernel_cells(one: Line) -> tuple[str, str, str]:
-    on_core, queued, blocked = text.of_kernel(one.share)
-    return on_core, queued, f"{blocked} {escaped(one.blocked_on)}".strip()
+def _cpu_cells(line: LineCost) -> tuple[str, str, str]:
+    on_cpu, queued, blocked = text.cpu_cells(line.times)
+    return on_cpu, queued, f"{blocked} {escaped(line.blocked_on)}".strip()
 
 
-def listing(one: Listing, sources: Sources) -> str:
-    """Some lines of a file, with the shares of the dearest among them."""
+def listing(snippet: Listing, sources: Sources) -> str:
+    """Return some lines of a file, with the shares of the expensive ones."""
     rows: list[str] = []
-    for number, line in enumerate(one.text, one.first):
-        hot = one.hot.get(number)
-        share = "" if hot is None else percent(hot.part)
-        mark = "" if hot is None else ' class="hot"'
-        # Tabs and spaces are as they are in the file.
+    for number, line in enumerate(snippet.text, snippet.first_line):
+        cost = snippet.hot_lines.get(number)
+        share = "" if cost is None else percent_bar(cost.share)
+        mark = "" if cost is None else ' class="hot"'
+        # Preserve tabs and spaces.
         code = escaped(line.rstrip()) or " "
         rows.append(
             f'<tr{mark}><th scope="row">{number}</th><td>{share}</td><td><code>{code}</code></td>'
             "</tr>"
         )
-    problem = sources.problem(one.file)
-    about = f"{one.file}, lines {one.first} to {one.first + len(one.text) - 1}"
-    about += f"; the file {problem}" if problem else ""
+    problem = sources.problem(snippet.file)
+    last = snippet.first_line + len(snippet.text) - 1
+    caption = f"{snippet.file}, lines {snippet.first_line} to {last}"
+    caption += f". The file {problem}" if problem else ""
     body = "\n".join(rows)
     return (
-        f'<div class="scroll"><table class="listing"><caption><span>{escaped(about)}</span>'
+        f'<div class="scroll"><table class="listing"><caption><span>{escaped(caption)}</span>'
         f"</caption>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
-def function_table(costs: Costs) -> str:
-    """The functions that most time was spent in, and the user's that most of it went through."""
-    shown = [
-        one
-        for one in costs.functions
-        if one.own >= _FUNCTION_SHARE or (one.is_user and one.inclusive >= _INCLUSIVE_SHARE)
+def function_table(costs: ThreadCosts) -> str:
+    """Return a table of the functions with the largest own share or, in user's code, total."""
+    functions = [
+        x
+        for x in costs.functions
+        if x.own_share >= _OWN_SHARE or (x.is_user and x.inclusive_share >= _INCLUSIVE_SHARE)
     ][:_MAX_FUNCTIONS]
-    if not shown:
+    if not functions:
         return ""
     rows = [
         (
-            f'<code title="{escaped(f"{one.file}:{one.first_line}")}">{escaped(one.name)}</code>',
-            percent(one.own),
-            percent(one.inclusive),
-            "your code" if one.is_user else "library",
-            f"<code>{escaped(f'{short(one.file)}:{one.first_line}')}</code>",
+            f'<code title="{escaped(f"{x.file}:{x.first_line}")}">{escaped(x.name)}</code>',
+            percent_bar(x.own_share),
+            percent_bar(x.inclusive_share),
+            "your code" if x.is_user else "library",
+            f"<code>{escaped(f'{short_path(x.file)}:{x.first_line}')}</code>",
         )
-        for one in shown
+        for x in functions
     ]
-    headings = ("function", "own", "inclusive", "whose", "where")
-    return table(headings, rows, f"Functions of {costs.name}", kind="lines")
+    headings = ("function", "own", "inclusive", "code", "location")
+    return table(headings, rows, f"Functions ({costs.name})", kind="lines")
 
 
-def process_table(session: Session, found: Mapping[int, Stages]) -> str:
-    """All processes: how long they lived, what they took, what they did.
+def process_table(session: Session, stages_by_pid: Mapping[int, StageTimes]) -> str:
+    """Return a table of all processes: lifetime, state, resources and stages.
 
     Args:
-        found: stages by pid.
+        stages_by_pid: stages of each process.
     """
-    used = [
-        stage for stage in STAGES if any(one.share(stage) >= MIN_SHARE for one in found.values())
-    ]
+    used = [x for x in STAGES if any(y.share(x) >= MIN_SHARE for y in stages_by_pid.values())]
     rows: list[Sequence[str]] = []
     for process in session.processes:
         seconds = max(1e-9, process.duration_ns / 1e9)
-        peak = max((period.resident for period in process.periods), default=0)
-        one = found.get(process.pid)
-        has_samples = one is not None and one.total.samples > 0
+        peak = max((period.resident_bytes for period in process.periods), default=0)
+        stages = stages_by_pid.get(process.pid)
+        has_samples = stages is not None and stages.total.samples > 0
         rows.append(
             (
                 escaped(process.name),
@@ -291,52 +286,52 @@ def process_table(session: Session, found: Mapping[int, Stages]) -> str:
                 escaped(process.state),
                 f"{process.cpu_ns / 1e9 / seconds:.2f}" if process.periods else "",
                 f"{peak / 1e6:,.0f} MB" if peak else "",
-                *(f"{one.share(stage):.0%}" if one and has_samples else "" for stage in used),
+                *(f"{stages.share(stage):.0%}" if stages and has_samples else "" for stage in used),
             )
         )
     columns = (STAGES[stage] for stage in used)
-    headings = ("process", "pid", "start", "lived", "state", "cores", "memory", *columns)
-    return table(headings, rows, "All processes, and the share of each stage in their main threads")
+    headings = ("process", "pid", "start", "duration", "state", "cores", "memory", *columns)
+    return table(headings, rows, "All processes, with the stages of their main threads")
 
 
-def slowest_table(found: LockstepWaste) -> str:
-    """How often each worker was the one that the others waited for."""
+def slowest_table(waste: LockstepWaste) -> str:
+    """Return a table of how often each worker was the slowest."""
     rows = [
-        (escaped(name), f"{times:,}", percent(times / found.num_steps))
-        for name, times in sorted(found.times_slowest.items(), key=lambda item: -item[1])
+        (escaped(name), f"{times:,}", percent_bar(times / waste.num_steps))
+        for name, times in sorted(waste.times_slowest.items(), key=lambda item: -item[1])
     ]
-    return table(("worker", "steps", "share"), rows, "In how many steps each was the slowest")
+    return table(("worker", "steps", "share"), rows, "Steps in which each worker was the slowest")
 
 
-def diagnosis(one: Diagnosis, number: int, sources: Sources) -> str:
-    """A card: what it is, where, how sure that is, what it would bring, why, and what to do."""
-    gain = words.gain(one)
-    badges = [f'<span class="gain">{escaped(gain)} as fast</span>'] if gain else []
+def diagnosis_card(diagnosis: Diagnosis, number: int, sources: Sources) -> str:
+    """Return a card with a cause, its confidence, gain, places, evidence and advice."""
+    gain, confidence = phrases.gain_text(diagnosis), f"confidence {diagnosis.confidence:.0%}"
+    badges = [f'<span class="gain">{escaped(gain)}</span>'] if gain else []
     badges += [
-        f"<span>{escaped(told)}</span>"
-        for told in (f"{one.confidence:.0%} sure", *words.kind(one), words.rule(one))
-        if told
+        f"<span>{escaped(badge)}</span>"
+        for badge in (confidence, *phrases.wait_and_pace(diagnosis), phrases.rule_name(diagnosis))
+        if badge
     ]
-    evidence = "".join(f"<li>{prose(sentence)}</li>" for sentence in one.evidence)
+    evidence = "".join(f"<li>{prose(sentence)}</li>" for sentence in diagnosis.evidence)
     return f"""<article class="card diagnosis" aria-labelledby="diagnosis-{number}">
-<h3 id="diagnosis-{number}">{escaped(one.title)}</h3>
+<h3 id="diagnosis-{number}">{escaped(diagnosis.title)}</h3>
 <p class="badges">{"".join(badges)}</p>
-{_places(one.places, sources)}<ul>{evidence}</ul>
-<p>{prose(one.advice)}</p>
-<p class="verify"><span>See whether it helped:</span> <code>{escaped(one.verify)}</code></p>
+{_places(diagnosis.places, sources)}<ul>{evidence}</ul>
+<p>{prose(diagnosis.advice)}</p>
+<p class="verify"><span>Check the effect:</span> <code>{escaped(diagnosis.verify)}</code></p>
 </article>"""
 
 
-def _places(places: Sequence[Leaf], sources: Sources) -> str:
-    """Where it is: the dearest place with what stands there, then the others."""
+def _places(places: Sequence[CodeLine], sources: Sources) -> str:
+    """Return the most expensive place with its source line, then the others."""
     if not places:
         return ""
-    titles = {words.place(one): one.file for one in reversed(places)}
-    at = [
-        f'<code title="{escaped(titles[told])}">{escaped(told)}</code>'
-        for told in words.places(places)
+    files = {phrases.place_text(place): place.file for place in reversed(places)}
+    texts = [
+        f'<code title="{escaped(files[place])}">{escaped(place)}</code>'
+        for place in phrases.place_texts(places)
     ]
-    told = words.one_line(sources.text(places[0].file, places[0].line))
-    source = f"<br><code>{escaped(told)}</code>" if told else ""
-    others = f"<br>and {', '.join(at[1:])}" if at[1:] else ""
-    return f'<p class="places">at {at[0]}{source}{others}</p>\n'
+    line = phrases.one_line(sources.text(places[0].file, places[0].line))
+    source = f"<br><code>{escaped(line)}</code>" if line else ""
+    more = f"<br>and {', '.join(texts[1:])}" if texts[1:] else ""
+    return f'<p class="places">at {texts[0]}{source}{more}</p>\n'

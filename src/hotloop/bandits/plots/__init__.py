@@ -1,0 +1,25 @@
+"""Plots of bandit results. Bands and bars are 95 % confidence intervals over runs.
+
+Every function writes one file atomically. Its suffix selects the format: .png, .svg or .pdf.
+"""
+
+from __future__ import annotations
+
+from hotloop.bandits.plots.canvas import FORMATS, check_plot_path
+from hotloop.bandits.plots.curves import learning_curves, regret_curves
+from hotloop.bandits.plots.distributions import regret_boxes, reward_distributions
+from hotloop.bandits.plots.parameters import heat_map, parameter_study, power_of_two_text
+from hotloop.bandits.plots.pull_shares import arm_shares
+
+__all__ = [
+    "FORMATS",
+    "arm_shares",
+    "check_plot_path",
+    "heat_map",
+    "learning_curves",
+    "parameter_study",
+    "power_of_two_text",
+    "regret_boxes",
+    "regret_curves",
+    "reward_distributions",
+]

@@ -1,0 +1,64 @@
+"""Matrix products that are computed row by row instead of as one product."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+
+from hotloop.profiler.diagnose.source import CodeBlock
+from hotloop.profiler.session.syntax import parse_file
+
+_PRODUCTS = {"dot", "matmul", "inner", "mv", "mm"}
+# Up to this many products take no longer than stacking their operands.
+_FEW = 4
+
+
+@lru_cache(maxsize=4096)
+def multiplies_row_by_row(file: str, loop: CodeBlock) -> bool:
+    """Return whether a comprehension multiplies each of its elements by the same matrix.
+
+    Only elements on the left and a fixed matrix on the right count. In the other order the elements
+    may be layers, or members of a population, each of which has its own matrix.
+    """
+    tree = parse_file(file)
+    for node in ast.walk(tree) if tree else ():
+        if not isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
+            continue
+        if CodeBlock(node.lineno, node.end_lineno or node.lineno) != loop:
+            continue
+        if any(_is_short_range(generator.iter) for generator in node.generators):
+            continue
+        elements = {name for generator in node.generators for name in _names(generator.target)}
+        for left_operand, right_operand in _factors(node.elt):
+            if _names(left_operand) & elements and not _names(right_operand) & elements:
+                return True
+    return False
+
+
+def _is_short_range(iterable: ast.expr) -> bool:
+    """Return whether it is a `range` of a few literal numbers: actions rather than states."""
+    if not isinstance(iterable, ast.Call) or getattr(iterable.func, "id", "") != "range":
+        return False
+    values = [arg.value for arg in iterable.args if isinstance(arg, ast.Constant)]
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(numbers) != len(iterable.args) or len(numbers) not in (1, 2):
+        return False
+    return numbers[-1] - (numbers[0] if len(numbers) == 2 else 0) <= _FEW
+
+
+def _factors(tree: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
+    found: list[tuple[ast.AST, ast.AST]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
+            found.append((node.left, node.right))
+        elif isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+            if name in _PRODUCTS and len(node.args) == 2:
+                found.append((node.args[0], node.args[1]))
+            elif name in _PRODUCTS and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+                found.append((node.func.value, node.args[0]))
+    return found
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

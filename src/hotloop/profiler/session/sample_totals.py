@@ -1,0 +1,165 @@
+"""Sums of one process's samples, which replace the content of its file.
+
+A file of ten minutes is some megabytes of text, and takes several times that as Python objects.
+Each file is therefore summed and freed before the next one is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotloop.profiler.collect.samples import Samples
+from hotloop.profiler.session import (
+    Frame,
+    Period,
+    ProfiledProcess,
+    Sample,
+    Stack,
+    ThreadTotals,
+    UnrecordedProcess,
+)
+
+Path = tuple[str, ...]
+
+
+@dataclass
+class SampleTotals:
+    """Sums over a file of samples.
+
+    Attributes:
+        header: first line of the file.
+        last_period: last period, as written; empty if there is none.
+        descendants: descendant processes that were found while it ran, by process id.
+        damage: error that ended the reading; empty if the file is intact.
+        stacks, samples, periods, threads, own_ns, facts: see `ProfiledProcess`.
+    """
+
+    header: dict[str, Any]
+    last_period: dict[str, Any] = field(default_factory=dict)
+    descendants: dict[int, UnrecordedProcess] = field(default_factory=dict)
+    damage: str = ""
+    stacks: list[Stack] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    periods: list[Period] = field(default_factory=list)
+    threads: list[ThreadTotals] = field(default_factory=list)
+    own_ns: int = 0
+    facts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> tuple[int, int, str, str]:
+        """A key that copies of one file share."""
+        header = self.header
+        return header["pid"], header["start_ns"], header["boot_id"], header["component"]
+
+    @property
+    def end_ns(self) -> int | None:
+        """The end of the last period; None without periods."""
+        return self.last_period.get("t")
+
+    def add_to(self, process: ProfiledProcess) -> None:
+        """Append the sums to a process. One that replaced its program (exec) has several files."""
+        header, first = self.header, len(process.stacks)
+        process.command = list(header.get("command", ()))
+        process.interval_ns = int(header.get("interval_s", 0.0) * 1e9)
+        process.cores = int(header.get("cores", 0))
+        process.stacks += self.stacks
+        if not first:
+            process.samples += self.samples
+            process.periods += self.periods
+        else:
+            process.samples += [
+                sample._replace(stack=first + sample.stack) for sample in self.samples
+            ]
+            process.periods += [
+                period._replace(by_stack={first + stack: n for stack, n in period.by_stack.items()})
+                for period in self.periods
+            ]
+        if self.periods:
+            process.threads, process.own_ns = self.threads, self.own_ns
+            process.facts = self.facts
+
+
+def sum_samples(file: Samples) -> SampleTotals:
+    """Return the sums over a file, up to the first damaged period."""
+    totals = SampleTotals(file.header, file.periods[-1] if file.periods else {})
+    try:
+        _add_periods(totals, file)
+        for period in file.periods:
+            for pid, parent_pid, command, cpu_ns in period.get("others", ()):
+                totals.descendants[pid] = UnrecordedProcess(pid, parent_pid, command, cpu_ns)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        totals.damage = f"{type(error).__name__}: {error}"
+    return totals
+
+
+def _add_periods(totals: SampleTotals, file: Samples) -> None:
+    pid = file.header["pid"]
+    places: list[Frame] = []
+    paths: list[Path] = []
+    # Keys: thread, path, stack. Values: count, on-core ns, queued ns, elapsed ns, waits.
+    rows: dict[tuple[int, int, int], list[Any]] = {}
+    finished, spans = _SpanTotals(), _SpanTotals()
+    num_recordings = 0
+    by_path: dict[Path, int] = {}
+    by_stack: dict[int, int] = {}
+    continues = False
+    try:
+        for period in file.periods:
+            places += [Frame(*place) for place in period["places"]]
+            paths += [tuple(path) for path in period["paths"]]
+            for numbers, lines in period["stacks"]:
+                frames = tuple([places[number] for number in numbers])
+                totals.stacks.append(Stack(frames, tuple(lines)))
+            if not continues:
+                by_path, by_stack = {}, {}
+            for thread, path, stack, count, on_core_ns, queued_ns, elapsed_ns, *waits in period[
+                "counts"
+            ]:
+                row = rows.get((thread, path, stack))
+                if row is None:
+                    if stack >= len(totals.stacks) or path >= len(paths):
+                        raise IndexError(f"stack {stack} or path {path} was not defined before")
+                    row = rows[thread, path, stack] = [0, 0, 0, 0, {}]
+                row[0] += count
+                row[1] += on_core_ns
+                row[2] += queued_ns
+                row[3] += elapsed_ns
+                for wait, ns in waits[0].items() if waits else ():
+                    row[4][wait] = row[4].get(wait, 0) + ns
+                if thread == pid:
+                    by_path[paths[path]] = by_path.get(paths[path], 0) + count
+                    by_stack[stack] = by_stack.get(stack, 0) + count
+            if len(period["recordings"]) > num_recordings:
+                # Another recording started: its span counts start from zero.
+                num_recordings, finished = len(period["recordings"]), spans
+            spans = finished.plus(period["spans"], spans)
+            if continues:
+                totals.periods.pop()  # this line continues it
+            continues = bool(period.get("early"))
+            totals.periods.append(
+                Period(period["t"], dict(spans), period["cpu_ns"], period["rss"], by_path, by_stack)
+            )
+            totals.threads = [ThreadTotals(*thread) for thread in period["threads"]]
+            totals.own_ns = period["own_ns"]
+            totals.facts = dict(period["facts"])
+    finally:
+        totals.samples = [
+            Sample(thread, paths[path], stack, *row) for (thread, path, stack), row in rows.items()
+        ]
+
+
+class _SpanTotals(dict[Path, tuple[int, int]]):
+    """Count and total ns by path."""
+
+    def plus(self, spans: list[list[Any]], previous: Mapping[Path, object]) -> _SpanTotals:
+        """Return the totals plus a period's. `previous` path tuples are reused to save memory."""
+        interned = {path: path for path in previous}
+        sums = _SpanTotals(self)
+        for names, _, count, total_ns, _ in spans:
+            path = tuple(names)
+            path = interned.get(path, path)
+            old_count, old_ns = sums.get(path, (0, 0))
+            sums[path] = old_count + count, old_ns + total_ns
+        return sums

@@ -1,0 +1,208 @@
+"""Collection in a worker whose actions come from the inference process.
+
+A worker's environments form two halves. One half steps while the other waits for its actions. No
+half is more than one row ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hotloop.envs import DoubleBufferedEnvs
+from hotloop.errors import EnvironmentFailure
+from hotloop.rollouts.collector import HalfStepObserver, check_rows
+from hotloop.rollouts.workers.shared_memory import (
+    ACTING,
+    EVALUATION,
+    FIRST,
+    FIRST_ENV,
+    NEWEST,
+    PUBLICATION,
+    SERIAL,
+    STOP,
+    STOP_ENV,
+    VERSION,
+    SharedMemory,
+)
+from hotloop.timing import span
+from hotloop.types import Array, RunningEpisode, StepArrays
+
+
+class CentralCollector:
+    """Steps environments with actions from the inference process; see `WorkerCollector`.
+
+    Args:
+        envs: Environments in halves.
+        shared: Shared memory for rows, requests and answers.
+        worker: Number of the worker.
+        first_row: Number of the first row.
+        has_value: Whether rows are evaluated.
+        wake_inference: Wakes the inference process.
+        wait: Waits until the inference process may have answered.
+    """
+
+    def __init__(
+        self,
+        envs: DoubleBufferedEnvs,
+        shared: SharedMemory,
+        worker: int,
+        *,
+        first_row: int,
+        has_value: bool,
+        wake_inference: Callable[[], None],
+        wait: Callable[[], None],
+    ) -> None:
+        self._envs = envs
+        self._weights, self._memory = shared.weights, shared.workers[worker]
+        self._requests = [line.data for line in shared.requests[worker]]
+        self._answers = [line.data for line in shared.answers[worker]]
+        self._has_value, self._wake_inference, self._wait = has_value, wake_inference, wait
+        # Evaluation is another request, during which neither half steps.
+        self.chunk_s = 0.1 if has_value else 0.002
+        self._row = first_row
+        self._publication = NEWEST
+        self.requested_version = -1
+        self.obs: Array | None = None
+        self._hidden_states = np.zeros(self._memory.slots[0].fragment.last_memory.shape, np.float32)
+        # For each slot and step, views of each half's actions and results.
+        self._views: list[list[list[tuple[Array, StepArrays]]]] = [
+            [
+                [
+                    (action[start:stop], StepArrays(*(array[start:stop] for array in arrays)))
+                    for start, stop in envs.ranges
+                ]
+                for _, _, action, arrays in slot.rows
+            ]
+            for slot in self._memory.slots
+        ]
+        # Wait for requests of the previous process, whose rows are collected again.
+        for line in range(len(self._requests)):
+            self._wait_for(line)
+
+    def begin(self, *, first_episode: int | None = None) -> None:
+        """See `Collector.begin`."""
+        with span("env_reset"):
+            self.obs = self._envs.reset(first_episode)
+
+    def resume(
+        self,
+        episodes: Sequence[RunningEpisode],
+        memory: Array | None = None,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> list[int]:
+        """See `Collector.resume`."""
+        with span("env_reset"):
+            self.obs, restarted_envs = self._envs.resume(episodes, on_step)
+        if memory is not None:
+            self._hidden_states = memory.copy()
+            self._hidden_states[restarted_envs] = 0.0
+        return restarted_envs
+
+    def load(self, number: int) -> None:
+        """See `WorkerCollector`."""
+        self._publication = number
+
+    def load_newest(self) -> None:
+        """See `WorkerCollector`."""
+        words, weights = self._memory.words, self._weights
+        self._publication = NEWEST
+        if self.requested_version >= 0:
+            return  # the learner has this version already
+        while True:
+            newest = weights.newest
+            words[ACTING] = weights.newest_version
+            if weights.newest == newest:
+                return
+
+    def collect(self, slot_index: int, start: int, stop: int, observer: HalfStepObserver) -> None:
+        """See `WorkerCollector`.
+
+        Raises:
+            EnvironmentFailure: An environment raised, or returned NaN or a wrong shape.
+            NonFiniteError: The policy's outputs were NaN or infinite.
+        """
+        slot, versions = self._memory.slots[slot_index], self._memory.versions[slot_index]
+        memories, memory, halves = slot.memories, None, self._envs.halves
+        # Request the actions of the first row, unless an earlier call has done it.
+        if self.requested_version < 0:
+            for line in range(len(halves)):
+                self._request_actions(line)
+        self.requested_version = -1
+        has_next_row = False
+        for t in range(start, stop):
+            if memories:
+                memory = memories[t + 1]
+            self.obs = slot.rows[t][3].obs
+            for line, (half, (action, arrays)) in enumerate(
+                zip(halves, self._views[slot_index][t], strict=True)
+            ):
+                # Step this half, then request its next actions while the other half steps.
+                version = self._wait_for(line)
+                versions[t] = version if line == 0 else min(version, versions[t])
+                observer.on_step_start()
+                with span("env_step"):
+                    try:
+                        half.step(action, arrays)
+                    except EnvironmentFailure:
+                        # NaN from the policy or from an earlier step may be the cause.
+                        self._check_finite(slot_index, start, t, self._row - (t - start))
+                        raise
+                if memory is not None:
+                    first, last = self._envs.ranges[line]
+                    is_over = arrays.terminated | arrays.truncated | ~arrays.valid
+                    memory[first:last][is_over] = 0.0
+                    self._hidden_states = memory
+                if line == 0:
+                    has_next_row = t + 1 < stop
+                    if not has_next_row and observer.has_room():
+                        has_next_row, self.requested_version = True, self._weights.newest_version
+                if line < len(halves) - 1:
+                    observer.on_half_step()
+                if has_next_row:
+                    self._request_actions(line, num_ahead=1)
+            self._row += 1
+            observer.on_step_end(t)
+        self._check_finite(slot_index, start, stop, self._row - (stop - start))
+
+    def evaluate(self, slot_index: int, start: int, stop: int) -> None:
+        """See `WorkerCollector`."""
+        if not self._has_value:
+            return
+        with span("evaluate"):
+            first = self._row - (stop - start)
+            self._send(EVALUATION, (first, self._row, 0, self._envs.num_envs))
+            self._wait_for(EVALUATION)
+
+    def _request_actions(self, line: int, num_ahead: int = 0) -> None:
+        """Request a half's actions for the row that is `num_ahead` rows after the current one."""
+        row = self._row + num_ahead
+        slot_index, t = self._memory.slot_and_step(row)
+        slot, (first, stop) = self._memory.slots[slot_index], self._envs.ranges[line]
+        assert self.obs is not None
+        if t == 0 or not num_ahead:  # otherwise the previous step has written these rows
+            slot.fragment.obs[t, first:stop] = self.obs[first:stop]
+            slot.fragment.memory[t, first:stop] = self._hidden_states[first:stop]
+        self._send(line, (row, row + 1, first, stop))
+
+    def _send(self, line: int, row_and_env_ranges: tuple[int, int, int, int]) -> None:
+        request = self._requests[line]
+        request[FIRST], request[STOP], request[FIRST_ENV], request[STOP_ENV] = row_and_env_ranges
+        request[PUBLICATION] = self._publication
+        request[SERIAL] += 1
+        self._wake_inference()
+
+    def _wait_for(self, line: int) -> int:
+        """Wait for the answer to a line's request, and return the version that acted."""
+        request, answer = self._requests[line], self._answers[line]
+        if answer[SERIAL] != request[SERIAL]:
+            with span("wait_for_inference", kind="wait"):
+                while answer[SERIAL] != request[SERIAL]:
+                    self._wait()
+        return answer[VERSION]
+
+    def _check_finite(self, slot_index: int, start: int, stop: int, first_step: int) -> None:
+        slot = self._memory.slots[slot_index]
+        first_env = slot.fragment.first_env
+        check_rows(slot, start, stop, first_env=first_env, first_step=first_step)

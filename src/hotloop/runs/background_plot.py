@@ -1,0 +1,94 @@
+"""The learning curve of a training, drawn by a separate process.
+
+Importing matplotlib and drawing take a second. Most of it happens before the training ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotloop.runs.live_line import remaining_s
+
+if TYPE_CHECKING:
+    from hotloop.runs import Report
+
+# The process needs about 0.8 s until it can draw. A training of so few steps takes hardly longer.
+_PREPARE_S, _SHORT_RUN_STEPS = 2.0, 50_000
+_TIMEOUT_S = 30.0
+# The current directory may be a run directory of another user: import nothing from it.
+_CODE = """
+import sys
+sys.path[:] = filter(None, sys.path)
+from hotloop.runs import RunDirectory
+from hotloop.runs.plots import learning_curve, warm_up
+warm_up()
+path = sys.stdin.read()
+if path:
+    learning_curve(RunDirectory.open(path))
+"""
+
+
+class BackgroundPlot:
+    """A process that draws the learning curve of a run when the run ends."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._is_started = False
+
+    def prepare(self, report: Report) -> None:
+        """Start the process if the run is about to end."""
+        if remaining_s(report) < _PREPARE_S:
+            self._start()
+
+    def prepare_short(self, total_timesteps: int) -> None:
+        """Start the process now if the run is short."""
+        if total_timesteps <= _SHORT_RUN_STEPS:
+            self._start()
+
+    def _start(self) -> None:
+        """Start the process unless it was started before."""
+        if self._is_started:
+            return
+        self._is_started = True
+        if "matplotlib" in sys.modules or "HOTLOOP_PROFILE" in os.environ:
+            return  # no gain if matplotlib is loaded, and a profile should show the training only
+        with contextlib.suppress(OSError):  # `draw` then draws in this process
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CODE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C should stop the training only
+                encoding="utf-8",
+            )
+
+    def draw(self, run_dir: Path) -> Path:
+        """Draw the learning curve and return its path. Draw in this process if the other one fails.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+            OutputError, RunDirectoryError: the image cannot be written.
+        """
+        from hotloop.runs import RunDirectory
+        from hotloop.runs.plots import CURVE_FILE, learning_curve
+
+        if self.finish(str(run_dir.resolve())):
+            return run_dir / CURVE_FILE
+        return learning_curve(RunDirectory.open(run_dir))
+
+    def finish(self, run_dir: str = "") -> bool:
+        """Let the process draw `run_dir` (unless empty) and exit. Return whether it drew."""
+        process, self._process = self._process, None
+        if process is None:
+            return False
+        try:
+            process.communicate(run_dir, timeout=_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired):
+            process.kill()
+            process.wait()
+        return bool(run_dir) and process.returncode == 0

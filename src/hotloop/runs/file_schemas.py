@@ -1,0 +1,199 @@
+"""Schemas of `config.json` and `metrics.jsonl`, checked when the files are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from hotloop import documents
+from hotloop.errors import RunDirectoryError
+from hotloop.system.files import read_regular
+
+# `may_change` of older runs, whose config.json lacks it.
+DEFAULT_MAY_CHANGE = (
+    *("total_timesteps", "runs_dir", "run_dir", "track"),
+    *("checkpoint_interval", "keep_checkpoints", "save_replay", "report_interval"),
+    *("eval_interval", "eval_episodes", "eval_videos"),
+    *("backend", "step_timeout_s", "max_failures"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConfigFile:
+    """Schema of `config.json`."""
+
+    algorithm: str
+    env_id: str
+    network: str | None = None
+    config: dict[str, Any]
+    may_change: list[str] = field(default_factory=lambda: [*DEFAULT_MAY_CHANGE])
+    # Default of each option that has another value. None in older runs.
+    defaults: dict[str, Any] | None = None
+    versions: dict[str, str]
+    command: list[str] = field(default_factory=list)
+    started_at: str | None = None
+    resumed: list[dict[str, Any]] = field(default_factory=list)  # see `_ResumeEntry`
+    auto: dict[str, Any] | None = None
+    signature: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AlgorithmConfig:
+    """Schema of `config`: the options that all algorithms have."""
+
+    seed: int
+    total_timesteps: int
+    num_envs: int = 1
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _AutoChoice:
+    """Schema of `auto`, see `RunDirectory.save_auto_choice`."""
+
+    asked: dict[str, Any]
+    chosen: _ChosenOptions
+    summary: str
+    taken: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ChosenOptions:
+    """Schema of `auto.chosen`: all options that hotloop may choose."""
+
+    workers: int | None = None
+    schedule: str | None = None
+    fragment_steps: int | None = None
+    inference: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ChoiceMeasurement:
+    """Schema of `auto.taken`: the measurements of the choice."""
+
+    steps_per_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ResumeEntry:
+    """Schema of an entry of `resumed`."""
+
+    timesteps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MetricsLine:
+    """Schema of a line of `metrics.jsonl`."""
+
+    iteration: int
+    timesteps: int
+    elapsed_s: float | None = None
+    episode_returns: list[Any]
+    episode_info: dict[str, list[Any]] = field(default_factory=dict)
+    evaluation: dict[str, Any] | None = None
+    dropped: int = 0
+    policy_age_mean: float = 0.0
+    policy_age_max: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EvaluationEntry:
+    """Schema of a line's `evaluation`."""
+
+    mean_return: float
+
+
+def parse_config(value: Any) -> dict[str, Any]:
+    """Return the content of `config.json`, with defaults for missing fields.
+
+    Raises:
+        ValueError: the value does not match the schema.
+    """
+    content = vars(documents.record(_ConfigFile, value))
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it has a text with an invalid Unicode character") from error
+    for name in ("algorithm", "env_id", "network"):
+        if content[name] and not content[name].isprintable():  # no control codes to terminals
+            raise ValueError(f"`{name}` must have printable characters only")
+    if content["defaults"] is None:
+        del content["defaults"]  # keeps the signatures of older runs valid
+    documents.record(_AlgorithmConfig, content["config"], where="config", ignore_unknown=True)
+    for entry in content["resumed"]:
+        documents.record(_ResumeEntry, entry, where="resumed", ignore_unknown=True)
+    if content["auto"] is not None:
+        choice = documents.record(_AutoChoice, content["auto"], where="auto", ignore_unknown=True)
+        if choice.asked.keys() != content["auto"]["chosen"].keys():
+            raise ValueError("`auto.asked` must have the options of `auto.chosen`")
+        if choice.taken is not None:
+            documents.record(
+                _ChoiceMeasurement, choice.taken, where="auto.taken", ignore_unknown=True
+            )
+    return content
+
+
+def _are_numbers(values: list[Any], *, or_null: bool = False) -> bool:
+    kinds = set(map(type, values)) - {float}  # usually empty
+    if or_null:
+        kinds.discard(NoneType)
+    if kinds - {int}:
+        return False
+    return not kinds or all(abs(x) < 2**63 for x in values if type(x) is int)
+
+
+def read_metrics(path: Path, until: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a `metrics.jsonl`, without an incomplete last line.
+
+    Args:
+        path: the file.
+        until: last iteration to read. Later lines are not checked, as a crash may damage them.
+
+    Raises:
+        RunDirectoryError: the file cannot be read, or a line is damaged.
+    """
+    try:
+        lines = read_regular(path).split(b"\n")
+    except OSError as error:
+        raise RunDirectoryError(f"{path} can't be read ({error.strerror})") from error
+    lines.pop()  # empty, or incomplete because the process was killed
+    last = 0
+    for number, text in enumerate(lines, 1):
+        if until is not None and last >= until:
+            return
+        if not text:
+            continue
+        try:
+            line = parse_metrics_line(documents.parse(text))
+            if line["iteration"] <= last:
+                raise ValueError("`iteration` must be greater than in the line before")
+        except ValueError as error:
+            raise RunDirectoryError(
+                f"{path} is damaged in line {number} ({error}): remove that line"
+            ) from error
+        last = line["iteration"]
+        if until is None or last <= until:
+            yield line
+
+
+def parse_metrics_line(value: Any) -> dict[str, Any]:
+    """Return a line of `metrics.jsonl` after checking it.
+
+    Raises:
+        ValueError: the value does not match the schema.
+    """
+    line = documents.record(_MetricsLine, value, ignore_unknown=True)
+    if line.evaluation is not None:
+        documents.record(_EvaluationEntry, line.evaluation, where="evaluation", ignore_unknown=True)
+    if not _are_numbers(line.episode_returns):
+        raise ValueError("`episode_returns` must be numbers")
+    for name, values in line.episode_info.items():
+        if not name.isprintable():  # no control codes to terminals
+            raise ValueError("`episode_info` must have printable names only")
+        if not _are_numbers(values, or_null=True):
+            raise ValueError("`episode_info` must be numbers, or null")
+    return value

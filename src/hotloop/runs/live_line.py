@@ -1,0 +1,138 @@
+"""The progress line of a training."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from hotloop.durations import duration
+from hotloop.system.processes import process_age_s
+
+if TYPE_CHECKING:
+    from hotloop.runs import Evaluation, Report
+
+
+class LiveLine:
+    """A progress line, redrawn in place in a terminal and printed every five seconds in a log.
+
+    Only `show` draws, in the training's thread, at most four times a second.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.report: Report | None = None
+        self.evaluation: Evaluation | None = None
+        self._first_timesteps = 0
+        self._console = console or Console()
+        self._is_live = self._console.is_terminal
+        self._interval_s = 0.25 if self._is_live else 5.0
+        self._last_draw_s = time.monotonic() - (self._interval_s if self._is_live else 0.0)
+        self._live: Live | None = None
+        self._last_drawn: Report | None = None
+        self._is_broken = False
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory, or None before the first report."""
+        return self.report.run_dir if self.report else None
+
+    def show(self, report: Report) -> None:
+        """Draw a report, unless the last one was drawn too recently.
+
+        If drawing fails, e.g. in a closed terminal, the run continues without a progress line.
+        """
+        if report.activity:
+            with self._ignore_errors():
+                print(report.activity, flush=True)
+            return
+        is_first, self.report = self.report is None, report
+        self.evaluation = report.evaluation or self.evaluation
+        if is_first:
+            self._first_timesteps = report.timesteps
+        if not self._is_broken:
+            with self._ignore_errors():
+                self._show(report, is_first=is_first)
+
+    def close(self) -> None:
+        """Draw the last report if necessary, and stop updating the line."""
+        if self.report is not None and self._last_drawn is not self.report and not self._is_broken:
+            with self._ignore_errors():
+                self._draw(self.report)
+        live, self._live = self._live, None
+        if live is not None:
+            with self._ignore_errors():
+                live.stop()
+
+    @contextlib.contextmanager
+    def _ignore_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._is_broken = True
+
+    def _show(self, report: Report, *, is_first: bool) -> None:
+        if is_first:
+            workers = report.workers and f"workers: {report.workers}"
+            for line in (report.resumed, workers, f"update: {report.execution}"):
+                if line:
+                    print(line, flush=True)
+        now = time.monotonic()
+        if now - self._last_draw_s >= self._interval_s:
+            self._last_draw_s = now
+            self._draw(report)
+
+    def _draw(self, report: Report) -> None:
+        self._last_drawn = report
+        text = progress_text(
+            report,
+            process_age_s(),
+            first_timesteps=self._first_timesteps,
+            evaluation=self.evaluation,
+        )
+        if self._is_live:
+            if self._live is None:
+                # No refresh thread: other profilers should find only the training's thread.
+                self._live = Live(console=self._console, auto_refresh=False)
+                self._live.start()
+            self._live.update(text, refresh=True)
+        else:
+            print(text.plain, flush=True)
+
+
+def remaining_s(report: Report) -> float:
+    """Return the remaining seconds at the average rate so far, NaN before the first step."""
+    share = min(1.0, report.timesteps / report.total_timesteps)
+    return report.elapsed_s * (1 / share - 1) if share > 0 else math.nan
+
+
+def progress_text(
+    report: Report,
+    age_s: float,
+    *,
+    first_timesteps: int = 0,
+    evaluation: Evaluation | None = None,
+) -> Text:
+    """Return a line with steps, rates with and without start-up, mean return and remaining time.
+
+    Args:
+        report: the latest report.
+        age_s: seconds since the process started.
+        first_timesteps: steps of the run when this process started, 0 unless it was resumed.
+        evaluation: the latest evaluation.
+    """
+    parts = [
+        f"{report.timesteps:,}/{report.total_timesteps:,} steps",
+        f"{report.steps_per_s:,.0f}/s "
+        f"({(report.timesteps - first_timesteps) / age_s:,.0f}/s with start-up)",
+        f"mean return {'?' if math.isnan(mean := report.mean_return) else f'{mean:.1f}'}",
+        *([f"evaluation {evaluation.mean_return:.1f}"] if evaluation else ()),
+        f"{duration(remaining_s(report))} left",
+    ]
+    return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")

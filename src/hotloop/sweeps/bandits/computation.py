@@ -1,0 +1,228 @@
+"""The computation of a grid: threads compute missing results, the calling thread stores them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from hotloop.bandits.games import Game, PlayMonitor
+from hotloop.bandits.running import chunk_sums
+from hotloop.bandits.settings import make_settings
+from hotloop.errors import HotloopError
+from hotloop.sweeps.bandits.grid_file import GridFile, Piece
+from hotloop.sweeps.bandits.jobs import Job, JobScheduler, make_jobs
+from hotloop.sweeps.bandits.points import Point
+
+_COMMIT_S = 0.25
+_GRACE_S = 2.0  # how long a stopped grid waits for running jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridProgress:
+    """The progress of a grid.
+
+    Attributes:
+        finished_points: number of points with all their runs.
+        total_points: number of points.
+        finished_run_steps: runs × steps computed or found in the file.
+        total_run_steps: runs × steps of all points.
+        stored_run_steps: runs × steps found in the file at the start.
+        elapsed_s: seconds since the start of the grid.
+    """
+
+    finished_points: int
+    total_points: int
+    finished_run_steps: int
+    total_run_steps: int
+    stored_run_steps: int
+    elapsed_s: float
+
+    @property
+    def steps_per_s(self) -> float:
+        """Runs × steps computed per second so far."""
+        return (self.finished_run_steps - self.stored_run_steps) / max(self.elapsed_s, 1e-9)
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the end at this rate, NaN before the first result."""
+        steps = self.total_run_steps - self.finished_run_steps
+        return steps / self.steps_per_s if self.steps_per_s > 0 else (math.nan if steps else 0.0)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """The outcome of a job: sums, an exception, or neither if the job did not start."""
+
+    job: Job
+    elapsed_s: float = 0.0
+    kernel_s: float = 0.0
+    blobs: tuple[bytes, ...] = ()
+    error: BaseException | None = None
+
+
+@dataclass(kw_only=True)
+class Computation:
+    """A computation that fills in the missing pieces of points and stores them.
+
+    Attributes:
+        points: all points of the grid.
+        file: the file that receives sums.
+        seed: seed of all random numbers.
+        num_runs: number of runs of each point.
+        steps: `num_steps`, `late_steps`, `steps_per_point`.
+        num_threads: number of computing threads.
+        started_at: start time of the grid, on `time.perf_counter`.
+        on_progress: function called some times a second from the calling thread.
+        kernel_s: sum of the seconds that threads spent in kernels.
+        prepare_s: seconds spent compiling kernels or loading compiled ones.
+        computed_run_steps: runs × steps computed.
+    """
+
+    points: Sequence[Point]
+    file: GridFile
+    seed: int
+    num_runs: int
+    steps: Mapping[str, int]
+    num_threads: int
+    started_at: float
+    on_progress: Callable[[GridProgress], None] | None
+    kernel_s: float = 0.0
+    prepare_s: float = 0.0
+    computed_run_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._num_steps = self.steps["num_steps"]
+        self._total_run_steps = len(self.points) * self.num_runs * self._num_steps
+        self._unsaved: list[tuple[Piece, bytes]] = []
+
+    def compute(self, missing: Sequence[Sequence[Piece]]) -> None:
+        """Compute and store these pieces, one list per point."""
+        self._ids = {index: pieces[0].point for index, pieces in enumerate(missing) if pieces}
+        self._num_missing = [len(pieces) for pieces in missing]
+        run_steps = sum(piece.num_runs for pieces in missing for piece in pieces) * self._num_steps
+        self._finished_run_steps = self._total_run_steps - run_steps
+        self._stored_run_steps = self._finished_run_steps - self.computed_run_steps
+        jobs = make_jobs(self.points, missing)
+        scheduler = JobScheduler(jobs, num_threads=self.num_threads, num_steps=self._num_steps)
+        self._report_progress()
+        if run_steps:
+            self._prepare()
+            self._run_jobs(scheduler)
+
+    def _prepare(self) -> None:
+        """Compile every kind of agent and environment, or load them from the cache."""
+        began_at = time.perf_counter()
+        kinds = {(type(point.agent), type(point.environment)): point for point in self.points}
+        steps: dict[str, Any] = dict(self.steps)
+        settings = make_settings(self.seed, **steps)
+        for point in kinds.values():
+            Game([point.agent], point.environment, settings)
+        self.prepare_s += time.perf_counter() - began_at
+
+    def _run_jobs(self, scheduler: JobScheduler) -> None:
+        # Daemon threads: at exit the interpreter waits for those of `concurrent.futures`, and after
+        # Ctrl-C a job may run for another half minute.
+        jobs: SimpleQueue[Job | None] = SimpleQueue()
+        outcomes: SimpleQueue[_Outcome] = SimpleQueue()
+        stop = threading.Event()
+        for _ in range(self.num_threads):
+            target, args = self._run_worker, (jobs, outcomes, stop)
+            threading.Thread(target=target, args=args, daemon=True, name="grid").start()
+        num_running, committed_at = 0, time.monotonic()
+        try:
+            while True:
+                # Queue one more job per thread, so that no thread waits for this one.
+                while num_running < 2 * self.num_threads and (job := scheduler.next_job()):
+                    jobs.put(job)
+                    num_running += 1
+                if not num_running and not self._unsaved:
+                    return
+                with contextlib.suppress(Empty):
+                    outcome = outcomes.get(timeout=0.1)
+                    num_running -= 1
+                    self._add_outcome(outcome)
+                    scheduler.record_time(outcome.job, outcome.elapsed_s)
+                if time.monotonic() - committed_at >= _COMMIT_S or not num_running:
+                    self._save()
+                    committed_at = time.monotonic()
+                self._report_progress()
+        except BaseException:
+            stop.set()
+            deadline = time.monotonic() + _GRACE_S
+            with contextlib.suppress(Empty, HotloopError):
+                for _ in range(num_running):
+                    outcome = outcomes.get(timeout=max(0.0, deadline - time.monotonic()))
+                    if outcome.error is None:
+                        self._add_outcome(outcome)
+            with contextlib.suppress(HotloopError):  # the first exception is raised below
+                self._save()
+            raise
+        finally:
+            for _ in range(self.num_threads):
+                jobs.put(None)
+
+    def _run_worker(
+        self,
+        jobs: SimpleQueue[Job | None],
+        outcomes: SimpleQueue[_Outcome],
+        stop: threading.Event,
+    ) -> None:
+        while (job := jobs.get()) is not None:
+            if stop.is_set():
+                outcomes.put(_Outcome(job))
+                continue
+            started_at = time.perf_counter()
+            try:
+                monitor = PlayMonitor()
+                sums = chunk_sums(
+                    [self.points[index].agent for index in job.points],
+                    self.points[job.points[0]].environment,
+                    seed=self.seed,
+                    first_run=job.first_run,
+                    num_runs=job.num_runs,
+                    monitor=monitor,
+                    **self.steps,
+                )
+                elapsed_s = time.perf_counter() - started_at
+                blobs = tuple(chunk.to_bytes() for chunk in sums)
+                outcomes.put(_Outcome(job, elapsed_s, monitor.kernel_s, blobs))
+            except BaseException as error:
+                outcomes.put(_Outcome(job, error=error))
+
+    def _add_outcome(self, outcome: _Outcome) -> None:
+        if outcome.error is not None:
+            raise outcome.error
+        job = outcome.job
+        self.kernel_s += outcome.kernel_s
+        for index, blob in zip(job.points, outcome.blobs, strict=False):  # empty if not started
+            piece = Piece(self._ids[index], job.first_run, job.num_runs)
+            self._unsaved.append((piece, blob))
+            self._num_missing[index] -= 1
+            self.computed_run_steps += job.num_runs * self._num_steps
+            self._finished_run_steps += job.num_runs * self._num_steps
+
+    def _save(self) -> None:
+        # An interruption between the commit and the next line stores the same rows again, which
+        # changes nothing.
+        if self._unsaved:
+            self.file.add(self._unsaved)
+            self._unsaved.clear()
+
+    def _report_progress(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(
+                GridProgress(
+                    finished_points=self._num_missing.count(0),
+                    total_points=len(self._num_missing),
+                    finished_run_steps=self._finished_run_steps,
+                    total_run_steps=self._total_run_steps,
+                    stored_run_steps=self._stored_run_steps,
+                    elapsed_s=time.perf_counter() - self.started_at,
+                )
+            )

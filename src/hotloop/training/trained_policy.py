@@ -1,0 +1,163 @@
+"""Loading and evaluation of trained policies. Perceptrons need no torch.
+
+policy = hotloop.load("runs/CartPole-v1__ppo__1__20260102-030405")
+action = policy.act(obs)
+print(hotloop.evaluate("runs/mine", episodes=20))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hotloop.envs import environment_name, make_vec
+from hotloop.envs.closing import closing_environments
+from hotloop.errors import CheckpointError, ConfigError
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts import evaluation
+from hotloop.runs import RunDirectory
+from hotloop.runs.report import episode_info
+from hotloop.types import Episode
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The episodes of an evaluation, ordered by environment and episode."""
+
+    episodes: tuple[Episode, ...]
+
+    @property
+    def returns(self) -> list[float]:
+        """Return the undiscounted return of each episode."""
+        return [episode.undiscounted_return for episode in self.episodes]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return the number of steps of each episode."""
+        return [episode.length for episode in self.episodes]
+
+    @property
+    def info(self) -> dict[str, list[float | None]]:
+        """Return metrics from the environment's `info` by name, a number or None per episode."""
+        return episode_info(self.episodes)
+
+    @property
+    def mean_return(self) -> float:
+        """Return the mean of the returns."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std_return(self) -> float:
+        """Return the standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+    def __str__(self) -> str:
+        count = len(self.episodes)
+        episodes = f"{count} episode{'' if count == 1 else 's'}"
+        return f"mean return {self.mean_return:.1f} ± {self.std_return:.1f} over {episodes}"
+
+
+def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> ActingPolicy:
+    """Load a trained policy.
+
+    Args:
+        path: a run directory, or a checkpoint in one.
+        checkpoint: `last`, `best` or another checkpoint of a run directory; `last` by default.
+        trust: whether to import a custom network that the run names.
+
+    Returns:
+        The policy. `policy.act(obs)` takes an observation of the environment, or a batch of them,
+        and returns an action, or a batch, for its `step`.
+
+    Raises:
+        RunDirectoryError: the run does not exist.
+        CheckpointError: the checkpoint is missing or damaged.
+        ConfigError: both `path` and `checkpoint` name a checkpoint.
+        UntrustedError: the run names a custom network, and `trust` is False.
+    """
+    directory, name = _open_run(path, checkpoint)
+    network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
+    return ActingPolicy(network, snapshot)
+
+
+def evaluate(
+    run: str | Path,
+    env: str | Callable[..., Any] | None = None,
+    *,
+    episodes: int = 100,
+    checkpoint: str | None = None,
+    seed: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    trust: bool = False,
+) -> EvaluationResult:
+    """Play a trained policy with its most probable actions.
+
+    Args:
+        run: a run directory, or a checkpoint in one.
+        env: an id or a factory of other environments with the same spaces; the run's by default.
+        episodes: the number of episodes.
+        checkpoint: `last`, `best` or another checkpoint of a run directory; `last` by default.
+        seed: the environments' seed; the run's by default.
+        env_kwargs: the environments' arguments; the run's by default, none for another `env`.
+        trust: whether to import custom code that the run names.
+
+    Returns:
+        The episodes, the same ones each time if the environments can be seeded.
+
+    Raises:
+        RunDirectoryError, CheckpointError, UntrustedError: see `load`.
+        CheckpointError: the environment has other spaces than the policy.
+        ConfigError: `episodes` or `seed` is out of range.
+        EnvironmentFailure: an environment raised, or an episode does not end.
+    """
+    if episodes < 1:
+        raise ConfigError(f"`episodes` must be positive, got {episodes}")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"`seed` must not be negative, got {seed}")
+    directory, name = _open_run(run, checkpoint)
+    if env is None:
+        directory.check_trusted(is_trusted=trust, only_environment=True)
+    network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
+    policy = ActingPolicy(network, snapshot)
+    config = {"num_envs": 1, "env_kwargs": {}, "log_info": (), **directory.config["config"]}
+    run_kwargs = config["env_kwargs"] if env is None else {}
+    environment = directory.config["env_id"] if env is None else env
+    with closing_environments() as to_close:
+        envs = make_vec(
+            environment,
+            config["num_envs"],
+            seed=config["seed"] if seed is None else seed,
+            env_kwargs=run_kwargs if env_kwargs is None else env_kwargs,
+            stream="evaluation",
+            action_masks=network.obs_spec.mask_size > 0,
+            log_info=config["log_info"] if env is None else (),
+        )
+        to_close.append(envs)
+        if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
+            raise CheckpointError(
+                f"the policy of {directory.path} was trained on other spaces than "
+                f"'{environment_name(environment)}' has now: evaluate it with the environment's "
+                "original version, listed in config.json"
+            )
+        return EvaluationResult(tuple(evaluation.evaluate(envs, policy, num_episodes=episodes)))
+
+
+def _open_run(path: str | Path, checkpoint: str | None) -> tuple[RunDirectory, str]:
+    """Open a run, and return it with the name of the requested checkpoint."""
+    folder, name = split_run_path(Path(path))
+    if name is not None and checkpoint is not None:
+        raise ConfigError(
+            f"`checkpoint` must be left out if the path names one, got '{checkpoint}' and {path}"
+        )
+    return RunDirectory.open(folder), name or checkpoint or "last"
+
+
+def split_run_path(path: Path) -> tuple[Path, str | None]:
+    """Return a path's run directory, and the checkpoint's name if the path is a checkpoint."""
+    if path.parent.name == "checkpoints" and not (path / "config.json").is_file():
+        return path.parent.parent, path.name
+    return path, None

@@ -1,0 +1,77 @@
+"""Update requests of a run, and the loop that executes them.
+
+A run is a generator that collects, yields an update request, and receives the request's result.
+A single run and runs trained together (`hotloop.training.lanes`) thus share one training loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from hotloop.learner import Learner
+from hotloop.timing import span
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True)
+class UpdateRequest:
+    """A request for the updates that are due.
+
+    Attributes:
+        learner: the learner that runs the updates.
+        batches: a generator that yields each batch, receives |TD error|, (B,), or None, and
+            returns the result of all updates.
+        spans: the names of the timing spans, from the outermost to that of a single batch.
+        launch: a function that runs all updates in fewer calls of many batches each, or None.
+            Lanes always use `batches`.
+    """
+
+    learner: Learner
+    batches: Generator[Any, Any, Any]
+    spans: tuple[str, ...]
+    launch: Callable[[], Any] | None = None
+
+
+Run = Generator[UpdateRequest, Any, Outcome]
+"""A generator that yields update requests and returns the run's result."""
+
+
+def drive(run: Run[Outcome]) -> Outcome:
+    """Execute a run's update requests until it ends, and return its result."""
+    reply: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = run.send(reply) if error is None else run.throw(error)
+            error = None
+            reply = run_updates(request)
+        except StopIteration as end:
+            return end.value
+        except BaseException as problem:  # including a signal's, at any moment
+            if inspect.getgeneratorstate(run) == inspect.GEN_CLOSED:
+                raise
+            error = problem
+
+
+def run_updates(request: UpdateRequest) -> Any:
+    """Run all updates of a request, and return their result."""
+    *outer_spans, update_span = request.spans
+    if request.launch is not None:
+        with span(update_span):
+            return request.launch()
+    with contextlib.ExitStack() as spans:
+        for name in outer_spans:
+            spans.enter_context(span(name))
+        td_error = None
+        while True:
+            try:
+                batch = request.batches.send(td_error)
+            except StopIteration as end:
+                return end.value
+            with span(update_span):
+                td_error = request.learner.update(batch)
