@@ -111,12 +111,13 @@ class Browser:
             self.problems.append(details["entry"]["text"])
         elif event == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning"):
             self.problems.append(json.dumps(details["args"])[:2000])
+        elif event == "Page.frameNavigated" and "parentId" not in details["frame"]:
+            self.problems.clear()  # they are the page's before
         elif event == "Page.loadEventFired":
             self._loaded += 1
 
     def open(self, page: Path | str, *, width: int = 1280, dark: bool = False) -> None:
         """Load a file or an address and run its scripts."""
-        self.problems.clear()
         self.look(width=width, dark=dark)
         loaded = self._loaded
         self.call("Page.navigate", url=page if isinstance(page, str) else page.absolute().as_uri())

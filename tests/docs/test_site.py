@@ -187,12 +187,15 @@ def test_the_search_finds_a_word(site, chromium):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             chromium.open(f"http://127.0.0.1:{server.server_port}/search.html?q=lockstep")
+            # The page adds its results one at a time and fetches a summary for each.
             found = chromium.evaluate(
                 """new Promise((go) => {
                   const look = () => {
-                    const links = [...document.querySelectorAll("ul.search li a")];
-                    if (!links.length) setTimeout(look, 50);
-                    else go(links.map((a) => a.getAttribute("href")));
+                    const items = [...document.querySelectorAll("ul.search li")];
+                    const done = Search.status.innerText.includes("found")
+                      && items.every((item) => item.querySelector(".context, span"));
+                    if (!done) setTimeout(look, 50);
+                    else go(items.map((item) => item.querySelector("a").getAttribute("href")));
                   };
                   look();
                 })"""
