@@ -28,7 +28,9 @@ one line, and prints the traceback with `--debug`.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -114,6 +116,28 @@ class NonFiniteUpdate(NonFiniteError):
         self.names = names
         self.update = update
         self.batch = batch
+
+
+def install_command(extras: str) -> str:
+    """Return the command that installs extras, such as "train,ray", for an error message.
+
+    pip notes where it found a package (PEP 610). A hotloop from a clone or a wheel is installed
+    from there again, since a package index may not have it.
+    """
+    # Few programs reach this function, and these imports take 10 ms.
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        noted = distribution("hotloop").read_text("direct_url.json")
+        origin = json.loads(noted) if noted else {}
+    except (PackageNotFoundError, ValueError):
+        origin = {}
+    url = urlsplit(origin.get("url", ""))
+    path = unquote(url.path)
+    source = path if url.scheme == "file" and Path(path).exists() else "hotloop"
+    is_editable = source == path and origin.get("dir_info", {}).get("editable", False)
+    return f"pip install {'-e ' if is_editable else ''}'{source}[{extras}]'"
 
 
 def shortened(text: str, max_length: int = 200) -> str:

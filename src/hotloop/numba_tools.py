@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import MissingExtraError
+from hotloop.errors import MissingExtraError, install_command
 
 try:
     import numba
@@ -34,7 +34,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(
         "hotloop.replay and hotloop.bandits need Numba, which is not installed: "
-        "pip install 'hotloop[replay]' or 'hotloop[bandit]'"
+        + install_command("replay,bandit")
     ) from error
 
 

@@ -2,6 +2,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -22,6 +23,7 @@ from hotloop.errors import (
     MissingExtraError,
     OutputError,
     UnknownNameError,
+    install_command,
 )
 from hotloop.sweeps.bandits import Grid, computation, jobs
 from hotloop.sweeps.bandits import grid as grid_module
@@ -699,7 +701,7 @@ def test_parquet(table, tmp_path):
 
 def test_parquet_without_pyarrow(table, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[parquet\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("parquet"))):
         table.save_parquet(tmp_path / "grid.parquet")
 
 

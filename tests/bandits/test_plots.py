@@ -1,6 +1,7 @@
 """Plots show the given numbers with units, in the requested file format."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hotloop.bandits.bounds import lai_robbins
 from hotloop.bandits.environments import Bernoulli, GaussianRewards, RandomWalk
 from hotloop.bandits.plots import pull_shares
 from hotloop.bandits.results import BanditResult, MeanEstimate, RunSums
-from hotloop.errors import ConfigError, MissingExtraError, OutputError
+from hotloop.errors import ConfigError, MissingExtraError, OutputError, install_command
 from tests.bandits.laws import color_counts
 
 RUNS = 4
@@ -393,5 +394,5 @@ def test_unwritable_target(tmp_path):
 
 def test_missing_matplotlib(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[bandit\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("bandit"))):
         plots.learning_curves(two_results(), tmp_path / "picture.png")

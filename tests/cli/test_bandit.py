@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from hotloop.cli import main
+from hotloop.errors import install_command
 
 SPEED = r"[\d,]+ runs × [\d,]+ steps = [\d,]+ run·steps in [\d.]+ s: [\d,.]+ ns a run and step"
 SMALL = ["--runs", "300", "--steps", "50"]
@@ -347,7 +348,7 @@ def test_a_missing_extra_is_named(capsys, monkeypatch, tmp_path, module, args):
     )
     code, _, err = bandit(capsys, *args)
     assert code == 1
-    assert f"needs {module}: pip install 'hotloop[bandit]'" in err
+    assert f"needs {module}: {install_command('bandit')}" in err
 
 
 PROGRESS = """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
+from hotloop.errors import install_command
 from hotloop.runs.summary import summarize
 from tests.cli.run_command import has_learned, run, signal_when
 from tests.runs.run_factory import make_run
@@ -140,7 +141,7 @@ def test_a_missing_extra_is_named(capsys, monkeypatch):
     )
     code, _, err = run(capsys, "train", "ppo")
     assert code == 1
-    assert "needs torch: pip install 'hotloop[train]'" in err
+    assert f"needs torch: {install_command('train')}" in err
 
 
 ENDLESS = ("--total-timesteps", "100000000", "--num-steps", "32", "--execution", "eager")

@@ -1,12 +1,20 @@
 """Atari games: vectorized by ALE, or a single game with Gymnasium's wrappers."""
 
+import re
+
 import numpy as np
 import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.envs import make_env, make_vec
 from hotloop.envs.protocol import obs_hash
-from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
+from hotloop.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    MissingExtraError,
+    UnknownNameError,
+    install_command,
+)
 from hotloop.replay import ReplayBuffer
 from hotloop.types import RunningEpisode
 
@@ -152,7 +160,7 @@ def test_missing_rom_is_reported(monkeypatch):
 
 def test_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ale_py", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[atari\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("atari"))):
         make_vec("ALE/Pong-v5", 2)
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 from gymnasium import spaces
 
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
-from hotloop.errors import ConfigError, MissingExtraError, OutputError
+from hotloop.errors import ConfigError, MissingExtraError, OutputError, install_command
 from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
 from hotloop.policies.standalone import Policy
@@ -323,7 +324,7 @@ def test_numpy_export_refuses_user_modules(tmp_path):
 def test_missing_library_names_the_extra(tmp_path, monkeypatch, module):
     network, snapshot = make("linear")
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[train,export\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("train,export"))):
         export_onnx(network, snapshot, tmp_path / "policy.onnx")
 
 

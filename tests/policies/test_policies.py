@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
-from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError
+from hotloop.errors import CheckpointError, ConfigError, ShapeError, SpaceError, install_command
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
 from hotloop.policies.initialization import orthogonal
 from hotloop.policies.learned import LearnedNetwork
@@ -291,7 +291,7 @@ except MissingExtraError as error:
 """
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert "needs torch, which is not installed: pip install 'hotloop[train]'" in process.stdout
+    assert f"needs torch, which is not installed: {install_command('train')}" in process.stdout
 
 
 @pytest.mark.parametrize(("initialization", "size"), [("orthogonal", "29"), ("uniform", "14")])

@@ -10,7 +10,14 @@ import weakref
 import numpy as np
 import pytest
 
-from hotloop.errors import ConfigError, HotloopError, OutputError, ReplayError, ShapeError
+from hotloop.errors import (
+    ConfigError,
+    HotloopError,
+    OutputError,
+    ReplayError,
+    ShapeError,
+    install_command,
+)
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
 from hotloop.replay.storage.allocator import Allocator
 from hotloop.system import memory
@@ -925,7 +932,7 @@ def test_missing_numba_is_reported():
         "    print(error)\n"
     )
     assert "hotloop.replay and hotloop.bandits need Numba" in output
-    assert "pip install 'hotloop[replay]'" in output
+    assert install_command("replay,bandit") in output
 
 
 def test_neither_torch_nor_gymnasium_is_imported():

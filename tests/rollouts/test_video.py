@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 
@@ -6,7 +7,13 @@ import numpy as np
 import pytest
 
 from hotloop.envs import make_vec
-from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, OutputError
+from hotloop.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    MissingExtraError,
+    OutputError,
+    install_command,
+)
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import video
 from hotloop.rollouts.evaluation import evaluate
@@ -97,7 +104,7 @@ def test_environments_that_cannot_be_filmed(tmp_path, env, error, message):
 @pytest.mark.parametrize(
     ("failing", "error", "message"),
     [
-        ("library", MissingExtraError, r"pip install 'hotloop\[video\]'"),
+        ("library", MissingExtraError, re.escape(install_command("video"))),
         ("display", EnvironmentFailure, "without a display it needs EGL"),
         ("dtype", EnvironmentFailure, r"uint8 array of shape \(height, width, 3\), got an array"),
         ("none", EnvironmentFailure, "got None"),
@@ -165,7 +172,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, suffix):
 
 def test_a_missing_library_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[video\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("video"))):
         check_filmable(Counter)
 
 

@@ -2,13 +2,14 @@ import dataclasses
 import json
 import math
 import os
+import re
 import struct
 import subprocess
 import sys
 
 import pytest
 
-from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.errors import ConfigError, MissingExtraError, install_command
 from hotloop.runs import RunDirectory
 from hotloop.runs.tracking import Trackers, open_trackers, tracker_scalars
 
@@ -253,7 +254,7 @@ def test_wandb_without_a_login_stops_before_anything_starts(tmp_path):
 )
 def test_a_missing_library_names_its_extra(tmp_path, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'hotloop\[.*{name}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install .*\[.*{name}\]'"):
         open_trackers([name], create(tmp_path / "run"), resumed=False)
 
 
@@ -261,7 +262,7 @@ def test_a_folder_called_wandb_is_not_the_library(tmp_path, monkeypatch):
     import types
 
     monkeypatch.setitem(sys.modules, "wandb", types.ModuleType("wandb"))
-    with pytest.raises(MissingExtraError, match=r"pip install 'hotloop\[wandb\]'"):
+    with pytest.raises(MissingExtraError, match=re.escape(install_command("wandb"))):
         open_trackers(["wandb"], create(tmp_path / "run"), resumed=False)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.cli import main
+from hotloop.errors import install_command
 from hotloop.sweeps import Results
 from hotloop.sweeps.pool import PoolProcess
 
@@ -330,7 +331,7 @@ def test_another_sweep_in_the_file_is_refused(path, capsys):
 def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     sweep(path, "learning_rate=0.1,0.2", "--sampler", "tpe", "--trials", "2", code=1)
-    assert "pip install 'hotloop[sweep]'" in capsys.readouterr().err
+    assert install_command("sweep") in capsys.readouterr().err
 
 
 def test_spaces_in_a_file(path, tmp_path):

@@ -18,6 +18,7 @@ from hotloop.errors import (
     MissingExtraError,
     SpaceError,
     UnknownNameError,
+    install_command,
     nearest,
 )
 from hotloop.streams import steady_output
@@ -172,7 +173,7 @@ def require_module(module: str, *, extra: str, purpose: str) -> None:
         MissingExtraError: The library is missing. The message names the extra that installs it.
     """
     if importlib.util.find_spec(module) is None:
-        raise MissingExtraError(f"{purpose} needs {module}: pip install 'hotloop[{extra}]'")
+        raise MissingExtraError(f"{purpose} needs {module}: {install_command(extra)}")
 
 
 def add_trust_option(parser: argparse.ArgumentParser) -> None:

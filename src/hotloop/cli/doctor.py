@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from hotloop import cache
 from hotloop.cli.tables import plain_table, print_table, wide_console
+from hotloop.errors import install_command
 from hotloop.system.cores import available_cores, free_cores
 from hotloop.system.memory import available_memory, format_bytes
 
@@ -171,7 +172,7 @@ def _compiler() -> Finding:
 def _torch() -> list[Finding]:
     version = _version("torch")
     if version is None:
-        return [Finding("torch", "none", "training needs it: pip install 'hotloop[train]'")]
+        return [Finding("torch", "none", f"training needs it: {install_command('train')}")]
     import torch
 
     libraries = torch.__config__.parallel_info()
@@ -202,7 +203,7 @@ def _extras() -> list[Finding]:
         Finding("extras", ", ".join(installed) or "none"),
         Finding(
             "missing extras",
-            ", ".join(f"{extra} (pip install 'hotloop[{extra}]')" for extra in missing) or "none",
+            f"{', '.join(missing)} ({install_command(','.join(missing))})" if missing else "none",
         ),
     ]
 

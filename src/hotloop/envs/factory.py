@@ -24,6 +24,7 @@ from hotloop.errors import (
     HotloopError,
     MissingExtraError,
     UnknownNameError,
+    install_command,
     nearest,
 )
 from hotloop.importing import describe_exception, name_of
@@ -285,7 +286,7 @@ def import_gymnasium() -> Any:
         import gymnasium
     except ImportError as error:
         raise MissingExtraError(
-            "environments need Gymnasium, which is not installed: pip install 'hotloop[train]'"
+            f"environments need Gymnasium, which is not installed: {install_command('train')}"
         ) from error
     return gymnasium
 
@@ -365,7 +366,7 @@ def _register_late(name: str) -> None:
             except ImportError as error:
                 raise MissingExtraError(
                     f"environment '{name}' needs '{module_name.partition('.')[0]}', which is not "
-                    f"installed: pip install 'hotloop[{extra}]'"
+                    f"installed: {install_command(extra)}"
                 ) from error
             import_gymnasium().register_envs(module)
 
@@ -405,7 +406,7 @@ def _install_hint(env_id: str) -> str:
     entry_point = str(spec.entry_point) if spec is not None else ""
     for extra in ("box2d", "mujoco"):
         if f".{extra}." in entry_point:
-            return f"pip install 'hotloop[{extra}]'"
+            return install_command(extra)
     return "install it"
 
 
@@ -415,8 +416,7 @@ def _make_envpool(env: str, num_envs: int, seed: int, kwargs: Mapping[str, Any])
         import envpool  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingExtraError(
-            f"environment '{env}' needs EnvPool, which is not installed: "
-            "pip install 'hotloop[atari]'"
+            f"environment '{env}' needs EnvPool, which is not installed: {install_command('atari')}"
         ) from error
     name = env.partition(":")[2]
     known = envpool.list_all_envs()

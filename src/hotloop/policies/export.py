@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.errors import ConfigError, MissingExtraError, install_command
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
@@ -153,7 +153,7 @@ def export_onnx(
     except ImportError as error:
         raise MissingExtraError(
             f"exporting to ONNX needs onnx, onnxscript, onnxruntime and torch ({error}): "
-            "pip install 'hotloop[train,export]'"
+            + install_command("train,export")
         ) from error
     # Trace the policy. The tracer might specialize on a batch of 1 or 2, so the batch is 3.
     policy = TracedPolicy(network, snapshot)

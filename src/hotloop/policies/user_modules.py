@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.spaces import ObsSpec
-from hotloop.errors import ConfigError, MissingExtraError, UnknownNameError
+from hotloop.errors import ConfigError, MissingExtraError, UnknownNameError, install_command
 from hotloop.importing import import_object, name_of
 from hotloop.policies.heads import Head
 
@@ -86,8 +86,7 @@ def find_module(network: str | Callable[..., Any]) -> UserModule:
         import torch
     except ImportError as error:
         raise MissingExtraError(
-            "a network of your own needs torch, which is not installed: "
-            "pip install 'hotloop[train]'"
+            f"a network of your own needs torch, which is not installed: {install_command('train')}"
         ) from error
     name = network if isinstance(network, str) else name_of(network)
     if isinstance(network, str):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotloop.errors import ConfigError, MissingExtraError, SpaceError
+from hotloop.errors import ConfigError, MissingExtraError, SpaceError, install_command
 from hotloop.stacks import num_stacked_frames
 
 
@@ -89,8 +89,8 @@ def _space_fields(space: Any, label: str) -> Any:
         from gymnasium import spaces
     except ImportError as error:
         raise MissingExtraError(
-            "`for_env` needs Gymnasium, which is not installed: pip install "
-            "'hotloop[train]', or declare `fields`"
+            "`for_env` needs Gymnasium, which is not installed: "
+            f"{install_command('train')}, or declare `fields`"
         ) from error
     if isinstance(space, spaces.Dict):
         return {str(key): _space_fields(part, label) for key, part in space.spaces.items()}

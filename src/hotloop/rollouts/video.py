@@ -14,7 +14,13 @@ import numpy as np
 from hotloop.envs import environment_name, make_env
 from hotloop.envs.checks import describe_value
 from hotloop.envs.serial import SerialVectorEnv
-from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
+from hotloop.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    HotloopError,
+    MissingExtraError,
+    install_command,
+)
 from hotloop.importing import describe_exception
 from hotloop.policies import ActingPolicy
 from hotloop.system.files import atomic_write
@@ -213,7 +219,7 @@ def _render(env: Any, name: str) -> Array:
         # Gymnasium's error for a missing library is not an ImportError.
         if isinstance(error, ImportError) or type(error).__name__ == "DependencyNotInstalled":
             raise MissingExtraError(
-                f"{problem}: pip install 'hotloop[video]' and the library in this error"
+                f"{problem}: {install_command('video')} and the library in this error"
             ) from error
         text = f"{type(error).__name__} {error}".lower()
         hint = "correct its `render`"
@@ -295,6 +301,6 @@ def _import_ffmpeg() -> Any:
         import imageio_ffmpeg
     except ImportError as error:
         raise MissingExtraError(
-            f"writing a video needs imageio-ffmpeg ({error}): pip install 'hotloop[video]'"
+            f"writing a video needs imageio-ffmpeg ({error}): {install_command('video')}"
         ) from error
     return imageio_ffmpeg

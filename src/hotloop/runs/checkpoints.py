@@ -35,6 +35,7 @@ from hotloop.errors import (
     HotloopError,
     MissingExtraError,
     RunDirectoryError,
+    install_command,
     shortened,
 )
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
@@ -454,6 +455,6 @@ def _safetensors() -> Any:
         import safetensors.numpy
     except ImportError as error:
         raise MissingExtraError(
-            "checkpoints need safetensors: pip install 'hotloop[train]'"
+            f"checkpoints need safetensors: {install_command('train')}"
         ) from error
     return safetensors

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import MissingExtraError
+from hotloop.errors import MissingExtraError, install_command
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_groups import (
     METRIC_LABELS,
@@ -152,7 +152,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError(
-            "drawing a curve needs matplotlib: pip install 'hotloop[train]'"
+            f"drawing a curve needs matplotlib: {install_command('train')}"
         ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from hotloop import documents
-from hotloop.errors import ConfigError, MissingExtraError, RunDirectoryError
+from hotloop.errors import ConfigError, MissingExtraError, RunDirectoryError, install_command
 from hotloop.runs.directory import RunDirectory
 
 TrackerName = Literal["tensorboard", "wandb"]
@@ -143,7 +143,7 @@ class _TensorBoard:
         except ImportError as error:
             raise MissingExtraError(
                 f"tracking with TensorBoard needs tensorboard ({error}): "
-                "pip install 'hotloop[train,tensorboard]'"
+                + install_command("train,tensorboard")
             ) from error
         lines = run.metrics() if resumed else []
         # Remove the points after the checkpoint. The resumed run logs them again.
@@ -184,7 +184,7 @@ class _WandB:
             wandb.init  # noqa: B018  # a folder named `wandb` can be imported too
         except (ImportError, AttributeError) as error:
             raise MissingExtraError(
-                "tracking with W&B needs wandb: pip install 'hotloop[wandb]'"
+                f"tracking with W&B needs wandb: {install_command('wandb')}"
             ) from error
         stored = _read_json(run, "wandb.json") if resumed else {}
         settings: dict[str, Any] = {"console": "off", "silent": True}

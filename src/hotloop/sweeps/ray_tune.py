@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import ConfigError, MissingExtraError, shortened
+from hotloop.errors import ConfigError, MissingExtraError, install_command, shortened
 from hotloop.sweeps.ray_trainable import TrialSettings, train_trial
 from hotloop.sweeps.runner import Runner, RunSpec, SweepPlan
 from hotloop.sweeps.spaces import Choices, Range, Space
@@ -71,7 +71,7 @@ def import_tune() -> Any:
         from ray import tune
     except ImportError as error:
         raise MissingExtraError(
-            f"`--backend ray` of a sweep needs Ray Tune ({error}): pip install 'hotloop[tune]'"
+            f"`--backend ray` of a sweep needs Ray Tune ({error}): {install_command('tune')}"
         ) from error
     for name in ("ray.tune", "ray.air", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.errors import ConfigError, MissingExtraError, install_command
 from hotloop.sweeps.results import Trial
 from hotloop.sweeps.spaces import MAX_POINTS, Choices, Space, draw, grid_size, point
 
@@ -170,7 +170,7 @@ def _import_optuna() -> Any:
         import optuna
     except ImportError as error:
         raise MissingExtraError(
-            f"this needs Optuna ({error}): pip install 'hotloop[sweep]', or use `--sampler random`"
+            f"this needs Optuna ({error}): {install_command('sweep')}, or use `--sampler random`"
         ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.errors import install_command
 from hotloop.profiler.collect import pyspy
 from hotloop.profiler.render import flame
 from hotloop.profiler.session.reading import read
@@ -82,7 +83,7 @@ def test_pyspy_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
-    assert spy.stop() == "py-spy is not installed: pip install 'hotloop[profile]' installs it"
+    assert spy.stop() == f"py-spy is not installed: {install_command('profile')} installs it"
 
 
 def test_pyspy_is_found_beside_python_and_on_the_path(tmp_path, monkeypatch):
@@ -204,9 +205,9 @@ def test_a_failure_is_reported_and_the_program_continues(tmp_path):
     start = ("-c", hidden + "from hotloop import cli; sys.exit(cli.main(sys.argv[1:]))")
     result = profile(tmp_path, "--py-spy", seconds=0.2, start=start)
     assert (result.returncode, result.stdout) == (3, "done\n")
-    assert "py-spy is not installed: pip install 'hotloop[profile]' installs it" in result.stderr
+    assert f"py-spy is not installed: {install_command('profile')} installs it" in result.stderr
     assert read(tmp_path / "profile").problems == [
-        "py-spy is not installed: pip install 'hotloop[profile]' installs it"
+        f"py-spy is not installed: {install_command('profile')} installs it"
     ]
 
 

@@ -1,8 +1,10 @@
 """Error messages of failed connections to Ray."""
 
+import re
+
 import pytest
 
-from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError
+from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, install_command
 from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, connect
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -33,7 +35,7 @@ def test_a_failed_connection_suggests_a_token(monkeypatch):
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with (
-        pytest.raises(HotloopError, match=r"pip install 'hotloop\[ray\]'"),
+        pytest.raises(HotloopError, match=re.escape(install_command("ray"))),
         connect(None, num_cpus=1, runtime_env={}),
     ):
         pass

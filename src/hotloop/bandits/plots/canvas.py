@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.bandits.results import BanditResult
-from hotloop.errors import ConfigError, MissingExtraError
+from hotloop.errors import ConfigError, MissingExtraError, install_command
 from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
@@ -51,7 +51,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError(
-            "drawing a plot needs matplotlib: pip install 'hotloop[bandit]'"
+            f"drawing a plot needs matplotlib: {install_command('bandit')}"
         ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hotloop.errors import ConfigError, MissingExtraError, nearest
+from hotloop.errors import ConfigError, MissingExtraError, install_command, nearest
 
 _MODULE = "vizdoom"
 # Settings of the game in `env_kwargs`, besides rewards, penalties and `render_…` settings.
@@ -93,7 +93,7 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
         import vizdoom
     except ImportError as error:
         raise MissingExtraError(
-            f"environment '{spec.id}' needs ViZDoom ({error}): pip install 'hotloop[doom]'"
+            f"environment '{spec.id}' needs ViZDoom ({error}): {install_command('doom')}"
         ) from error
     from hotloop.envs.doom.scenario import Scenario, render_resolution
 

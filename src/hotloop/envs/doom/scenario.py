@@ -17,7 +17,7 @@ import vizdoom
 from gymnasium import spaces
 
 from hotloop.envs.doom import processes
-from hotloop.errors import MissingExtraError
+from hotloop.errors import MissingExtraError, install_command
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def _resizer(raw_size: tuple[int, int], size: tuple[int, int]) -> Any:
         import cv2
     except ImportError as error:
         raise MissingExtraError(
-            f"resizing Doom's images needs OpenCV ({error}): pip install 'hotloop[doom]'"
+            f"resizing Doom's images needs OpenCV ({error}): {install_command('doom')}"
         ) from error
     factors = [before / after for before, after in zip(raw_size, size, strict=True)]
     # The mean of an area takes 10 µs for integer factors. For others it takes ten times as long as

@@ -19,6 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from hotloop.errors import install_command
+
 # py-spy ends after the program and its children, and then still has to write its file.
 _GRACE_S = 5.0
 
@@ -87,7 +89,7 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
     program = _find_program()
     if program is None:
         return PySpy(
-            path, None, None, "py-spy is not installed: pip install 'hotloop[profile]' installs it"
+            path, None, None, f"py-spy is not installed: {install_command('profile')} installs it"
         )
     if not _may_trace(program, pid):
         return PySpy(path, None, None, f"py-spy may not trace the program: {_tracing_obstacle()}")

@@ -12,7 +12,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, MissingExtraError
+from hotloop.errors import (
+    ConfigError,
+    EnvironmentFailure,
+    HotloopError,
+    MissingExtraError,
+    install_command,
+)
 from hotloop.system.cores import available_cores
 
 # Time limit for connecting to an address.
@@ -43,7 +49,7 @@ def import_ray() -> Any:
         import ray
     except ImportError as error:
         raise MissingExtraError(
-            f"`backend` 'ray' needs Ray ({error}): pip install 'hotloop[ray]'"
+            f"`backend` 'ray' needs Ray ({error}): {install_command('ray')}"
         ) from error
     return ray
 
