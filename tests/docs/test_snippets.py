@@ -9,6 +9,10 @@ runs blocks of Python, and tests/docs/test_tutorials.py the tutorials.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import io
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -19,6 +23,7 @@ import pytest
 
 from bench.catalog import BENCHES
 from hotloop import cli
+from hotloop.algorithms import ALGORITHMS, find
 from tests.docs.site import ROOT
 
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,6 +37,12 @@ NOT_TRIED = {
     "python -m pstats": "reads a file that the line before has written",
     "python cleanrl/": "is CleanRL's",
     "python bench/accelerate/wheels.py": "needs a network",
+}
+OPTION = r"(?<![\w-])--[a-z][a-z0-9-]+"
+# Options of the benchmarks and of other programs.
+OTHER_OPTIONS = {
+    *("--cold", "--deadline", "--part", "--seconds", "--store"),
+    *("--full-filenames", "--index-url", "--no-deps"),
 }
 # Cheap commands are run unchanged, bandits with fewer runs.
 RUN = ("doctor", "presets", "plan", "--version")
@@ -202,3 +213,53 @@ def test_fences_have_known_languages():
         if language not in FENCES
     ]
     assert not unknown, "\n".join(unknown)
+
+
+def inline_code(page: Path) -> list[str]:
+    """Return the code spans of a page, outside of blocks."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+@pytest.fixture(scope="module")
+def options() -> set[str]:
+    """Return all options of hotloop's commands and algorithms."""
+    helps = [[name] for name in cli.COMMANDS]
+    helps += [["bandit", name] for name in ("figure", "run", "compare", "grid")]
+    helps.append(["sweep", "report"])
+    text = io.StringIO()
+    for command in helps:
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            cli.main([*command, "--help"])
+    known = set(re.findall(OPTION, text.getvalue()))
+    for name in ALGORITHMS:
+        fields = [field.name.replace("_", "-") for field in dataclasses.fields(find(name).config)]
+        known.update(f"--{prefix}{field}" for field in fields for prefix in ("", "no-"))
+    return known
+
+
+@pytest.mark.parametrize("page", ALL, ids=[path.relative_to(ROOT).as_posix() for path in ALL])
+def test_the_prose_names_existing_options_objects_and_files(page, options):
+    wrong = []
+    for code in inline_code(page):
+        foreign = page.stem == "from-cleanrl" or code.startswith(
+            ("pip ", "python ", "ray ", "py-spy ")
+        )
+        for option in [] if foreign else re.findall(OPTION, code):
+            if option not in options | OTHER_OPTIONS:
+                wrong.append(option)
+        for name in re.findall(r"(?<![\w/.])hotloop(?:\.\w+)+", code):
+            try:
+                pkgutil.resolve_name(name)
+            except (AttributeError, ImportError):
+                wrong.append(name)
+        for path in re.findall(r"(?<![\w/.])(?:[\w-]+/)+\w+\.(?:py|c|md|txt|toml)\b", code):
+            roots = (ROOT, ROOT / "src", ROOT / "src" / "hotloop", page.parent)
+            if "NAME" not in path and not any((root / path).exists() for root in roots):
+                wrong.append(path)
+    assert not wrong
+
+
+def test_other_options_are_still_mentioned():
+    spans = " ".join(code for page in ALL for code in inline_code(page))
+    assert set(re.findall(OPTION, spans)) >= OTHER_OPTIONS
