@@ -66,6 +66,26 @@ def test_resume_continues_from_a_named_checkpoint(capsys, copy_trained_run):
     assert (run / "checkpoints" / "last" / "policy.safetensors").read_bytes() == intact
 
 
+def test_resume_changes_options_that_keep_the_weights(capsys, copy_trained_run):
+    run = copy_trained_run("ppo")
+    command = ["resume", str(run), "--total-timesteps", "640", "--eval-interval", "64"]
+    assert main([*command, "--eval-episodes=1", "--no-eval-videos"]) == 0
+    assert "evaluation" in RunDirectory.open(run).metrics()[-1]
+    assert main(["resume", "--eval-interval", "None", str(run), "--total-timesteps", "768"]) == 0
+    assert "evaluation" not in RunDirectory.open(run).metrics()[-1]
+    capsys.readouterr()
+    before = (run / "config.json").read_bytes()
+    for options, message in (
+        (["--learning-rate", "0.5"], "configuration that it was started with, got learning_rate:"),
+        (["--run-dir", str(run.parent / "other")], "a resumed run continues in its own directory"),
+        (["--eval-interval", "0"], "`eval_interval` must be a positive integer, got 0"),
+    ):
+        assert main(["resume", str(run), *options]) == 2
+        assert message in capsys.readouterr().err
+    assert not (run.parent / "other").exists()
+    assert (run / "config.json").read_bytes() == before
+
+
 EVIL = """
 import pathlib
 pathlib.Path(__file__).with_name("marker").write_text("it was imported")

@@ -103,7 +103,7 @@ def test_a_custom_algorithm_is_resumed(tmp_path):
     assert call.config.learning_rate == linear(1.0, 0.0)
     assert call.options["env"] == "my:Env"
     assert call.options["resume_from"] == tmp_path / "checkpoints" / "best"
-    with pytest.raises(ConfigError, match=r"`--save-replay`: .* has no replay buffer"):
+    with pytest.raises(UnknownNameError, match=r"`save_replay` is not an option of .*Config; sac"):
         resume([str(tmp_path), "--save-replay", "--trust"])
     (tmp_path / "config.json").write_text(
         json.dumps({**content, "algorithm": "zeta", "versions": {"hotloop": "9"}})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
+from typing import Any, get_args
 
 from hotloop.cli import add_trust_option, enable_local_imports, require_module
 from hotloop.errors import ConfigError
@@ -18,6 +18,8 @@ def run(args: list[str]) -> int:
         "same weights as without the interruption. A run of sac, td3 or dqn needs --save-replay "
         "from its start for this; otherwise its replay buffer starts empty. If the run was killed "
         "after its last step, the missing files are written.",
+        usage="hotloop resume [--checkpoint NAME] [--trust] [options of the training] RUN",
+        allow_abbrev=False,
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument(
@@ -27,28 +29,19 @@ def run(args: list[str]) -> int:
         help="continue from this checkpoint, for example if the last one is damaged; later "
         "checkpoints are deleted (default: %(default)s)",
     )
-    parser.add_argument(
-        "--total-timesteps",
-        type=int,
-        metavar="N",
-        help="continue up to this number of steps (default: as set at the start)",
-    )
-    parser.add_argument(
-        "--save-replay",
-        action="store_true",
-        help="from now on save the replay buffer with the last checkpoint (sac, td3, dqn)",
-    )
     add_trust_option(parser)
-    options = parser.parse_args(args)
-    for module in ("torch", "gymnasium", "safetensors", "matplotlib"):
+    _add_changeable_options(parser)
+    options, more_args = parser.parse_known_args(args)
+    for module in ("torch", "gymnasium", "tyro", "safetensors", "matplotlib"):
         require_module(module, extra="train", purpose="training")
 
     from hotloop.algorithms import ALGORITHMS, find
     from hotloop.cli.train import train
+    from hotloop.cli.train_options import parse
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import learning_curve
     from hotloop.training.options import from_stored
-    from hotloop.training.resume import finished_checkpoint, write_missing_accounting
+    from hotloop.training.resume import check_changes, finished_checkpoint, write_missing_accounting
 
     directory = RunDirectory.open(options.run)
     directory.check_trusted(is_trusted=options.trust)
@@ -65,12 +58,11 @@ def run(args: list[str]) -> int:
         )
     algorithm = find(name)
     config = from_stored(algorithm.config, stored["config"])
-    if options.total_timesteps is not None:
-        config = dataclasses.replace(config, total_timesteps=options.total_timesteps)
-    if options.save_replay:
-        if not hasattr(config, "save_replay"):
-            raise ConfigError(f"`--save-replay`: {name} has no replay buffer")
-        config = dataclasses.replace(config, save_replay=True)
+    changes = [*options.changes, *more_args]
+    if changes:
+        prog = f"hotloop resume {options.run}"
+        config = parse(algorithm.config, changes, prog=prog, defaults=vars(config))
+    check_changes(config, directory)
     # Complete the files of a finished run.
     checkpoint = finished_checkpoint(directory, config) if options.checkpoint == "last" else None
     if checkpoint is not None:
@@ -90,3 +82,29 @@ def run(args: list[str]) -> int:
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint
     return train(algorithm, config, env=stored["env_id"], resume_from=resume_from)
+
+
+def _add_changeable_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a training that may change, and append their arguments to `changes`."""
+    from hotloop.training.options import ReplayOptions, RunOptions, changeable_options
+    from hotloop.training.options.constraints import type_hints
+
+    class Keep(argparse.Action):
+        def __call__(
+            self, parser: Any, namespace: Any, values: Any, option_string: str | None = None
+        ) -> None:
+            value = [] if self.nargs == 0 else [values]
+            namespace.changes = [*namespace.changes, option_string, *value]
+
+    parser.set_defaults(changes=[])
+    group = parser.add_argument_group(
+        "options of the training that may change",
+        "`hotloop train ALGORITHM --help` describes them. `--eval-interval None` leaves "
+        "evaluations out, and `--total-timesteps N` continues up to that number of steps.",
+    )
+    hints = type_hints(RunOptions) | type_hints(ReplayOptions)
+    for name in sorted(changeable_options(RunOptions) | changeable_options(ReplayOptions)):
+        flag, is_switch = f"--{name.replace('_', '-')}", bool in get_args(hints[name])
+        flags = [flag, f"--no-{flag[2:]}"] if is_switch else [flag]
+        nargs = 0 if is_switch else None
+        group.add_argument(*flags, action=Keep, nargs=nargs, metavar="VALUE", default=None)

@@ -91,7 +91,7 @@ def build_config(
             config_args,
             prog=f"hotloop train {name}",
             presets=algorithm.presets,
-            file_options=file_options,
+            defaults=file_options,
         )
 
 
@@ -101,7 +101,7 @@ def parse(
     *,
     prog: str,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
-    file_options: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Parse a configuration from command-line options, one per field.
 
@@ -110,7 +110,7 @@ def parse(
         args: The options.
         prog: The name of the command in help texts.
         presets: Default options by environment. Options taken from a preset are printed.
-        file_options: Options from a file, which override a preset.
+        defaults: Options from a file or a run, which override a preset.
 
     Raises:
         ConfigError: the configuration is inconsistent.
@@ -133,9 +133,8 @@ def parse(
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _type_rules()}
     _check_names(args, config_class)
     _check_values(args, config_class)
-    file_options = dict(file_options or {})
-    if file_options:
-        options["default"] = unchecked(**file_options)
+    if defaults:
+        options["default"] = unchecked(**defaults)
     with _adapt_tyro():
         config: Any = tyro.cli(unchecked, description=description, **options)
     from hotloop.training.algorithm import preset_of
@@ -145,7 +144,7 @@ def parse(
         # Parse again with the preset as defaults. Values that change come from the preset.
         before = config
         with _adapt_tyro():
-            options["default"] = unchecked(**{**preset, **file_options})
+            options["default"] = unchecked(**{**preset, **(defaults or {})})
             config = tyro.cli(unchecked, **options)
         applied = {x: preset[x] for x in preset if getattr(config, x) != getattr(before, x)}
         if applied:

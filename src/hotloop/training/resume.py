@@ -15,7 +15,13 @@ from hotloop.policies import Network
 from hotloop.rollouts import Accounting
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.training.checkpoint_state import CheckpointState
-from hotloop.training.options import RunOptions, changed_fields, differing_defaults, to_json
+from hotloop.training.options import (
+    RunOptions,
+    SaveOptions,
+    changed_fields,
+    differing_defaults,
+    to_json,
+)
 from hotloop.training.trained_policy import split_run_path
 from hotloop.types import Array
 
@@ -76,18 +82,7 @@ def reopen(
             "environment, or start a new run"
         )
     run.checkpoints.check_version(name)
-    choice = run.auto_choice
-    if choice is not None:
-        requested = choice["asked"]
-        is_known = all(hasattr(config, name) for name in requested)
-        if is_known and all(getattr(config, name) == value for name, value in requested.items()):
-            config = dataclasses.replace(config, **choice["chosen"])
-    changed = changed_fields(config, stored["config"])
-    if changed:
-        raise ConfigError(
-            f"{folder} can only be resumed with the configuration that it was started with, got "
-            f"{'; '.join(changed)}: restore these options, or start a new run"
-        )
+    config = check_changes(config, run)
     # Load the checkpoint.
     run.lock()
     try:
@@ -105,6 +100,51 @@ def reopen(
         run.close()
         raise
     return run, config, resumed
+
+
+def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
+    """Return the configuration with the stored automatic choices, if a run can resume with it.
+
+    Raises:
+        ConfigError: an option differs that must not change.
+    """
+    stored, choice = run.config["config"], run.auto_choice
+    _check_directory(config, stored, run.path)
+    if choice is not None:
+        requested = choice["asked"]
+        is_known = all(hasattr(config, name) for name in requested)
+        if is_known and all(getattr(config, name) == value for name, value in requested.items()):
+            config = dataclasses.replace(config, **choice["chosen"])
+    changed = changed_fields(config, stored)
+    if changed:
+        raise ConfigError(
+            f"{run.path} can only be resumed with the configuration that it was started with, got "
+            f"{'; '.join(changed)}: restore these options, or start a new run"
+        )
+    return config
+
+
+def _check_directory(config: Any, stored: Mapping[str, Any], folder: Path) -> None:
+    """Check that the options name no other directory than the resumed run's.
+
+    Args:
+        config: the configuration to resume with.
+        stored: the run's original configuration from `to_json`. Its directories may be outdated,
+            since a run can be moved.
+        folder: the run directory.
+
+    Raises:
+        ConfigError: `run_dir` or `runs_dir` names another directory.
+    """
+    for name, actual in (("run_dir", folder), ("runs_dir", folder.resolve().parent)):
+        value = getattr(config, name)
+        if value in (None, getattr(SaveOptions, name), stored.get(name)):
+            continue
+        if Path(value).resolve() != actual.resolve():
+            raise ConfigError(
+                f"a resumed run continues in its own directory, expected `{name}` '{actual}', got "
+                f"'{value}': leave `{name}` out, or copy the directory and resume the copy"
+            )
 
 
 def finished_checkpoint(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
