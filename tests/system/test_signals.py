@@ -1,9 +1,18 @@
+import os
+import re
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
-from hotloop.system.signals import delayed_interrupt, pending_interrupt
+import hotloop
+from hotloop.system.signals import (
+    blocked_signals,
+    delayed_interrupt,
+    pending_interrupt,
+    start_thread,
+)
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -139,3 +148,44 @@ def test_a_delayed_signal_comes_after_the_body(handlers, number):
         body()
     assert steps == ["written"]
     assert handlers == [number]
+
+
+def test_a_thread_leaves_signals_to_the_threads_that_block_them():
+    """A signal that a thread does not block would be handled there, or end the process."""
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        is_ending = threading.Event()
+        thread = start_thread(is_ending.wait, name="other")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.sigwait({signal.SIGTERM}) == signal.SIGTERM
+        is_ending.set()
+        thread.join()
+        assert thread.daemon
+        assert thread.name == "other"
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
+
+
+def test_faults_still_reach_a_thread_and_masks_end_with_the_body():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    with blocked_signals():
+        inside = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == before
+    assert {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM} <= inside
+    assert not inside & {signal.SIGSEGV, signal.SIGFPE}
+
+
+def test_only_these_functions_start_threads():
+    """Every thread of the package is started where signals are blocked."""
+    package = Path(hotloop.__file__).parent
+    pattern = re.compile(r"threading\.(Thread|Timer)\(|start_new_thread\(|pool\.submit\(")
+    found = {}
+    for path in package.rglob("*.py"):
+        lines = path.read_text().split("\n")
+        for number, line in enumerate(lines):
+            if pattern.search(line) and not line.lstrip().startswith("#"):
+                found[f"{path.relative_to(package)}: {line.strip()}"] = lines[number - 1].strip()
+    blocking = {place: before for place, before in found.items() if "blocked_signals" in before}
+    (place,) = set(found) - set(blocking)
+    assert place.startswith("system/signals.py: thread = threading.Thread(target=function")

@@ -21,6 +21,7 @@ from hotloop.bandits.python_games import play_python_game
 from hotloop.bandits.results import BanditComparison, BanditResult, RunSums
 from hotloop.bandits.settings import MAX_RUNS, make_settings, resolve_threads
 from hotloop.errors import ConfigError
+from hotloop.system.signals import blocked_signals
 
 KERNEL_VERSION = 1  # raised with every change that could change any result
 
@@ -217,7 +218,9 @@ def _play_over_threads(
             while True:
                 while len(running) < 2 * threads and (job := next(jobs, None)) is not None:
                     index, first, num = job
-                    running[pool.submit(_play_block, games, first, num, monitor)] = index
+                    with blocked_signals():  # the pool may start a thread
+                        future = pool.submit(_play_block, games, first, num, monitor)
+                    running[future] = index
                 if not running:
                     return total.result()
                 done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)

@@ -41,6 +41,8 @@ options:
 """
 _VALUE_OPTIONS = {"--out": "DIR", "--interval": "MS", "--gpu-window": "MS"}
 _OWN_COMMANDS = ("train", "resume", "eval", "bandit")
+# Signals to this process are for the script. Clusters send SIGUSR1 or 2 before they end a job.
+_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def run(args: list[str]) -> int:
@@ -226,7 +228,7 @@ def _write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
 def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | None]:
     """Run the command. Return its exit code, −N after signal N, and the error of py-spy, if any."""
     # The terminal sends Ctrl-C to the command directly, so this process ignores it and waits.
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_FORWARDED)}
     process = subprocess.Popen(command, env={**os.environ})
     spy = attach(process.pid, py_spy) if py_spy is not None else None
 
@@ -235,7 +237,8 @@ def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | No
             process.send_signal(number)
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, forward)
+    for number in _FORWARDED:
+        signal.signal(number, forward)
     try:
         code = process.wait()
         return code, spy.stop() if spy is not None else None

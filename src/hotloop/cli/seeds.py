@@ -11,7 +11,6 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import default_name
 from hotloop.system.crowding import CROWDED, JOBS
-from hotloop.system.signals import Interrupted, interrupt_once
+from hotloop.system.signals import Interrupted, interrupt_once, start_thread
 
 _POLL_INTERVAL_S = 0.1
 
@@ -186,11 +185,9 @@ class _Child:
             start_new_session=True,
         )
         self._printers = [
-            threading.Thread(target=print_from, args=(label,), daemon=True)
+            start_thread(print_from, label)
             for print_from in (self._print_progress, self._print_errors)
         ]
-        for printer in self._printers:
-            printer.start()
 
     def _print_progress(self, label: str) -> None:
         """Print the lines up to the first empty one, since the run stores the timing after it."""

@@ -20,7 +20,7 @@ from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.system.crowding import Crowding
 from hotloop.system.processes import process_age_s
-from hotloop.system.signals import Interrupted, interrupt_once
+from hotloop.system.signals import Interrupted, interrupt_once, start_thread
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
@@ -207,8 +207,7 @@ def _exit_if_close_hangs(code: int, error: BaseException | None) -> Callable[[],
         watcher.join()
 
     has_closed = threading.Event()
-    watcher = threading.Thread(target=leave, name="closing", daemon=True)
-    watcher.start()
+    watcher = start_thread(leave, name="closing")
     return end
 
 

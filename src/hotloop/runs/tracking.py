@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol
 from hotloop import documents
 from hotloop.errors import ConfigError, MissingExtraError, RunDirectoryError, install_command
 from hotloop.runs.directory import RunDirectory
+from hotloop.system.signals import blocked_signals
 
 TrackerName = Literal["tensorboard", "wandb"]
 Status = Literal["finished", "stopped", "failed"]
@@ -149,9 +150,10 @@ class _TensorBoard:
         # Remove the points after the checkpoint. The resumed run logs them again.
         purge_step = 1 + (lines[-1]["timesteps"] if lines else 0) if resumed else None
         try:
-            self._writer = SummaryWriter(
-                str(run.path / "tensorboard"), purge_step=purge_step, flush_secs=15
-            )
+            with blocked_signals():  # it starts a thread
+                self._writer = SummaryWriter(
+                    str(run.path / "tensorboard"), purge_step=purge_step, flush_secs=15
+                )
         except OSError as error:
             raise RunDirectoryError(
                 f"{run.path / 'tensorboard'} can't be written ({error.strerror}): free some space, "
@@ -191,6 +193,8 @@ class _WandB:
         if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait forever
             settings["finish_timeout"] = _UPLOAD_S
         try:
+            with blocked_signals():  # it starts threads, and `init`, which may take long, does not
+                wandb.setup()
             self._run = wandb.init(
                 dir=str(run.path),
                 project=stored.get("project") or os.environ.get("WANDB_PROJECT") or "hotloop",

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hotloop.cache import SHARING
 from hotloop.errors import HotloopError, NonFiniteError
 from hotloop.sweeps.pruners import NUM_REPORTS
+from hotloop.system.signals import start_thread
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
@@ -42,7 +43,7 @@ def main() -> int:
     os.dup2(2, 1)
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     stopping = threading.Event()
-    threading.Thread(target=_listen, args=(requests, stopping), daemon=True).start()
+    start_thread(_listen, requests, stopping)
     while True:
         request = requests.get()
         stopping.clear()

@@ -1,4 +1,4 @@
-"""Handling of SIGINT (Ctrl-C), SIGTERM (`kill`) and SIGHUP (a closed terminal)."""
+"""Handling of SIGINT (Ctrl-C), SIGTERM (`kill`) and SIGHUP (a closed terminal), and of threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# The kernel sends these to the thread that caused them. Blocked, they would end the process without
+# the traceback of `faulthandler`.
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 class Interrupted(KeyboardInterrupt):
@@ -138,3 +141,28 @@ def delayed_interrupt() -> contextlib.AbstractContextManager[PendingInterrupt]:
     Use it while something is half-written.
     """
     return pending_interrupt(delays_repeats=True)
+
+
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[None]:
+    """Block signals in this thread for the body, and in all threads that are started in it.
+
+    The kernel gives a signal of the process to any thread that does not block it. A program that
+    blocks a signal, to wait for it or to delay it, would be interrupted through a thread that it
+    does not know. Do not start processes in such a thread: they inherit the blocked signals.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_thread(
+    function: Callable[..., None], *args: Any, name: str | None = None
+) -> threading.Thread:
+    """Start and return a daemon thread that leaves signals to the program's own threads."""
+    thread = threading.Thread(target=function, args=args, name=name, daemon=True)
+    with blocked_signals():
+        thread.start()
+    return thread

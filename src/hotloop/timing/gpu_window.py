@@ -40,6 +40,7 @@ from typing import Any
 
 from hotloop.errors import ProfileError
 from hotloop.system.processes import boot_id
+from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
 
@@ -107,7 +108,8 @@ class GpuWindows:
         thread_lock = self._thread_lock = _thread.allocate_lock()
         thread_lock.acquire()
         # Not `threading.Thread`, because programs may wait for all threads that `threading` lists.
-        _thread.start_new_thread(self._run, (torch, thread_lock))
+        with blocked_signals():
+            _thread.start_new_thread(self._run, (torch, thread_lock))
 
     def stop(self) -> None:
         """End and write an open window. Repeated calls, and calls in a fork, do nothing."""

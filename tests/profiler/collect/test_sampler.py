@@ -704,3 +704,43 @@ def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
     )
     result = run([sys.executable, str(script)], tmp_path)
     assert (result.stdout, result.stderr) == ("(0, True) (0, True)\n", "")
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_signals_are_for_the_threads_of_the_program(tmp_path, is_pure: bool) -> None:
+    """Not for the profiler's: a blocked signal would end the program, or interrupt it."""
+    script = write(
+        tmp_path,
+        """
+        import os, signal, threading, time
+
+        def handle(number, frame):
+            print("handled", "inside" if is_critical else "after", flush=True)
+
+        def count_threads():
+            return len(os.listdir("/proc/self/task"))
+
+        signal.signal(signal.SIGTERM, handle)
+        while count_threads() < 2:
+            time.sleep(0.01)
+        for _ in range(2):
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+            is_critical = True
+            os.kill(os.getpid(), signal.SIGTERM)
+            end = time.monotonic() + 0.1
+            while time.monotonic() < end:
+                sum(range(100))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            print("waited for", signal.sigwait({signal.SIGUSR1}).name, flush=True)
+            is_critical = False
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGUSR1})
+            # The threads of the profiler end and start again.
+            if not os.fork():
+                os._exit(0)
+            os.wait()
+        """,
+    )
+    variables = {"HOTLOOP_PURE_TIMING": "1"} if is_pure else {}
+    result, _ = record(tmp_path, str(script), **variables)
+    assert result.stdout.splitlines() == ["waited for SIGUSR1", "handled after"] * 2, result
+    assert result.returncode == 0

@@ -135,7 +135,8 @@ def test_an_interrupted_script(tmp_path) -> None:
     script = write(
         tmp_path,
         """
-        import time
+        import signal, time
+        signal.signal(signal.SIGUSR1, lambda number, frame: print("warned", flush=True))
         try:
             print("ready", flush=True)
             time.sleep(60)
@@ -154,6 +155,8 @@ def test_an_interrupted_script(tmp_path) -> None:
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
+    os.kill(child.pid, signal.SIGUSR1)  # as a cluster does, which knows this process alone
+    assert child.stdout.readline() == "warned\n"
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
     stdout, stderr = child.communicate(timeout=60)
     assert stdout == "cleaned\n"

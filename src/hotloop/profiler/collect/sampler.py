@@ -36,6 +36,7 @@ from hotloop.profiler.collect.tally import Tally
 from hotloop.system import processes
 from hotloop.system.cores import available_cores
 from hotloop.system.processes import boot_id, process_start
+from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
 from hotloop.timing._writer import CLOSED, OwnedFile
@@ -161,7 +162,8 @@ class StackSampler:
                 if self._uses_ticker:
                     _ticker.start()
                 # Not a `threading.Thread`: a program that joins all threads must not wait for it.
-                _thread.start_new_thread(self._run, (thread_lock,))
+                with blocked_signals():
+                    _thread.start_new_thread(self._run, (thread_lock,))
             except RuntimeError:  # the thread limit is reached, or the interpreter is shutting down
                 self._thread_lock = None
                 if self._uses_ticker:

@@ -18,6 +18,7 @@ from hotloop.errors import HotloopError
 from hotloop.sweeps.bandits.grid_file import GridFile, Piece
 from hotloop.sweeps.bandits.jobs import Job, JobScheduler, make_jobs
 from hotloop.sweeps.bandits.points import Point
+from hotloop.system.signals import start_thread
 
 _COMMIT_S = 0.25
 _GRACE_S = 2.0  # how long a stopped grid waits for running jobs
@@ -132,8 +133,7 @@ class Computation:
         outcomes: SimpleQueue[_Outcome] = SimpleQueue()
         stop = threading.Event()
         for _ in range(self.num_threads):
-            target, args = self._run_worker, (jobs, outcomes, stop)
-            threading.Thread(target=target, args=args, daemon=True, name="grid").start()
+            start_thread(self._run_worker, jobs, outcomes, stop, name="grid")
         num_running, committed_at = 0, time.monotonic()
         try:
             while True:
