@@ -166,7 +166,8 @@ def assert_kept(run_dir, out, err):
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 138)],
 )
 def test_an_interrupted_run_keeps_metrics_and_tree(capsys, tmp_path, number, code):
     run_dir = tmp_path / "run"

@@ -87,7 +87,7 @@ if "no-such-algorithm" in str(path):
 def end(number, _):
     print("interrupted by", number, file=sys.stderr)
     sys.exit(128 + number)
-for number in (signal.SIGINT, signal.SIGTERM):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, end)
 path.mkdir(parents=True)
 while True:
@@ -134,7 +134,11 @@ def test_mistakes(capsys, tmp_path, args, message):
 
 
 @pytest.mark.usefixtures("child")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1],
+    ids=["SIGINT", "SIGTERM", "SIGUSR1"],
+)
 def test_an_interrupt_reaches_the_trainings(capfd, tmp_path, number):
     runs = tmp_path / "it"
     args = ["--seeds", "1-3", "--jobs", "2", "--run-dir", runs]

@@ -8,13 +8,18 @@ import pytest
 
 import hotloop
 from hotloop.system.signals import (
+    Interrupted,
     blocked_signals,
     delayed_interrupt,
+    ignore_job_warnings,
+    interrupt_once,
     pending_interrupt,
     start_thread,
 )
 
 ENDING = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+# Warnings of clusters: Slurm's usual one, LSF's at the run limit, and the limit of CPU time.
+WARNINGS = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU]
 
 
 class HandlerError(Exception):
@@ -189,3 +194,74 @@ def test_only_these_functions_start_threads():
     blocking = {place: before for place, before in found.items() if "blocked_signals" in before}
     (place,) = set(found) - set(blocking)
     assert place.startswith("system/signals.py: thread = threading.Thread(target=function")
+
+
+@pytest.fixture
+def warning_handlers():
+    """Restore the handlers of the warnings after the test."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in WARNINGS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("warning_handlers")
+@pytest.mark.parametrize("number", WARNINGS)
+def test_a_clusters_warning_interrupts_a_run(number):
+    steps = []
+
+    def body():
+        with interrupt_once():
+            with pending_interrupt(), delayed_interrupt():
+                signal.raise_signal(number)
+                steps.append("written")
+            steps.append("not reached")
+
+    with pytest.raises(Interrupted) as caught:
+        body()
+    assert steps == ["written"]
+    assert caught.value.exit_code == 128 + number
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("warning_handlers")
+@pytest.mark.parametrize("number", WARNINGS)
+def test_a_warning_that_the_caller_handles_is_left_to_it(number):
+    arrived = []
+    signal.signal(number, lambda number, _: arrived.append(number))
+    with interrupt_once(), pending_interrupt() as interrupt:
+        signal.raise_signal(number)
+        assert arrived == [number]
+        with delayed_interrupt():
+            signal.raise_signal(number)
+            assert arrived == [number]
+        assert arrived == [number, number]
+    assert not interrupt.has_arrived
+    signal.signal(number, signal.SIG_IGN)  # `trap '' USR1` in the job's script
+    with interrupt_once(), pending_interrupt() as interrupt:
+        signal.raise_signal(number)
+    assert not interrupt.has_arrived
+
+
+@pytest.mark.usefixtures("warning_handlers")
+def test_child_processes_ignore_warnings():
+    ignore_job_warnings()
+    for number in WARNINGS:
+        signal.raise_signal(number)
+        # A program that it starts has the default handler, unlike with SIG_IGN.
+        assert callable(signal.getsignal(number))
+
+
+def test_a_signal_after_one_that_does_not_raise_is_not_lost(handlers):
+    seen = []
+
+    def body():
+        with delayed_interrupt():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+
+    handler = signal.signal(signal.SIGHUP, lambda *_: seen.append("hangup"))
+    with pytest.raises(HandlerError):
+        body()
+    signal.signal(signal.SIGHUP, handler)
+    assert (seen, handlers) == (["hangup"], [signal.SIGTERM])

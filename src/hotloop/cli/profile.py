@@ -42,7 +42,7 @@ options:
 _VALUE_OPTIONS = {"--out": "DIR", "--interval": "MS", "--gpu-window": "MS"}
 _OWN_COMMANDS = ("train", "resume", "eval", "bandit")
 # Signals to this process are for the script. Clusters send SIGUSR1 or 2 before they end a job.
-_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+_FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
 
 def run(args: list[str]) -> int:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hotloop.cache import SHARING
 from hotloop.errors import HotloopError, NonFiniteError
 from hotloop.sweeps.pruners import NUM_REPORTS
-from hotloop.system.signals import start_thread
+from hotloop.system.signals import ignore_job_warnings, start_thread
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
@@ -38,6 +38,7 @@ METRICS = {
 
 def main() -> int:
     """Train one run after another until the end of stdin."""
+    ignore_job_warnings()
     # Output of environments goes to the log instead of the sweep.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

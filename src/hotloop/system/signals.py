@@ -1,4 +1,10 @@
-"""Handling of SIGINT (Ctrl-C), SIGTERM (`kill`) and SIGHUP (a closed terminal), and of threads."""
+"""Handling of the signals that end a run, and of threads.
+
+SIGINT is Ctrl-C, SIGTERM is `kill`, and SIGHUP is a closed terminal. Clusters warn a job before
+they kill it: Slurm with the signal of `sbatch --signal`, usually SIGUSR1, LSF with SIGUSR2 at its
+run limit, Grid Engine with SIGUSR1, SIGUSR2 or SIGXCPU. The kernel sends SIGXCPU at a limit of CPU
+time.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Signals with which a cluster warns a job.
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_WARNINGS)
 # The kernel sends these to the thread that caused them. Blocked, they would end the process without
 # the traceback of `faulthandler`.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
@@ -59,6 +67,14 @@ class InterruptGuard:
             signal.signal(number, handler)
 
 
+def _is_free(number: signal.Signals) -> bool:
+    """Return whether a run may handle a signal. Else its caller ignores or handles it."""
+    handler = signal.getsignal(number)
+    if number in _WARNINGS:
+        return handler is signal.SIG_DFL or getattr(handler, "__module__", "") == __name__
+    return number is not signal.SIGHUP or handler is not signal.SIG_IGN  # as under `nohup`
+
+
 @contextlib.contextmanager
 def _install_handler(numbers: Sequence[int], handler: Any) -> Iterator[Callable[[], None]]:
     """Install a handler for the body. Yield a function that restores the old handlers early."""
@@ -78,13 +94,12 @@ def _install_handler(numbers: Sequence[int], handler: Any) -> Iterator[Callable[
 def interrupt_once() -> Iterator[InterruptGuard]:
     """Raise `Interrupted` at the first signal in the body, and ignore later ones.
 
-    Ignoring them lets the cleanup finish. Under `nohup` SIGHUP stays ignored.
+    Ignoring them lets the cleanup finish.
     """
     if threading.current_thread() is not threading.main_thread():
         yield InterruptGuard()
         return
-    is_detached = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    guard = InterruptGuard([x for x in SIGNALS if x is not signal.SIGHUP or not is_detached])
+    guard = InterruptGuard([number for number in SIGNALS if _is_free(number)])
 
     def interrupt(number: int, _frame: object) -> None:
         guard.ignore()
@@ -109,7 +124,7 @@ class PendingInterrupt:
 
 @contextlib.contextmanager
 def pending_interrupt(*, delays_repeats: bool = False) -> Iterator[PendingInterrupt]:
-    """Delay SIGINT, SIGTERM and SIGHUP until the end of the body.
+    """Delay the signals that end a run until the end of the body.
 
     The body should poll `has_arrived`, and return soon after a signal. Outside the main thread,
     which never receives signals, this does nothing.
@@ -129,18 +144,31 @@ def pending_interrupt(*, delays_repeats: bool = False) -> Iterator[PendingInterr
             restore()
             signal.raise_signal(number)
 
-    with _install_handler(SIGNALS, record) as restore:
+    # A signal that the caller ignores or handles must not end the body early.
+    numbers = [number for number in SIGNALS if delays_repeats or _is_free(number)]
+    with _install_handler(numbers, record) as restore:
         yield pending
-    for number in pending.arrived[:1]:
+    for number in dict.fromkeys(pending.arrived):  # until a handler raises an exception
         signal.raise_signal(number)
 
 
 def delayed_interrupt() -> contextlib.AbstractContextManager[PendingInterrupt]:
-    """Delay all SIGINT, SIGTERM and SIGHUP until the end of the body.
+    """Delay all signals that end a run until the end of the body.
 
     Use it while something is half-written.
     """
     return pending_interrupt(delays_repeats=True)
+
+
+def ignore_job_warnings() -> None:
+    """Ignore a cluster's warnings in a child process, since the job's main process handles them.
+
+    Clusters send them to all processes of a job. A child that dies of one looks like a failure.
+    Programs that this process starts have the default handlers.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in _WARNINGS:
+            signal.signal(number, lambda *_: None)
 
 
 @contextlib.contextmanager

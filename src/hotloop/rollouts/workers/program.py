@@ -18,6 +18,7 @@ from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.rollouts.workers.channel import Channel, ChannelClosed
 from hotloop.rollouts.workers.messages import Failure, Greeting, InferenceSetup, Setup
 from hotloop.streams import steady_output
+from hotloop.system.signals import ignore_job_warnings
 from hotloop.types import Array
 
 _MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)
@@ -30,6 +31,7 @@ def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -
         arguments: A file descriptor and the learner's process number.
         serve: Called with the channel, the greeting and the learner's process number.
     """
+    ignore_job_warnings()
     fd, parent_pid = map(int, arguments)
     channel = Channel(socket.socket(fileno=fd))
     try:
