@@ -43,6 +43,7 @@ from hotloop.system.processes import boot_id
 from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
+from hotloop.timing.frames import end_frames
 
 VERSION = 1
 SUFFIX, TRACE_SUFFIX = ".gpu.json", ".kineto.json"
@@ -56,7 +57,6 @@ LENGTH_S = 0.25
 START_TIMES_S = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 _PERIOD_S = 0.002
 _NUM_MARKERS = 3
-_MAX_FRAMES = 64
 # Limit of the wait for a capture, which is usually shorter. The window is skipped after it.
 _MAX_WAIT_S = 10.0
 # Limit of the wait for the last window when the program ends.
@@ -268,13 +268,11 @@ class _ThreadSamples:
     def _stack(self, innermost: FrameType) -> int:
         places: list[int] = []
         lines: list[int] = []
-        frame: FrameType | None = innermost
-        while frame is not None and len(places) < _MAX_FRAMES:
+        for frame in end_frames(innermost):
             code = frame.f_code
             name = getattr(code, "co_qualname", code.co_name)
             places.append(self._index(self._places, (name, code.co_filename, code.co_firstlineno)))
             lines.append(frame.f_lineno or 0)
-            frame = frame.f_back
         return self._index(self._stacks, (tuple(places[::-1]), tuple(lines[::-1])))
 
     @staticmethod

@@ -744,3 +744,55 @@ def test_signals_are_for_the_threads_of_the_program(tmp_path, is_pure: bool) -> 
     result, _ = record(tmp_path, str(script), **variables)
     assert result.stdout.splitlines() == ["waited for SIGUSR1", "handled after"] * 2, result
     assert result.returncode == 0
+
+
+@pytest.mark.parametrize("is_pure", [False, True])
+def test_a_deep_recursion_keeps_its_outer_lines(tmp_path, is_pure: bool) -> None:
+    script = write(
+        tmp_path,
+        """
+        import sys, threading, time
+
+        sys.setrecursionlimit(9000)
+
+        def spin():
+            end = time.thread_time() + 0.05
+            while time.thread_time() < end:
+                sum(range(300))
+
+        def search(levels):
+            if levels:
+                return [search(levels - 1) for _ in range(1)]
+            spin()
+
+        def other():
+            spin()
+
+        def alternate():
+            for number in range(6):
+                search(1000 + number)
+                other()
+
+        thread = threading.Thread(target=alternate)
+        thread.start()
+        thread.join()
+        alternate()
+        """,
+    )
+    variables = {"HOTLOOP_PURE_TIMING": "1"} if is_pure else {}
+    _, session = record(tmp_path, str(script), **variables)
+    main = session.main
+    times: dict[tuple[bool, str], int] = {}
+    for sample in main.samples:
+        functions = [frame.function for frame in main.stacks[sample.stack].frames]
+        if functions[-1] == "spin":
+            place = functions.index("alternate")
+            key = sample.thread == main.pid, functions[place + 1]
+            times[key] = times.get(key, 0) + sample.on_core_ns
+    for is_main in (True, False):
+        search, other = times[is_main, "search"], times[is_main, "other"]
+        assert search == pytest.approx(other, rel=0.35)
+    # Different levels have the same stack.
+    assert len(main.stacks) < 60
+    deep = max(main.stacks, key=lambda stack: len(stack.frames))
+    assert 100 < len(deep.frames) <= 130

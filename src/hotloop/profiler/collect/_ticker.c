@@ -58,10 +58,12 @@
 #endif
 
 #define CODE_UNIT 2 /* bytes of an instruction; headers hide _Py_CODEUNIT since 3.13 */
-#define MAX_FRAMES 128
+/* Of a deeper stack, a sample has this many frames at each end: a recursion is left out. */
+#define NUM_END_FRAMES 64
 #define MAX_THREADS 64 /* with known times */
 #define MAX_LISTED 1024
 #define MAX_GLIMPSED_FRAMES 4
+#define MAX_FRAMES (2 * NUM_END_FRAMES + MAX_GLIMPSED_FRAMES)
 #define MAX_KNOWN 8192 /* a power of two */
 
 enum { STOPPED, UNANSWERED, DUE };
@@ -350,12 +352,13 @@ static int64_t offset_in(PyCodeObject *code, uintptr_t instruction) {
 /* Restore the main thread's stack at the tick: set the innermost frame that existed then to its
    instruction at the tick, and prepend the frames that have returned. Returns the new depth. */
 static int restore_frames(const Glimpse *glimpse, Place *places, PyCodeObject **codes,
-                          const uintptr_t *frames, int depth) {
+                          const _PyInterpreterFrame *const *frames, int depth) {
     for (int k = 0; k < glimpse->depth; k++) {
         const GlimpsedFrame *caller = &glimpse->frames[k];
         int base = 0;
         while (base < depth &&
-               (frames[base] != caller->frame || (uintptr_t)codes[base] != caller->code))
+               ((uintptr_t)frames[base] != caller->frame ||
+                (uintptr_t)codes[base] != caller->code))
             base++;
         if (base == depth) continue;
         int64_t at = offset_in(codes[base], caller->instruction);
@@ -369,7 +372,6 @@ static int restore_frames(const Glimpse *glimpse, Place *places, PyCodeObject **
             if (code == NULL || offset_in(code, returned->instruction) < 0) break;
             inner++;
         }
-        if (depth - base + inner > MAX_FRAMES) return depth;
         for (int j = 0; j < base; j++) Py_DECREF(codes[j]);
         memmove(codes + inner, codes + base, (size_t)(depth - base) * sizeof *codes);
         memmove(places + inner, places + base, (size_t)(depth - base) * sizeof *places);
@@ -390,31 +392,79 @@ static void take_glimpse(Glimpse *glimpse) { glimpse->depth = 0; }
 
 /* ---- samples, with the GIL ---- */
 
+#if PY_VERSION_HEX < 0x030D0000
+/* A frame without the Python object, whose creation takes most of the time in a deep stack. */
+typedef const _PyInterpreterFrame *Frame;
+
+static Frame complete_frame(Frame frame) {
+    while (frame != NULL && _PyFrame_IsIncomplete((_PyInterpreterFrame *)frame))
+        frame = frame->previous;
+    return frame;
+}
+
+static Frame innermost_frame(PyThreadState *source) {
+    return complete_frame(source->cframe->current_frame);
+}
+
+static Frame outer_frame(Frame frame) { return complete_frame(frame->previous); }
+
+static PyCodeObject *code_of(Frame frame) { return frame->f_code; }
+
+static int instruction_of(Frame frame) {
+    int instruction = _PyInterpreterFrame_LASTI((_PyInterpreterFrame *)frame);
+    return instruction < 0 ? -1 : instruction * CODE_UNIT;
+}
+#else
+typedef PyFrameObject *Frame; /* kept alive by its thread, which does not run */
+
+static Frame borrowed(Frame frame) {
+    Py_XDECREF(frame);
+    return frame;
+}
+
+static Frame innermost_frame(PyThreadState *source) {
+    return borrowed(PyThreadState_GetFrame(source));
+}
+
+static Frame outer_frame(Frame frame) { return borrowed(PyFrame_GetBack(frame)); }
+
+static PyCodeObject *code_of(Frame frame) {
+    PyCodeObject *code = PyFrame_GetCode(frame);
+    Py_DECREF(code); /* the frame has a reference */
+    return code;
+}
+
+static int instruction_of(Frame frame) { return PyFrame_GetLasti(frame); }
+#endif
+
+/* Read a stack, innermost frame first, without references. Returns its depth. */
+static int read_stack(PyThreadState *source, Frame *frames) {
+    int count = 0;
+    for (Frame frame = innermost_frame(source); frame != NULL; frame = outer_frame(frame), count++)
+        frames[count < NUM_END_FRAMES ? count : NUM_END_FRAMES + count % NUM_END_FRAMES] = frame;
+    if (count <= 2 * NUM_END_FRAMES) return count;
+    /* The outermost frames are a ring, whose first one follows the last one. */
+    Frame outer[NUM_END_FRAMES];
+    for (int k = 0; k < NUM_END_FRAMES; k++)
+        outer[k] = frames[NUM_END_FRAMES + (count + k) % NUM_END_FRAMES];
+    memcpy(frames + NUM_END_FRAMES, outer, sizeof outer);
+    return 2 * NUM_END_FRAMES;
+}
+
 static int append_record(PyThreadState *source, int64_t at_ns, const Times *known,
                          Idle previous_idle, const Glimpse *glimpse, int *is_unknown) {
     unsigned long thread = source->thread_id == main_ident ? main_thread : source->native_thread_id;
     if (thread == sampler_thread) return 0;
-    PyFrameObject *frame = PyThreadState_GetFrame(source);
-    if (frame == NULL) return 0;
+    Frame frames[2 * NUM_END_FRAMES];
+    int depth = read_stack(source, frames);
+    if (depth == 0) return 0;
     Place places[MAX_FRAMES];
     PyCodeObject *codes[MAX_FRAMES];
-    int depth = 0;
-#if PY_VERSION_HEX < 0x030D0000
-    uintptr_t frames[MAX_FRAMES];
-#endif
-    while (frame != NULL && depth < MAX_FRAMES) {
-        codes[depth] = PyFrame_GetCode(frame);
-#if PY_VERSION_HEX < 0x030D0000
-        frames[depth] = (uintptr_t)frame->f_frame;
-#endif
-        places[depth].code = (uint64_t)(uintptr_t)codes[depth];
-        places[depth].instruction = PyFrame_GetLasti(frame);
-        depth++;
-        PyFrameObject *outer = PyFrame_GetBack(frame);
-        Py_DECREF(frame);
-        frame = outer;
+    for (int k = 0; k < depth; k++) {
+        codes[k] = code_of(frames[k]);
+        Py_INCREF(codes[k]);
+        places[k] = (Place){(uint64_t)(uintptr_t)codes[k], instruction_of(frames[k])};
     }
-    Py_XDECREF(frame);
 #if PY_VERSION_HEX < 0x030D0000
     if (source == main_state) {
         for (int k = 0; k < depth; k++) keep_code(codes[k]);

@@ -16,7 +16,8 @@ places, stacks and paths are numbered in the order of their first use.
 * `t`: CLOCK_MONOTONIC at the end of the period. `early`: the next line continues this period.
   `last`: sampling ended, usually because the program ended.
 * `places`: new places, [function, file, first line]. `stacks`: new stacks, [[place, …], [line, …]],
-  outermost first. Lines are recorded for the innermost frame and the user's code, and 0 elsewhere.
+  outermost first; of a deep one, both ends. Lines are recorded for the innermost frame and the
+  user's code, and 0 elsewhere.
   `paths`: new paths, the names of the spans that were open.
 * `counts`: [thread, path, stack, samples, on core, queued, elapsed, waits] of this period, with
   times in nanoseconds between samples of the thread. `waits` divides the blocked time by cause:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hotloop.profiler.collect.asyncio_waits import AwaitedTask
 from hotloop.profiler.collect.samples import LIBRARY_PATHS
+from hotloop.timing.frames import end_frames
 
 _ticker: Any = None
 # Reason why the C extension is not available. Empty if it is available.
@@ -25,7 +26,6 @@ except ModuleNotFoundError:
 except ImportError as error:  # built for an unsupported version of Python
     MISSING_EXTENSION = str(error).partition(":")[0]
 
-MAX_FRAMES = 128
 # Limit on the places in code for which the number of the stack is cached.
 _MAX_PLACES = 8192
 _RESUME = opmap.get("RESUME", -1)
@@ -66,11 +66,7 @@ class StackIndex:
 
     def stack_of_frame(self, innermost: FrameType) -> int:
         """Return the number of the stack that ends in a frame."""
-        frames: list[FrameType] = []
-        frame: FrameType | None = innermost
-        while frame is not None and len(frames) < MAX_FRAMES:
-            frames.append(frame)
-            frame = frame.f_back
+        frames = end_frames(innermost)
         return self._stack_number(
             [frame.f_code for frame in frames], lambda depth: frames[depth].f_lineno or 0
         )
