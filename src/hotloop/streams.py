@@ -1,12 +1,44 @@
-"""Standard streams whose write errors do not stop a command."""
+"""Standard streams of commands: failed writes do not stop them, and text from outside is plain."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Characters that a terminal obeys or hides: all controls but tab and line feed, marks that change
+# the direction of text, other line ends, and halves of surrogate pairs (bytes that are no UTF-8).
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+# Packages whose output repeats names and values that hotloop did not choose. Others may color it.
+_REPEATING = ("hotloop", "argparse", "traceback")
+
+
+def printable(text: str) -> str:
+    """Return a text without characters that control a terminal: U+FFFD replaces each of them."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def make_console(**options: Any) -> Console:
+    """Return a rich console that prints its styles, but no control characters of its texts."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PlainTextConsole(Console):
+        def render(self, renderable: Any, options: Any = None) -> Any:
+            for segment in super().render(renderable, options):
+                if not segment.control:
+                    segment = Segment(printable(segment.text), segment.style)
+                yield segment
+
+    return PlainTextConsole(**options)
 
 
 class OutStream:
@@ -14,6 +46,9 @@ class OutStream:
 
     After a failure the stream and its file descriptor lead to /dev/null. This includes the output
     of environments and C libraries, and the text that Python flushes at exit.
+
+    What hotloop prints itself is `printable`: names of files, functions and environments come from
+    anywhere. Output of environments and of rich, which prints colors, passes as it is.
 
     Args:
         stream: The stream to write to.
@@ -28,6 +63,13 @@ class OutStream:
 
     def write(self, text: str) -> int:
         """See `TextIO.write`."""
+        writer = sys._getframe(1).f_globals.get("__name__", "")  # `print` has no frame
+        if writer.partition(".")[0] in _REPEATING:
+            text = printable(text)
+        return self.write_raw(text)
+
+    def write_raw(self, text: str) -> int:
+        """Write a text with its control characters, such as a table with colors."""
         if self.error is None:
             try:
                 self._stream.write(text)

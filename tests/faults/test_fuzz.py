@@ -46,13 +46,13 @@ def copy_run(source, target):
 
 def seal(path):
     """Update the digest of a state, as a deliberate change would."""
-    from hotloop.runs import checkpoints
+    from hotloop import documents
 
     if not path.is_file():
         return
     with contextlib.suppress(Exception):  # the file holds no state
         state = json.loads(path.read_text())
-        state["digest"] = checkpoints._state_digest(state)
+        state["digest"] = documents.digest(state)
         path.write_text(json.dumps(state))
 
 

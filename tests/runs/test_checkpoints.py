@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hotloop import documents
 from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.runs import Checkpoint, Checkpoints
-from hotloop.runs.checkpoints import _state_digest
 from hotloop.system import files
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, obs_spec
@@ -161,7 +161,7 @@ def test_damaged_checkpoints_are_refused(tmp_path):
             checkpoints.load()
     for version, advice in ((99, "upgrade hotloop"), (1, "start a new training")):
         newer = {**json.loads(state), "checkpoint_version": version}
-        newer["digest"] = _state_digest(newer)
+        newer["digest"] = documents.digest(newer)
         (folder / "state.json").write_text(json.dumps(newer))
         with pytest.raises(CheckpointError, match=f"version {version}.*{advice}"):
             checkpoints.load()
@@ -316,13 +316,13 @@ def test_a_foreign_state_is_validated(tmp_path):
         {"network": []},
     ):
         other = {**state, **changed}
-        other["digest"] = _state_digest(other)
+        other["digest"] = documents.digest(other)
         (folder / "state.json").write_text(json.dumps(other))
         with pytest.raises(CheckpointError, match="cut short or damaged"):
             checkpoints.load_policy()
     for network in ({}, {"kind": "x"}, {**state["network"], "head": 7}, {"body": {"kind": []}}):
         other = {**state, "network": network}
-        other["digest"] = _state_digest(other)
+        other["digest"] = documents.digest(other)
         (folder / "state.json").write_text(json.dumps(other))
         with pytest.raises(Exception, match=r"cut short or damaged|there is no head"):
             checkpoints.load_policy()

@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from hotloop import documents
 from hotloop.errors import RunDirectoryError
 from hotloop.runs import RunDirectory
 from hotloop.runs.plots import learning_curve, running_mean, sparkline, training_episodes
+from hotloop.system.crowding import Crowding
 from hotloop.system.signals import delayed_interrupt
 
 
@@ -114,11 +116,11 @@ def test_a_damaged_line_of_metrics_is_named(tmp_path):
     run.close()
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write("no json\n")
-    with pytest.raises(RunDirectoryError, match=r"is damaged in line 2 .*: remove that line"):
+    with pytest.raises(RunDirectoryError, match=r"is damaged in line 2 .*: restore the file"):
         run.metrics()
     line = json.dumps({"iteration": 1, "timesteps": 1, "episode_returns": []}) + "\n"
     (run.path / "metrics.jsonl").write_text(2 * line)
-    with pytest.raises(RunDirectoryError, match=r"line 2 \(`iteration` must be greater than"):
+    with pytest.raises(RunDirectoryError, match=r"line 2 \(`iteration` must be 2, got 1"):
         run.metrics()
 
 
@@ -196,3 +198,94 @@ def test_a_signal_waits_for_the_current_write():
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert done == ["the rest"]
+
+
+def _log(run, *iterations):
+    for iteration in iterations:
+        returns = [100.0 + iteration]
+        run.log({"iteration": iteration, "timesteps": 10 * iteration, "episode_returns": returns})
+    run.close()
+
+
+def test_a_flipped_bit_in_any_byte_of_metrics_is_found(tmp_path):
+    run = create(tmp_path)
+    _log(run, 1, 2, 3)
+    path = run.path / "metrics.jsonl"
+    intact = path.read_bytes()
+    lines, num_named = run.metrics(), 0
+    for place in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:  # without its line feed, the last line is as incomplete as that of a killed run
+            assert run.metrics() == lines[:2]
+            assert place == len(intact) - 1
+        except RunDirectoryError as error:
+            num_named += f"{path} is damaged in line" in str(error)
+    assert num_named == len(intact) - 1
+
+
+# The first line of a file without checksums may have any number.
+@pytest.mark.parametrize(
+    ("lost", "has_checksums"), [([0], True), ([1], True), ([0, 1], True), ([1], False)]
+)
+def test_lost_lines_are_noticed(tmp_path, lost, has_checksums):
+    run = create(tmp_path)
+    _log(run, 1, 2, 3, 4)
+    path = run.path / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    if not has_checksums:
+        lines = [line.partition(', "checksum"')[0] + "}\n" for line in lines]
+    path.write_text("".join(line for k, line in enumerate(lines) if k not in lost))
+    message = "the checksum .* is wrong" if has_checksums else "`iteration` must be 2, got 3"
+    with pytest.raises(
+        RunDirectoryError, match=rf"damaged in line {1 + (lost == [1])} \({message}"
+    ):
+        run.metrics()
+
+
+def test_a_run_is_not_resumed_without_the_lines_before_its_checkpoint(tmp_path):
+    run = create(tmp_path)
+    _log(run, 1, 2, 3)
+    path = run.path / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    again = RunDirectory.open(run.path)
+    config = {"seed": 4, "total_timesteps": 100}
+    with pytest.raises(RunDirectoryError, match=r"ends with iteration 2, but the checkpoint has 3"):
+        again.resume(config, timesteps=30, iteration=3)
+    # What the message advises: the curve begins at the checkpoint.
+    path.rename(run.path / "old.jsonl")
+    with pytest.warns(RuntimeWarning, match="has no lines: the learning curve begins at 30 steps"):
+        again.resume(config, timesteps=30, iteration=3)
+    _log(again, 4, 5)
+    assert [line["iteration"] for line in again.metrics()] == [4, 5]
+
+
+def test_metrics_of_older_versions_are_continued(tmp_path):
+    run = create(tmp_path)
+    line = {"iteration": 1, "timesteps": 10, "episode_returns": [1.0]}
+    (run.path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    run.resume({"seed": 4, "total_timesteps": 100}, timesteps=10, iteration=1)
+    _log(run, 2)
+    assert [line["iteration"] for line in run.metrics()] == [1, 2]
+    texts = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert all("checksum" in json.loads(text) for text in texts)
+
+
+@pytest.mark.parametrize("name", ["cores.json", "accounting.json"])
+def test_a_flipped_bit_in_any_byte_of_other_files_is_found(tmp_path, name):
+    run = create(tmp_path)
+    run.write_json(name, {"cores": 2, "seconds": 1.5, "queued_s": 0.25})
+    path = run.path / name
+    intact, value = path.read_bytes(), documents.read(path)
+    assert value == {"cores": 2, "seconds": 1.5, "queued_s": 0.25}
+    for place in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found = documents.read(path)
+        except ValueError:
+            continue
+        # Blanks have no meaning. Without its name the digest is unknown, which readers refuse.
+        assert found == value or Crowding.from_json(found) is None

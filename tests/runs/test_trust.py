@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from hotloop import documents
 from hotloop.errors import CheckpointError, RunDirectoryError, UntrustedError
 from hotloop.runs import RunDirectory, trust
 from tests.runs.test_checkpoints import checkpoint
@@ -233,7 +234,7 @@ def test_a_link_with_a_temporary_name_is_not_followed(tmp_path, elsewhere):
     run = create(tmp_path)
     (run.path / ".notes.tmp.json").symlink_to(elsewhere / "precious")
     run.write_json("notes.json", {"a": 1})
-    assert json.loads((run.path / "notes.json").read_text()) == {"a": 1}
+    assert documents.read(run.path / "notes.json") == {"a": 1}
     assert not (run.path / "notes.json").is_symlink()
 
 

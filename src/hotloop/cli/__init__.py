@@ -213,11 +213,5 @@ def _short_warnings() -> Iterator[None]:
 
 
 def notify(message: str) -> None:
-    """Print a line on standard error, with control characters replaced.
-
-    Messages repeat names and values from files that may come from somewhere else.
-    """
-    text = "".join(
-        x if x.isprintable() or x == "\n" else "\N{REPLACEMENT CHARACTER}" for x in message
-    )
-    print(f"hotloop: {text}", file=sys.stderr)
+    """Print a line on standard error."""
+    print(f"hotloop: {message}", file=sys.stderr)

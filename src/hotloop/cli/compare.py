@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, ProfileError, RunDirectoryError
+from hotloop.streams import printable
 
 if TYPE_CHECKING:
     from hotloop.profiler.diagnose.comparison import ProfileComparison
@@ -159,7 +160,7 @@ def _print_options(result: LearningComparison) -> None:
     for side in result.sides:
         table.add_column(side.letter, overflow="fold")
     for name, values in result.options.items():
-        table.add_row(Text(_printable(name)), *(Text(_printable(x) or "–") for x in values))
+        table.add_row(Text(printable(name)), *(Text(printable(x) or "–") for x in values))
     print()
     print_table(table, wide_console())
 
@@ -178,7 +179,7 @@ def _print_table(section: MetricTable) -> None:
     for row in section.rows:
         table.add_row(*_cells(row, has_level=section.level is not None))
     name = METRIC_LABELS.get(section.metric, section.metric)
-    print(f"\n{_printable(section.env_id)}: {_printable(name)}, at {section.end:,.0f} steps")
+    print(f"\n{printable(section.env_id)}: {printable(name)}, at {section.end:,.0f} steps")
     print_table(table, wide_console())
 
 
@@ -211,10 +212,6 @@ def _percent(share: float | None, band: Interval) -> str:
     if share is None:  # A itself
         return "–"
     return f"{share:.0%}" if band is None else f"{share:.0%} ({band[0]:.0%} to {band[1]:.0%})"
-
-
-def _printable(text: str) -> str:
-    return "".join(x if x.isprintable() else "\N{REPLACEMENT CHARACTER}" for x in text)
 
 
 # --- JSON -----------------------------------------------------------------------------------------

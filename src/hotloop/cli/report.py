@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from hotloop.cli import bottleneck, viewer_files
 from hotloop.cli.workers import print_nodes
 from hotloop.errors import ProfileError, RunDirectoryError
+from hotloop.streams import make_console
 
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings
@@ -103,8 +104,6 @@ def print_findings(found: Findings, *, file: TextIO) -> None:
     from hotloop.profiler.render import text
 
     if file.isatty() and not os.environ.get("NO_COLOR"):
-        from rich.console import Console
-
-        Console(file=file).print(text.renderable(found))
+        make_console(file=file).print(text.renderable(found))
     else:
         print(text.render(found), file=file)

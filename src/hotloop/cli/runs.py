@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import RunDirectoryError
+from hotloop.streams import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -134,7 +135,8 @@ def _row(summary: RunSummary, directory: Path) -> dict[str, str]:
 
 def _name(path: Path, directory: Path) -> str:
     """Return the path of a run relative to `directory`, or its full path if the two are equal."""
-    return str(path) if path == directory else os.path.relpath(path, directory)
+    name = str(path) if path == directory else os.path.relpath(path, directory)
+    return printable(name).replace("\n", "\N{REPLACEMENT CHARACTER}")
 
 
 def _number(value: float | None) -> str | None:

@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +14,7 @@ from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.durations import duration
 from hotloop.statistics import bootstrap_interval
+from hotloop.streams import make_console
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Trial
@@ -35,7 +35,7 @@ class SweepProgress:
     def __init__(self, plan: SweepPlan, num_grid_points: int | None) -> None:
         limits = [limit for limit in (plan.trials, num_grid_points) if limit is not None]
         self._plan, self._num_trials = plan, min(limits, default=None)
-        self._console = Console()
+        self._console = make_console()
         self._live: Live | None = None
         self._printed_trials: set[int] = set()
         self._last_draw_s = 0.0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from hotloop.streams import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,10 +21,8 @@ def plain_table() -> Table:
 
 def wide_console() -> Console:
     """Return a console for the terminal, or a very wide one for a pipe, so that nothing is cut."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=10_000, color_system=None)
+    console = make_console()
+    return console if console.is_terminal else make_console(width=10_000, color_system=None)
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -29,4 +30,7 @@ def print_table(table: Table, console: Console) -> None:
     with console.capture() as capture:
         console.print(table)
     lines = capture.get().splitlines()
-    print("\n".join(line.rstrip() for line in lines), flush=True)
+    # The console has replaced control characters, other than those of its colors.
+    write = getattr(sys.stdout, "write_raw", sys.stdout.write)
+    write("".join(line.rstrip() + "\n" for line in lines))
+    sys.stdout.flush()

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop import timing
-from hotloop.cli import bottleneck
+from hotloop import documents, timing
+from hotloop.cli import bottleneck, notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
+from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.timing.clocks import read_clocks
 
 # If there are more workers, only the first, the last and the slowest are printed.
 _MAX_ROWS = 8
 # Spans with a smaller share of the time of all workers are omitted.
 _MIN_SHARE = 0.002
+
+
+@dataclass(kw_only=True)
+class _Account:
+    """Schema of `accounting.json`, see `Accounting`."""
+
+    collected: int
+    trained: int
+    dropped: dict[str, int]
+    in_flight: int
+    policy_age_mean: float
+    policy_age_max: float
+    workers: list[dict[str, Any]]
+    collected_per_s: float | None = None
+    forecast_per_s: float | None = None
 
 
 def print_workers(run_dir: Path) -> None:
@@ -35,9 +51,9 @@ def print_workers(run_dir: Path) -> None:
             f"policy lag: {account['policy_age_mean']:.1f} versions on average, "
             f"{account['policy_age_max']:,} at most"
         )
-    if account.get("collected_per_s"):
+    if account["collected_per_s"]:
         text = f"collecting: {account['collected_per_s']:,.0f} steps/s"
-        if account.get("forecast_per_s"):
+        if account["forecast_per_s"]:
             ratio = account["collected_per_s"] / account["forecast_per_s"]
             text += f", {ratio:.2f} × the forecast of {account['forecast_per_s']:,.0f}"
         print(text)
@@ -52,9 +68,20 @@ def print_nodes(run_dir: Path) -> None:
 
 
 def _account(run_dir: Path) -> dict[str, Any] | None:
+    """Return the content of `accounting.json`, or None after a message if it is damaged."""
+    path = run_dir / "accounting.json"
     try:
-        return json.loads((run_dir / "accounting.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        account = vars(documents.record(_Account, documents.read(path)))
+        for index, worker in enumerate(account["workers"]):
+            known = {name: value for name, value in worker.items() if value is not None}
+            fields = documents.record(WorkerAccount, known, where="workers", ignore_unknown=True)
+            account["workers"][index] = fields.to_json()
+        return account
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        notify(f"{path} is damaged ({reason}) and is ignored: remove it")
         return None
 
 

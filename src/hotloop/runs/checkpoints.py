@@ -261,9 +261,8 @@ class Checkpoints:
             "policy_version": checkpoint.snapshot.version,
             **checkpoint.state,
         }
-        # Compute the digest of the parsed JSON, in which tuples are lists.
-        state["digest"] = _state_digest(json.loads(json.dumps(state)))
-        write_new(folder / "state.json", (json.dumps(state, indent=2) + "\n").encode())
+        content = json.dumps(documents.sealed(state), indent=2) + "\n"
+        write_new(folder / "state.json", content.encode())
         return [folder / name for name in (*digests, *checkpoint.files, "state.json")]
 
     def _find(self, name: str) -> Path:
@@ -422,7 +421,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
         if not isinstance(state, dict):
             raise _Damaged("state.json must be an object")
         is_older = state.get("checkpoint_version") in range(1, CHECKPOINT_VERSION)
-        if is_older or state.get("digest") == _state_digest(state):
+        if is_older or state.get("digest") == documents.digest(state):
             return state
     except (ValueError, RecursionError) as error:
         raise _Damaged(f"state.json: {error}") from error
@@ -434,11 +433,6 @@ def _read(path: Path) -> bytes:
         return read_regular(path)
     except OSError as error:
         raise _Damaged(f"{path.name}: {error.strerror or error}") from error
-
-
-def _state_digest(state: Mapping[str, Any]) -> str:
-    undigested = {name: value for name, value in state.items() if name != "digest"}
-    return _digest(json.dumps(undigested, sort_keys=True).encode())
 
 
 def _digest(content: bytes) -> str:

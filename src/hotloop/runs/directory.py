@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import re
 import shutil
 import sys
 import time
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from hotloop.errors import (
 )
 from hotloop.runs import file_schemas, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
+from hotloop.runs.library_versions import library_versions
 from hotloop.system.files import atomic_write, sync
 from hotloop.types import Array
 
@@ -54,6 +54,7 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path / "checkpoints")
         self._content: dict[str, Any] = {}
         self._metrics: IO[str] | None = None
+        self._checksums = documents.LineChecksums()
         self._lock: IO[bytes] | None = None
         # Device and inode of the locked directory, to detect that it was moved or deleted.
         self._identity: tuple[int, int] | None = None
@@ -121,7 +122,7 @@ class RunDirectory:
                 config=dict(config),
                 may_change=sorted(may_change),
                 defaults=None if defaults is None else dict(defaults),
-                versions=_versions(),
+                versions=library_versions(),
                 command=sys.argv,
                 started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             )
@@ -260,8 +261,16 @@ class RunDirectory:
             RunDirectoryError: the directory cannot be written, or is damaged.
         """
         resumed_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        entry = {"at": resumed_at, "timesteps": timesteps, "versions": _versions()}
-        lines = [json.dumps(line) + "\n" for line in self._iter_metrics(until=iteration)]
+        entry = {"at": resumed_at, "timesteps": timesteps, "versions": library_versions()}
+        self._checksums = documents.LineChecksums()
+        lines = [self._metrics_text(line) for line in self._iter_metrics(until=iteration)]
+        if iteration and not lines:
+            warnings.warn(
+                f"{self.path / 'metrics.jsonl'} has no lines: the learning curve begins at "
+                f"{timesteps:,} steps",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._write_text("metrics.jsonl", "".join(lines))
         self._write_content(
             config=dict(config),
@@ -301,7 +310,7 @@ class RunDirectory:
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to `metrics.jsonl`. NaN and infinity become null."""
-        text = json.dumps({name: _finite(value) for name, value in line.items()}) + "\n"
+        text = self._metrics_text({name: _finite(value) for name, value in line.items()})
         try:
             if self._metrics is None:
                 self.check_present()
@@ -315,6 +324,9 @@ class RunDirectory:
             if isinstance(error, HotloopError):
                 raise
             raise self._write_error("metrics.jsonl", error) from error
+
+    def _metrics_text(self, line: Mapping[str, Any]) -> str:
+        return self._checksums.add(json.dumps(line)) + "\n"
 
     def sync_metrics(self) -> None:
         """Write the logged metrics to disk, so that they survive a crash of the machine.
@@ -356,19 +368,19 @@ class RunDirectory:
         )
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file atomically: write a temporary file, then rename it.
+        """Write a JSON file with a digest atomically: write a temporary file, then rename it.
 
         Raises:
             RunDirectoryError: the file cannot be written, or the directory is gone.
         """
-        self._write_text(name, _json(value))
+        self._write_text(name, _json(documents.sealed(value)))
 
     def _write_content(self, **changed: Any) -> None:
         """Rewrite `config.json` with a signature."""
         # Sign the content as a reader will parse it.
         content = file_schemas.parse_config(documents.parse(_json({**self._content, **changed})))
         content["signature"] = trust.signature(content)
-        self.write_json("config.json", content)
+        self._write_text("config.json", _json(content))
         self._content = content
 
     def _write_text(self, name: str, text: str) -> None:
@@ -483,14 +495,3 @@ def _make_directory(directory: Path) -> bool:
 def _finite(value: Any) -> Any:
     """Return `value`, or None for NaN and infinity, which JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _versions() -> dict[str, str]:
-    from hotloop import __version__
-
-    versions = {"hotloop": __version__, "python": platform.python_version()}
-    for library in ("numpy", "torch", "gymnasium", "mujoco", "envpool", "vizdoom"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[library] = importlib.metadata.version(library)
-    versions["platform"] = platform.platform()
-    return versions

@@ -151,16 +151,22 @@ def read_metrics(path: Path, until: int | None = None) -> Iterator[dict[str, Any
 
     Args:
         path: the file.
-        until: last iteration to read. Later lines are not checked, as a crash may damage them.
+        until: last iteration to read, and to require if there are lines at all. Later lines are not
+            checked, as a crash may damage them.
 
     Raises:
-        RunDirectoryError: the file cannot be read, or a line is damaged.
+        RunDirectoryError: the file cannot be read, or a line is damaged or missing.
     """
+    advice = (
+        "restore the file, or move it elsewhere: `hotloop resume` then continues without the "
+        "earlier part of the learning curve"
+    )
     try:
         lines = read_regular(path).split(b"\n")
     except OSError as error:
         raise RunDirectoryError(f"{path} can't be read ({error.strerror})") from error
     lines.pop()  # empty, or incomplete because the process was killed
+    checksums = documents.LineChecksums()
     last = 0
     for number, text in enumerate(lines, 1):
         if until is not None and last >= until:
@@ -168,16 +174,20 @@ def read_metrics(path: Path, until: int | None = None) -> Iterator[dict[str, Any
         if not text:
             continue
         try:
-            line = parse_metrics_line(documents.parse(text))
-            if line["iteration"] <= last:
-                raise ValueError("`iteration` must be greater than in the line before")
+            line = parse_metrics_line(documents.parse(checksums.check(text)))
+            if last and line["iteration"] != last + 1:
+                raise ValueError(f"`iteration` must be {last + 1}, got {line['iteration']}")
         except ValueError as error:
             raise RunDirectoryError(
-                f"{path} is damaged in line {number} ({error}): remove that line"
+                f"{path} is damaged in line {number} ({error}): {advice}"
             ) from error
         last = line["iteration"]
         if until is None or last <= until:
             yield line
+    if until is not None and 0 < last < until:
+        raise RunDirectoryError(
+            f"{path} ends with iteration {last:,}, but the checkpoint has {until:,}: {advice}"
+        )
 
 
 def parse_metrics_line(value: Any) -> dict[str, Any]:

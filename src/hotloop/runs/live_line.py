@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from hotloop.durations import duration
+from hotloop.streams import make_console
 from hotloop.system.processes import process_age_s
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hotloop.runs import Evaluation, Report
 
 
@@ -30,7 +32,7 @@ class LiveLine:
         self.report: Report | None = None
         self.evaluation: Evaluation | None = None
         self._first_timesteps = 0
-        self._console = console or Console()
+        self._console = console or make_console()
         self._is_live = self._console.is_terminal
         self._interval_s = 0.25 if self._is_live else 5.0
         self._last_draw_s = time.monotonic() - (self._interval_s if self._is_live else 0.0)

@@ -130,7 +130,7 @@ class Crowding:
             return None
         known = {name: x for name, x in value.items() if name in names}
         try:
-            if not all(type(x) in (int, float) and 0 <= x < 1e12 for x in known.values()):
+            if not all(type(x) in (int, float) and 0 <= x < 1e12 for x in value.values()):
                 return None
             return cls(**known)
         except TypeError:

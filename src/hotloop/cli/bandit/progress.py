@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hotloop.durations import duration
+from hotloop.streams import make_console
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -53,7 +54,6 @@ class ProgressLine:
 
 
 def _progress_bar() -> Progress:
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     return Progress(
@@ -63,7 +63,7 @@ def _progress_bar() -> Progress:
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
-        console=Console(stderr=True),
+        console=make_console(stderr=True),
         transient=True,
         auto_refresh=False,  # avoids a thread beside those that compute
     )
@@ -73,10 +73,8 @@ class GridLine:
     """The progress of a grid on stderr: a redrawn line in a terminal, periodic lines in a log."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-
         self.progress: GridProgress | None = None
-        self._console = Console(stderr=True)
+        self._console = make_console(stderr=True)
         self._is_live = self._console.is_terminal
         self._interval_s = 0.1 if self._is_live else 5.0
         self._shown_at = time.monotonic() - (self._interval_s if self._is_live else 0.0)

@@ -79,9 +79,10 @@ def read(directory: str | os.PathLike[str]) -> Session:
         )
     # Merge, and add the facts of runs and the GPU windows.
     problems += metadata.get("problems", [])
-    metadata |= _read_crowding((root, *(folder.parent for folder in sorted(directories))))
+    run_directories = (root, *(folder.parent for folder in sorted(directories)))
+    metadata |= _read_crowding(run_directories, problems)
     session = merge(recordings, totals, directory=str(root), metadata=metadata, problems=problems)
-    for run_directory in (root, *(folder.parent for folder in sorted(directories))):
+    for run_directory in run_directories:
         _add_run_facts(session, run_directory)
     _add_windows(session, [root / "timing", root, *sorted(directories)])
     return session
@@ -188,15 +189,21 @@ def _add_run_facts(session: Session, run_directory: Path) -> None:
         process.facts.setdefault("num_envs", float(num_stepped))
 
 
-def _read_crowding(run_directories: Iterable[Path]) -> dict[str, Any]:
+def _read_crowding(run_directories: Iterable[Path], problems: list[str]) -> dict[str, Any]:
     """Return how long threads of a hotloop run waited for cores, as metadata."""
     for directory in run_directories:
+        path = directory / "cores.json"
         try:
-            crowding = Crowding.from_json(documents.read(directory / "cores.json"))
-        except (OSError, ValueError):
+            crowding = Crowding.from_json(documents.read(path))
+            if crowding is None:
+                raise ValueError("it has other fields or values than this version writes")
+        except FileNotFoundError:
             continue
-        if crowding is not None:
-            return {"crowding": vars(crowding)}
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            problems.append(f"{path} is damaged ({reason}) and is ignored: remove it")
+            continue
+        return {"crowding": vars(crowding)}
     return {}
 
 
