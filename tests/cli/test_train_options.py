@@ -2,16 +2,18 @@
 
 import json
 import sys
+from dataclasses import fields
 
 import pytest
 
-from hotloop.algorithms import find
+from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli.resume import run as resume
 from hotloop.cli.train import run as train
-from hotloop.cli.train_options import parse
+from hotloop.cli.train_options import parse, split_command_options
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.ops.schedules import linear
 from hotloop.training.options import to_json
+from hotloop.training.options.other_names import OTHER_NAMES
 from tests.cli.custom_algorithm import Config, TrainCalled
 
 OWN = "tests.cli.custom_algorithm:algorithm"
@@ -56,17 +58,69 @@ def test_options_that_may_be_none():
         (["--learning-rate", "linaer:1,0"], "`learning_rate`: .* did you mean 'linear'"),
         (["--learning-rate", "0"], "`learning_rate` must be positive and finite, got 0.0"),
         (["--learning-rate", "linear:1,-1"], "must be positive and finite, got 'linear:1,-1'"),
-        (
-            ["--anneal-learning-rate"],
-            "`--anneal-learning-rate` was removed: write `--learning-rate li",
-        ),
-        (["--no_anneal_learning_rate"], "`--no-anneal-learning-rate` was removed"),
-        (["--anneal-learning-rate=True"], "or a number for a constant one"),
+        (["--seed", "1", "2"], "takes one value, got 2 .1 2.: .* `--seeds 1,2`"),
+        (["--seed", "1,2,3"], "takes one value, got 3 .1 2 3.: .* `--seeds 1,2,3`"),
+        (["--num-envs", "1", "2"], "write `--vary num_envs=1,2`"),
+        (["--num-envs"], "`--num-envs` needs a value"),
+        (["--total-timesteps", "1e-5"], "must be a positive integer, got 1e-05"),
+        (["--total-timesteps", "100k"], "must be a positive integer, got '100k'"),
+        (["--hidden-sizes", "64", "x"], r"must be positive integers, got \(64, 'x'\)"),
+        (["--layer-norm", "True"], "takes no value, got 'True': write `--layer-norm` to"),
+        (["--no-layer-norm=1"], "takes no value, got '1': write `--no-layer-norm` to"),
+        (["--execution", "fast"], "must be 'auto', 'eager', .* got 'fast'"),
+        (["64"], "expected an option such as `--seed 1`, got '64'"),
+        (["--seeds", "1", "2"], "`--seeds` takes one value, got '2' after it: separate values by"),
     ],
 )
 def test_mistakes(args, message):
     with pytest.raises(ConfigError, match=message):
-        parsed(*args)
+        parsed(*split_command_options(args)[1])
+
+
+@pytest.mark.parametrize(
+    ("args", "name", "value"),
+    [
+        (["--total-timesteps", "1e5"], "total_timesteps", 100_000),
+        (["--total-timesteps=2.5e3"], "total_timesteps", 2_500),
+        (["--total_timesteps", "100_000"], "total_timesteps", 100_000),
+        (["--hidden-sizes", "64,32"], "hidden_sizes", (64, 32)),
+        (["--hidden-sizes", "64", "32"], "hidden_sizes", (64, 32)),
+        (["--hidden-sizes"], "hidden_sizes", ()),
+        (["--workers-per-node", "none"], "workers_per_node", None),
+        (["--workers", "auto"], "workers", "auto"),
+        (["--track", "tensorboard,wandb"], "track", ("tensorboard", "wandb")),
+        (["--learning-rate", "1"], "learning_rate", 1.0),
+    ],
+)
+def test_values(args, name, value):
+    assert getattr(parsed(*args), name) == value
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "option", "message"),
+    [
+        ("ppo", "lr", "; use `learning_rate`$"),
+        ("sac", "lr", "; use `policy_learning_rate` and `critic_learning_rate`$"),
+        ("ppo", "n_steps", "; use `num_steps`$"),
+        ("dqn", "n-steps", "; use `n_step`$"),
+        ("ppo", "batch-size", "use `num_minibatches` .num_steps × num_envs / batch_size.$"),
+        ("sac", "ent_coef", "; use `alpha`$"),
+        ("sac", "net-arch", "; use `hidden_sizes` .such as `64 64`.$"),
+    ],
+)
+def test_option_names_of_other_libraries(algorithm, option, message):
+    with pytest.raises(UnknownNameError, match=message):
+        parse(find(algorithm).config, [f"--{option}", "1"], prog="hotloop train")
+
+
+def test_the_translated_names_exist():
+    configs = [find(name).config for name in ALGORITHMS]
+    known = {field.name for config in configs for field in fields(config)}
+    assert {name for names in OTHER_NAMES.values() for name in names} <= known
+    # No name is an option of every algorithm that has a translation for it.
+    for name, options in OTHER_NAMES.items():
+        owners = [{field.name for field in fields(config)} for config in configs]
+        assert any(name not in owner and owner & set(options) for owner in owners), name
 
 
 def test_help_marks_options_that_may_be_schedules(capsys, monkeypatch):

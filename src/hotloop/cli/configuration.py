@@ -38,6 +38,7 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
             option or an invalid value.
     """
     from hotloop.training.options.constraints import check_value, type_hints
+    from hotloop.training.options.other_names import translate
 
     try:
         options = toml_loads(read_regular(Path(path)).decode("utf-8"))
@@ -68,7 +69,8 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
                 f"{path} has a table [{name}]: options must be at the top level, remove the heading"
             )
         if name not in known:
-            hint = nearest(name, known) or f": `hotloop train {algorithm} --help` lists them"
+            hint = translate(name, known) or nearest(name, known)
+            hint = hint or f": `hotloop train {algorithm} --help` lists them"
             raise ConfigError(f"{path} has `{name}`, which is not an option of {algorithm}{hint}")
     # Convert and check the values.
     hints = type_hints(config_class)

@@ -8,13 +8,14 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, get_origin
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from hotloop.algorithms import ALGORITHMS, find
 from hotloop.errors import ConfigError, UnknownNameError
+from hotloop.training.options.base import unknown_option_message
+from hotloop.training.options.constraints import check_value, leaf_types, type_hints
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -44,11 +45,17 @@ def split_command_options(args: list[str]) -> tuple[dict[str, Any], list[str]]:
     """
     values: dict[str, Any] = {**dict.fromkeys(COMMAND_OPTIONS), "--vary": []}
     config_args: list[str] = []
-    following = iter(args)
+    following, command_option = iter(args), ""
     for arg in following:
         name, has_value, value = arg.partition("=")
         name = name.replace("_", "-") if name.startswith("--") else name
-        if name not in COMMAND_OPTIONS:
+        if command_option and not name.startswith("-"):
+            raise ConfigError(
+                f"`{command_option}` takes one value, got '{name}' after it: separate values by "
+                "commas, without spaces"
+            )
+        command_option = name if name in COMMAND_OPTIONS else ""
+        if not command_option:
             config_args.append(arg)
             continue
         if not has_value:
@@ -118,7 +125,6 @@ def parse(
     """
     import tyro
 
-    _check_removed(config_class, args)
     # Parse without the checks of the class, so that their errors are printed like all others.
     unchecked = type(config_class.__name__, (config_class,), {"__post_init__": lambda _: None})
     presets = presets or {}
@@ -130,9 +136,8 @@ def parse(
         description += f"for {', '.join(presets)}. The command prints what it takes from there."
     command_help = (f"{name} {value}: {text}" for name, (value, text) in COMMAND_OPTIONS.items())
     description += f"\n\nOptions of the command itself: {'; '.join(command_help)}."
+    args = _checked_arguments(args, config_class, prog)
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _type_rules()}
-    _check_names(args, config_class)
-    _check_values(args, config_class)
     if defaults:
         options["default"] = unchecked(**defaults)
     with _adapt_tyro():
@@ -152,31 +157,83 @@ def parse(
     return config_class(**vars(config))
 
 
-def _check_names(args: Sequence[str], config_class: type) -> None:
-    """Raise UnknownNameError for options that only other algorithms have, and name these."""
-    known = {field.name for field in fields(config_class)}
-    for arg in args:
-        name = arg.removeprefix("--").partition("=")[0].replace("-", "_")
-        if not arg.startswith("--") or name in known or name == "help":
-            continue
-        # Import other algorithms only in case of an error.
-        if any(name in {x.name for x in fields(find(other).config)} for other in ALGORITHMS):
-            from hotloop.training.options.base import unknown_option_message
+def _checked_arguments(args: Sequence[str], config_class: type, prog: str) -> list[str]:
+    """Return the options as tyro reads them: `1e5` becomes 100000, and `64,64` two values.
 
-            raise UnknownNameError(unknown_option_message(name, config_class))
+    Tyro's own errors fill a screen, so this function finds the usual mistakes first.
 
-
-def _check_values(args: Sequence[str], config_class: type) -> None:
-    """Raise ConfigError for invalid values of options with hints, which tyro's errors omit."""
-    from hotloop.training.options.constraints import check_value, has_hint, type_hints
-
-    hints = {name: hint for name, hint in type_hints(config_class).items() if has_hint(hint)}
-    for arg, following in pairwise([*args, "--"]):
-        option, has_value, value = arg.partition("=")
+    Raises:
+        UnknownNameError: An option does not exist.
+        ConfigError: An option has too many or too few values, or an invalid one.
+    """
+    if {"-h", "--help"} & set(args):
+        return list(args)
+    hints, checked = type_hints(config_class), []
+    starts = [k for k, arg in enumerate(args) if k == 0 or arg.startswith("--")]
+    for start, end in pairwise([*starts, len(args)]):
+        option, *values = args[start:end]
+        if not option.startswith("--"):
+            raise ConfigError(
+                f"expected an option such as `--seed 1`, got '{option}': `{prog} --help` lists them"
+            )
+        option, has_value, value = option.partition("=")
+        values = [value, *values] if has_value else values
         name = option.removeprefix("--").replace("-", "_")
-        value = value if has_value else following
-        if arg.startswith("--") and name in hints and not value.startswith("--"):
-            check_value(name, hints[name], value)
+        hint = hints.get(name)
+        if hint is None and leaf_types(hints.get(name.removeprefix("no_"))) == {bool}:
+            hint = hints[name.removeprefix("no_")]
+        if hint is None:
+            raise UnknownNameError(unknown_option_message(name, config_class))
+        checked += [option, *_checked_values(option, hint, values)]
+    return checked
+
+
+def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
+    """Return an option's values as tyro reads them, or raise ConfigError."""
+    name, kinds = option.removeprefix("--").replace("-", "_"), leaf_types(hint)
+    if kinds == {bool}:
+        if values:
+            raise ConfigError(
+                f"`{option}` takes no value, got '{values[0]}': write `--{name.replace('_', '-')}` "
+                "to turn it on, or put `no-` before the name to turn it off"
+            )
+        return []
+    (kind, *_) = kinds
+    if get_origin(kind) is tuple and kind != tuple[str, ...]:
+        parts = [part for value in values for part in value.split(",") if part]
+        items = tuple(_as_number(part, {get_args(kind)[0]}) for part in parts)
+        check_value(name, hint, items)
+        return list(map(str, items))
+    if not values:
+        raise ConfigError(f"`{option}` needs a value")
+    if kinds <= {int, float, NoneType}:
+        values = [part for value in values for part in value.split(",")]
+    if len(values) > 1:
+        joined = ",".join(values[:9])
+        each = f"`--seeds {joined}`" if name == "seed" else f"`--vary {name}={joined}`"
+        raise ConfigError(
+            f"`{option}` takes one value, got {len(values)} ({' '.join(values[:9])}): to train a "
+            f"run for each, write {each}"
+        )
+    if values[0].lower() == "none" and NoneType in kinds:
+        return ["None"]
+    if not all(x in (int, float, NoneType) or get_origin(x) is Literal for x in kinds):
+        return values
+    number = _as_number(values[0], kinds)
+    check_value(name, hint, number)
+    return [str(number)]
+
+
+def _as_number(text: str, kinds: Set[Any]) -> int | float | str:
+    """Return a number, if the option takes one and the text is one. `1e5` is an integer."""
+    if not kinds & {int, float}:
+        return text
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            number = kind(text)
+            is_whole = isinstance(number, float) and float not in kinds and number.is_integer()
+            return int(number) if is_whole else number
+    return text
 
 
 @contextlib.contextmanager
@@ -200,21 +257,6 @@ def _adapt_tyro() -> Iterator[None]:
 
 def _values(options: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items())
-
-
-def _check_removed(config_class: type, args: list[str]) -> None:
-    """Raise ConfigError for options of earlier versions, and name their replacements."""
-    flags = {arg.partition("=")[0].replace("_", "-") for arg in args}
-    if "--compile" in flags and "compile" not in {field.name for field in fields(config_class)}:
-        raise ConfigError(
-            "`--compile` was removed: use `--execution compile` or `--execution eager` instead"
-        )
-    retired = flags & {"--anneal-learning-rate", "--no-anneal-learning-rate"}
-    if retired and "anneal_learning_rate" not in {field.name for field in fields(config_class)}:
-        raise ConfigError(
-            f"`{min(retired)}` was removed: write `--learning-rate linear:1e-3,0` for a decreasing "
-            "learning rate, or a number for a constant one"
-        )
 
 
 def _type_rules() -> ConstructorRegistry:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotloop.errors import UnknownNameError, nearest
 from hotloop.training.options.constraints import check_value, type_hints
+from hotloop.training.options.other_names import translate
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 
@@ -64,5 +65,7 @@ def unknown_option_message(name: str, config_class: type) -> str:
     if owners:
         note = f"; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
     return f"`{name}` is not an option of {algorithm}'s {config_class.__name__}{note}" + (
-        nearest(name, known) or ("" if owners else "; `--help` lists its options")
+        translate(name, known)
+        or nearest(name, known)
+        or ("" if owners else "; `--help` lists its options")
     )

@@ -226,9 +226,10 @@ def check_value(name: str, hint: Any, value: Any) -> None:
         raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
 
 
-def has_hint(hint: Any) -> bool:
-    """Return whether errors about an option of this type end with a hint."""
-    return any(isinstance(mark, Hint) for mark in _marks(hint))
+def leaf_types(hint: Any) -> set[Any]:
+    """Return the types that a value may have, without marks: {int, NoneType} of `Count | None`."""
+    branches = (Annotated, *_UNIONS)
+    return {kind for kind in _nested_types(hint) if get_origin(kind) not in branches}
 
 
 def _unmet_requirement(hint: Any, value: Any) -> str:
