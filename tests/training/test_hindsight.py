@@ -51,13 +51,13 @@ class RandomPlay:
             step = self.envs.step(self.rng.uniform(-1, 1, (NUM_ENVS, 2)).astype(np.float32))
             fragment.obs[t], fragment.next_obs[t] = self.obs, step.next_obs
             fragment.terminated[t], fragment.truncated[t] = step.terminated, step.truncated
-            # A few rows are no transitions.
+            # A few rows are no transitions: the environment failed, and its episode ended before.
             fragment.valid[t] = (self.rng.random(NUM_ENVS) < 0.9) | step.truncated
             for env in range(NUM_ENVS):
                 if fragment.valid[t, env]:
                     row = self.obs[env].copy(), step.next_obs[env].copy(), step.reward[env]
                     self.rows.append((env, self.episode[env], *row))
-                self.episode[env] += int(step.truncated[env])
+                self.episode[env] += int(step.truncated[env] or not fragment.valid[t, env])
             self.obs = step.obs.copy()
         self.hindsight.add(fragment, first)
 

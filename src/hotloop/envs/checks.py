@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sized
 from typing import Any
 
@@ -48,18 +49,46 @@ def describe_value(value: object) -> str:
 
 
 def as_reward(value: Any) -> float:
-    """Return a scalar reward as a Python float, since sums of float32 would lose digits.
+    """Return a reward as a Python float, since sums of float32 would lose digits.
 
     Raises:
-        ValueError: the reward is not one number.
+        ValueError: the reward is not one real number, or exceeds the range of floats.
     """
-    if isinstance(value, (int, float, np.number, np.bool_)) and not isinstance(value, complex):
-        return float(value)
-    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "fiub":
-        return float(value)
-    raise ValueError(
-        f"the reward must be one number, got {describe_value(value)}: return `float(reward)`"
-    )
+    number = _as_number(value)
+    if number is None:
+        raise ValueError(
+            f"the reward must be one number, got {describe_value(value)}: return `float(reward)`"
+        )
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError("the reward is an integer beyond 1e308: scale the rewards down") from None
+
+
+def as_flag(value: Any) -> bool:
+    """Return a flag such as `terminated` as a Python bool.
+
+    Raises:
+        ValueError: the flag is neither a bool nor the number 0 or 1.
+    """
+    number = _as_number(value)
+    if number is None or number not in (0, 1):
+        raise ValueError(
+            f"the flag must be True or False, got {describe_value(value)}: return `bool(flag)`"
+        )
+    return bool(number)
+
+
+def _as_number(value: Any) -> bool | int | float | None:
+    """Return a real number, or the only element of an array or tensor, None for other values."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    if not isinstance(value, np.generic):
+        shape = getattr(value, "shape", None)
+        if not isinstance(shape, tuple) or math.prod(shape) != 1 or not hasattr(value, "item"):
+            return None
+    number = float(value) if isinstance(value, np.floating) else value.item()
+    return number if isinstance(number, (bool, int, float)) else None
 
 
 def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun: bool) -> None:

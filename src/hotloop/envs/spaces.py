@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from hotloop.errors import ShapeError
 from hotloop.types import Array
 
@@ -51,6 +53,15 @@ class ObsField:
             for name, value in values.items()
         }
         return cls(**fields)
+
+    def decode(self, values: Array) -> Array:
+        """Return encoded values, (B, *shape), as numbers of the environment, (B, *raw_shape)."""
+        if self.encoding == "one_hot":
+            stops = np.cumsum(self.counts)
+            numbers = [part.argmax(-1) for part in np.split(values, stops[:-1], axis=-1)]
+            values = np.stack(numbers, axis=-1) + np.array(self.starts)
+        assert self.raw_shape is not None
+        return values.reshape(len(values), *self.raw_shape)
 
     def to_json(self) -> dict[str, Any]:
         """Return the field as JSON values."""

@@ -4,23 +4,23 @@ Andrychowicz et al. 2017, "Hindsight Experience Replay", arXiv:1707.01495. Obser
 with `achieved_goal` and `desired_goal`, and the environment has `compute_reward(achieved_goal,
 desired_goal, info)`, as in Gymnasium-Robotics. A share of each batch's transitions gets another
 goal: the goal achieved at a later step of the episode (`future`), or at its last step (`final`).
-Their rewards are recomputed.
+Their rewards and terminations are recomputed.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from hotloop.envs import ObsSpec, make_env
+from hotloop.envs import ObsField, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.importing import describe_exception
 from hotloop.system.memory import require_memory
+from hotloop.training.goal_functions import ACHIEVED, DESIRED, GoalFunctions
 from hotloop.types import Array, Fragment
 
-_ACHIEVED, _DESIRED = "achieved_goal", "desired_goal"
 # The attributes stored in a checkpoint, by key.
 _CHECKPOINT_ARRAYS = {
     "goals": "_goals",
@@ -28,6 +28,7 @@ _CHECKPOINT_ARRAYS = {
     "place": "_location",
     "count": "_num_steps",
     "begun": "_episode_start",
+    "oldest": "_oldest",
 }
 # The number of the random stream, combined with the run's seed.
 _STREAM = 3
@@ -36,7 +37,8 @@ _STREAM = 3
 class Hindsight:
     """The achieved goals of a replay buffer's transitions, and the relabeling of batches.
 
-    Each environment numbers its transitions consecutively, and a ring buffer keeps the latest ones.
+    Each environment numbers its transitions consecutively, and a ring buffer keeps the latest ones
+    of all environments. Environments may hold any shares of it: some fail or reset more often.
 
     Args:
         environment: an id or a factory, to make an environment that computes rewards.
@@ -45,95 +47,108 @@ class Hindsight:
 
     Raises:
         ConfigError: observations have no goals, or the environment has no `compute_reward`.
+        EnvironmentFailure: `compute_reward` failed for goals of the space.
     """
 
     def __init__(
         self, config: Any, environment: str | Callable[..., Any], obs_spec: ObsSpec, num_envs: int
     ) -> None:
-        fields = {part.name: part for part in obs_spec.layout}
-        if not {_ACHIEVED, _DESIRED} <= fields.keys():
-            raise ConfigError(
-                f"`hindsight` needs dict observations with '{_ACHIEVED}' and "
-                f"'{_DESIRED}', got {', '.join(map(repr, fields)) if any(fields) else 'no dict'}: "
-                "leave it out, or choose an environment with goals"
-            )
-        achieved, desired = fields[_ACHIEVED].shape, fields[_DESIRED].shape
-        if achieved != desired:
-            raise ConfigError(
-                f"`hindsight` needs goals of one shape, got {achieved} achieved and {desired} "
-                "desired: correct the observation space"
-            )
+        field = _goal_field(obs_spec)
         self._strategy, self._share = config.hindsight, config.hindsight_share
         self._seed, self._spec = config.seed, obs_spec
+        self._clip_reward = config.clip_reward
         self._num_batches = 0
         self._capacity = config.buffer_size
-        # Transitions to keep of each environment. The buffer has at most this many of each.
-        self._env_capacity = -(-self._capacity // num_envs) + 1
-        size = int(np.prod(achieved))
+        if self._capacity < num_envs:
+            raise ConfigError(
+                f"`hindsight` needs a `buffer_size` of at least {num_envs}, a transition of each "
+                f"environment, got {self._capacity}: raise it"
+            )
+        size_bytes = np.dtype(field.dtype).itemsize * int(np.prod(field.shape))
         require_memory(
-            4 * self._env_capacity * num_envs * (size + 2),
+            (size_bytes + 5 * 8) * self._capacity,
             "the goals of `hindsight`",
             "lower `buffer_size`",
         )
-        self._goals = np.zeros((num_envs, self._env_capacity, *achieved), np.float32)
-        # The number of the last transition of each transition's episode, −1 while it continues.
-        self._episode_end = np.zeros((num_envs, self._env_capacity), np.int64)
-        # The environment and the number of the transition at each index of the buffer.
+        # At each index of the buffer: the achieved goal, the environment, the number of the
+        # transition, and the number of the last transition of its episode, −1 while it continues.
+        self._goals = np.zeros((self._capacity, *field.shape), field.dtype)
         self._location = np.full((self._capacity, 2), -1, np.int64)
+        self._episode_end = np.zeros(self._capacity, np.int64)
         self._num_known = 0  # transitions added to the buffer so far
+        # The numbers of each environment's next transition, of the first one of its episode, and of
+        # the oldest one in the buffer.
         self._num_steps = np.zeros(num_envs, np.int64)
-        self._episode_start = np.zeros(num_envs, np.int64)  # numbers of first transitions
-        self._compute_reward = _make_reward_function(environment, config.env_kwargs, achieved)
-        self._clip_reward = config.clip_reward
+        self._episode_start = np.zeros(num_envs, np.int64)
+        self._oldest = np.zeros(num_envs, np.int64)
+        self._index = _TransitionIndex(num_envs, self._capacity)
+        self._functions = GoalFunctions(environment, config.env_kwargs, field)
+        self._may_warn = not self._functions.has_terminated
 
     def add(self, fragment: Fragment, first_number: int) -> None:
         """Record the achieved goals of a fragment, stored from transition `first_number` on."""
-        achieved = self._spec.unflatten(fragment.next_obs)[_ACHIEVED]
-        ends = fragment.terminated | fragment.truncated
+        achieved = self._spec.unflatten(fragment.next_obs)[ACHIEVED]
+        # The row of a failed environment or of a reset is no transition, and follows an end.
+        ends = fragment.terminated | fragment.truncated | ~fragment.valid
+        if self._may_warn and (fragment.terminated & fragment.valid).any():
+            self._warn_of_terminations()
         # Transitions that were added from elsewhere have no goals.
         unknown = np.arange(max(self._num_known, first_number - self._capacity), first_number)
-        self._location[unknown % self._capacity] = -1
+        self._release(unknown % self._capacity)
         number = first_number
         for t in range(fragment.num_steps):
-            envs = fragment.first_env + np.flatnonzero(fragment.valid[t])
-            rows = envs - fragment.first_env
+            rows = np.flatnonzero(fragment.valid[t])
+            envs = fragment.first_env + rows
             counts = self._num_steps[envs]
-            slots = counts % self._env_capacity
-            self._goals[envs, slots] = achieved[t, rows]
-            self._episode_end[envs, slots] = -1  # continues
             indices = (number + np.arange(len(envs))) % self._capacity
+            self._release(indices)
+            self._index.put(envs, counts, indices, self._oldest)
+            self._goals[indices] = achieved[t, rows]
+            self._episode_end[indices] = -1  # continues
             self._location[indices, 0], self._location[indices, 1] = envs, counts
             self._num_steps[envs] += 1
             number += len(envs)
-            for env in envs[ends[t, rows]].tolist():
-                self.cut(env)
+            for env in np.flatnonzero(ends[t]).tolist():
+                self.cut(fragment.first_env + env)
         self._num_known = number
 
     def relabel(self, batch: Any) -> None:
-        """Replace goals and rewards of a share of a batch in place, by its transition numbers."""
+        """Replace goals, rewards and terminations of a share of a batch in place.
+
+        A relabeled transition terminates if the environment's `compute_terminated` returns True for
+        its new goal. If it terminated, but not by its old goal, it still does.
+        """
         rng = np.random.default_rng((self._seed, _STREAM, self._num_batches))
         self._num_batches += 1
-        locations = self._location[batch.index % self._capacity]
-        is_known = locations[:, 0] >= 0
-        chosen = np.flatnonzero((rng.random(len(locations)) < self._share) & is_known)
+        places = batch.index % self._capacity
+        is_known = self._location[places, 0] >= 0
+        chosen = np.flatnonzero((rng.random(len(places)) < self._share) & is_known)
         if not len(chosen):
             return
-        envs, numbers = locations[chosen].T
-        last = self._episode_end[envs, numbers % self._env_capacity]
+        # Choose the later transitions, whose achieved goals become the desired ones.
+        places = places[chosen]
+        envs, numbers = self._location[places].T
+        last = self._episode_end[places]
         last = np.where(last < 0, self._num_steps[envs] - 1, last)
         if self._strategy == "future":
             last = rng.integers(numbers, last, endpoint=True)
-        goals = self._goals[envs, last % self._env_capacity]
+        goals = self._goals[self._index.find(envs, last)]
+        achieved = self._spec.unflatten(batch.next_obs)[ACHIEVED][chosen]
+        if self._functions.has_terminated:
+            self._relabel_terminations(batch, chosen, achieved, goals)
         for obs in (batch.obs, batch.next_obs):
-            self._spec.unflatten(obs)[_DESIRED][chosen] = goals
-        achieved = self._spec.unflatten(batch.next_obs)[_ACHIEVED][chosen]
-        reward = self._compute_reward(achieved, goals)
+            self._spec.unflatten(obs)[DESIRED][chosen] = goals
         # Stored rewards are clipped too.
-        batch.reward[chosen] = (
-            reward
-            if self._clip_reward is None
-            else reward.clip(-self._clip_reward, self._clip_reward)
-        )
+        reward = self._functions.reward(achieved, goals)
+        if not np.isfinite(reward).all():
+            pair = int(np.isfinite(reward).argmin())
+            raise EnvironmentFailure(
+                f"`compute_reward` must return finite numbers, got {reward[pair]} for the achieved "
+                f"goal {achieved[pair].tolist()} and the desired goal {goals[pair].tolist()}: look "
+                "for a division by zero"
+            )
+        limit = self._clip_reward
+        batch.reward[chosen] = reward if limit is None else reward.clip(-limit, limit)
 
     def to_arrays(self) -> dict[str, Array]:
         """Return the arrays for a checkpoint with the buffer."""
@@ -149,6 +164,10 @@ class Hindsight:
         for key, name in _CHECKPOINT_ARRAYS.items():
             getattr(self, name)[...] = arrays[f"hindsight.{key}"]
         self._num_batches, self._num_known = arrays["hindsight.counts"].tolist()
+        known = np.flatnonzero(self._location[:, 0] >= 0)
+        envs, numbers = self._location[known].T
+        order = np.argsort(numbers, kind="stable")  # an older number never follows a newer one
+        self._index.put(envs[order], numbers[order], known[order], self._oldest)
 
     def cut(self, env: int | None = None) -> None:
         """End the current episode of an environment, or of all, at its last transition."""
@@ -156,48 +175,112 @@ class Hindsight:
             for index in range(len(self._num_steps)):
                 self.cut(index)
             return
-        last = int(self._num_steps[env]) - 1
-        first = max(int(self._episode_start[env]), last + 1 - self._env_capacity)
-        self._episode_end[env, np.arange(first, last + 1) % self._env_capacity] = last
-        self._episode_start[env] = last + 1
+        stop = int(self._num_steps[env])
+        numbers = np.arange(max(int(self._episode_start[env]), int(self._oldest[env])), stop)
+        self._episode_end[self._index.find(np.full(len(numbers), env), numbers)] = stop - 1
+        self._episode_start[env] = stop
 
+    def _release(self, places: Array) -> None:
+        """Forget the transitions at indices of the buffer that others replace."""
+        places = places[self._location[places, 0] >= 0]
+        envs, numbers = self._location[places].T
+        np.maximum.at(self._oldest, envs, numbers + 1)
+        self._location[places] = -1
 
-def _make_reward_function(
-    environment: str | Callable[..., Any],
-    env_kwargs: Mapping[str, Any],
-    shape: tuple[int, ...],
-) -> Callable[[Array, Array], Array]:
-    """Return a function from achieved and desired goals, (B, *shape), to rewards, float32, (B,)."""
-    # Raises ConfigError without `compute_reward`, EnvironmentFailure if it raised.
-    env = make_env(environment, env_kwargs)
-    compute = getattr(env.unwrapped, "compute_reward", None)
-    if not callable(compute):
-        env.close()
-        raise ConfigError(
-            "`hindsight` needs an environment with `compute_reward(achieved_goal, desired_goal, "
-            f"info)`, and {type(env.unwrapped).__name__} has none: add it, or leave `hindsight` out"
+    def _relabel_terminations(
+        self, batch: Any, chosen: Array, achieved: Array, goals: Array
+    ) -> None:
+        terminated = batch.terminated[chosen]
+        reached = self._functions.terminated(achieved, goals)
+        rows = np.flatnonzero(terminated & ~reached)
+        if len(rows):
+            old_goals = self._spec.unflatten(batch.next_obs)[DESIRED][chosen[rows]]
+            # Terminations that the old goal did not cause, such as a fall, stay.
+            reached[rows] = ~self._functions.terminated(achieved[rows], old_goals)
+        batch.terminated[chosen] = reached
+
+    def _warn_of_terminations(self) -> None:
+        self._may_warn = False
+        warnings.warn(
+            "an episode terminated, and hindsight does not know whether its goal was the cause: "
+            "transitions that reach a replaced goal do not terminate, so that Q-values can exceed "
+            "all returns. Give the environment `compute_terminated(achieved_goal, desired_goal, "
+            "info)`, which returns whether success ends the episode, or False if it does not",
+            RuntimeWarning,
+            stacklevel=3,
         )
 
-    def one_by_one(achieved: Array, desired: Array) -> Array:
-        pairs = zip(achieved, desired, strict=True)
-        return np.array([compute(goal, other_goal, {}) for goal, other_goal in pairs], np.float32)
 
-    def in_batches(achieved: Array, desired: Array) -> Array:
-        return np.asarray(compute(achieved, desired, {}), np.float32)
+class _TransitionIndex:
+    """The index in the buffer of each environment's transitions, by their number.
 
-    rng = np.random.default_rng(0)
-    achieved, desired = rng.standard_normal((2, 3, *shape)).astype(np.float32)
-    desired[0] = achieved[0]
-    try:
-        expected = one_by_one(achieved, desired)
-    except Exception as error:
-        raise EnvironmentFailure(
-            f"`compute_reward` raised {describe_exception(error)}: it is called with goals of "
-            f"shape {shape} and an empty `info`"
-        ) from error
-    try:
-        batched = in_batches(achieved, desired)
-    except Exception:
-        return one_by_one
-    is_same = batched.shape == expected.shape and np.allclose(batched, expected)
-    return in_batches if is_same else one_by_one
+    Each environment has a ring of indices, and all rings are parts of one array. A ring that is too
+    small for the environment's share of the buffer doubles.
+
+    Args:
+        num_envs: N.
+        capacity: the capacity of the buffer.
+    """
+
+    def __init__(self, num_envs: int, capacity: int) -> None:
+        self._capacity = capacity
+        self._sizes = np.full(num_envs, -(-capacity // num_envs) + 1, np.int64)
+        self._starts = np.cumsum(self._sizes) - self._sizes
+        self._places = np.zeros(int(self._sizes.sum()), np.int64)
+
+    def find(self, envs: Array, numbers: Array) -> Array:
+        """Return the indices in the buffer of transitions that it holds."""
+        return self._places[self._starts[envs] + numbers % self._sizes[envs]]
+
+    def put(self, envs: Array, numbers: Array, places: Array, oldest: Array) -> None:
+        """Set the indices in the buffer of new transitions.
+
+        Args:
+            oldest: number of the oldest transition in the buffer for each environment, (N,).
+        """
+        needed = numbers - oldest[envs] + 1
+        # A ring of the buffer's capacity holds all that the buffer can hold.
+        is_short = (needed > self._sizes[envs]) & (self._sizes[envs] < self._capacity)
+        for env in np.unique(envs[is_short]).tolist():
+            size = min(2 * int(needed[envs == env].max()), self._capacity)
+            self._grow(env, size, np.arange(oldest[env], numbers[envs == env].max()))
+        self._places[self._starts[envs] + numbers % self._sizes[envs]] = places
+
+    def _grow(self, env: int, size: int, numbers: Array) -> None:
+        """Enlarge the ring of an environment, which holds the transitions `numbers`."""
+        ring = np.zeros(size, np.int64)
+        ring[numbers % size] = self.find(np.full(len(numbers), env), numbers)
+        start = int(self._starts[env])
+        stop = start + int(self._sizes[env])
+        self._places = np.concatenate((self._places[:start], ring, self._places[stop:]))
+        self._sizes[env] = size
+        self._starts = np.cumsum(self._sizes) - self._sizes
+
+
+def _goal_field(obs_spec: ObsSpec) -> ObsField:
+    """Return the layout of the goals in observations, or raise ConfigError."""
+    fields = {part.name: part for part in obs_spec.layout}
+    if not {ACHIEVED, DESIRED} <= fields.keys():
+        raise ConfigError(
+            f"`hindsight` needs dict observations with '{ACHIEVED}' and '{DESIRED}', got "
+            f"{', '.join(map(repr, fields)) if any(fields) else 'no dict'}: "
+            "leave it out, or choose an environment with goals"
+        )
+    achieved, desired = (
+        (field.encoding, field.dtype, field.raw_shape, field.counts, field.starts)
+        for field in (fields[ACHIEVED], fields[DESIRED])
+    )
+    if achieved != desired:
+        raise ConfigError(
+            "`hindsight` needs goals of one kind and shape, got "
+            f"{_describe(fields[ACHIEVED])} achieved and {_describe(fields[DESIRED])} desired: "
+            "correct the observation space"
+        )
+    return fields[ACHIEVED]
+
+
+def _describe(field: ObsField) -> str:
+    if field.encoding == "one_hot":
+        last = [start + count - 1 for start, count in zip(field.starts, field.counts, strict=True)]
+        return f"integers {list(field.starts)} … {last}"
+    return f"{field.encoding} values of shape {field.raw_shape}"
