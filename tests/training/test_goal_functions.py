@@ -167,7 +167,9 @@ def test_exceptions_and_missing_functions():
     with pytest.raises(ConfigError, match="and Goals has none: add it"):
         GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
     env = Goals(Discrete(4), lambda a, d, info: 0.0, lambda a, d, info: None)
-    with pytest.raises(EnvironmentFailure, match="`compute_terminated`.* the flag must be True or"):
+    with pytest.raises(
+        EnvironmentFailure, match=r"`compute_terminated`.* the flag must be True or"
+    ):
         GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
 
 
@@ -193,7 +195,9 @@ def make_hindsight(env):
 )
 def test_goals_must_be_of_one_kind(achieved, desired):
     env = Goals(achieved, lambda a, d, info: 0.0, desired=desired)
-    with pytest.raises(ConfigError, match="needs goals of one kind and shape, got .* achieved and"):
+    with pytest.raises(
+        ConfigError, match=r"needs goals of one kind and shape, got .* achieved and"
+    ):
         make_hindsight(env)
 
 
@@ -246,8 +250,6 @@ def test_terminations_of_unknown_cause_warn_once():
 
 def test_rewards_must_be_finite():
     with np.errstate(divide="ignore"):
-        env = Goals(
-            Discrete(4), lambda a, d, info: -1.0 / np.abs(a - d), lambda a, d, info: a == d
-        )
+        env = Goals(Discrete(4), lambda a, d, info: -1.0 / np.abs(a - d), lambda a, d, info: a == d)
         with pytest.raises(EnvironmentFailure, match="must return finite numbers, got -inf for"):
             relabel(env)

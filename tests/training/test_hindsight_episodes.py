@@ -112,5 +112,5 @@ def test_goals_are_those_of_the_slow_twin(strategy, seed):
 
 
 def test_the_buffer_must_hold_each_environment():
-    with pytest.raises(ConfigError, match="`buffer_size` of at least 3, .* got 2: raise it"):
+    with pytest.raises(ConfigError, match=r"`buffer_size` of at least 3, .* got 2: raise it"):
         make_hindsight(3, 2, "final")
