@@ -93,7 +93,10 @@ class GoalFunctions:
         is_shared = rng.random(achieved.shape) < 0.5
         is_shared[: count // 3], is_shared[-count // 3 :] = True, False
         desired = np.where(is_shared, achieved, desired)
-        return [goals.astype(dtype) for goals, dtype in zip((achieved, desired), self._dtypes)]
+        return [
+            goals.astype(dtype)
+            for goals, dtype in zip((achieved, desired), self._dtypes, strict=True)
+        ]
 
 
 class _GoalFunction:
