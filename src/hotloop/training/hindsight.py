@@ -243,7 +243,7 @@ class _TransitionIndex:
         is_short = (needed > self._sizes[envs]) & (self._sizes[envs] < self._capacity)
         for env in np.unique(envs[is_short]).tolist():
             size = min(2 * int(needed[envs == env].max()), self._capacity)
-            self._grow(env, size, np.arange(oldest[env], numbers[envs == env].max()))
+            self._grow(env, size, np.arange(int(oldest[env]), int(numbers[envs == env].max())))
         self._places[self._starts[envs] + numbers % self._sizes[envs]] = places
 
     def _grow(self, env: int, size: int, numbers: Array) -> None:
