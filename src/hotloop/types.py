@@ -188,8 +188,8 @@ class Episode(NamedTuple):
     Attributes:
         env: Index of the environment, counted over all workers.
         episode: Index of the episode within its environment, from 0.
-        undiscounted_return: The sum of raw rewards.
-        length: The number of transitions.
+        undiscounted_return: The sum of raw rewards, or the return that the environment records.
+        length: The number of transitions, or the length that the environment records.
         info: Metrics of the environment by name, see `hotloop.envs.episode_metrics`.
     """
 

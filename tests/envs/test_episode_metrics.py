@@ -73,8 +73,10 @@ def test_scalars(value, number):
 def test_log_info_must_name_numbers(value):
     with pytest.raises(ConfigError, match=r"`log_info` must name numbers, but `info\['n'\]` is "):
         EpisodeMetrics(["n"], "env").from_info({"n": value})
+    metrics = EpisodeMetrics(["n"], "env")
+    values = metrics.values_of_env({"n": [value, value]}, 1)
     with pytest.raises(ConfigError, match=r"env: `log_info` must name numbers"):
-        EpisodeMetrics(["n"], "env").from_vector_info({"n": [value, value]}, 1)
+        metrics.from_info(values)
 
 
 def test_missing_metric_is_left_out():
@@ -82,7 +84,8 @@ def test_missing_metric_is_left_out():
     assert EpisodeMetrics(["n"], "env").from_info(None) == {}
     info = {"n": np.ones(2), "_n": np.array([True, False])}
     metrics = EpisodeMetrics(["n"], "env")
-    assert [metrics.from_vector_info(info, i) for i in range(2)] == [{"n": 1.0}, {}]
+    values = [metrics.from_info(metrics.values_of_env(info, i)) for i in range(2)]
+    assert values == [{"n": 1.0}, {}]
 
 
 def test_unprintable_and_long_names_are_left_out():

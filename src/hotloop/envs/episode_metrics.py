@@ -4,7 +4,7 @@
     info["is_success"] = True                   the keys that the option `log_info` names
 
 Gymnasium's `RecordEpisodeStatistics` puts `r`, `l` and `t` into `info["episode"]`: returns, lengths
-and times. These are left out, since every episode records them.
+and times. These are no metrics, see `hotloop.envs.episode_totals`.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ class EpisodeMetrics:
             return NO_INFO
         return self._extract(info, info.get(_EPISODE))
 
-    def from_vector_info(self, info: Any, i: int) -> Mapping[str, float]:
-        """Return the finite metrics of environment `i`, from the arrays of a vector `info`.
+    def values_of_env(self, info: Any, i: int) -> dict[str, Any]:
+        """Return the keys of `info` for environment `i` that `from_info` needs.
 
-        Raises:
-            ConfigError: a key of `names` has a value that is not a number.
+        Args:
+            info: `info` of a vector environment, a dictionary of arrays.
+            i: index of the environment.
         """
         if not isinstance(info, Mapping):
-            return NO_INFO
+            return {}
         # Same-step mode: `info` itself belongs to the next episode's first observation.
         final = _value_of_env(info, "final_info", i) if "final_info" in info else None
         if final is None:
             names = [*self._names, _EPISODE]
-            values = {
+            return {
                 name: x for name in names if (x := _value_of_env(info, name, i)) is not _MISSING
             }
-        else:
-            values = dict(final) if isinstance(final, Mapping) else {}
-            if _EPISODE not in values and _EPISODE in info:
-                values[_EPISODE] = _value_of_env(info, _EPISODE, i)
-        return self._extract(values, values.get(_EPISODE))
+        values = dict(final) if isinstance(final, Mapping) else {}
+        if _EPISODE not in values and _EPISODE in info:
+            values[_EPISODE] = _value_of_env(info, _EPISODE, i)
+        return values
 
     def _extract(self, info: Mapping[str, Any], episode: Any) -> dict[str, float]:
         metrics: dict[str, float] = {}

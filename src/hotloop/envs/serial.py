@@ -18,6 +18,7 @@ from hotloop.envs.checks import (
 )
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
+from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
@@ -114,6 +115,7 @@ class SerialVectorEnv:
         # Of the last step, since a time limit may end the episode after it.
         self._infos: list[Any] = [None] * self.num_envs
         self._metrics = EpisodeMetrics(log_info, env_id)
+        self._totals = [EpisodeTotals(env) for env in envs]
         self._finished: list[Episode] = []
 
     can_replay = True
@@ -170,9 +172,11 @@ class SerialVectorEnv:
         # Begin the next episodes, and rebuild failed environments.
         for i in ended_envs:
             if i not in failed_envs:
-                self._end_episode(i)
+                episode, totals = self._ended_episode(i), self._totals[i]
                 with span("env_reset"):
                     self._begin_or_rebuild(i, obs[i])
+                if not totals.is_continued():
+                    self._finished.append(episode)
         for i in failed_envs:
             # The row is no transition, since its successor is unknown.
             reward[i], terminated[i], truncated[i], valid[i] = 0.0, False, False, False
@@ -352,6 +356,7 @@ class SerialVectorEnv:
                 self._envs[i] = env = self._rebuild_env()
                 self._check_spaces(i, env)
                 peeled, self._time_limits[i] = _unwrap(env)
+                self._totals[i] = EpisodeTotals(env)
                 self._resets[i], self._steps[i] = peeled.reset, self._capture_info(i, peeled.step)
                 self._begin_episode(i, row)
                 return
@@ -360,16 +365,11 @@ class SerialVectorEnv:
                     raise
                 self._on_failure(error)
 
-    def _end_episode(self, i: int) -> None:
-        self._finished.append(
-            Episode(
-                env=self._first_env + i,
-                episode=self._episode[i],
-                undiscounted_return=self._returns[i],
-                length=self._num_steps - self._start_step[i],
-                info=self._metrics.from_info(self._infos[i]),
-            )
-        )
+    def _ended_episode(self, i: int) -> Episode:
+        info, num_steps = self._infos[i], self._num_steps - self._start_step[i]
+        total, length = self._totals[i].at_end(info, self._returns[i], num_steps)
+        metrics = self._metrics.from_info(info)
+        return Episode(self._first_env + i, self._episode[i], total, length, metrics)
 
     def _write(self, i: int, observation: Any, row: Array, *, at_reset: bool = False) -> None:
         """Encode an observation into a row, and store its dtype for the fast path of `_advance`."""

@@ -24,6 +24,7 @@ import numpy as np
 from hotloop.envs.checks import check_call, describe_non_finite, describe_value, environment_failure
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
+from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
@@ -111,6 +112,11 @@ class VectorAdapter:
         self._final_check: _FinalObsCheck | None = None
         self._is_final_check_done = self.autoreset != "same_step"
         self._metrics = EpisodeMetrics(log_info, env_id)
+        # Other modes reset an environment before or long after its totals are read.
+        singles: Sequence[Any] = [None] * self.num_envs
+        if isinstance(envs.unwrapped, SyncVectorEnv) and self.autoreset == "masked":
+            singles = envs.unwrapped.envs
+        self._totals = [EpisodeTotals(env) for env in singles]
         self._finished: list[Episode] = []
 
     def reset(self, first_episode: int | None = None) -> Array:
@@ -167,7 +173,7 @@ class VectorAdapter:
         is_ended = self._episode_ended(terminated, truncated, info)
         has_ended = is_ended.any()
         if has_ended:
-            self._end_episodes(is_ended, info)
+            episodes = self._ended_episodes(is_ended, info)
             if self.autoreset == "next_step":
                 self._resetting = is_ended
             else:
@@ -178,6 +184,11 @@ class VectorAdapter:
                     else:
                         self._reset_masked(is_ended, obs)
                     self._check_first_obs(obs, is_ended)
+            self._finished += [
+                episode
+                for episode in episodes
+                if not self._totals[episode.env - self._first_env].is_continued()
+            ]
         if self._final_check is not None and (has_ended or not self._final_check.has_change):
             self._check_final_obs(is_ended, out)
         return out
@@ -346,17 +357,16 @@ class VectorAdapter:
         for i in np.flatnonzero(rows):
             self._episode[i] += 1
 
-    def _end_episodes(self, is_ended: Array, info: Any) -> None:
+    def _ended_episodes(self, is_ended: Array, info: Any) -> list[Episode]:
+        episodes: list[Episode] = []
         for i in np.flatnonzero(is_ended).tolist():
-            self._finished.append(
-                Episode(
-                    env=self._first_env + i,
-                    episode=self._episode[i],
-                    undiscounted_return=float(self._returns[i]),
-                    length=int(self._lengths[i]),
-                    info=self._metrics.from_vector_info(info, i),
-                )
+            values = self._metrics.values_of_env(info, i)
+            total, length = self._totals[i].at_end(
+                values, float(self._returns[i]), int(self._lengths[i])
             )
+            metrics = self._metrics.from_info(values)
+            episodes.append(Episode(self._first_env + i, self._episode[i], total, length, metrics))
+        return episodes
 
     def _write(
         self,

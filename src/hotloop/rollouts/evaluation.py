@@ -42,7 +42,6 @@ def evaluate(
     require_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
     share, remainder = divmod(num_episodes, envs.num_envs)
     num_missing = [share + (env < remainder) for env in range(envs.num_envs)]
-    shares = dict(enumerate(num_missing))
     episodes: list[Episode] = []
     envs.pop_episodes()
     obs = envs.reset(first_episode=0)
@@ -57,7 +56,7 @@ def evaluate(
         if num_steps % 100 == 0:
             _check_lengths(envs, num_missing, max_episode_steps)
         for episode in envs.pop_episodes():
-            if episode.episode < shares[episode.env]:
+            if num_missing[episode.env]:
                 episodes.append(episode)
                 num_missing[episode.env] -= 1
     for episode in episodes:
