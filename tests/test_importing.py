@@ -3,6 +3,7 @@ import math
 
 import pytest
 
+from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.importing import describe_exception, import_object, name_of
 
@@ -46,6 +47,15 @@ def test_modules_that_can_not_be_imported(tmp_path, monkeypatch):
         find("needs_more:Net")
     with pytest.raises(ConfigError, match="importing it raised SyntaxError"):
         find("half_written:f")
+
+
+def test_a_file_with_the_name_of_another_module_is_named(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("class Net: pass\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"no 'Net': json.py here has the name of another"):
+        find("json:Net")
+    with pytest.raises(UnknownNameError, match=r"'json:Net': json.py here has the name of another"):
+        make_vec("json:Net", 1)
 
 
 def test_names_that_can_not_be_imported_are_marked():

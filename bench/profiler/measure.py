@@ -49,6 +49,7 @@ from hotloop import timing
 from hotloop.profiler.diagnose import Diagnosis, diagnose
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
+from hotloop.system.children import python_command
 
 EXAMPLES = storage.ROOT / "examples" / "slow"
 
@@ -141,7 +142,7 @@ def run_profiled(command: Sequence[str], interval_s: float = 0.01) -> tuple[Prog
     """Run a program with the profiler; return its durations and the profile."""
     with tempfile.TemporaryDirectory(prefix="bench-profile-") as out:
         settings = json.dumps({"directory": out, "interval_s": interval_s, "hooks": True})
-        ran = _run([sys.executable, "-m", "hotloop.profiler.collect.script", settings, *command])
+        ran = _run(python_command("hotloop.profiler.collect.script", settings, *command))
         return ran, read(out)
 
 

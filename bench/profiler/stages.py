@@ -10,7 +10,6 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 from bench import storage
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.stages import TimeSum, stage_times
+from hotloop.system.children import python_command
 
 STAGES = ("env", "act", "replay", "update")
 # Allowed difference between two shares of the total time.
@@ -56,7 +56,7 @@ def shares(program: StagedScript, seconds: float) -> dict[str, tuple[float, floa
     with tempfile.TemporaryDirectory(prefix="bench-stages-") as folder:
         profile, times = Path(folder) / "profile", Path(folder) / "times.json"
         settings = {"directory": str(profile), "interval_s": 0.01, "hooks": True}
-        command = [sys.executable, "-m", "hotloop.profiler.collect.script", json.dumps(settings)]
+        command = python_command("hotloop.profiler.collect.script", json.dumps(settings))
         command += [str(SCRIPTS / f"{program.script}.py"), program.kind]
         command += [str(max(1, round(program.length * seconds / 10))), str(times)]
         env = os.environ | {"PYTHONPATH": str(storage.ROOT)}

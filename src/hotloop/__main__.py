@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+# `python -m` searches the working directory first.
+if sys.orig_argv[-len(sys.argv) - 1] == "-m" and sys.path[0] == os.getcwd():
+    del sys.path[0]
 
 from hotloop.cli import main
 

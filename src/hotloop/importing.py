@@ -7,6 +7,7 @@ import sys
 import traceback
 from functools import partial, reduce
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hotloop.errors import ConfigError, UnknownNameError, nearest
@@ -46,8 +47,16 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
     except AttributeError as error:
         raise UnknownNameError(
             f"{kind} '{name}': '{module_name}' has no '{attribute}'"
-            f"{nearest(attribute, vars(module))}"
+            f"{hidden_file_note(module) or nearest(attribute, vars(module))}"
         ) from error
+
+
+def hidden_file_note(module: ModuleType) -> str:
+    """Return a note if a file of the current directory has the name of another module."""
+    file, local = getattr(module, "__file__", None), Path(f"{module.__name__}.py").absolute()
+    if not local.is_file() or (file is not None and local.samefile(file)):
+        return ""
+    return f": {local.name} here has the name of another module ({file}): rename it"
 
 
 def name_of(target: Any) -> str:

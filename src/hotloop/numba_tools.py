@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -37,6 +38,10 @@ except ImportError as error:
         + install_command("replay,bandit")
     ) from error
 
+# Numba reads `.numba_config.yaml` of the working directory, which may name a directory of pickled
+# code. Environment variables set the same.
+config._config_fname = os.devnull
+config.reload_config()
 
 # These are for users' functions. Numba's type hints are too narrow for them.
 njit: Any = numba.njit

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.cli import main
+from hotloop.system.children import python_command
 
 TIMEOUT_S = 60.0
 
@@ -71,9 +72,9 @@ class ChildInProcess:
     """Stands in for `hotloop.cli.seeds._Child`: the training runs here, before it returns."""
 
     def __init__(self, command: list[str], label: str, at_once: int) -> None:
-        assert command[1:3] == ["-m", "hotloop"]
+        assert command[:4] == python_command("hotloop")
         print(f"{label} | begins")
-        self._code = main(command[3:])
+        self._code = main(command[4:])
 
     def exit_code(self) -> int:
         """Return the exit code."""

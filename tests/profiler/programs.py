@@ -11,6 +11,7 @@ from textwrap import dedent
 
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
+from hotloop.system.children import python_command
 
 TIMEOUT_S = 120
 
@@ -58,13 +59,7 @@ def record(
         "hooks": hooks,
         "gpu_window_s": gpu_window_s,
     }
-    command = [
-        sys.executable,
-        "-m",
-        "hotloop.profiler.collect.script",
-        json.dumps(settings),
-        *target,
-    ]
+    command = python_command("hotloop.profiler.collect.script", json.dumps(settings), *target)
     result = run(command, directory, **variables)
     return result, read(profile)
 

@@ -14,9 +14,7 @@ from tests.runs.run_factory import make_run
 @pytest.fixture(autouse=True)
 def without_matplotlib(monkeypatch):
     """Hide a loaded matplotlib, as at the start of a training."""
-    monkeypatch.setattr(
-        background_plot, "sys", SimpleNamespace(modules={}, executable=sys.executable)
-    )
+    monkeypatch.setattr(background_plot, "sys", SimpleNamespace(modules={}))
     monkeypatch.delenv("HOTLOOP_PROFILE", raising=False)
 
 
@@ -62,7 +60,8 @@ def test_the_process_imports_nothing_from_the_current_directory(
 def test_this_process_draws_the_curve_if_the_other_fails_or_hangs(
     tmp_path, monkeypatch, runs_drawn_here, code
 ):
-    monkeypatch.setattr(background_plot, "_CODE", code)
+    command = [sys.executable, "-c", code]
+    monkeypatch.setattr(background_plot, "python_command", lambda _: command)
     monkeypatch.setattr(background_plot, "_TIMEOUT_S", 0.5)
     run = make_run(tmp_path / "run")
     plot = background_plot.BackgroundPlot()
@@ -74,7 +73,7 @@ def test_this_process_draws_the_curve_if_the_other_fails_or_hangs(
 
 
 def test_this_process_draws_the_curve_if_no_other_starts(tmp_path, monkeypatch, runs_drawn_here):
-    monkeypatch.setattr(background_plot.sys, "executable", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "nothing"))
     run = make_run(tmp_path / "run")
     plot = background_plot.BackgroundPlot()
     plot.prepare(report_at(90_000))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hotloop.sweeps import pool
+from hotloop.system.children import python_command
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -42,7 +43,7 @@ class WarmWorker:
     """The part of `subprocess.Popen` that the pool uses."""
 
     def __init__(self, command: list[str], *, stderr: Any, env: dict[str, str], **_: Any) -> None:
-        assert command[1:] == ["-m", "hotloop.sweeps.worker"]
+        assert command == python_command("hotloop.sweeps.worker")
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         self.stdin, self.stdout = os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb")

@@ -42,6 +42,7 @@ from bench import storage
 from bench.profiler.corpus import plant
 from bench.profiler.corpus.score import alarms, finding_record, is_counted, score, summary
 from bench.profiler.corpus.template import Program, programs
+from hotloop.system.children import python_command
 
 # Module that records a script.
 RECORDER = "hotloop.profiler.collect.script"
@@ -70,7 +71,7 @@ def run(command: Sequence[str], folder: Path) -> tuple[float, float]:
 def record(arguments: Sequence[str], folder: Path, out: Path) -> tuple[float, float]:
     """Run `train.py` under the profiler."""
     settings = json.dumps({"directory": str(out), "interval_s": INTERVAL_S, "hooks": True})
-    return run(["-m", RECORDER, settings, plant.SCRIPT, *arguments], folder)
+    return run(python_command(RECORDER, settings, plant.SCRIPT, *arguments)[1:], folder)
 
 
 def findings(out: Path) -> list[dict[str, Any]]:

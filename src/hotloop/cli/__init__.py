@@ -45,8 +45,8 @@ COMMANDS = {
     "bandit": "Run k-armed bandits and draw the figures of Sutton & Barto's chapter 2.",
 }
 
-# These commands read files that may come from somewhere else.
-_RUN_COMMANDS = ("resume", "eval", "runs", "plot", "export", "report", "compare")
+# These commands import the `module:name` of an option, also from the current directory.
+_IMPORTING_COMMANDS = ("train", "sweep", "plan", "bandit")
 
 HELP = """usage: hotloop COMMAND ...
 
@@ -152,18 +152,18 @@ def _run(args: list[str]) -> int:
             f"the current directory must exist, but it can't be found ({error.strerror}): change "
             "to another one"
         ) from error
-    if args[0] not in _RUN_COMMANDS:
+    if args[0] in _IMPORTING_COMMANDS and any(":" in arg for arg in args[1:]):
         enable_local_imports()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
 
 
 def enable_local_imports() -> None:
-    """Put the current directory on `sys.path`, as `python -m` does, for environments of the user.
+    """Add the current directory to the end of `sys.path`, for modules that the user names.
 
-    Commands that read runs skip this. A run from elsewhere may have modules of any name beside it.
+    Files there that happen to be called as a library are not imported instead of it.
     """
     if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+        sys.path.append(os.getcwd())
 
 
 def require_module(module: str, *, extra: str, purpose: str) -> None:

@@ -16,6 +16,7 @@ from hotloop.cli.report import print_findings
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
 from hotloop.profiler.collect.stacks import MISSING_EXTENSION
+from hotloop.system.children import python_command
 from hotloop.timing.gpu_window import LENGTH_S
 
 if TYPE_CHECKING:
@@ -61,13 +62,7 @@ def run(args: list[str]) -> int:
         "hooks": options["hooks"] and target[:2] != ["-m", "hotloop"],
         "gpu_window_s": options["gpu_window_s"],
     }
-    command = [
-        sys.executable,
-        "-m",
-        "hotloop.profiler.collect.script",
-        json.dumps(settings),
-        *target,
-    ]
+    command = python_command("hotloop.profiler.collect.script", json.dumps(settings), *target)
     metadata: dict[str, Any] = {
         "command": ["python", *target],
         "options": options["repeat"],

@@ -21,6 +21,7 @@ from hotloop.cli.runs import print_runs
 from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import default_name
+from hotloop.system.children import python_command
 from hotloop.system.crowding import CROWDED, JOBS
 from hotloop.system.signals import Interrupted, interrupt_once, start_thread
 
@@ -48,7 +49,7 @@ def train(
     """
     trainings = plan.trainings()
     paths = run_paths(trainings, directory)
-    command = [sys.executable, "-m", "hotloop", "train", algorithm, *args]
+    command = python_command("hotloop", "train", algorithm, *args)
     if lanes:
         parts = plan.split(jobs)
         commands = {

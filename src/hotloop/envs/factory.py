@@ -27,7 +27,7 @@ from hotloop.errors import (
     install_command,
     nearest,
 )
-from hotloop.importing import describe_exception, name_of
+from hotloop.importing import describe_exception, hidden_file_note, name_of
 from hotloop.system import processes
 from hotloop.system.cores import available_cores
 from hotloop.system.memory import require_memory
@@ -339,7 +339,8 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
             ": import the module that registers it by writing `module:Id`"
         )
     else:
-        hint = nearest(name, candidates) or f": register it in '{module_name}', or name a factory"
+        hint = hidden_file_note(module) or nearest(name, candidates)
+        hint = hint or f": register it in '{module_name}', or name a factory"
     raise UnknownNameError(f"there is no environment '{env}'{hint}")
 
 

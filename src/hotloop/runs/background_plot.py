@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.runs.live_line import remaining_s
+from hotloop.system.children import python_command
 
 if TYPE_CHECKING:
     from hotloop.runs import Report
@@ -20,17 +21,6 @@ if TYPE_CHECKING:
 # The process needs about 0.8 s until it can draw. A training of so few steps takes hardly longer.
 _PREPARE_S, _SHORT_RUN_STEPS = 2.0, 50_000
 _TIMEOUT_S = 30.0
-# The current directory may be a run directory of another user: import nothing from it.
-_CODE = """
-import sys
-sys.path[:] = filter(None, sys.path)
-from hotloop.runs import RunDirectory
-from hotloop.runs.plots import learning_curve, warm_up
-warm_up()
-path = sys.stdin.read()
-if path:
-    learning_curve(RunDirectory.open(path))
-"""
 
 
 class BackgroundPlot:
@@ -59,7 +49,7 @@ class BackgroundPlot:
             return  # no gain if matplotlib is loaded, and a profile should show the training only
         with contextlib.suppress(OSError):  # `draw` then draws in this process
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CODE],
+                python_command("hotloop.runs.background_plot"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -92,3 +82,18 @@ class BackgroundPlot:
             process.kill()
             process.wait()
         return bool(run_dir) and process.returncode == 0
+
+
+def _main() -> None:
+    """Prepare to draw, and draw the run whose directory arrives on standard input."""
+    from hotloop.runs import RunDirectory
+    from hotloop.runs.plots import learning_curve, warm_up
+
+    warm_up()
+    path = sys.stdin.read()
+    if path:
+        learning_curve(RunDirectory.open(path))
+
+
+if __name__ == "__main__":
+    _main()

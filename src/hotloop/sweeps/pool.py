@@ -7,12 +7,12 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hotloop.sweeps.worker import pack
+from hotloop.system.children import python_command, search_path
 from hotloop.system.crowding import JOBS
 
 _END_S = 5.0
@@ -35,12 +35,17 @@ class PoolProcess:
         self.trained_lanes: set[int] = set()
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hotloop.sweeps.worker"],
+                python_command("hotloop.sweeps.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
                 # W&B shows the runs of a sweep as one group.
-                env={"WANDB_RUN_GROUP": log.parent.name, **os.environ, JOBS: str(jobs)},
+                env={
+                    "WANDB_RUN_GROUP": log.parent.name,
+                    **os.environ,
+                    "PYTHONPATH": search_path(),
+                    JOBS: str(jobs),
+                },
                 start_new_session=True,  # a terminal sends Ctrl-C only to the sweep
             )
         assert self._process.stdin is not None

@@ -15,6 +15,7 @@ import hotloop
 from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample
 from hotloop.profiler.session.reading import read
+from hotloop.system.children import python_command
 from tests.profiler.programs import record, run, write
 
 needs_ticker = pytest.mark.skipif(_ticker is None, reason="the C extension is not built")
@@ -544,10 +545,8 @@ def test_an_unwritable_profile_folder_warns(tmp_path) -> None:
     (tmp_path / "profile").mkdir()
     (tmp_path / "profile" / "timing").write_text("a file")
     settings = {"directory": str(tmp_path / "profile"), "interval_s": 0.01, "hooks": True}
-    import sys
-
-    command = [sys.executable, "-W", "error::UserWarning", "-m", "hotloop.profiler.collect.script"]
-    result = run([*command, json.dumps(settings), str(script)], tmp_path)
+    command = python_command("hotloop.profiler.collect.script", json.dumps(settings), str(script))
+    result = run([command[0], "-W", "error::UserWarning", *command[1:]], tmp_path)
     assert (result.returncode, result.stdout) == (0, "done\n")
     assert "expected to record timings" in result.stderr
     assert "expected to write samples" in result.stderr

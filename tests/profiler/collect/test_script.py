@@ -17,6 +17,7 @@ import pytest
 from hotloop import cli
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
+from hotloop.system.children import python_command
 from tests.profiler.programs import environment, record, run, spans, write
 
 
@@ -295,12 +296,11 @@ def test_a_module(tmp_path) -> None:
         directory = tmp_path / str(number)
         settings = {"directory": str(directory), "interval_s": 0.01, "hooks": True}
         result = run(
-            [
-                sys.executable, "-m", "hotloop.profiler.collect.script", json.dumps(settings),
-                "-m", name, "--a", "b",
-            ],
+            python_command(
+                "hotloop.profiler.collect.script", json.dumps(settings), "-m", name, "--a", "b"
+            ),
             tmp_path,
-        )  # fmt: skip
+        )
         assert result.returncode == bare.returncode, name
         assert result.stdout == bare.stdout, name
         if name in ("nowhere", "empty"):

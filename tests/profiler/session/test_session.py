@@ -368,7 +368,7 @@ def test_processes_without_a_recording_are_listed() -> None:
 def test_listed_commands_belong_to_the_program() -> None:
     """Forks are listed by the script's command, and processes of multiprocessing are left out."""
     command = (
-        'python3.11 -m hotloop.profiler.collect.script {"directory": "p", "hooks": true} '
+        'python3.11 -c ... hotloop.profiler.collect.script {"directory": "p", "hooks": true} '
         "train.py --seed 1"
     )
     tracker = "python -c from multiprocessing.resource_tracker import main;main(10)"

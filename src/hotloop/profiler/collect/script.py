@@ -1,7 +1,7 @@
 """The process that `hotloop profile` starts: it records a user's script.
 
-    python -m hotloop.profiler.collect.script SETTINGS SCRIPT [ARGUMENT ...]
-    python -m hotloop.profiler.collect.script SETTINGS -m MODULE [ARGUMENT ...]
+    hotloop.profiler.collect.script SETTINGS SCRIPT [ARGUMENT ...]
+    hotloop.profiler.collect.script SETTINGS -m MODULE [ARGUMENT ...]
 
 The script is `__main__`, with its own arguments, path and exit code. Its exceptions are printed as
 Python prints them.
@@ -21,6 +21,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from hotloop.profiler.collect.processes import begin
+from hotloop.system.children import imports_safely
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 
@@ -49,8 +50,8 @@ def main(argv: list[str]) -> int:
 
 def _run_file(path: str, arguments: list[str]) -> None:
     sys.argv = [path, *arguments]
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = str(Path(path).resolve().parent)
+    if not imports_safely():
+        sys.path.insert(0, str(Path(path).resolve().parent))
     path = os.path.abspath(path)  # like `__file__` since Python 3.9
     # The `__future__` imports of this file must not apply.
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
@@ -60,6 +61,9 @@ def _run_file(path: str, arguments: list[str]) -> None:
 
 def _run_module(name: str, arguments: list[str]) -> None:
     sys.argv = ["-m", *arguments]
+    # hotloop's own commands never search the working directory first.
+    if not imports_safely() and name != "hotloop":
+        sys.path.insert(0, os.getcwd())
     spec = _find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         package, spec = name, _find_spec(f"{name}.__main__")

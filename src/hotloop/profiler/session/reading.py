@@ -43,7 +43,7 @@ _SILENCE_NS = 10_000_000_000
 # program may have started.
 _UNLISTED_NS = 5_000_000_000
 # The command that starts the script. Forks of the script have it too.
-_SCRIPT_COMMAND = re.compile(r"^.*? -m hotloop\.profiler\.collect\.script \{.*?\} ")
+_SCRIPT_COMMAND = re.compile(r"^.*? hotloop\.profiler\.collect\.script \{.*?\} ")
 
 
 def read(directory: str | os.PathLike[str]) -> Session:

@@ -6,24 +6,16 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from typing import NamedTuple
 
 from hotloop.rollouts.workers.channel import Channel, ChannelClosed
 from hotloop.rollouts.workers.guard import MARK, mark_value
 from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready
+from hotloop.system.children import python_command, search_path
 
 IN_A_STEP = "in a step"
 # One thread per process unless set by the user: more threads are no faster on one core.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-# `-m` would search the current directory first. PYTHONPATH has it if the learner searches it.
-_PROGRAM = """
-import sys
-sys.path[:] = filter(None, sys.path)
-from runpy import run_module
-run_module("hotloop.rollouts.{}", run_name="__main__", alter_sys=True)
-"""
 
 
 class Activity(NamedTuple):
@@ -68,18 +60,16 @@ class WorkerProcess:
         self._activity: Activity | None = None
         self._stalled_s = 0.0
         self.channel, remote_end = Channel.pair()
-        # Modules of a profiler come first in PYTHONPATH, and must stay first.
-        paths = [os.environ.get("PYTHONPATH", ""), *(path or os.getcwd() for path in sys.path)]
         environment = {
             **dict.fromkeys(_THREADS, "1"),
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONPATH": search_path(),
             **({"HOTLOOP_WORKER": str(self.number)} if is_worker else {}),
             MARK: mark_value(token),
         }
         # Start the process.
         module = "workers.worker" if is_worker else "inference.server"
-        command = [sys.executable, "-c", _PROGRAM.format(module)]
+        command = python_command(f"hotloop.rollouts.{module}")
         try:
             self._process = subprocess.Popen(
                 [*command, str(remote_end.fileno()), str(os.getpid())],

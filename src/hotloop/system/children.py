@@ -1,0 +1,33 @@
+"""Child processes that run a module of hotloop and import nothing from the working directory.
+
+`python -m` and `python -c` search the working directory first, where a `json.py` may belong to
+someone else. Python 3.10 has no option against that.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# `_run_module_as_main` is what `python -m` calls.
+_PROGRAM = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "import runpy; runpy._run_module_as_main(sys.argv.pop(1))"
+)
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Return the command of a process that runs a module like `python -m`."""
+    return [sys.executable, "-c", _PROGRAM, module, *arguments]
+
+
+def search_path() -> str:
+    """Return the value of PYTHONPATH with which a child finds the same modules as this process."""
+    # Modules of a profiler come first in PYTHONPATH, and must stay first.
+    paths = [os.environ.get("PYTHONPATH", ""), *(path or os.getcwd() for path in sys.path)]
+    return os.pathsep.join(filter(None, paths))
+
+
+def imports_safely() -> bool:
+    """Return whether the user told Python to leave the script's directory off `sys.path`."""
+    return getattr(sys.flags, "safe_path", False)

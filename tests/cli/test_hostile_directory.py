@@ -1,0 +1,97 @@
+"""Commands import nothing from the working directory, whatever files lie there."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Third-party modules that hotloop or a library of its imports, some only if they are installed.
+_LIBRARIES = (
+    *("hotloop", "numpy", "rich", "torch", "gymnasium", "tyro", "numba", "llvmlite", "matplotlib"),
+    *("safetensors", "threadpoolctl", "tomli_w", "tomli", "mujoco", "ale_py", "envpool", "cv2"),
+    *("vizdoom", "ray", "optuna", "cmaes", "wandb", "tensorboard", "pyarrow", "imageio_ffmpeg"),
+    *("pygame", "onnx", "onnxscript", "onnxruntime", "sitecustomize", "usercustomize", "yaml"),
+    *("PIL", "scipy", "pandas", "cloudpickle", "typing_extensions", "IPython", "moviepy", "jax"),
+)
+_OPTIONS = ["--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32"]
+_OPTIONS += ["--execution", "eager", "--torch-threads", "1", "--hidden-sizes", "8"]
+_TRAIN = ["ppo", "--env-id", "CartPole-v1", *_OPTIONS]
+
+# Commands that need no training, and take about a second each.
+QUICK = {
+    "help": ["--help"],
+    "version": ["--version"],
+    "presets": ["presets"],
+    "cache": ["cache"],
+    "runs": ["runs", ".", "--json"],
+    "report": ["report", "."],
+    "compare": ["compare", ".", "OUT/other"],
+    "plot": ["plot", ".", "--output", "OUT/curves.png"],
+    "eval": ["eval", ".", "--episodes", "1"],
+    "resume": ["resume", ".", "--total-timesteps", "768"],
+    "profile": ["profile", "--out", "OUT/profile", "OUT/script.py"],
+}
+SLOW = {
+    "bandit": ["bandit", "run", "ucb", "--runs", "2", "--steps", "10", "--arms", "2"],
+    "doctor": ["doctor"],
+    "export": ["export", ".", "--format", "numpy"],
+    "train": ["train", *_TRAIN, "--workers", "2", "--run-dir", "OUT/run"],
+    "seeds": ["train", *_TRAIN, "--seeds", "1-2", "--jobs", "2", "--run-dir", "OUT/runs"],
+    "sweep": ["sweep", *_TRAIN, "learning_rate=0.001,0.01", "--trials", "2", "--file", "OUT/s.db"],
+    "profile train": ["profile", "--out", "OUT/p", "train", *_TRAIN, "--run-dir", "OUT/run"],
+}
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Return a function that fills a run directory with modules which leave a marker."""
+    names = {*sys.stdlib_module_names, *_LIBRARIES} - {"sys"}
+
+    def fill(run: Path, marker: Path) -> None:
+        for name in sorted(names):
+            (run / f"{name}.py").write_text(f"open({str(marker)!r}, 'a').write({name!r} + ' ')\n")
+        (run / "plugin-1.dist-info").mkdir()
+        (run / "plugin-1.dist-info" / "METADATA").write_text("Name: plugin\nVersion: 1\n")
+        points = "[gymnasium.envs]\n__root__ = stranger:register\n"
+        (run / "plugin-1.dist-info" / "entry_points.txt").write_text(points)
+        (run / "stranger.py").write_text(f"open({str(marker)!r}, 'a').write('stranger ')\n")
+        (run / ".numba_config.yaml").write_text(f"cache_dir: {marker.parent / 'numba'}\n")
+
+    return fill
+
+
+def check(tmp_path, hostile, copy_trained_run, arguments):
+    run, marker, out = copy_trained_run("ppo", "run"), tmp_path / "marker", tmp_path / "out"
+    shutil.copytree(run, out / "other", symlinks=True)
+    hostile(run, marker)
+    (out / "script.py").write_text("import json\nsum(range(10**6))\n")
+    arguments = [argument.replace("OUT", str(out)) for argument in arguments]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
+    # The installed script: its own folder comes first on the path.
+    program = f"import sys; sys.path[0] = {str(out)!r}; from hotloop.cli import main; exit(main())"
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=run,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert not marker.exists(), f"{marker.read_text()}: {result.stderr}"
+    assert result.returncode == 0, result.stderr
+    assert not (tmp_path / "numba").exists()
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_command_imports_nothing_from_a_run_directory(tmp_path, hostile, copy_trained_run, name):
+    check(tmp_path, hostile, copy_trained_run, QUICK[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slower_command_imports_nothing(tmp_path, hostile, copy_trained_run, name):
+    check(tmp_path, hostile, copy_trained_run, SLOW[name])
