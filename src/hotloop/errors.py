@@ -145,8 +145,14 @@ def shortened(text: str, max_length: int = 200) -> str:
     return text if len(text) <= max_length else f"{text[:max_length]}… ({len(text):,} characters)"
 
 
-def nearest(name: str, known: Iterable[str], *, max_names: int = 3) -> str:
+def nearest(name: str, known: Iterable[str], *, max_names: int = 3, prefix: str = "") -> str:
     """Return the known names that are most similar to `name`, as the end of a message.
+
+    Args:
+        name: The unknown name.
+        known: The names to compare it with.
+        max_names: The largest number of names to return.
+        prefix: Text before each returned name.
 
     Returns:
         `"; did you mean 'CartPole-v1'?"`, or an empty string if no name is similar.
@@ -156,4 +162,4 @@ def nearest(name: str, known: Iterable[str], *, max_names: int = 3) -> str:
     close = difflib.get_close_matches(name.lower(), list(lowered), n=max_names, cutoff=0.6)
     if not close:
         return ""
-    return "; did you mean " + " or ".join(f"'{lowered[match]}'" for match in close) + "?"
+    return "; did you mean " + " or ".join(f"'{prefix}{lowered[match]}'" for match in close) + "?"

@@ -9,6 +9,7 @@ runs blocks of Python, and tests/docs/test_tutorials.py the tutorials.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import dataclasses
 import io
@@ -42,7 +43,8 @@ OPTION = r"(?<![\w-])--[a-z][a-z0-9-]+"
 # Options of the benchmarks and of other programs.
 OTHER_OPTIONS = {
     *("--cold", "--deadline", "--part", "--seconds", "--store"),
-    *("--full-filenames", "--index-url", "--no-deps"),
+    *("--full-filenames", "--head", "--index-url", "--no-deps", "--nonblocking"),
+    *("--object-store-memory", "--signal"),
 }
 # Cheap commands are run unchanged, bandits with fewer runs.
 RUN = ("doctor", "presets", "plan", "--version")
@@ -227,7 +229,8 @@ def options() -> set[str]:
     helps = [[name] for name in cli.COMMANDS]
     helps += [["bandit", name] for name in ("figure", "run", "compare", "grid")]
     helps.append(["sweep", "report"])
-    text = io.StringIO()
+    text = io.StringIO(cli.HELP)
+    text.seek(0, io.SEEK_END)
     for command in helps:
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             cli.main([*command, "--help"])
@@ -260,6 +263,32 @@ def test_the_prose_names_existing_options_objects_and_files(page, options):
     assert not wrong
 
 
+def advice() -> Iterator[tuple[str, str]]:
+    """Yield the place and each quoted piece of code of the package's messages and docstrings."""
+    package = Path(cli.__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for code in re.findall(r"`([^`\n]+)`", node.value):
+                    yield f"{path.relative_to(package)}:{node.lineno}", code
+
+
+def test_advice_names_existing_options_and_commands(options):
+    """What a message or a docstring advises can be typed as it is written."""
+    wrong, count = [], 0
+    for place, code in advice():
+        for option in re.findall(OPTION, code):
+            count += 1
+            if option not in options | OTHER_OPTIONS:
+                wrong.append(f"{place} {option}")
+        for command in re.findall(r"(?:^|\$ )hotloop ([a-z]+)", code):
+            count += 1
+            if command not in cli.COMMANDS:
+                wrong.append(f"{place} hotloop {command}")
+    assert count > 200
+    assert not wrong, "\n".join(wrong)
+
+
 def test_other_options_are_still_mentioned():
-    spans = " ".join(code for page in ALL for code in inline_code(page))
-    assert set(re.findall(OPTION, spans)) >= OTHER_OPTIONS
+    spans = [code for page in ALL for code in inline_code(page)] + [code for _, code in advice()]
+    assert set(re.findall(OPTION, " ".join(spans))) >= OTHER_OPTIONS

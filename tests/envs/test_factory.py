@@ -44,11 +44,6 @@ def test_ways_to_name_an_environment(env, env_kwargs):
     assert single.unwrapped.number == 7
 
 
-def test_id_without_version_means_the_latest():
-    with pytest.warns(UserWarning, match="latest versioned"):
-        assert make_env("CartPole").spec.id == "CartPole-v1"
-
-
 def test_one_environment_by_default():
     assert make_vec("CartPole-v1").num_envs == 1
 
@@ -70,12 +65,14 @@ def test_render_mode_is_passed_on():
         ("CartPoel-v1", "no environment 'CartPoel-v1'; did you mean 'CartPole-v1'"),
         ("CartPole-v7", "no environment 'CartPole-v7'; did you mean 'CartPole-v1'"),
         ("pendulum-v1", "did you mean 'Pendulum-v1'"),
-        ("Zzzzzz", "no environment 'Zzzzzz': import the module that registers it"),
+        ("Zzzzzz", "no environment 'Zzzzzz': for an environment of another .* `module:Zzzzzz`"),
+        ("FetchReach-v4", "write its module too, such as `gymnasium_robotics:FetchReach-v4`"),
+        ("MiniGrid-Empty-8x8-v0", "such as `minigrid:MiniGrid-Empty-8x8-v0`"),
         ("", "no environment ''"),
         ("no_such_module:Env-v0", "no module 'no_such_module'"),
         (f"{TOY}.nothing:Env-v0", rf"no module '{TOY}.nothing'"),
-        (f"{TOY}:ToyCountign-v0", "did you mean 'ToyCounting-v0'"),
-        (f"{TOY}:countign", "did you mean 'counting'"),
+        (f"{TOY}:ToyCountign-v0", f"did you mean '{TOY}:ToyCounting-v0'"),
+        (f"{TOY}:countign", f"did you mean '{TOY}:counting'"),
         (f"{TOY}:NOT_A_FACTORY", "no environment"),
         (f"{TOY}:", "no environment"),
         ("no_such_namespace/Env-v0", "no environment"),
@@ -86,6 +83,12 @@ def test_unknown_names(env, message):
         make_vec(env)
     with pytest.raises(UnknownNameError, match=message):
         make_env(env)
+
+
+@pytest.mark.parametrize("name", ["CartPole", f"{TOY}:ToyCounting"])
+def test_a_name_without_a_version_means_the_newest(name):
+    with pytest.warns(UserWarning, match="has no version: using '.*-v[01]'"):
+        assert make_env(name).spec.id in ("CartPole-v1", "ToyCounting-v0")
 
 
 def test_unknown_envpool_name():

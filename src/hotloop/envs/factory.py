@@ -6,6 +6,8 @@ import contextlib
 import functools
 import importlib
 import itertools
+import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,18 @@ if TYPE_CHECKING:
 # Libraries that register their environments at import: prefix of the ids, module to import, and the
 # extra that installs it.
 _LATE_REGISTRATION = (("ALE/", "ale_py", "atari"), ("Vizdoom", "vizdoom.gymnasium_wrapper", "doom"))
+
+# Prefixes of ids → the package to import, which registers them.
+_PACKAGES = {
+    **dict.fromkeys(("MiniGrid-", "BabyAI-"), "minigrid"),
+    **dict.fromkeys(("Fetch", "Hand", "AntMaze", "PointMaze", "Adroit"), "gymnasium_robotics"),
+    **dict.fromkeys(("highway-", "merge-", "roundabout-", "parking-"), "highway_env"),
+    "FrankaKitchen-": "gymnasium_robotics",
+    "MiniWorld-": "miniworld",
+    "popgym-": "popgym",
+    "dm_control/": "shimmy",
+    "mo-": "mo_gymnasium",
+}
 
 # Growth of the process that may have other causes than the created environments.
 _GROWTH_MARGIN_BYTES = 2**22
@@ -326,21 +340,30 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
     scenario = doom.find_scenario(name, registry) if module is None else None
     if scenario is not None:
         return name, functools.partial(_call_with_mapping, doom.make_scenario, scenario)
-    if name and (name in registry or any(known.startswith(f"{name}-v") for known in registry)):
+    versions = [known for known in registry if re.fullmatch(rf"{re.escape(name)}-v\d+", known)]
+    if name and name not in registry and versions:
+        newest = max(versions, key=lambda known: int(known.rpartition("-v")[2]))
+        warnings.warn(f"'{name}' has no version: using '{newest}'", stacklevel=2)
+        name = newest
+    if name in registry:
         # Gymnasium's checker inspects only the first step. hotloop checks every step.
         return name, lambda **kwargs: gymnasium.make(
             name, **{"disable_env_checker": True, **kwargs}
         )
     if module is not None and callable(getattr(module, name, None)):
         return env, getattr(module, name)
-    candidates = [*registry, *(vars(module) if module is not None else ())]
-    if module is None:
-        hint = nearest(name, candidates) or (
-            ": import the module that registers it by writing `module:Id`"
-        )
-    else:
-        hint = hidden_file_note(module) or nearest(name, candidates)
+    if module is not None:
+        # A suggestion must work as it is written, with the module that registers the environment.
+        hint = hidden_file_note(module)
+        hint = hint or nearest(name, [*registry, *vars(module)], prefix=f"{module_name}:")
         hint = hint or f": register it in '{module_name}', or name a factory"
+    else:
+        package = next((x for prefix, x in _PACKAGES.items() if name.startswith(prefix)), None)
+        hint = "" if package else nearest(name, registry)
+        hint = hint or (
+            ": for an environment of another package, write its module too, such as "
+            f"`{package or 'module'}:{name or 'Id'}`"
+        )
     raise UnknownNameError(f"there is no environment '{env}'{hint}")
 
 

@@ -120,7 +120,7 @@ def reject_args(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None
 
 
 def _with_dashes(arg: str) -> str:
-    """Return `--step-size=0.1` for `--step_size=0.1`, the spelling of fields."""
+    """Return an option with dashes: fields are spelled with underscores."""
     name, equals, value = arg.partition("=")
     return (name.replace("_", "-") if name.startswith("--") else name) + equals + value
 
