@@ -91,6 +91,15 @@ def test_a_name_without_a_version_means_the_newest(name):
         assert make_env(name).spec.id in ("CartPole-v1", "ToyCounting-v0")
 
 
+def test_a_vector_environment_without_its_spaces():
+    class Bare(gymnasium.vector.VectorEnv):
+        num_envs = 2
+        observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,))
+
+    with pytest.raises(ConfigError, match="without single_observation_space, single_action_space"):
+        make_vec(Bare)
+
+
 def test_unknown_envpool_name():
     pytest.importorskip("envpool")
     with pytest.raises(UnknownNameError, match="no EnvPool environment 'CartPol-v1'; did you mean"):

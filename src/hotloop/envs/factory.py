@@ -422,6 +422,15 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
             f"{env_id}: a factory must return a gymnasium.Env or a gymnasium.vector.VectorEnv, "
             f"got {describe_value(instance)}: return the environment (not one of old Gym)"
         )
+    if isinstance(instance, gymnasium.vector.VectorEnv):
+        attributes = ("num_envs", "single_observation_space", "single_action_space")
+        missing = [name for name in attributes if getattr(instance, name, None) is None]
+        if missing:
+            raise ConfigError(
+                f"{env_id}: a vector environment needs {', '.join(f'`{x}`' for x in attributes)}, "
+                f"got {describe_value(instance)} without {', '.join(missing)}: set them in the "
+                "factory, and `metadata['autoreset_mode']` to its gymnasium.vector.AutoresetMode"
+            )
     return instance
 
 
