@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from hotloop.errors import HotloopError, OutputError
 from hotloop.system import memory
@@ -94,24 +95,45 @@ def sync(*paths: Path) -> None:
                     raise
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file. A pipe could block, and a device has no end.
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file to read it. A pipe could block, and a device has no end.
 
     Raises:
         OSError: the file can't be read, is not a regular file, or does not fit into memory.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "its name has a NUL character") from error
+    with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            if status.st_size > _LARGE_BYTES:
-                free = memory.available_memory()
-                if free is not None and status.st_size > free:
-                    raise OSError(errno.EFBIG, "it is larger than the free memory", str(path))
-            return file.read()
-    except MemoryError as error:
-        raise OSError(errno.EFBIG, "it does not fit into memory", str(path)) from error
-    finally:
-        os.close(descriptor)
+        check_memory(status.st_size, path)
+        try:
+            yield file
+        except MemoryError as error:
+            raise OSError(errno.EFBIG, "it does not fit into memory", str(path)) from error
+
+
+def check_memory(size_bytes: int, path: Path) -> None:
+    """Check that the content of a file fits into the free memory.
+
+    Raises:
+        OSError: it does not fit.
+    """
+    if size_bytes > _LARGE_BYTES:
+        free = memory.available_memory()
+        if free is not None and size_bytes > free:
+            raise OSError(errno.EFBIG, "it is larger than the free memory", str(path))
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: see `open_regular`.
+    """
+    with open_regular(path) as file:
+        return file.read()

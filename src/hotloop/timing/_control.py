@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hotloop.timing import _format as fmt
 from hotloop.timing import _span
 from hotloop.timing._writer import Recorder, Segment, in_multiprocessing_child
 
@@ -122,9 +121,9 @@ def open_paths() -> dict[int, tuple[str, ...]]:
     """
     paths: dict[int, tuple[str, ...]] = {}
     for segment in list(_recorder.segments):
-        state, words = segment.state, segment.words
-        if state is not None and words[fmt.S_STATE] == fmt.LIVE:
-            paths[words[fmt.S_IDENT]] = segment.path(state.current())
+        state, thread = segment.state, segment.thread
+        if state is not None and thread is not None:
+            paths[thread] = segment.path(state.current())
     return paths
 
 

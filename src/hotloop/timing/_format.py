@@ -3,7 +3,8 @@
 A file is a header of 64 KiB, followed by segments, one for each concurrent thread. All numbers are
 little-endian, all words 8 bytes.
 
-    header    magic, version, flags, pid, parent, start, end, clock offset, component, host, boot id
+    header    magic, version, flags, pid, parent, start, end, clock offset, component, host,
+              boot id, checksum of a closed recording
     segment   words | node table | open starts | ring of events | totals A | totals B
 
 * node: parent index, kind and name of a node of the thread's tree. Node 0 is the thread itself.
@@ -41,6 +42,10 @@ HEADER_SIZE = 65536  # a valid offset of a memory map on every known system
 # magic, version, flags, pid, parent pid, process start (ticks), start ns, end ns, wall − monotonic
 HEADER = struct.Struct("<8sQQQQQQQq128s128s64s")
 END_OFFSET = struct.calcsize("<8sQQQQQQ")
+# CRC-32 of the header up to here and of all segments, with a flag. 0 in older recordings and in
+# those that were not closed: their process is running or was killed.
+CHECKSUM_OFFSET = 512
+HAS_CHECKSUM = 1 << 32
 ALIGNMENT = 65536
 
 SEGMENT_MAGIC = int.from_bytes(b"hltsegm1", "little")

@@ -100,6 +100,7 @@ class RecorderState:
         memory = memoryview(segment.buffer)
         words = segment.words
         # Map the parts of the segment.
+        num_folded = bank = 0
         opens = memory[layout.opens : layout.ring].cast("d")
         ring = memory[layout.ring : layout.bank_a]
         events = np.frombuffer(ring, _EVENT)
@@ -121,18 +122,22 @@ class RecorderState:
 
         def fold() -> None:
             """Add the full period to the totals and start the next one."""
-            nonlocal limit, window, offset
+            nonlocal limit, window, offset, num_folded, bank
             first = limit // event_size - fmt.PERIOD
             period = events[first : first + fmt.PERIOD]
-            start_ns = np.rint(period["start"] * 1e9).astype(np.int64)
-            end_ns = np.rint(period["end"] * 1e9).astype(np.int64)
-            num_folded, bank = divmod(words[fmt.S_FOLDED], 2)
-            num_rows = 1 + words[fmt.S_NUM_NODES]
+            # Another process may have overwritten the events.
+            num_nodes, nodes = segment.num_nodes, period["node"]
+            period = period[(nodes > 0) & (nodes < num_nodes)]
+            with np.errstate(invalid="ignore", over="ignore"):
+                start_ns = np.rint(period["start"] * 1e9).astype(np.int64)
+                end_ns = np.rint(period["end"] * 1e9).astype(np.int64)
+            num_rows = 1 + num_nodes
             idle = banks[1 - bank]
             idle[:num_rows] = banks[bank][:num_rows]
             fold_events(idle[1:num_rows], period["node"], start_ns, end_ns)
-            idle[0, 0] = end_ns.min()
-            words[fmt.S_FOLDED] = 2 * (num_folded + fmt.PERIOD) + (1 - bank)
+            idle[0, 0] = end_ns.min(initial=2**63 - 1)
+            num_folded, bank = num_folded + fmt.PERIOD, 1 - bank
+            words[fmt.S_FOLDED] = 2 * num_folded + bank
             start = limit % ring_bytes
             limit = start + period_bytes
             window, offset = ring[start:limit], 0
@@ -206,13 +211,13 @@ class RecorderState:
             """Return a function that creates the span of a new child, or an overflow span."""
 
             def make(parent: _Children, name: str, kind: str) -> Any:
-                if words[fmt.S_NUM_NODES] < named_nodes and depth <= fmt.MAX_DEPTH:
+                if segment.num_nodes < named_nodes and depth <= fmt.MAX_DEPTH:
                     index = segment.add_node(parent_index, name, kind)
                     new_span = make_span(parent, index, depth, name, kind)
                     parent[name if kind == _WORK else f"{name}\0{kind}"] = new_span
                     return new_span
                 if parent_index not in overflows:
-                    if words[fmt.S_NUM_NODES] == layout.node_capacity:
+                    if segment.num_nodes == layout.node_capacity:
                         return uncounted(parent, name, kind)
                     index = segment.add_node(parent_index, fmt.OVERFLOW, _WORK)
                     new_span = make_span(parent, index, depth, fmt.OVERFLOW, _WORK)
@@ -236,7 +241,7 @@ class RecorderState:
         return 0 if node is None else node[2]
 
     def rewind(self) -> None:
-        """Return to the root of the tree, for the next thread."""
+        """Return to the root of the tree when a thread ends or begins."""
         self.innermost[0] = self.root
 
     def retire(self) -> None:

@@ -8,12 +8,18 @@
  * generation equals the module's. `reset()` increments the latter, so old pointers are not used.
  * The GIL protects everything else. A call into Python may release it, so such calls hold a
  * reference and check the generation again afterwards.
+ *
+ * The memory of a recording is a file, which other processes may overwrite or truncate. So this code
+ * follows no number that it reads from there, and `guard()` handles the signal of truncated maps.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <errno.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define PERIOD 4096
@@ -23,12 +29,8 @@
 #define BUCKET_SHIFT 49
 #define BUCKET_BASE ((1023 + 3) << 3)
 #define ROW_WORDS (T_HIST + NUM_BUCKETS)
-#define S_STATE 4
-#define S_NUM_NODES 5
 #define S_FOLDED 6
-#define S_IDENT 10
 #define S_UNNAMED 11
-#define LIVE 1
 #define MAX_SPANS 4096
 #define OVERFLOW_NAME "(more spans)"
 
@@ -64,13 +66,15 @@ typedef struct State {
     Event *ring;
     int64_t *banks[2];
     int64_t position, limit, capacity;
+    int64_t folded; /* as in the file: twice the number of folded events, plus the current bank */
     int32_t num_nodes, node_capacity;
     uint32_t hash_mask;
     Node *current;
     Node **table; /* (parent, span) -> node, open addressing, at most a quarter full */
     Node *nodes;
     uint64_t generation; /* generation in which it was attached to a thread; 0: never */
-    int is_adding_node;  /* while Python adds a node to the segment's table */
+    unsigned long thread; /* native id of the thread that it is attached to, or 0 */
+    int is_adding_node;   /* while Python adds a node to the segment's table */
 } State;
 
 static PyTypeObject SpanType, StateType, SpanMethodType;
@@ -97,13 +101,14 @@ static inline int64_t now(void) {
 /* ---- events and totals ---- */
 
 static void fold(State *s) {
-    int64_t folded = s->words[S_FOLDED];
-    int64_t *from = s->banks[folded & 1], *to = s->banks[1 - (folded & 1)];
+    int64_t *from = s->banks[s->folded & 1], *to = s->banks[1 - (s->folded & 1)];
     int64_t floor_ns = INT64_MAX;
-    memcpy(to, from, (size_t)(s->words[S_NUM_NODES] + 1) * ROW_WORDS * 8);
+    memcpy(to, from, (size_t)(s->num_nodes + 1) * ROW_WORDS * 8);
     for (const Event *e = s->ring + s->limit - PERIOD; e < s->ring + s->limit; e++) {
-        int64_t *row = to + (e->node + 1) * ROW_WORDS;
-        int64_t duration = e->end > e->start ? e->end - e->start : 0, bits;
+        int64_t node = e->node, bits;
+        if (node <= 0 || node >= s->num_nodes) continue; /* another process has overwritten it */
+        int64_t *row = to + (node + 1) * ROW_WORDS;
+        int64_t duration = e->end > e->start ? (int64_t)((uint64_t)e->end - (uint64_t)e->start) : 0;
         double as_double = (double)duration;
         if (row[T_COUNT] == 0 || duration < row[T_MIN]) row[T_MIN] = duration;
         if (duration > row[T_MAX]) row[T_MAX] = duration;
@@ -116,8 +121,8 @@ static void fold(State *s) {
         row[T_HIST + (bits < 0 ? 0 : bits >= NUM_BUCKETS ? NUM_BUCKETS - 1 : bits)]++;
     }
     to[0] = floor_ns;
-    __atomic_store_n(&s->words[S_FOLDED], 2 * ((folded >> 1) + PERIOD) + 1 - (folded & 1),
-                     __ATOMIC_RELEASE);
+    s->folded = 2 * ((s->folded >> 1) + PERIOD) + 1 - (s->folded & 1);
+    __atomic_store_n(&s->words[S_FOLDED], s->folded, __ATOMIC_RELEASE);
 }
 
 static inline void record(State *s, const Node *node, int64_t end) {
@@ -255,6 +260,7 @@ static State *attach(void) {
         if (attach_generation == generation) {
             thread_state = (State *)state;
             thread_generation = thread_state->generation = generation;
+            thread_state->thread = PyThread_get_thread_native_id();
             Py_DECREF(state); /* its segment holds a reference */
             return thread_state;
         }
@@ -568,6 +574,7 @@ failed:
 
 static PyObject *state_rewind(State *self, PyObject *Py_UNUSED(ignored)) {
     unwind(self);
+    self->thread = 0; /* `attach` sets it */
     Py_RETURN_NONE;
 }
 
@@ -589,9 +596,7 @@ static PyObject *state_current(State *self, PyObject *Py_UNUSED(ignored)) {
 /* Return the State of a thread (borrowed) by native id, and its current node. For samplers. */
 static PyObject *find_current(unsigned long thread, int32_t *node) {
     for (State *s = all_states; s != NULL; s = s->next) {
-        if (s->generation != generation || s->words[S_STATE] != LIVE ||
-            s->words[S_IDENT] != (int64_t)thread)
-            continue;
+        if (s->generation != generation || s->thread != thread) continue;
         *node = current_node(s);
         return (PyObject *)s;
     }
@@ -614,7 +619,7 @@ static PyMethodDef state_methods[] = {
     {"current", (PyCFunction)state_current, METH_NOARGS,
      "Return the node index of the innermost open span that is counted, 0 if there is none."},
     {"rewind", (PyCFunction)state_rewind, METH_NOARGS,
-     "Return to the root of the tree, for the next thread."},
+     "Return to the root of the tree when a thread ends or begins."},
     {"retire", (PyCFunction)state_retire, METH_NOARGS,
      "Stop writing. Does nothing, because no thread uses the state after a reset."},
     {NULL, NULL, 0, NULL},
@@ -630,6 +635,70 @@ static PyTypeObject StateType = {
     .tp_methods = state_methods,
     .tp_getset = state_getset,
 };
+
+/* ---- files that other processes truncate ---- */
+
+#define MAX_GUARDS 4096
+
+static struct {
+    uintptr_t start; /* 0: unused */
+    size_t size;
+} guards[MAX_GUARDS];
+static struct sigaction previous_action;
+
+/* Replace the map of a truncated file by memory, in which the thread continues. The recording is
+ * then incomplete, but its program survives. Other faults go to the previous handler. */
+static void on_bus_error(int number, siginfo_t *info, void *context) {
+    uintptr_t address = (uintptr_t)info->si_addr;
+    for (int i = 0; i < MAX_GUARDS; i++) {
+        uintptr_t start = __atomic_load_n(&guards[i].start, __ATOMIC_ACQUIRE);
+        if (start == 0 || address < start || address - start >= guards[i].size) continue;
+        int saved_errno = errno;
+        void *memory = mmap((void *)start, guards[i].size, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        errno = saved_errno;
+        if (memory != MAP_FAILED) return;
+    }
+    if (previous_action.sa_flags & SA_SIGINFO) {
+        previous_action.sa_sigaction(number, info, context);
+    } else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) {
+        sigaction(number, &previous_action, NULL);
+        raise(number); /* is delivered when this handler returns */
+    } else {
+        previous_action.sa_handler(number);
+    }
+}
+
+static PyObject *guard(PyObject *Py_UNUSED(module), PyObject *buffer) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE) < 0) return NULL;
+    uintptr_t start = (uintptr_t)view.buf;
+    size_t size = (size_t)view.len;
+    PyBuffer_Release(&view);
+    struct sigaction action = {0}, current;
+    action.sa_sigaction = on_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    if (sigaction(SIGBUS, NULL, &current) < 0) return PyErr_SetFromErrno(PyExc_OSError);
+    if (!(current.sa_flags & SA_SIGINFO && current.sa_sigaction == on_bus_error)) {
+        previous_action = current;
+        if (sigaction(SIGBUS, &action, NULL) < 0) return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    for (int i = 0; i < MAX_GUARDS; i++) {
+        if (guards[i].start != 0) continue;
+        guards[i].size = size;
+        __atomic_store_n(&guards[i].start, start, __ATOMIC_RELEASE);
+        return PyLong_FromLong(i);
+    }
+    return PyLong_FromLong(-1);
+}
+
+static PyObject *unguard(PyObject *Py_UNUSED(module), PyObject *number) {
+    long i = PyLong_AsLong(number);
+    if (i == -1 && PyErr_Occurred()) return NULL;
+    if (i >= 0 && i < MAX_GUARDS) __atomic_store_n(&guards[i].start, 0, __ATOMIC_RELEASE);
+    Py_RETURN_NONE;
+}
 
 /* ---- the module ---- */
 
@@ -673,6 +742,10 @@ static PyMethodDef methods[] = {
     {"install", install, METH_VARARGS,
      "install(attach, decorate, check): set the hooks into Python."},
     {"reset", reset, METH_NOARGS, "Discard the states of all threads."},
+    {"guard", guard, METH_O,
+     "guard(buffer): let the process survive if the file of this map is truncated. Return the\n"
+     "number of the guard, for `unguard`, which must be called before the map is closed."},
+    {"unguard", unguard, METH_O, "unguard(number): end a guard."},
     {"exchange", exchange, METH_O,
      "Switch the calling thread to another state, to which the caller holds a reference, and\n"
      "return its previous state, or None."},
@@ -726,9 +799,9 @@ PyMODINIT_FUNC PyInit__recorder(void) {
         Py_DECREF(module);
         return NULL;
     }
-    PyObject *constants = Py_BuildValue("(iiiiiiiiiiiis)", PERIOD, MAX_DEPTH, T_HIST, NUM_BUCKETS,
-                                        BUCKET_SHIFT, S_STATE, S_NUM_NODES, S_FOLDED, S_IDENT,
-                                        S_UNNAMED, LIVE, (int)sizeof(Event), OVERFLOW_NAME);
+    PyObject *constants = Py_BuildValue("(iiiiiiiis)", PERIOD, MAX_DEPTH, T_HIST, NUM_BUCKETS,
+                                        BUCKET_SHIFT, S_FOLDED, S_UNNAMED, (int)sizeof(Event),
+                                        OVERFLOW_NAME);
     if (constants == NULL || PyModule_AddObject(module, "CONSTANTS", constants) < 0) {
         Py_DECREF(module);
         return NULL;

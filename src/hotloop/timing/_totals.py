@@ -47,10 +47,10 @@ def totals() -> list[Total]:
     scale = 1e9 if recorder.flags & fmt.FLOAT_TIMES else 1
     sums_by_path: dict[tuple[tuple[str, ...], Kind], list[int]] = {}
     for segment in list(recorder.segments):
-        rows = _segment_totals(segment, event, scale)
+        with np.errstate(invalid="ignore", over="ignore"):  # the file may be damaged
+            rows = _segment_totals(segment, event, scale)
         for node in range(1, len(rows)):
-            kind = fmt.NODE.unpack_from(segment.buffer, fmt.SEGMENT_HEAD + node * fmt.NODE.size)[1]
-            sums = sums_by_path.setdefault((segment.path(node), fmt.KINDS[kind]), [0, 0, 0])
+            sums = sums_by_path.setdefault((segment.path(node), segment.kinds[node]), [0, 0, 0])
             for i, value in enumerate(rows[node].tolist()):
                 sums[i] += value
     return [Total(path, kind, *sums) for (path, kind), sums in sorted(sums_by_path.items())]
@@ -64,7 +64,7 @@ def _segment_totals(segment: Segment, event: np.dtype, scale: float) -> np.ndarr
 
     layout, words = segment.layout, segment.words
     while True:
-        folded, num_nodes = words[fmt.S_FOLDED], words[fmt.S_NUM_NODES]
+        folded, num_nodes = words[fmt.S_FOLDED], segment.num_nodes
         bank = layout.bank_b if folded & 1 else layout.bank_a
         size = (num_nodes + 1) * fmt.ROW_WORDS
         rows = np.frombuffer(segment.buffer, np.int64, size, bank).reshape(-1, fmt.ROW_WORDS)
@@ -93,11 +93,13 @@ def _segment_totals(segment: Segment, event: np.dtype, scale: float) -> np.ndarr
     sums[:, 1] += np.bincount(nodes[is_new], durations, num_nodes).astype(np.int64)
     # Add the open spans.
     state = segment.state
-    if state is not None and words[fmt.S_STATE] == fmt.LIVE:
+    if state is not None and segment.thread is not None:
         opens = np.frombuffer(segment.buffer, event["start"], num_nodes, layout.opens)
         now_ns, node = time.monotonic_ns(), state.current()
         while 0 < node < num_nodes:
-            sums[node, 1] += max(0, now_ns - round(float(opens[node]) * scale))
+            start_ns = float(opens[node]) * scale
+            if 0 < start_ns < now_ns:  # else the file is damaged
+                sums[node, 1] += now_ns - round(start_ns)
             sums[node, 2] += 1
-            node = fmt.NODE.unpack_from(segment.buffer, fmt.SEGMENT_HEAD + node * fmt.NODE.size)[0]
+            node = segment.parents[node]
     return sums

@@ -2,6 +2,10 @@
 
 Slow and rare operations of both recorders are here: opening files, reserving space, adding nodes.
 The code that runs at every span is in `_recorder.c` and, without a compiler, in `_pure`.
+
+Another process may overwrite or truncate the file at any time. So no code follows a number that it
+reads from there: a segment keeps its own copies of those that it needs. `_recorder.c` handles the
+signal of a truncated map; without it, truncating a file ends its process.
 """
 
 from __future__ import annotations
@@ -16,12 +20,20 @@ import sys
 import threading
 import time
 import warnings
+import weakref
+import zlib
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import _format as fmt
+from hotloop.timing._format import Kind
+
+try:
+    from hotloop.timing import _recorder
+except ImportError:
+    _recorder = None
 
 CLOSED = "the program has closed its descriptor"
 
@@ -104,27 +116,36 @@ class Segment:
         self.layout = layout
         self.words = memoryview(buffer).cast("q")
         self.state: Any = None  # state of the recorder, which lives as long as the segment
+        # Copies of numbers and names in the file.
+        self.thread: int | None = None  # native id, None if the thread has ended
+        self.parents: list[int] = []
+        self.kinds: list[Kind] = []
         self._paths: list[tuple[str, ...]] = []
+        self._num_threads = self._num_unnamed = self._lived_ns = self._attached_ns = 0
         words = self.words
         words[fmt.S_SIZE] = layout.size
         words[fmt.S_RING] = layout.ring_capacity
         words[fmt.S_NODES] = layout.node_capacity
         words[layout.bank_a // 8] = words[layout.bank_b // 8] = 1
-        self.add_node(-1, "", "work")
+        self.add_node(0, "", "work")
         words[fmt.S_STATE] = fmt.ENDED
         words[fmt.S_MAGIC] = fmt.SEGMENT_MAGIC  # last, because a reader stops if it is missing
 
     def attach(self) -> None:
         """Assign the segment to the calling thread."""
         words, opens = self.words, self.layout.opens // 8
-        for node in range(words[fmt.S_NUM_NODES]):
+        for node in range(len(self.parents)):
             words[opens + node] = 0
         name = fmt.clip_utf8(threading.current_thread().name, fmt.THREAD_NAME_SIZE - 1)
         start = fmt.THREAD_NAME_OFFSET
         self.buffer[start : start + fmt.THREAD_NAME_SIZE] = name.ljust(fmt.THREAD_NAME_SIZE, b"\0")
-        words[fmt.S_IDENT] = threading.get_native_id()
-        words[fmt.S_NUM_THREADS] += 1
-        words[fmt.S_ATTACHED] = time.monotonic_ns()
+        self.thread = words[fmt.S_IDENT] = threading.get_native_id()
+        self._num_threads += 1
+        words[fmt.S_NUM_THREADS] = self._num_threads
+        # The main thread's time includes the time before its first span.
+        is_first = self.layout is fmt.MAIN and self._num_threads == 1
+        self._attached_ns = self.recorder.started_ns if is_first else time.monotonic_ns()
+        words[fmt.S_ATTACHED] = self._attached_ns
         words[fmt.S_STATE] = fmt.LIVE
 
     def release(self) -> None:
@@ -133,41 +154,45 @@ class Segment:
         # before it calls the hooks of `os.register_at_fork`.
         if self.recorder.closed or os.getpid() != self.recorder.pid:
             return
-        words = self.words
-        words[fmt.S_LIVED] += time.monotonic_ns() - words[fmt.S_ATTACHED]
-        words[fmt.S_STATE] = fmt.ENDED
+        self.thread = None
+        self.state.rewind()
+        self._lived_ns += time.monotonic_ns() - self._attached_ns
+        self.words[fmt.S_LIVED] = self._lived_ns
+        self.words[fmt.S_STATE] = fmt.ENDED
         # Without the lock: the garbage collector may call this on a thread that holds it.
         self.recorder.free_segments[self.layout].append(self)
 
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes in the table."""
+        return len(self.parents)
+
     def add_node(self, parent: int, name: str, kind: str) -> int:
         """Add a node to the table and return its index."""
-        words = self.words
-        index = words[fmt.S_NUM_NODES]
+        index = self.num_nodes
         encoded = fmt.clip_utf8(name, fmt.NODE_NAME_SIZE)
         fmt.NODE.pack_into(
             self.buffer,
             fmt.SEGMENT_HEAD + index * fmt.NODE.size,
-            parent,
+            parent if index else -1,
             fmt.KINDS.index(kind),  # pyright: ignore[reportArgumentType]
             len(encoded),
             encoded,
         )
-        words[fmt.S_NUM_NODES] = index + 1
+        self._paths.append((*self._paths[parent], encoded.decode()) if index else ())
+        self.kinds.append(kind)  # pyright: ignore[reportArgumentType]
+        self.parents.append(parent)
+        self.words[fmt.S_NUM_NODES] = index + 1
         return index
 
     def path(self, index: int) -> tuple[str, ...]:
         """Return the names from the root of the tree to a node."""
-        for node in range(len(self._paths), index + 1):
-            parent, _, length, name = fmt.NODE.unpack_from(
-                self.buffer, fmt.SEGMENT_HEAD + node * fmt.NODE.size
-            )
-            parent_path = self._paths[parent] if node else ()
-            self._paths.append((*parent_path, name[:length].decode()) if node else ())
         return self._paths[index]
 
     def count_unnamed(self) -> None:
         """Count a span without a node, whose time belongs to the span around it."""
-        self.words[fmt.S_UNNAMED] += 1
+        self._num_unnamed += 1
+        self.words[fmt.S_UNNAMED] = self._num_unnamed
 
 
 class Recorder:
@@ -187,6 +212,7 @@ class Recorder:
         }
         self.started_ns = time.monotonic_ns()
         self.header: mmap.mmap | None = None
+        self._fixed_header = b""
         self._file = OwnedFile()
         self._size = 0
         self._lock = threading.Lock()
@@ -202,10 +228,8 @@ class Recorder:
         if self.directory is not None:
             self._create()
         self.header = self._map(fmt.HEADER_SIZE)
-        fmt.HEADER.pack_into(
-            self.header,
-            0,
-            bytes(8),
+        self._fixed_header = fmt.HEADER.pack(
+            fmt.MAGIC,
             fmt.VERSION,
             self.flags,
             self.pid,
@@ -218,7 +242,12 @@ class Recorder:
             fmt.clip_utf8(os.uname().nodename, 128),
             fmt.clip_utf8(boot_id(), 64),
         )
+        self.header[8 : fmt.HEADER.size] = self._fixed_header[8:]
         self.header[:8] = fmt.MAGIC  # last, so that it marks a complete header
+
+    def fixed_header(self) -> bytes:
+        """Return the header of a recording that is not closed, even if the file is damaged."""
+        return self._fixed_header
 
     def _create(self) -> None:
         assert self.directory is not None
@@ -240,6 +269,9 @@ class Recorder:
                 self._continue_in_memory(error)
             else:
                 self._size += size
+                if _recorder is not None:
+                    number = _recorder.guard(mapped)
+                    weakref.finalize(mapped, _recorder.unguard, number).atexit = False
                 return mapped
         return mmap.mmap(-1, size)
 
@@ -274,9 +306,6 @@ class Recorder:
                 segment = Segment(self, self._map(layout.size), layout)
                 self.segments.append(segment)
         segment.attach()
-        if is_main and segment.words[fmt.S_NUM_THREADS] == 1:
-            # The main thread's time includes the time before its first span.
-            segment.words[fmt.S_ATTACHED] = self.started_ns
         return segment
 
     def close(self) -> Path | None:
@@ -287,16 +316,29 @@ class Recorder:
             self.closed = True
             if self.header is not None:
                 struct.pack_into("<Q", self.header, fmt.END_OFFSET, time.monotonic_ns())
-            self._release_file()
+            self._retire_states()
+            if self._file and self.header is not None:
+                self._write_checksum(self.header)
+            self._file.close()
         return self.path
+
+    def _write_checksum(self, header: mmap.mmap) -> None:
+        """Write a checksum of everything, unless other threads may still be writing an event."""
+        threads = {segment.thread for segment in self.segments} - {None, threading.get_native_id()}
+        if threads and self.flags & fmt.PYTHON_RECORDER:
+            return
+        checksum = zlib.crc32(memoryview(header)[: fmt.CHECKSUM_OFFSET])
+        for segment in self.segments:
+            checksum = zlib.crc32(segment.buffer, checksum)
+        struct.pack_into("<Q", header, fmt.CHECKSUM_OFFSET, fmt.HAS_CHECKSUM | checksum)
 
     def abandon(self) -> None:
         """Release the recording of the parent process, without writing into it."""
         self.closed = True
-        self._release_file()
-
-    def _release_file(self) -> None:
         self._file.close()
+        self._retire_states()
+
+    def _retire_states(self) -> None:
         for segment in self.segments:
             state, segment.state = segment.state, None  # breaks a reference cycle
             if state is not None:

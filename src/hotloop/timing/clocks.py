@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.system.files import atomic_write
+from hotloop.system.files import atomic_write, read_regular
 
 CLOCKS = "clocks.json"
 # Processes on different machines may have equal pids, so those of other machines are moved above
@@ -58,11 +58,19 @@ class Clocks(NamedTuple):
 def read_clocks(directory: Path) -> Clocks:
     """Read the clocks of a directory of recordings. They are empty if there is no valid file."""
     try:
-        content = json.loads((directory / CLOCKS).read_text(encoding="utf-8"))
-        by_boot = {boot: Clock(**clock) for boot, clock in content["others"].items()}
+        content = json.loads(read_regular(directory / CLOCKS))
+        by_boot = {boot: _checked(Clock(**clock)) for boot, clock in content["others"].items()}
         return Clocks(str(content["boot_id"]), by_boot)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Clocks("", {})
+
+
+def _checked(clock: Clock) -> Clock:
+    """Return a clock of a file, or raise ValueError if a value can't be one."""
+    numbers = clock.offset_ns, clock.error_ns, clock.first_pid
+    if type(clock.node) is not str or not all(type(x) is int and abs(x) < 2**62 for x in numbers):
+        raise ValueError("a clock has other values")
+    return clock
 
 
 def node_clocks(boot_id: str, nodes: Mapping[str, tuple[str, int, int]]) -> Clocks:

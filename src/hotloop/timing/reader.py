@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import struct
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,19 +14,21 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hotloop.system.processes import boot_id, process_start, process_state
+from hotloop.system.files import open_regular
 from hotloop.timing import _control
 from hotloop.timing import _format as fmt
 from hotloop.timing._fold import fold
 from hotloop.timing._format import Kind
 from hotloop.timing.clocks import Clocks, read_clocks
+from hotloop.timing.recording_state import RecordingState, recording_state
 from hotloop.timing.tree import Node
 
-RecordingState = Literal["complete", "running", "killed", "unknown"]
 EVENT = np.dtype(
     [("start_ns", "i8"), ("end_ns", "i8"), ("span", "i4"), ("thread", "i4"), ("depth", "i4")]
 )
 _Read = Callable[[int, int], bytes]
+_BLOCK_BYTES = 2**20
+_MAX_BYTES = 2**30  # of a thousand threads
 
 
 class RecordingError(ValueError):
@@ -298,6 +303,8 @@ def _parse(path: Path | None, header: bytes, segments: list[tuple[_Read, int, in
     fields = fmt.HEADER.unpack_from(header)
     _, _, flags, pid, parent_pid, ticks, start_ns, end_ns, wall_offset = fields[:9]
     component, host, boot = (text.rstrip(b"\0").decode("utf-8", "replace") for text in fields[9:])
+    if max(pid, parent_pid) >= 2**31 or max(ticks, start_ns, end_ns, abs(wall_offset)) >= 2**62:
+        raise RecordingError("its header is damaged")
     # Read the segments.
     parsed = []
     for read, offset, available in segments:
@@ -375,24 +382,6 @@ def _parse(path: Path | None, header: bytes, segments: list[tuple[_Read, int, in
     )
 
 
-def recording_state(pid: int, ticks: int, host: str, boot: str) -> RecordingState:
-    """Return the state of an unclosed recording. `ticks` is the process's start since boot."""
-    if host != os.uname().nodename or boot != boot_id():
-        return "unknown"
-    return "running" if _is_running(pid, ticks) else "killed"
-
-
-def _is_running(pid: int, ticks: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
-    # A zombie has ended, but its parent has not waited for it.
-    return process_start(pid) == ticks and process_state(pid) not in ("Z", "X")
-
-
 def read(path: str | os.PathLike[str]) -> Recording:
     """Read a recording, whether its process has ended, is running, or was killed.
 
@@ -402,8 +391,10 @@ def read(path: str | os.PathLike[str]) -> Recording:
     """
     path = Path(path)
     # Reads instead of a memory map, because truncation of a mapped file kills the reader.
-    with open(path, "rb", buffering=0) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
+        if size > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, limit {_MAX_BYTES:,}", str(path))
 
         def get(offset: int, count: int) -> bytes:
             content = os.pread(file.fileno(), count, offset)
@@ -414,12 +405,27 @@ def read(path: str | os.PathLike[str]) -> Recording:
         header = os.pread(file.fileno(), fmt.HEADER.size, 0)
         try:
             _check_header(header, size)
-            return _parse(path, header, [(get, fmt.HEADER_SIZE, size - fmt.HEADER_SIZE)])
+            recording = _parse(path, header, [(get, fmt.HEADER_SIZE, size - fmt.HEADER_SIZE)])
+            _check_checksum(get, header, size)  # the errors above are more specific
+            return recording
         except RecordingError as error:
             raise RecordingError(
                 f"expected a recording of hotloop.timing in {path}, got one that can't be read: "
                 f"{error}; remove it, or record again"
             ) from None
+
+
+def _check_checksum(read: _Read, header: bytes, size: int) -> None:
+    """Check a closed recording, which does not change any more."""
+    (stored,) = struct.unpack("<Q", read(fmt.CHECKSUM_OFFSET, 8))
+    (end_ns,) = struct.unpack_from("<Q", header, fmt.END_OFFSET)
+    if not stored:  # of an older version, or not closed
+        return
+    checksum = zlib.crc32(read(0, fmt.CHECKSUM_OFFSET))
+    for offset in range(fmt.HEADER_SIZE, size, _BLOCK_BYTES):
+        checksum = zlib.crc32(read(offset, min(_BLOCK_BYTES, size - offset)), checksum)
+    if not end_ns or stored != fmt.HAS_CHECKSUM | checksum:
+        raise RecordingError("its content does not have its checksum")
 
 
 def _check_header(header: bytes, size: int) -> None:
@@ -463,7 +469,10 @@ def read_directory(
 
 
 def current() -> Recording:
-    """Return the recording of this process since `start()`, or since the process began."""
+    """Return the recording of this process since `start()`, or since the process began.
+
+    Threads are missing if another process has overwritten or truncated their part of the file.
+    """
     recorder = _control.recorder()
     recorder.open()
     assert recorder.header is not None
@@ -472,4 +481,17 @@ def current() -> Recording:
         view = memoryview(segment.buffer)
         size = segment.layout.size
         sources.append((lambda pos, num, view=view: bytes(view[pos : pos + num]), 0, size))
-    return _parse(recorder.path, recorder.header[: fmt.HEADER.size], sources)
+    header = recorder.fixed_header()
+    try:
+        return _parse(recorder.path, header, sources)
+    except RecordingError:  # keep the threads that can be read
+        intact = [source for source in sources if _is_intact(header, source)]
+        return _parse(recorder.path, header, intact)
+
+
+def _is_intact(header: bytes, source: tuple[_Read, int, int]) -> bool:
+    try:
+        _parse(None, header, [source])
+    except RecordingError:
+        return False
+    return True

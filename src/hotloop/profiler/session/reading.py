@@ -31,7 +31,7 @@ from hotloop.profiler.session.saving import SESSION_FILE, load
 from hotloop.system.crowding import Crowding
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.clocks import read_clocks
-from hotloop.timing.reader import RecordingState, recording_state
+from hotloop.timing.recording_state import RecordingState, recording_state
 
 _Item = TypeVar("_Item")
 
