@@ -33,7 +33,7 @@ from hotloop.timing._format import Kind
 try:
     from hotloop.timing import _recorder
 except ImportError:
-    _recorder = None
+    _recorder: Any = None
 
 CLOSED = "the program has closed its descriptor"
 
@@ -269,7 +269,7 @@ class Recorder:
                 self._continue_in_memory(error)
             else:
                 self._size += size
-                if _recorder is not None:
+                if hasattr(_recorder, "guard"):  # not in an extension built before it had one
                     number = _recorder.guard(mapped)
                     weakref.finalize(mapped, _recorder.unguard, number).atexit = False
                 return mapped
