@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from hotloop.bandits import EpsilonGreedy, GaussianRewards, RandomWalk, run
+from hotloop.bandits.running import KERNEL_VERSION
 from hotloop.errors import (
     BanditError,
     ConfigError,
@@ -30,6 +31,7 @@ from hotloop.sweeps.bandits import grid as grid_module
 from hotloop.sweeps.bandits.grid_file import GridFile, Piece
 from hotloop.sweeps.bandits.grid_table import plot_axes
 from hotloop.sweeps.bandits.points import range_values
+from tests.faults.damage import cut, flip, insert, zero
 
 
 def make_grid(**changes):
@@ -547,9 +549,9 @@ def test_grid_of_another_format(tmp_path):
     path = tmp_path / "grid.sqlite"
     make_grid().run(path, num_runs=50)
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '2' WHERE name = 'version'")
+        connection.execute("UPDATE meta SET value = '9' WHERE name = 'version'")
     connection.close()
-    assert_refused(path, BanditError, "is a grid of format 2, made by hotloop .* reads format 1")
+    assert_refused(path, BanditError, "is a grid of format 9, made by hotloop .* reads format 2")
 
 
 @pytest.mark.parametrize("size", [50, 4000, 4096, 100_000, 1_000_001, -4096, -5000])
@@ -591,6 +593,37 @@ def test_damaged_sums(tmp_path, blob):
         connection.execute("UPDATE sums SET blob = ? WHERE point = 7", (blob,))
     connection.close()
     assert_refused(path, BanditError, "point 7")
+
+
+def test_damaged_bytes_are_detected(tmp_path):
+    """A damaged file is refused, or gives the results of the whole one."""
+    path = tmp_path / "grid.sqlite"
+    grid = make_grid()
+    grid.run(path, num_runs=50)
+    whole, configs = path.read_bytes(), list(grid._points)
+
+    def read(path):
+        with GridFile(path, seed=0, kernel_version=KERNEL_VERSION) as file:
+            ids = file.ids(configs)
+            pieces = sorted(file.pieces(ids))
+            sums = {piece: file.sums(piece) for piece in pieces}
+            return {configs[ids.index(x.point)]: y and y.to_bytes() for x, y in sums.items()}
+
+    content = read(path)
+    assert len(content) == len(configs)
+    messages = []
+    for seed in range(60):
+        rng = random.Random(seed)
+        damaged = tmp_path / f"{seed}.sqlite"
+        damaged.write_bytes(rng.choice([flip, cut, zero, insert])(whole, rng))
+        try:
+            read_content = read(damaged)
+        except BanditError as error:
+            messages.append(str(error))
+        else:  # a point that is missing is computed again
+            assert read_content.items() <= content.items()
+    assert len(messages) >= 20
+    assert all(str(tmp_path) in message for message in messages)
 
 
 def test_unwritable_targets(tmp_path):

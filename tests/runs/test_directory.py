@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from hotloop import documents
-from hotloop.errors import RunDirectoryError
+from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.runs import RunDirectory
 from hotloop.runs.plots import learning_curve, running_mean, sparkline, training_episodes
 from hotloop.system.crowding import Crowding
@@ -289,3 +289,21 @@ def test_a_flipped_bit_in_any_byte_of_other_files_is_found(tmp_path, name):
             continue
         # Blanks have no meaning. Without its name the digest is unknown, which readers refuse.
         assert found == value or Crowding.from_json(found) is None
+
+
+def test_a_path_with_bytes_that_are_no_utf_8(tmp_path, monkeypatch):
+    path = tmp_path / os.fsdecode(b"caf\xe9")
+    monkeypatch.setattr(sys, "argv", ["hotloop", "--run-dir", str(path)])
+    config = dataclasses.asdict(DirectoryConfig()) | {"run_dir": str(path), "runs_dir": "runs"}
+    options = {"env_id": "x", "algorithm": "ppo", "reference": "ppo", "seed": 1}
+    RunDirectory.create(path, runs_dir="runs", config=config, **options)
+    stored = RunDirectory.open(path)
+    assert stored.is_signed
+    assert stored.config["config"]["run_dir"].endswith("caf\ufffd")
+    assert stored.config["command"][2].endswith("caf\ufffd")
+    config["env_kwargs"] = {"file": "caf\udce9"}
+    with pytest.raises(
+        ConfigError, match=r"`env_kwargs` must have a text in UTF-8, got .*caf\ufffd"
+    ):
+        RunDirectory.create(tmp_path / "new", runs_dir="runs", config=config, **options)
+    assert not (tmp_path / "new").exists()

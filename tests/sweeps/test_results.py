@@ -1,21 +1,52 @@
 """The file of results: storing, claiming and rejected files."""
 
+import contextlib
 import os
+import random
+import shutil
 import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from hotloop.errors import BanditError, ConfigError, OutputError
-from hotloop.sweeps import Results, Run
+from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError
+from hotloop.sweeps import Results, Run, results_file
 from hotloop.sweeps.bandits.grid_file import GridFile
+from hotloop.sweeps.results import ResumeOptions, SweepSettings
 
 
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "sweep.sqlite"
+
+
+SETTINGS = SweepSettings(
+    key="{}",
+    algorithm="ppo",
+    args=["--env-id", "CartPole-v1"],
+    space={"learning_rate": "log:1e-4,1e-2", "hidden_sizes": [[64, 64], [32]]},
+    sampler="random",
+    sampler_seed=0,
+    metric="return",
+    generations=None,
+    steps=100,
+    runs_per_update=3,
+    options=ResumeOptions(
+        trials=30,
+        seeds="1-3",
+        hours=None,
+        jobs="2",
+        lanes="1",
+        pruner="none",
+        backend="processes",
+        ray_address=None,
+        ray_runtime_env=None,
+        trial_resources=None,
+    ),
+)
 
 
 def finished(trial=1, seed=1, score=3.0, state="done"):
@@ -24,19 +55,19 @@ def finished(trial=1, seed=1, score=3.0, state="done"):
 
 def test_written_results_are_read_back(path):
     results = Results(path)
-    results.set("algorithm", "ppo")
+    assert results.settings is None
+    results.settings = SETTINGS
     assert results.add_trial(1, {"hidden_sizes": (64, 64)}, {"system": {}})
     assert not results.add_trial(1, {"hidden_sizes": (32,)}, {})
     assert results.claim(1, 1, 100, "tune", "0.1", "d")
     results.finish(finished())
     results.close()
     again = Results(path)
-    assert again.get("algorithm") == "ppo"
-    assert again.get("nothing") is None
+    assert again.settings == SETTINGS
     assert again.trials() == [(1, {"hidden_sizes": [64, 64]}, {"system": {}})]
     (run,) = again.runs("tune")
     assert run.score == 3.0
-    assert run.curve == [[50, 1.0], [100, 3.0]]
+    assert run.curve == [(50, 1.0), (100, 3.0)]
     assert again.runs("test") == []
     again.close()
 
@@ -106,13 +137,13 @@ def test_grids_and_sweeps_refuse_each_other_s_files(path, tmp_path):
 def test_concurrent_creation_of_a_file(path):
     def make(number):
         results = Results(path)
-        results.set(f"made by {number}", number)
+        results.add_trial(number, {"made by": number}, {})
         results.close()
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(make, range(24)))
     results = Results(path)
-    assert [results.get(f"made by {number}") for number in range(24)] == list(range(24))
+    assert [trial.params for trial in results.trials()] == [{"made by": x} for x in range(24)]
     results.close()
 
 
@@ -138,7 +169,7 @@ def test_a_file_of_another_version_is_refused(path):
     file.execute("UPDATE sweep SET value = '99' WHERE name = 'format'")
     file.commit()
     file.close()
-    with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 1"):
+    with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 2"):
         Results(path)
 
 
@@ -151,3 +182,165 @@ def test_runs_are_exported_with_their_options(path, tmp_path):
     results.export(tmp_path / "runs.parquet")
     (row,) = parquet.read_table(tmp_path / "runs.parquet").to_pylist()
     assert (row["score"], row["param.learning_rate"]) == (3.0, "0.1")
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    """Return a file of a sweep with 30 trials, and its content."""
+    path = tmp_path_factory.mktemp("sweep") / "sweep.sqlite"
+    results = Results(path)
+    results.enter(may_join=False)
+    results.settings = SETTINGS
+    for trial in range(1, 31):
+        results.add_trial(trial, {"learning_rate": 0.1 * trial, "hidden_sizes": [64, 64]}, {"a": 1})
+        results.claim(trial, 1, 100, "tune", "0.1", f"sweep/trial_{trial:04}")
+        results.finish(finished(trial, score=trial / 7))
+    results._sqlite.close()  # like a kill, since its owner stays registered
+    content = read_all(path)
+    return path, content
+
+
+def read_all(path):
+    """Return all that a sweep reads from its file."""
+    results = Results(path)
+    try:
+        content = (
+            results.settings,
+            results.trials(),
+            results.runs(),
+            results.tries(3, 1, 100, "tune"),
+        )
+        results.enter(may_join=True)
+        return content
+    finally:
+        results._sqlite.close()
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_damaged_bytes_are_detected(intact, tmp_path, part):
+    source, content = intact
+    whole = source.read_bytes()
+    assert len(whole) > 10_000
+    messages = []
+    for seed in range(40):
+        rng = random.Random(f"{part} {seed}")
+        data, start = bytearray(whole), rng.randrange(len(whole))
+        kind = rng.choice(["flip", "digit", "zeros", "cut", "noise"])
+        if kind == "cut":
+            del data[start:]
+        else:
+            end = start + {"zeros": 200, "noise": 20}.get(kind, 1)
+            for index in range(start, min(end, len(data))):
+                flipped = data[index] ^ (1 if kind == "digit" else 1 << rng.randrange(8))
+                data[index] = {"zeros": 0, "noise": rng.randrange(256)}.get(kind, flipped)
+        path = tmp_path / f"{seed}.sqlite"
+        path.write_bytes(data)
+        try:
+            read_content = read_all(path)
+        except HotloopError as error:
+            messages.append(str(error))
+        else:  # a byte that nothing reads
+            assert read_content == content or not data, (kind, start)
+    assert len(messages) >= 8
+    assert all(str(tmp_path) in message and "\n" not in message for message in messages)
+
+
+def test_changed_cells_are_detected(intact, tmp_path):
+    source, _ = intact
+    changes = ["", "{", "{}", "[" * 5000, b"\xff", 7, None]
+    num_cells = 0
+    for table in ("sweep", "trials", "runs", "owners"):
+        connection = sqlite3.connect(source)
+        names = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        connection.close()
+        for name in names:
+            for change in changes:
+                path = tmp_path / "changed.sqlite"
+                shutil.copy(source, path)
+                connection = sqlite3.connect(path)
+                where = "rowid = 3" if table in ("trials", "runs") else "crc32 IS NOT NULL"
+                with contextlib.suppress(sqlite3.IntegrityError), connection:
+                    connection.execute(f"UPDATE {table} SET {name} = ? WHERE {where}", (change,))
+                num_changed = connection.total_changes
+                connection.close()
+                if num_changed:
+                    num_cells += 1
+                    with pytest.raises(ConfigError, match=f"{path} .*damaged"):
+                        read_all(path)
+    assert num_cells > 50
+
+
+def test_an_intact_checksum_of_an_invalid_row(path):
+    for table, row in {
+        "trials": (1, "[]", "{}"),
+        "sweep": ("settings", "{}"),
+        "runs": (1, 1, 9, "tune", "0", "lost", "me", 1, None, "", None, "[]", "d"),
+    }.items():
+        results = Results(path.with_name(table))
+        with results._transaction():
+            results._store(table, *row)
+        results.close()
+        with pytest.raises(ConfigError, match=r"or it is damaged .a row in the table"):
+            read_all(path.with_name(table))
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+def test_files_that_differ_in_their_suffix_have_their_own_directories(tmp_path):
+    names = ["one.sqlite", "one.db", "one", "one.1.sqlite", "one.2.sqlite", "one.2.db", ".sqlite"]
+    sweeps = [Results(tmp_path / name) for name in names]
+    for kind in ("directory", "report_directory"):
+        directories = {getattr(results, kind) for results in sweeps}
+        assert len(directories) == len(names)
+        assert not directories & {results.path for results in sweeps[:2]}
+    assert sweeps[0].directory == tmp_path / "one"
+
+
+def test_the_directory_of_another_sweep_is_refused(path):
+    (path.with_suffix("") / "trial_0001__seed_1__100").mkdir(parents=True)
+    results = Results(path)
+    with pytest.raises(ConfigError, match=r"/sweep has the runs of another sweep, .* `--file`"):
+        results.make_directory()
+    results.add_trial(1, {}, {})
+    results.make_directory()
+    other = Results(path.with_name("other.sqlite"))
+    other.directory.write_text("a file")
+    with pytest.raises(OutputError, match=r"can't be created .a file has its name.: pass another"):
+        other.make_directory()
+
+
+def test_pipes_and_directories_are_refused(path, tmp_path):
+    os.mkfifo(path)
+    for place in (path, tmp_path, Path("/dev/zero")):
+        with pytest.raises(
+            OutputError, match=r"(it is a directory|it is not a regular file).: choose"
+        ):
+            Results(place)
+
+
+def test_a_reader_does_not_wait_for_a_writer(intact, tmp_path, monkeypatch):
+    shutil.copy(intact[0], tmp_path / "sweep.sqlite")
+    monkeypatch.setattr(results_file, "_WAIT_S", 0.0)
+    writer, reader = (sqlite3.connect(tmp_path / "sweep.sqlite") for _ in range(2))
+    writer.execute("BEGIN EXCLUSIVE")
+    results = Results(tmp_path / "sweep.sqlite")
+    assert len(results.trials()) == 30
+    results.close()
+    writer.close()
+    reader.close()
+
+
+def test_bytes_of_a_path_that_are_no_utf_8(tmp_path):
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.sqlite"))
+    results = Results(path)
+    results.make_directory()
+    results.add_trial(1, {}, {})
+    assert results.claim(1, 1, 100, "tune", "0.1", str(results.directory / "trial"))
+    results.finish(finished()._replace(reason="caf\udce9"))
+    (run,) = results.runs()
+    assert run.directory.endswith("/caf\\xe9/trial")
+    results.close()

@@ -66,6 +66,37 @@ def test_a_grid_over_two_options_and_seeds(path, capsys):
     assert all(state == "done" and len(curve) > 1 for state, _, curve in runs.values())
 
 
+def test_values_alone_are_a_grid(path, capsys):
+    args = "learning_rate=1e-3,1e-2", "gae_lambda=0.9,0.95", "--total-timesteps=64"
+    sweep(path, *args)
+    assert "the space has 4 points: a grid, with a trial for each" in capsys.readouterr().err
+    points = [tuple(params.values()) for params in table(path)[0].values()]
+    assert points == [(1e-3, 0.9), (1e-3, 0.95), (1e-2, 0.9), (1e-2, 0.95)]
+    sweep(path, *args, "--trials", "2")  # the same sweep
+    assert len(table(path)[1]) == 4
+
+
+def test_files_that_differ_in_their_suffix_keep_their_runs(path, tmp_path, capsys):
+    files = path, tmp_path / "one.db", tmp_path / "nosuffix"
+    for rate, file in enumerate(files, 1):
+        sweep(file, f"learning_rate={rate}e-3", "--total-timesteps=64", "--num-steps=16")
+    for rate, file in enumerate(files, 1):
+        results = Results(file)
+        (run,) = results.runs()
+        results.close()
+        config = json.loads((Path(run.directory) / "config.json").read_text())["config"]
+        assert config["learning_rate"] == rate / 1000
+        assert main(["sweep", "report", str(file)]) == 0
+    assert len({line for line in capsys.readouterr().out.split("\n") if "page: " in line}) == 3
+
+
+def test_a_path_with_bytes_that_are_no_utf_8(tmp_path):
+    directory = tmp_path / os.fsdecode(b"caf\xe9")
+    sweep(directory / "one.sqlite", "learning_rate=1e-3", "--total-timesteps=64")
+    assert main(["sweep", "report", str(directory / "one.sqlite")]) == 0
+    assert (directory / "one" / "trial_0001__seed_1__64" / "config.json").exists()
+
+
 def test_the_same_sweep_in_lanes_and_processes(path, tmp_path):
     args = ("learning_rate=log:1e-4,1e-2", "--trials", "2", "--seeds", "1-2")
     sweep(path, *args, "--jobs", "1")
@@ -128,7 +159,8 @@ def test_failed_trials_are_stored_with_their_reason(path, capsys, monkeypatch):
     sweep(path, "num_minibatches=3,4", "--sampler", "grid", code=1)
     output = capsys.readouterr()
     assert "1 done, 0 pruned, 1 failed" in output.out
-    assert "trial 1 failed: " in output.err
+    assert "trial 1/2 · num_minibatches 3 · failed with seed 1\n" in output.out
+    assert "trial 1 failed with seed 1: " in output.err
     assert "num_minibatches" in output.err
     other = path.with_name("two.sqlite")
     options = [
@@ -148,7 +180,7 @@ def test_failed_trials_are_stored_with_their_reason(path, capsys, monkeypatch):
         "--sampler=grid",
     ]
     assert main(args) == 1
-    assert "trial 2 failed: " in capsys.readouterr().err
+    assert "trial 2 failed with seed 1: " in capsys.readouterr().err
     assert main(["sweep", "resume", str(other)]) == 1  # failed trials are not retried
 
 
@@ -294,6 +326,7 @@ def test_the_report_tests_saves_and_plots_the_best_trial(path, capsys, tmp_path,
     [
         (["learning_rat=0.1", "--trials", "2"], "did you mean 'learning_rate'"),
         (["learning_rate=log:1e-4,1e-2"], "needs an end: pass `--trials` or `--hours`"),
+        (["num_minibatches=int:1,1000000"], "needs an end: pass `--trials` or `--hours`"),
         (["learning_rate=log:1e-4,1e-2", "--trials", "0"], "`--trials` must be positive, got 0"),
         (["learning_rate=0.1", "--sampler", "best", "--trials", "2"], "`--sampler` must be grid"),
         (

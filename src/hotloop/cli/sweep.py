@@ -6,8 +6,10 @@ import argparse
 import dataclasses
 import functools
 import json
+import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Results, Space
+    from hotloop.sweeps.results import ResumeOptions, SweepSettings
     from hotloop.sweeps.runner import Runner, SweepPlan
     from hotloop.training.algorithm import Algorithm
 
@@ -47,11 +50,7 @@ examples:
   hotloop sweep resume sweep.sqlite --trials 100
   hotloop sweep report sweep.sqlite --test-seeds 101-110
 """
-# Options that `hotloop sweep resume` may change, since they leave existing results valid.
-_RESUME_OPTIONS = (
-    *("trials", "seeds", "hours", "jobs", "lanes", "pruner", "join"),
-    *("backend", "ray_address", "ray_runtime_env", "trial_resources"),
-)
+_DEFAULT_SAMPLER = "default: grid if the space has a finite number of points, else random"
 _BACKENDS = ("processes", "ray")
 _RESOURCES, _RUNTIME_ENV = '{"num_cpus": 2, "num_gpus": 0.5}', '{"pip": ["hotloop[train]"]}'
 _RAY_OPTIONS = {"ray_address", "ray_runtime_env", "trial_resources"}
@@ -98,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     default = "sweeps/<env>__<algorithm>.sqlite"
     add("--file", type=Path, metavar="FILE", help=f"file of the results; default: {default}")
     add("--space", type=Path, metavar="FILE", help="a TOML file with more spaces")
-    add("--sampler", metavar="NAME", default="random", help=_join_names(SAMPLERS))
+    add("--sampler", metavar="NAME", help=f"{_join_names(SAMPLERS)}; {_DEFAULT_SAMPLER}")
     add("--sampler-seed", type=int, metavar="N", default=0, help="seed of the sampler; default: 0")
     add("--trials", type=int, metavar="N", help="number of trials; default for a grid: all points")
     add("--seeds", metavar="SEEDS", default="1", help="seeds per trial, such as 1-3; default: 1")
@@ -125,6 +124,7 @@ def _join_names(names: dict[str, str]) -> str:
 def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int:
     from hotloop.cli.train_options import build_config
     from hotloop.sweeps import Results
+    from hotloop.sweeps.results import SweepSettings
     from hotloop.sweeps.samplers import params_key
     from hotloop.sweeps.spaces import parse, parse_assignments
     from hotloop.training.options import to_json
@@ -145,37 +145,77 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
     config = build_config(algorithm, args, name)
     path = options.file or Path("sweeps") / f"{_slug(config.env_id)}__{_slug(name)}.sqlite"
     # Compute a key of everything that must not change when the sweep is resumed.
-    settings = {
-        "algorithm": name,
-        "args": args,
-        "space": texts,
-        "sampler": options.sampler,
-        "sampler_seed": options.sampler_seed,
-        "metric": options.metric,
-    }
-    if options.sampler == "pbt":  # the members of a population depend on each other
-        settings |= {"trials": options.trials, "seeds": options.seeds}
-        settings["generations"] = options.generations or GENERATIONS
-    elif options.generations is not None:
-        raise ConfigError("`--generations` needs a population: pass `--sampler pbt`")
-    fixed = {
-        option: value
-        for option, value in to_json(config).items()
-        if option not in (*space, "seed", "total_timesteps", "run_dir", "runs_dir")
-    }
-    key = params_key({**{n: x for n, x in settings.items() if n != "args"}, "config": fixed})
     results = Results(path)
     try:
-        stored_key = results.get("key")
-        if stored_key is not None and stored_key != key:
+        stored = results.settings
+        if options.sampler is None and stored is not None:
+            options.sampler = stored.sampler
+        elif options.sampler is None:
+            options.sampler = _choose_sampler(space, options.trials)
+        key = {
+            "algorithm": name,
+            "space": texts,
+            "sampler": options.sampler,
+            "sampler_seed": options.sampler_seed,
+            "metric": options.metric,
+        }
+        if options.sampler == "pbt":  # the members of a population depend on each other
+            options.generations = options.generations or GENERATIONS
+            key |= {name: getattr(options, name) for name in ("trials", "seeds", "generations")}
+        elif options.generations is not None:
+            raise ConfigError("`--generations` needs a population: pass `--sampler pbt`")
+        key["config"] = {
+            option: value
+            for option, value in to_json(config).items()
+            if option not in (*space, "seed", "total_timesteps", "run_dir", "runs_dir")
+        }
+        key_text = params_key(key)
+        if stored is not None and stored.key != key_text:
             raise ConfigError(
-                f"{path} has another sweep, of {results.get('algorithm')} over "
-                f"{', '.join(results.get('space'))}: pass another `--file`, or continue that sweep "
-                f"with `hotloop sweep resume {shlex.quote(str(path))}`"
+                f"{path} has another sweep, of {stored.algorithm} over {', '.join(stored.space)}: "
+                "pass another `--file`, or continue that sweep with `hotloop sweep resume "
+                f"{shlex.quote(str(path))}`"
             )
-        return _run_sweep(name, config, space, options, results, {**settings, "key": key})
+        settings = stored or SweepSettings(
+            key=key_text,
+            algorithm=name,
+            args=args,
+            space=texts,
+            sampler=options.sampler,
+            sampler_seed=options.sampler_seed,
+            metric=options.metric,
+            generations=options.generations,
+            steps=config.total_timesteps,
+            runs_per_update=0,
+            options=_resume_options(options),
+        )
+        return _run_sweep(config, space, options, results, settings)
     finally:
         results.close()
+
+
+def _resume_options(options: argparse.Namespace) -> ResumeOptions:
+    from hotloop.sweeps.results import ResumeOptions
+
+    return ResumeOptions(**{x.name: getattr(options, x.name) for x in fields(ResumeOptions)})
+
+
+def _choose_sampler(space: Space, trials: int | None) -> str:
+    """Return the default sampler, and print the reason: a grid unless `--trials` would cut it."""
+    from hotloop.sweeps.spaces import MAX_POINTS, grid_size
+
+    try:
+        size = grid_size(space)
+    except ConfigError:  # a range without a number of points
+        return "random"
+    points = f"the space has {size:,} point{'s' * (size != 1)}"
+    if trials is not None and trials < size:
+        notify(f"{points}, more than `--trials {trials}`: random draws, or pass `--sampler grid`")
+        return "random"
+    if size > MAX_POINTS:
+        return "random"
+    notify(f"{points}: a grid, with a trial for each, or pass `--sampler random`")
+    return "grid"
 
 
 def _read_spaces(path: Path | None) -> dict[str, Any]:
@@ -207,32 +247,34 @@ def _resume(args: list[str]) -> int:
     parser.add_argument("path", type=Path, metavar="FILE")
     parser.add_argument("--total-timesteps", type=int)
     options = parser.parse_args(args)
-    _, config, space, stored = open_sweep(options.path)
+    _, config, space, results = open_sweep(options.path)
     try:
+        stored = results.settings
+        assert stored is not None  # checked by `open_sweep`
         flags = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
         given_names = {name.replace("-", "_") for name in flags}
-        for name in given_names - {*_RESUME_OPTIONS, "total_timesteps"}:
+        stored_options = dataclasses.asdict(stored.options)
+        for name in given_names - {*stored_options, "join", "total_timesteps"}:
             name = name.replace("_", "-")
             raise ConfigError(f"a sweep continues with its own options: remove `--{name}`")
-        for name, value in (stored.get("asked") or {}).items():
+        for name, value in stored_options.items():
             if name not in given_names:
                 setattr(options, name, value)
         if options.backend != "ray":  # stored Ray options are for the Ray backend only
             for name in _RAY_OPTIONS - given_names:
                 setattr(options, name, None)
-        options.sampler, options.sampler_seed = stored.get("sampler"), stored.get("sampler_seed")
-        options.metric = stored.get("metric")
-        options.generations = stored.get("generations")
+        options.sampler, options.sampler_seed = stored.sampler, stored.sampler_seed
+        options.metric, options.generations = stored.metric, stored.generations
         if options.sampler == "pbt" and given_names & {"trials", "seeds"}:
             raise ConfigError(
                 "a population can't change its trials and seed: start another sweep in another "
                 "`--file`"
             )
-        steps = options.total_timesteps or stored.get("steps")
+        steps = options.total_timesteps or stored.steps
         config = dataclasses.replace(config, total_timesteps=steps)
-        return _run_sweep(stored.get("algorithm"), config, space, options, stored, {})
+        return _run_sweep(config, space, options, results, stored)
     finally:
-        stored.close()
+        results.close()
 
 
 def open_sweep(path: Path) -> tuple[Algorithm, Any, Any, Results]:
@@ -249,15 +291,13 @@ def open_sweep(path: Path) -> tuple[Algorithm, Any, Any, Results]:
         raise ConfigError(f"{path} does not exist: `hotloop sweep ALGORITHM …` creates it")
     results = Results(path)
     try:
-        name = results.get("algorithm")
-        if name is None:
+        stored = results.settings
+        if stored is None:
             raise ConfigError(f"{path} has no sweep: `hotloop sweep ALGORITHM …` starts one")
-        algorithm = find(name)
-        config = build_config(algorithm, results.get("args"), name)
-        steps = results.get("steps")
-        if steps is not None:
-            config = dataclasses.replace(config, total_timesteps=steps)
-        return algorithm, config, parse(results.get("space"), algorithm.config), results
+        algorithm = find(stored.algorithm)
+        config = build_config(algorithm, stored.args, stored.algorithm)
+        config = dataclasses.replace(config, total_timesteps=stored.steps)
+        return algorithm, config, parse(stored.space, algorithm.config), results
     except BaseException:
         results.close()
         raise
@@ -306,14 +346,13 @@ def make_plan(
 
 
 def _run_sweep(
-    name: str,
     config: Any,
     space: Any,
     options: argparse.Namespace,
     results: Results,
-    settings: Mapping[str, Any],
+    settings: SweepSettings,
 ) -> int:
-    """Run the missing trials, and print the best ones. A new sweep stores `settings` first."""
+    """Store the settings, run the missing trials, and print the best ones."""
     from hotloop.cli.sweep_table import SweepProgress, print_best
     from hotloop.cli.training_plan import parse_seeds
     from hotloop.sweeps.pruners import Pruner
@@ -326,11 +365,14 @@ def _run_sweep(
     # A resumed sweep keeps its number of equal runs, which decides whether updates are compiled.
     counts = [count for count in (options.trials, sampler.max_trials) if count and count > 0]
     num_alike = runs_per_update(space, config, min(counts, default=1) * len(seeds))
-    num_alike = results.get("runs_alike") or num_alike
-    plan = make_plan(name, config, options, seeds, num_alike)
+    num_alike = settings.runs_per_update or num_alike
+    plan = make_plan(settings.algorithm, config, options, seeds, num_alike)
     pruner = Pruner(options.pruner, config.total_timesteps)
     if plan.trials is None and plan.hours is None and sampler.max_trials is None:
-        raise ConfigError("a sweep needs an end: pass `--trials` or `--hours`")
+        raise ConfigError(
+            "a sweep needs an end: pass `--trials` or `--hours`, or only values such as "
+            "`learning_rate=3e-4,1e-3`, for a trial with each"
+        )
     if (plan.lanes or 1) > 1 and options.pruner in ("median", "asha"):
         raise ConfigError(
             f"`--pruner {options.pruner}` stops single runs, which lanes can't: remove one of "
@@ -338,12 +380,14 @@ def _run_sweep(
         )
     ray_runner = _make_ray_runner(options, space, plan)
     # Store the settings, and run the trials.
+    results.make_directory()
     results.enter(may_join=options.join)
-    for key, value in settings.items():
-        results.set(key, value)
-    results.set("runs_alike", num_alike)
-    results.set("steps", config.total_timesteps)
-    results.set("asked", {x: getattr(options, x) for x in _RESUME_OPTIONS if x != "join"})
+    results.settings = dataclasses.replace(
+        settings,
+        steps=config.total_timesteps,
+        runs_per_update=num_alike,
+        options=_resume_options(options),
+    )
     progress = SweepProgress(plan, sampler.max_trials)
     runner: Runner | None = None
     code = 0
@@ -394,10 +438,11 @@ def _make_ray_runner(
         trial_resources,
     )
 
-    if (options.ray_address or "").startswith("ray://"):
+    address = options.ray_address or os.environ.get("RAY_ADDRESS") or ""
+    if address.startswith("ray://"):
         raise ConfigError(
             f"`--ray-address` must be host:port of a cluster that includes this machine, got "
-            f"{options.ray_address}: Ray Tune does not support Ray's client"
+            f"{address}: Ray Tune does not support Ray's client"
         )
     if plan.lanes != 1:
         raise ConfigError("`--lanes` needs `--backend processes`: a trial on Ray is one training")

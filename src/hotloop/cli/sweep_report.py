@@ -16,13 +16,14 @@ import numpy as np
 from hotloop.cli import notify, require_module
 from hotloop.cli.sweep import make_plan, open_sweep
 from hotloop.cli.sweep_table import format_params, format_score, print_best, ranked_trials
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, OutputError
 from hotloop.statistics import bootstrap_interval, interquartile_mean, stratified_interval
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Results, Space, Trial
-    from hotloop.sweeps.runner import Runner, SweepStatus
+    from hotloop.sweeps.results import SweepSettings
+    from hotloop.sweeps.runner import Runner
 
 _MAX_ROWS = 50
 
@@ -39,7 +40,7 @@ def run(args: list[str]) -> int:
     add("path", type=Path, metavar="FILE", help="results of a sweep")
     add("--test-seeds", metavar="SEEDS", help="fresh seeds to train the best and the defaults with")
     add("--jobs", metavar="N", help="number of processes for it; default: as the cores allow")
-    add("--output", type=Path, metavar="DIR", help="default: the path of FILE, ending in _report")
+    add("--output", type=Path, metavar="DIR", help="default: FILE's path with _report")
     add("--parquet", type=Path, metavar="FILE", help="also write all runs as Parquet")
     options = parser.parse_args(args)
     require_module("matplotlib", extra="train", purpose="drawing plots")
@@ -57,7 +58,9 @@ def _report(
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
 
-    seeds = parse_seeds((results.get("asked") or {}).get("seeds") or "1")
+    settings = results.settings
+    assert settings is not None  # checked by `open_sweep`
+    seeds = parse_seeds(settings.options.seeds)
     test_seeds = parse_seeds(options.test_seeds) if options.test_seeds else ()
     overlap = sorted(set(seeds) & set(test_seeds))
     if overlap:
@@ -67,34 +70,42 @@ def _report(
         )
     # Read the trials, and find the best one.
     plan_options = argparse.Namespace(
-        trials=None, hours=None, jobs=options.jobs, lanes="1", metric=results.get("metric")
+        trials=None, hours=None, jobs=options.jobs, lanes="1", metric=settings.metric
     )
     num_alike = max(1, len(test_seeds))  # of the best trial and of the defaults
-    plan = make_plan(results.get("algorithm"), config, plan_options, seeds, num_alike)
+    plan = make_plan(settings.algorithm, config, plan_options, seeds, num_alike)
     runner = Runner(plan, results, None, Pruner("none", config.total_timesteps), lambda _: None)
-    status, best = runner.status, runner.status.best()
+    best = runner.status.best()
     print_best(runner)
     if best is None:
         raise ConfigError(f"{results.path} has no finished trial: continue the sweep first")
     winner = next(trial for trial in runner.trials if trial.number == best)
     # Test the best trial.
     if test_seeds:
+        results.make_directory()
         results.enter(may_join=True)
         _test(runner, winner, test_seeds)
     test_scores = _test_scores(results, runner.steps, best)
     # Write the report.
-    directory = options.output or results.path.with_name(f"{results.path.stem}_report")
-    directory.mkdir(parents=True, exist_ok=True)
-    preset = _write_winner(directory, config, winner, results.get("algorithm"))
+    directory = options.output or results.report_directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file has its name" if isinstance(error, FileExistsError) else error.strerror
+        raise OutputError(
+            f"the report's directory {directory} can't be created ({reason}): pass another "
+            "`--output`"
+        ) from error
+    preset = _write_winner(directory, config, winner, settings.algorithm)
     lines = _summary_lines(test_scores, winner, runner.steps)
     print("\n" + "\n".join(lines))
-    pictures = _draw(directory, space, runner, status, best)
-    page = _write_page(directory, results, runner, status, best, lines, pictures)
+    pictures = _draw(directory, space, runner, best, is_population=settings.sampler == "pbt")
+    page = _write_page(directory, settings, runner, best, lines, pictures)
     if options.parquet is not None:
         results.export(options.parquet)
         print(f"runs: {options.parquet}")
     print(f"page: {page}")
-    command = f"hotloop train {results.get('algorithm')} --config {shlex.quote(str(preset))}"
+    command = f"hotloop train {settings.algorithm} --config {shlex.quote(str(preset))}"
     print(f"the best options: {preset}\nnext: {command}")
     return 0
 
@@ -158,13 +169,13 @@ def _write_winner(directory: Path, config: Any, winner: Trial, name: str) -> Pat
 
 
 def _draw(
-    directory: Path, space: Space, runner: Runner, status: SweepStatus, best: int
+    directory: Path, space: Space, runner: Runner, best: int, *, is_population: bool
 ) -> dict[str, bytes]:
     """Write the plots, and return their content by title."""
     from hotloop.sweeps import plots
     from hotloop.sweeps.samplers import importances
 
-    trials = [trial for trial in runner.trials if trial.number]
+    status, trials = runner.status, [trial for trial in runner.trials if trial.number]
     scores = {
         trial.number: score
         for trial in trials
@@ -173,7 +184,6 @@ def _draw(
     }
     runs = [run for trial in trials for run in status.runs(trial.number)]
     figures = {"Learning curves": ("curves", plots.learning_curves(runs, best))}
-    is_population = runner.results.get("sampler") == "pbt"
     if not is_population:  # its members change their options during training
         figures |= {
             "Scores over each option": ("slices", plots.score_slices(space, trials, scores)),
@@ -199,9 +209,8 @@ def _draw(
 
 def _write_page(
     directory: Path,
-    results: Results,
+    settings: SweepSettings,
     runner: Runner,
-    status: SweepStatus,
     best: int,
     lines: Sequence[str],
     pictures: Mapping[str, bytes],
@@ -211,8 +220,7 @@ def _write_page(
     from hotloop.profiler.render.html import Preface, Section
     from hotloop.profiler.render.html.tables import escaped
 
-    trials = ranked_trials(runner)
-    names = list(results.get("space"))
+    status, trials, names = runner.status, ranked_trials(runner), list(settings.space)
     head = "".join(f"<th>{escaped(x)}</th>" for x in ("trial", *names, "score", "state", "why"))
     rows: list[str] = []
     for trial in trials[:_MAX_ROWS]:
@@ -234,8 +242,8 @@ def _write_page(
         text = base64.b64encode(content).decode()
         image = f'<img alt="{escaped(title)}" src="data:image/png;base64,{text}">'
         sections.append(Section(title.lower().replace(" ", "-"), title, image))
-    space = results.get("space")
-    overview = f"{results.get('algorithm')} over " + ", ".join(f"{n}={x}" for n, x in space.items())
+    overview = f"{settings.algorithm} over "
+    overview += ", ".join(f"{name}={x}" for name, x in settings.space.items())
     states = [status.state(trial.number) for trial in trials]
     figures = [("trials", f"{len(trials)}"), ("best score", format_score(status, best))]
     figures += [(x, f"{states.count(x)}") for x in ("pruned", "failed") if x in states]

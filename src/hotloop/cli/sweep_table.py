@@ -17,7 +17,7 @@ from hotloop.statistics import bootstrap_interval
 from hotloop.streams import make_console
 
 if TYPE_CHECKING:
-    from hotloop.sweeps import Trial
+    from hotloop.sweeps import Run, Trial
     from hotloop.sweeps.runner import Runner, SweepPlan, SweepStatus
 
 _MAX_ROWS = 10
@@ -71,7 +71,10 @@ class SweepProgress:
             self._printed_trials.add(trial.number)
             name = f"trial {trial.number}{self._total_suffix()}"
             params = format_params(trial.options(runner.steps))
-            print(f"{name} · {params} · {state} {format_score(status, trial.number)}", flush=True)
+            outcome = f"{state} {format_score(status, trial.number)}"
+            if state == "failed":
+                outcome = f"failed with seed {failed_run(status, trial.number).seed}"
+            print(f"{name} · {params} · {outcome}", flush=True)
 
     def _total_suffix(self) -> str:
         return "" if self._num_trials is None else f"/{self._num_trials}"
@@ -128,6 +131,11 @@ def format_score(status: SweepStatus, trial: int) -> str:
     return f"{score:.4g} ({float(low[0]):.4g} to {float(high[0]):.4g})"
 
 
+def failed_run(status: SweepStatus, trial: int) -> Run:
+    """Return the first failed run of a failed trial."""
+    return next(run for run in status.runs(trial) if run.state == "failed")
+
+
 def print_best(runner: Runner) -> int:
     """Print the best trials and the failures. Return the number of failed trials."""
     status = runner.status
@@ -147,12 +155,9 @@ def print_best(runner: Runner) -> int:
             table.add_row(f"{trial.number}", *cells, format_score(status, trial.number))
         print_table(table, wide_console())
     failed = [trial for trial in trials if states[trial.number] == "failed"]
-    reasons = {
-        x.number: next(run.reason for run in status.runs(x.number) if run.state == "failed")
-        for x in failed
-    }
-    for number, reason in list(reasons.items())[:_MAX_REASONS]:
-        notify(f"trial {number} failed: {reason}")
-    if len(reasons) > _MAX_REASONS:
-        notify(f"{len(reasons) - _MAX_REASONS} more failed: `hotloop sweep report` lists them")
+    for trial in failed[:_MAX_REASONS]:
+        run = failed_run(status, trial.number)
+        notify(f"trial {trial.number} failed with seed {run.seed}: {run.reason}")
+    if len(failed) > _MAX_REASONS:
+        notify(f"{len(failed) - _MAX_REASONS} more failed: `hotloop sweep report` lists them")
     return len(failed)

@@ -378,7 +378,8 @@ class RunDirectory:
     def _write_content(self, **changed: Any) -> None:
         """Rewrite `config.json` with a signature."""
         # Sign the content as a reader will parse it.
-        content = file_schemas.parse_config(documents.parse(_json({**self._content, **changed})))
+        content = file_schemas.storable_config({**self._content, **changed})
+        content = file_schemas.parse_config(documents.parse(_json(content)))
         content["signature"] = trust.signature(content)
         self._write_text("config.json", _json(content))
         self._content = content

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from hotloop import documents
-from hotloop.errors import RunDirectoryError
+from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.streams import printable
 from hotloop.system.files import read_regular
 
 # `may_change` of older runs, whose config.json lacks it.
@@ -135,6 +136,27 @@ def parse_config(value: Any) -> dict[str, Any]:
                 _ChoiceMeasurement, choice.taken, where="auto.taken", ignore_unknown=True
             )
     return content
+
+
+def storable_config(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a new `config.json`, without bytes of paths that are no UTF-8.
+
+    No reader opens the run's own path or the command. Other options must be UTF-8.
+
+    Raises:
+        ConfigError: another option has such a text.
+    """
+    config = dict(content["config"])
+    for name in ("run_dir", "runs_dir"):
+        if isinstance(config.get(name), str):
+            config[name] = printable(config[name])
+    for name, value in config.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            text = printable(text)
+            raise ConfigError(f"`{name}` must have a text in UTF-8, got {text}: rename it")
+    command = [printable(text) for text in content["command"]]
+    return {**content, "config": config, "command": command}
 
 
 def _are_numbers(values: list[Any], *, or_null: bool = False) -> bool:

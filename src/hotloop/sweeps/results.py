@@ -8,29 +8,85 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from hotloop.errors import ConfigError, HotloopError
+from hotloop import documents
+from hotloop.errors import ConfigError, HotloopError, OutputError
 from hotloop.sweeps.parquet import write
-from hotloop.sweeps.results_file import ResultsFile
+from hotloop.sweeps.results_file import ResultsFile, checksum
 from hotloop.system.processes import boot_id, process_start
 
+# The last column of each row is a checksum of the others.
 _TABLES = """
-CREATE TABLE sweep (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE trials (number INTEGER PRIMARY KEY, params TEXT NOT NULL, attrs TEXT NOT NULL);
+CREATE TABLE sweep (name TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER);
+CREATE TABLE trials (
+    number INTEGER PRIMARY KEY, params TEXT NOT NULL, attrs TEXT NOT NULL, crc32 INTEGER NOT NULL
+);
 CREATE TABLE runs (
     trial INTEGER NOT NULL, seed INTEGER NOT NULL, steps INTEGER NOT NULL, purpose TEXT NOT NULL,
     version TEXT NOT NULL, state TEXT NOT NULL, owner TEXT NOT NULL, tries INTEGER NOT NULL,
     score REAL, reason TEXT NOT NULL, seconds REAL, curve TEXT NOT NULL, directory TEXT NOT NULL,
+    crc32 INTEGER NOT NULL,
     PRIMARY KEY (trial, seed, steps, purpose)
 );
-CREATE TABLE owners (owner TEXT PRIMARY KEY);
+CREATE TABLE owners (owner TEXT PRIMARY KEY, crc32 INTEGER NOT NULL);
 """
+_SETTINGS = "settings"  # the row of `sweep` with the settings as JSON
+_STATES = ("running", "done", "pruned", "failed")
 # Number of attempts at a run whose process dies, since something else may have killed it.
 MAX_TRIES = 2
+_Decoded = TypeVar("_Decoded")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeOptions:
+    """The options of the last command, which `hotloop sweep resume` repeats or changes."""
+
+    trials: int | None
+    seeds: str
+    hours: float | None
+    jobs: str | None
+    lanes: str
+    pruner: str
+    backend: str
+    ray_address: str | None
+    ray_runtime_env: str | None
+    trial_resources: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings:
+    """The settings of a sweep, which its file stores.
+
+    Attributes:
+        key: a text that is equal for sweeps that may share a file.
+        algorithm: name of the algorithm on the command line.
+        args: fixed options of the trainings, as on the command line.
+        space: option → its space, as text or a list of values.
+        sampler, sampler_seed: name and seed of the sampler.
+        metric: a key of `worker.METRICS`.
+        generations: number of generations of a population, None for other samplers.
+        steps: number of steps of the last command's runs.
+        runs_per_update: number of runs that share a compiled update.
+        options: options of the last command.
+    """
+
+    key: str
+    algorithm: str
+    args: list[str]
+    space: dict[str, Any]
+    sampler: str
+    sampler_seed: int
+    metric: str
+    generations: int | None
+    steps: int
+    runs_per_update: int
+    options: ResumeOptions
 
 
 class Trial(NamedTuple):
@@ -81,37 +137,79 @@ class Run(NamedTuple):
     directory: str
 
 
-_RUN_COLUMNS = "trial, seed, steps, purpose, state, score, reason, seconds, curve, directory"
-
-
 class Results(ResultsFile):
-    """The file with the trials and runs of a sweep."""
+    """The file with the trials and runs of a sweep.
+
+    Attributes:
+        directory: parent directory of the run directories, which no other file shares.
+        report_directory: default directory of the report.
+    """
 
     kind, error = "sweep", ConfigError
-    info_table, marks, tables = "sweep", {"format": "1"}, _TABLES
+    info_table, marks, tables = "sweep", {"format": "2"}, _TABLES
 
     def __init__(self, path: Path) -> None:
+        # Files that differ only in their suffix get different directories.
+        name = path.stem if path.suffix == ".sqlite" else f"{path.name}_sweep"
+        self.directory = path.with_name(name)
+        self.report_directory = path.with_name(f"{name}_report")
         self.owner = f"{boot_id()}:{os.getpid()}:{process_start(os.getpid())}"
+        self._has_entered = False
         super().__init__(path)
 
     def close(self) -> None:
         """Unregister this process, and close the file."""
-        with contextlib.suppress(HotloopError), self._transaction():
-            self._sqlite.execute("DELETE FROM owners WHERE owner = ?", (self.owner,))
+        if self._has_entered:  # otherwise there is nothing to write, nor a writer to wait for
+            with contextlib.suppress(HotloopError), self._transaction():
+                self._sqlite.execute("DELETE FROM owners WHERE owner = ?", (self.owner,))
         self._sqlite.close()
+
+    # --- rows with checksums ----------------------------------------------------------------------
+
+    def _store(self, table: str, *row: Any) -> None:
+        """Insert or replace a row, within a transaction."""
+        marks = ", ".join("?" * (len(row) + 1))
+        values = (*row, checksum(*row))
+        self._sqlite.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", values)
+
+    def _stored(
+        self,
+        table: str,
+        decode: Callable[..., _Decoded],
+        condition: str = "1",
+        values: Sequence[Any] = (),
+    ) -> list[_Decoded]:
+        """Return decoded rows in the order of their keys, after a check of their checksums."""
+        decoded: list[_Decoded] = []
+        order = {"trials": "number", "runs": "trial, seed, steps, purpose"}.get(table, "1")
+        query = f"SELECT * FROM {table} WHERE {condition} ORDER BY {order}"
+        for *row, stored_checksum in self._rows(query, values):
+            if checksum(*row) != stored_checksum:
+                raise self._damaged(f"the checksum of a row in the table {table} is wrong")
+            try:
+                decoded.append(decode(*row))
+            except (ValueError, TypeError) as error:  # a file that was made to look intact
+                raise self._damaged(f"a row in the table {table}: {error}") from error
+        return decoded
 
     # --- the sweep --------------------------------------------------------------------------------
 
-    def get(self, name: str) -> Any:
-        """Return a setting of the sweep, None if it is not stored."""
-        rows = self._rows("SELECT value FROM sweep WHERE name = ?", (name,))
-        return json.loads(rows[0][0]) if rows else None
+    @property
+    def settings(self) -> SweepSettings | None:
+        """The settings of the sweep, None if the file has no sweep yet."""
 
-    def set(self, name: str, value: Any) -> None:
-        """Store a setting of the sweep as JSON."""
-        row = name, json.dumps(value)
+        def decode(_: str, value: str) -> SweepSettings:
+            return documents.record(SweepSettings, documents.parse(value))
+
+        rows = self._stored("sweep", decode, "crc32 IS NOT NULL")
+        if not rows and self.trials():
+            raise self._damaged("it has trials, but no settings")
+        return rows[0] if rows else None
+
+    @settings.setter
+    def settings(self, settings: SweepSettings) -> None:
         with self._transaction():
-            self._sqlite.execute("INSERT OR REPLACE INTO sweep VALUES (?, ?)", row)
+            self._store("sweep", _SETTINGS, json.dumps(asdict(settings)))
 
     def enter(self, *, may_join: bool) -> None:
         """Register this process as an owner of the sweep.
@@ -123,7 +221,7 @@ class Results(ResultsFile):
             ConfigError: another process runs the sweep.
         """
         with self._transaction():
-            for (owner,) in self._sqlite.execute("SELECT owner FROM owners").fetchall():
+            for owner in self._stored("owners", str):
                 if owner == self.owner:
                     continue
                 if not is_alive(owner):
@@ -133,39 +231,57 @@ class Results(ResultsFile):
                         f"process {owner.split(':')[1]} is running the sweep of {self.path}: "
                         "wait for it, or pass `--join` to share its trials"
                     )
-            self._sqlite.execute("INSERT OR REPLACE INTO owners VALUES (?)", (self.owner,))
+            self._store("owners", self.owner)
+        self._has_entered = True
+
+    def make_directory(self) -> None:
+        """Create the directory of the runs.
+
+        Raises:
+            ConfigError: it has the runs of another file, which new ones would replace.
+            OutputError: it can't be created.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            is_used = any(self.directory.glob("trial_*"))
+        except OSError as error:
+            reason = "a file has its name" if isinstance(error, FileExistsError) else error.strerror
+            raise OutputError(
+                f"the runs of {self.path} need the directory {self.directory}, which can't be "
+                f"created ({reason}): pass another `--file`"
+            ) from error
+        if is_used and not self.trials():  # another process would store a trial before its run
+            raise ConfigError(
+                f"{self.directory} has the runs of another sweep, whose file was moved or deleted: "
+                "move this directory too, or pass another `--file`"
+            )
 
     # --- trials -----------------------------------------------------------------------------------
 
     def trials(self) -> list[Trial]:
         """Return all trials, sorted by number."""
-        rows = self._rows("SELECT number, params, attrs FROM trials ORDER BY number")
-        return [Trial(n, json.loads(params), json.loads(attrs)) for n, params, attrs in rows]
+        return self._stored("trials", _trial)
 
     def add_trial(self, number: int, params: Mapping[str, Any], attrs: Mapping[str, Any]) -> bool:
         """Store a trial. Return False if another process has already stored this number."""
         with self._transaction():
-            cursor = self._sqlite.execute("SELECT 1 FROM trials WHERE number = ?", (number,))
-            if cursor.fetchone():
+            if self._stored("trials", _trial, "number = ?", (number,)):
                 return False
-            row = number, json.dumps(params), json.dumps(attrs)
-            self._sqlite.execute("INSERT INTO trials VALUES (?, ?, ?)", row)
+            self._store("trials", number, json.dumps(params), json.dumps(attrs))
         return True
 
     def update_attrs(self, number: int, attrs: Mapping[str, Any]) -> None:
         """Add attributes to a trial."""
         with self._transaction():
-            where = "FROM trials WHERE number = ?"
-            (old_text,) = self._sqlite.execute(f"SELECT attrs {where}", (number,)).fetchone()
-            text = json.dumps({**json.loads(old_text), **attrs})
-            self._sqlite.execute("UPDATE trials SET attrs = ? WHERE number = ?", (text, number))
+            (trial,) = self._stored("trials", _trial, "number = ?", (number,))
+            all_attrs = json.dumps({**trial.attrs, **attrs})
+            self._store("trials", number, json.dumps(trial.params), all_attrs)
 
     # --- runs -------------------------------------------------------------------------------------
 
     def runs(self, purpose: str | None = None) -> list[Run]:
         """Return all runs, or those of a purpose, sorted by trial and seed."""
-        rows = self._rows(f"SELECT {_RUN_COLUMNS} FROM runs ORDER BY trial, seed, steps")
-        runs = [Run._make((*row[:8], json.loads(row[8]), row[9])) for row in rows]
+        runs = [claim.run for claim in self._stored("runs", _claim)]
         return [run for run in runs if purpose in (None, run.purpose)]
 
     def claim(
@@ -173,44 +289,45 @@ class Results(ResultsFile):
     ) -> bool:
         """Claim a run. Return False if it is finished, or claimed by another running process."""
         with self._transaction():
-            row = self._sqlite.execute(
-                "SELECT state, owner, tries FROM runs WHERE trial = ? AND seed = ? AND steps = ? "
-                "AND purpose = ?",
-                (trial, seed, steps, purpose),
-            ).fetchone()
-            tries = 0
-            if row is not None:
-                state, owner, tries = row
-                if state != "running" or (owner != self.owner and is_alive(owner)):
+            old, tries = self._find_claim(trial, seed, steps, purpose), 0
+            if old is not None:
+                is_owned = old.owner == self.owner
+                if old.run.state != "running" or (not is_owned and is_alive(old.owner)):
                     return False
-                if owner != self.owner:  # its sweep was killed, which is not the run's failure
-                    tries = 0
-            self._sqlite.execute(
-                "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, 'running', ?, ?, NULL, '', "
-                "NULL, '[]', ?)",
-                (trial, seed, steps, purpose, version, self.owner, tries + 1, directory),
-            )
+                tries = old.tries if is_owned else 0  # a killed sweep is not the run's failure
+            run = Run(trial, seed, steps, purpose, "running", None, "", None, [], directory)
+            self._store_claim(_Claim(run, version, self.owner, tries + 1))
         return True
 
     def tries(self, trial: int, seed: int, steps: int, purpose: str) -> int:
         """Return how often this process has started a run."""
-        rows = self._rows(
-            "SELECT tries FROM runs WHERE trial = ? AND seed = ? AND steps = ? AND purpose = ?",
-            (trial, seed, steps, purpose),
-        )
-        return rows[0][0] if rows else 0
+        claim = self._find_claim(trial, seed, steps, purpose)
+        return claim.tries if claim else 0
 
     def finish(self, run: Run) -> None:
-        """Store the outcome of a run."""
+        """Store the outcome of a claimed run."""
         with self._transaction():
-            self._sqlite.execute(
-                "UPDATE runs SET state = ?, score = ?, reason = ?, seconds = ?, curve = ? "
-                "WHERE trial = ? AND seed = ? AND steps = ? AND purpose = ?",
-                (
-                    *(run.state, run.score, run.reason, run.seconds, json.dumps(run.curve)),
-                    *(run.trial, run.seed, run.steps, run.purpose),
-                ),
-            )
+            claim = self._find_claim(run.trial, run.seed, run.steps, run.purpose)
+            if claim is not None:
+                self._store_claim(claim._replace(run=run._replace(directory=claim.run.directory)))
+
+    def _find_claim(self, *key: Any) -> _Claim | None:
+        condition = "trial = ? AND seed = ? AND steps = ? AND purpose = ?"
+        return next(iter(self._stored("runs", _claim, condition, key)), None)
+
+    def _store_claim(self, claim: _Claim) -> None:
+        run = claim.run
+        score, seconds = (
+            None if x is None or math.isnan(x) else float(x) for x in (run.score, run.seconds)
+        )
+        # A path's bytes that are no UTF-8 can't be stored.
+        directory = run.directory.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        reason = run.reason.encode(errors="backslashreplace").decode()
+        self._store(
+            "runs",
+            *(run.trial, run.seed, run.steps, run.purpose, claim.version, run.state, claim.owner),
+            *(claim.tries, score, reason, seconds, json.dumps(run.curve), directory),
+        )
 
     def delete_runs(self, steps: int) -> None:
         """Delete all runs with this number of steps."""
@@ -231,6 +348,33 @@ class Results(ResultsFile):
             for run in self.runs()
         ]
         write(path, rows)
+
+
+class _Claim(NamedTuple):
+    """A run, and the process that started it."""
+
+    run: Run
+    version: str
+    owner: str
+    tries: int
+
+
+def _claim(*values: Any) -> _Claim:
+    """Return a run from its row."""
+    *key, version, state, owner, tries, score, reason, seconds, curve, directory = values
+    if state not in _STATES:
+        raise ValueError(f"expected the state {', '.join(_STATES)}, got '{state}'")
+    points = [(int(steps), float(x)) for steps, x in documents.parse(curve)]
+    run = Run._make((*key, state, score, reason, seconds, points, directory))
+    return _Claim(run, version, owner, tries)
+
+
+def _trial(number: int, params: str, attrs: str) -> Trial:
+    """Return a trial from its row."""
+    values = documents.parse(params), documents.parse(attrs)
+    if not all(isinstance(x, dict) for x in values):
+        raise ValueError("expected options by name")
+    return Trial(number, *values)
 
 
 def is_alive(owner: str) -> bool:

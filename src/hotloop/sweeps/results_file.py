@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from hotloop import __version__
 from hotloop.errors import HotloopError, OutputError
 
 _WAIT_S = 60.0  # timeout for another process's transaction, which takes milliseconds
+# SQLite's messages about a file that can't be opened or written. Others are about its content.
+_UNWRITABLE = ("unable to open", "readonly", "full", "disk I/O", "permission")
 
 
 class ResultsFile:
@@ -37,6 +40,9 @@ class ResultsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.exists() and not path.is_file():  # a pipe could block, and a device never ends
+            reason = "it is a directory" if path.is_dir() else "it is not a regular file"
+            raise OutputError(f"{path} can't be written ({reason}): choose another path")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,6 +61,9 @@ class ResultsFile:
         tables = {name for (name,) in self._sqlite.execute("SELECT name FROM sqlite_master")}
         if tables:  # otherwise it is new, or its creator was killed before the first transaction
             self._check(tables)
+            ((verdict,),) = self._sqlite.execute("PRAGMA quick_check(1)")
+            if verdict != "ok":
+                raise self._damaged(verdict.splitlines()[-1])
         # In WAL mode a transaction is complete once its last page is in the log. Written pages
         # belong to the kernel and survive even SIGKILL, so no transaction waits for the disk.
         # With NORMAL instead of OFF, a power failure can lose the last transactions, but never
@@ -68,7 +77,8 @@ class ResultsFile:
                 for statement in self.tables.split(";"):
                     self._sqlite.execute(statement)
                 marks = (*self.marks.items(), ("hotloop", f'"{__version__}"'))
-                self._sqlite.executemany(f"INSERT INTO {self.info_table} VALUES (?, ?)", marks)
+                insert = f"INSERT INTO {self.info_table} (name, value) VALUES (?, ?)"
+                self._sqlite.executemany(insert, marks)
 
     def _check(self, tables: set[str]) -> None:
         """Raise an error if the file is of another kind or format, before it is changed."""
@@ -127,6 +137,8 @@ class ResultsFile:
     def _convert_errors(self) -> Iterator[None]:
         try:
             yield
+        except UnicodeDecodeError as error:  # of a text, or of a name in SQLite's own message
+            raise self._damaged("a text is not UTF-8") from error
         except sqlite3.Error as error:
             reason = str(error)
             if "locked" in reason:
@@ -134,7 +146,7 @@ class ResultsFile:
                     f"another process has locked {self.path} for more than {_WAIT_S:.0f} s: wait "
                     "for it to end, or choose another file"
                 ) from error
-            if isinstance(error, sqlite3.OperationalError) and "no such" not in reason:
+            if any(text in reason for text in _UNWRITABLE):
                 raise self._unwritable(reason) from error
             raise self._damaged(reason) from error
 
@@ -149,3 +161,8 @@ class ResultsFile:
             f"{self.path} is not a hotloop {self.kind}, or it is damaged ({reason}): choose "
             "another file, or restore this one, which is unchanged"
         )
+
+
+def checksum(*values: Any) -> int:
+    """Return the CRC-32 of values as SQLite stores them, with their types."""
+    return zlib.crc32(repr(values).encode())

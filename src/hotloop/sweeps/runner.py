@@ -149,8 +149,7 @@ class Runner:
     ) -> None:
         self.plan, self.results = plan, results
         self._sampler, self._pruner, self._on_change = sampler, pruner, on_change
-        self.directory = results.path.with_suffix("")
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory = results.directory
         self._curves: dict[tuple[int, int, str], list[tuple[int, float]]] = {}
         self._stop_reasons: dict[tuple[int, int, str], str] = {}
         self._rejected: dict[int, str] = {}

@@ -117,7 +117,11 @@ class SearchSampler:
             sampler = samplers.CmaEsSampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         distributions = self._distributions()
-        states = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL", "running": "RUNNING"}
+        # No sampler reads trials in the state FAIL, so each would return to a region that diverges.
+        # A failed trial therefore counts as a complete one with the worst score so far.
+        scores = {trial.number: outcomes.score(trial.number) for trial in trials}
+        worst = min((score for score in scores.values() if score is not None), default=0.0)
+        states = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "COMPLETE"}
         for trial in trials:
             params = {
                 name: domain.values.index(_as_tuple(trial.params[name]))
@@ -125,12 +129,12 @@ class SearchSampler:
                 else trial.params[name]
                 for name, domain in self._space.items()
             }
-            state, score = outcomes.state(trial.number), outcomes.score(trial.number)
+            state, score = outcomes.state(trial.number), scores[trial.number]
             frozen_trial = optuna.trial.create_trial(
-                state=optuna.trial.TrialState[states[state]],
+                state=optuna.trial.TrialState[states.get(state, "RUNNING")],
                 params=params,
                 distributions=distributions,
-                value=score if state == "done" else None,
+                value={"done": score, "failed": worst}.get(state),
                 intermediate_values={0: score} if state == "pruned" and score is not None else {},
                 system_attrs=trial.attrs.get("system", {}),
             )
@@ -149,9 +153,9 @@ def importances(
         sampler = SearchSampler("tpe", space, 0)
     except MissingExtraError:
         return None
-    optuna, study = sampler._optuna, sampler._study(0, trials, outcomes)
-    complete_trials = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
-    if len(complete_trials) < 4 or len({trial.value for trial in complete_trials}) < 2:
+    finished_trials = [trial for trial in trials if outcomes.state(trial.number) == "done"]
+    optuna, study = sampler._optuna, sampler._study(0, finished_trials, outcomes)
+    if len(finished_trials) < 4 or len({trial.value for trial in study.trials}) < 2:
         return None
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
     with contextlib.suppress(ValueError, RuntimeError, ZeroDivisionError):

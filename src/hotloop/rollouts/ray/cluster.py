@@ -27,6 +27,9 @@ _CONNECT_S = 5.0
 _CHECK_S = 5.0
 _ANSWER_S = 1.0
 _GONE_S = 20.0
+# The longest path of a socket on Linux, and the longest of Ray's below its parent directory.
+_MAX_SOCKET_PATH = 107
+_SOCKET_PATH = "/ray/session_2000-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 # The option for the resources of each kind of actor.
 _RESOURCES = {"workers": "worker_resources", "inference_actors": "inference_resources"}
 _ENDED_MESSAGE = (
@@ -61,14 +64,14 @@ def connect(
     """Connect to Ray for the duration of the context.
 
     Args:
-        address: Address of a cluster, `host:port` or "auto". None: start a cluster here, and end
-            it.
+        address: Address of a cluster, `host:port` or "auto". None: the address in `RAY_ADDRESS`, or
+            start a cluster here, and end it.
         num_cpus: Minimum number of CPUs of a new cluster, however many cores there are.
         runtime_env: Ray's runtime environment of actors.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ConfigError: The cluster does not answer, or its version differs.
+        ConfigError: The cluster does not answer, its version differs, or none can start here.
     """
     ray = import_ray()
     options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
@@ -76,27 +79,59 @@ def connect(
     if ray.is_initialized():  # the program owns the connection
         yield ray
         return
+    address = address or os.environ.get("RAY_ADDRESS")  # Ray sets it in its jobs
     if address is None:
-        options |= {"num_cpus": max(num_cpus, available_cores()), "include_dashboard": False}
+        _check_socket_paths()
+        # Without "local", Ray would join a cluster that runs here, and refuse a number of CPUs.
+        options |= {"address": "local", "include_dashboard": False}
+        options["num_cpus"] = max(num_cpus, available_cores())
     else:
         _check_address(address)
         options["address"] = address
     try:
         ray.init(**options)
     except Exception as error:  # errors of connections, versions, runtime environments
-        location, token_hint = "on this machine", ""
-        if address is not None:
-            location, token = f"at {address}", "RAY_AUTH_MODE=token"
-            token_hint = f", and a cluster with a token needs `{token}`, see docs/cluster.md"
-        raise ConfigError(
-            f"Ray {ray.__version__} can't connect {location}: {_error_text(error)}: check `ray "
-            f"status`; both sides need the same versions of Ray and Python{token_hint}"
-        ) from error
+        raise ConfigError(_connection_error(ray, error, address, runtime_env)) from error
     with _message_if_ended():
         try:
             yield ray
         finally:
             ray.shutdown()
+
+
+def _ray_directory() -> str:
+    """Return the directory of Ray's sessions."""
+    parent = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return os.path.join(parent, "ray")
+
+
+def _check_socket_paths() -> None:
+    """Check that the paths of Ray's sockets are short enough for the system."""
+    parent = os.path.dirname(_ray_directory())
+    limit = _MAX_SOCKET_PATH - len(_SOCKET_PATH)
+    if len(os.fsencode(parent)) > limit:
+        variable = "RAY_TMPDIR" if os.environ.get("RAY_TMPDIR") else "TMPDIR"
+        raise ConfigError(
+            f"`{variable}` {parent} is too long for Ray, whose sockets lie in it: set `RAY_TMPDIR` "
+            f"to a directory with a path of at most {limit} bytes, such as `RAY_TMPDIR=/tmp`"
+        )
+
+
+def _connection_error(
+    ray: Any, error: Exception, address: str | None, runtime_env: Mapping[str, Any]
+) -> str:
+    """Return the message of a failed start or connection, with advice for its cause."""
+    text = _error_text(error)
+    if runtime_env and isinstance(error, ValueError | TypeError):
+        return f"Ray does not accept this `ray_runtime_env`: {text}: see Ray's `runtime_env`"
+    if address is None:
+        logs = os.path.join(_ray_directory(), "session_latest", "logs")
+        return f"Ray {ray.__version__} can't start on this machine: {text}: its logs are in {logs}"
+    return (
+        f"Ray {ray.__version__} can't connect at {address}: {text}: check `ray status`; both sides "
+        "need the same versions of Ray and Python, and a cluster with a token needs "
+        "`RAY_AUTH_MODE=token`, see docs/cluster.md"
+    )
 
 
 @contextlib.contextmanager

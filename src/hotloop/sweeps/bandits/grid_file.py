@@ -2,7 +2,8 @@
 
 meta     the file's format and the version of hotloop that created it
 points   inputs: agent, environment, steps, … as canonical JSON
-sums     results: a row for each point, seed, range of runs and version of the kernels
+sums     results: a row for each point, seed, range of runs and version of the kernels, with a
+         checksum of the results and of all that they depend on
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 
 from hotloop.bandits.results import RunSums
 from hotloop.errors import BanditError
-from hotloop.sweeps.results_file import ResultsFile
+from hotloop.sweeps.results_file import ResultsFile, checksum
 
 # `seed` is text: seeds go up to 2⁶⁴ − 1, SQLite's integers to 2⁶³ − 1.
 _TABLES = """
@@ -45,10 +46,11 @@ class GridFile(ResultsFile):
     """Sums of points for one seed and version of the kernels. It ignores other rows."""
 
     kind, error = "grid", BanditError
-    info_table, marks, tables = "meta", {"version": "1", "format": "hotloop grid"}, _TABLES
+    info_table, marks, tables = "meta", {"version": "2", "format": "hotloop grid"}, _TABLES
 
     def __init__(self, path: Path, *, seed: int, kernel_version: int) -> None:
         self._key = (str(seed), kernel_version)
+        self._configs: dict[int, str] = {}
         super().__init__(path)
 
     def __enter__(self) -> GridFile:
@@ -65,6 +67,9 @@ class GridFile(ResultsFile):
             with self._transaction():
                 self._sqlite.executemany("INSERT OR IGNORE INTO points (config) VALUES (?)", new)
             ids = dict(self._rows("SELECT config, id FROM points"))
+        if not ids.keys() >= set(configs):
+            raise self._damaged("an index does not match its table")
+        self._configs |= {ids[config]: config for config in configs}
         return [ids[config] for config in configs]
 
     def pieces(self, points: Iterable[int]) -> set[Piece]:
@@ -91,8 +96,9 @@ class GridFile(ResultsFile):
         )
         seed, kernel = self._key
         with self._transaction():
-            for (point, first_run, num_runs), blob in rows:
-                row = (point, seed, first_run, num_runs, kernel, zlib.crc32(blob), blob)
+            for piece, blob in rows:
+                point, first_run, num_runs = piece
+                row = (point, seed, first_run, num_runs, kernel, self._checksum(piece, blob), blob)
                 self._sqlite.execute(insert, row)
                 self._sqlite.execute(replace, (point, seed, kernel, first_run, num_runs))
 
@@ -114,6 +120,10 @@ class GridFile(ResultsFile):
             sums = RunSums.from_bytes(blob)
         except BanditError as error:
             raise self._damaged(f"point {piece.point}: {error}") from None
-        if zlib.crc32(blob) != crc32 or sums.num_runs != piece.num_runs:
+        if self._checksum(piece, blob) != crc32 or sums.num_runs != piece.num_runs:
             raise self._damaged(f"the checksum of point {piece.point}, run {piece.first_run}")
         return sums
+
+    def _checksum(self, piece: Piece, blob: bytes) -> int:
+        """Return the CRC-32 of sums and of all that they depend on."""
+        return zlib.crc32(blob, checksum(self._configs[piece.point], *self._key, *piece[1:]))

@@ -36,8 +36,8 @@ class WorkerOptions(Options):
     """Where workers run. inline: in this process, one after another, with the same results as
     processes. ray: Ray actors, also on other machines."""
     ray_address: Annotated[str | None, MAY_CHANGE] = None
-    """ray: address of a cluster, host:port or 'auto'. None: start Ray on this machine, and stop it
-    at the end."""
+    """ray: address of a cluster, host:port or 'auto'. None: the address in `RAY_ADDRESS`, or start
+    Ray on this machine, and stop it at the end."""
     worker_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
     """ray: resources of each worker as JSON. {}: one core, '{"num_cpus": 1}'."""
     workers_per_node: Annotated[Count | None, MAY_CHANGE] = None
