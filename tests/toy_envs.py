@@ -111,6 +111,13 @@ class Misbehaves(ConstantReward):
         return obs, reward, terminated, truncated, info
 
 
+class NeverResets(ConstantReward):
+    """An environment whose reset always raises."""
+
+    def reset(self, *, seed=None, options=None):
+        raise RuntimeError("no reset")
+
+
 class Text(ConstantReward):
     """Text observations, which no policy supports."""
 

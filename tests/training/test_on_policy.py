@@ -193,6 +193,15 @@ def test_a_loss_that_is_not_finite_at_once_keeps_its_batch_too(tmp_path):
     assert load_file(str(caught.value).rpartition(" ")[2])["obs"].shape == (64, 2)
 
 
+def test_the_failure_of_each_step_is_the_cause_of_an_empty_fragment(tmp_path):
+    message = r"no step of the last fragments succeeded: worker \d: .*the simulator diverged"
+    with (
+        pytest.warns(RuntimeWarning, match="similar failures are only counted"),
+        pytest.raises(EnvironmentFailure, match=message),
+    ):
+        train(tmp_path, toy_envs.Misbehaves, env_kwargs={"at": 1}, workers=1, num_steps=8)
+
+
 def test_training_works_under_no_grad(tmp_path):
     with torch.no_grad():
         assert train(tmp_path, env_id="CartPole-v1", total_timesteps=100).status == "finished"

@@ -120,6 +120,8 @@ class InlineRollout:
             self._histories.append(ActionHistory(num_steps, slot.fragment.action))
             first_env += envs.num_envs
 
+    last_failure = ""  # failures raise
+
     @property
     def vector_steps(self) -> int:
         """Number of steps of each environment so far."""

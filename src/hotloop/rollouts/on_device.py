@@ -181,6 +181,8 @@ class OnDeviceRollout:
 
     # --- see `Rollout` --------------------------------------------------------------------------
 
+    last_failure = ""  # failures raise
+
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`. The policy reads the learner's parameters."""
         self._policy.load(snapshot)

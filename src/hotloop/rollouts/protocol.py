@@ -47,9 +47,18 @@ class CollectionOptions:
 
 
 class Rollout(Protocol):
-    """Collects fragments, one call after another."""
+    """Collects fragments, one call after another.
+
+    Attributes:
+        num_transitions: Transitions returned so far, over all environments.
+    """
 
     num_transitions: int
+
+    @property
+    def last_failure(self) -> str:
+        """Text of the last failure that was replaced, empty if there was none."""
+        ...
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Act with these parameters, at the latest from the next fragment on."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop.errors import ConfigError, NonFiniteUpdate
+from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteUpdate
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.ops import explained_variance
@@ -173,6 +173,10 @@ class OnPolicy(Algorithm):
             normalizer.gamma = gamma(progress)
             with span("collect"):
                 fragments = delay.collect_delayed(rollout.collect)
+            if rollout.last_failure and not any(fragment.valid.any() for fragment in fragments):
+                raise EnvironmentFailure(
+                    f"no step of the last fragments succeeded: {rollout.last_failure}"
+                )
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)

@@ -173,7 +173,7 @@ def test_an_actor_that_is_killed_is_replaced(tmp_path):
 
 
 def test_environments_that_fail_too_often_end_the_run(tmp_path):
-    with pytest.raises(EnvironmentFailure, match=r"worker \d: .* replaced 3 times before"):
+    with pytest.raises(EnvironmentFailure, match=r"failed 4 times, but .*diverged"):
         train(
             tmp_path / "run",
             env=toy_envs.Misbehaves,
@@ -181,6 +181,19 @@ def test_environments_that_fail_too_often_end_the_run(tmp_path):
             max_failures=3,
             total_timesteps=64 * 50,
         )
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (toy_envs.Misbehaves, "no step of the last fragments succeeded: worker .*diverged"),
+        (toy_envs.NeverResets, r"failed 101 times, but .*`reset` raised .*no reset"),
+    ],
+)
+def test_an_environment_that_always_fails_is_the_cause(tmp_path, env, message):
+    kwargs = {"at": 1} if env is toy_envs.Misbehaves else {}
+    with pytest.raises(EnvironmentFailure, match=message):
+        train(tmp_path / "run", env=env, env_kwargs=kwargs, backend="ray")
 
 
 # --- bad input -----------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class ActorOptions:
         num_envs: Environments of this actor.
         kwargs: Further arguments of `make_vec`.
         timeout_s: Time limit in seconds for a step of all its environments. None: no limit.
+        max_failures: Maximum number of environments that the actor replaces for one part.
         recording: Where the actor records.
     """
 
@@ -43,6 +44,7 @@ class ActorOptions:
     num_envs: int
     kwargs: Mapping[str, Any]
     timeout_s: float | None
+    max_failures: int
     recording: RecordingOptions
 
 
@@ -109,6 +111,10 @@ class RecoverableFailure(Exception):
     """An environment failed, but a new process may succeed."""
 
 
+class TooManyFailures(EnvironmentFailure):
+    """Environments failed more often than `max_failures` allows."""
+
+
 class Actor:
     """Steps its environments with the policy snapshots that it receives.
 
@@ -127,6 +133,12 @@ class Actor:
 
         def on_failure(error: HotloopError) -> None:
             self._failures.append(str(error))
+            if len(self._failures) > spec.max_failures:  # it would try for ever
+                raise TooManyFailures(
+                    f"environments failed {len(self._failures)} times, but at most "
+                    f"{spec.max_failures} failures are allowed (`max_failures`); the last was "
+                    f"{error}"
+                )
 
         with span("make_envs"):
             self._envs = make_vec(
@@ -204,7 +216,7 @@ class Actor:
                 self._step_timeout.on_step_start()
                 collector.begin()
             collector.collect(slot, 0, slot.fragment.num_steps, self._step_timeout)
-        except (NonFiniteStep, MaskError):
+        except (NonFiniteStep, MaskError, TooManyFailures):
             raise
         except EnvironmentFailure as error:
             raise RecoverableFailure(str(error)) from error

@@ -167,6 +167,7 @@ class RayEnvironments:
                 "first_env": worker * self.envs_per_worker,
                 "first_episode": first_episode,
             },
+            max_failures=self.max_failures,
             timeout_s=self.max_step_s,
             recording=self._recording_options(f"worker-{worker}"),
         )

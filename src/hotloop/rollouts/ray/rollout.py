@@ -82,6 +82,11 @@ class RayRollout:
 
     # --- protocol ---------------------------------------------------------------------------------
 
+    @property
+    def last_failure(self) -> str:
+        """See `Rollout.last_failure`."""
+        return self._supervisor.last_failure
+
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Publish one object in Ray's store for all actors; see `Rollout.publish`."""
         if self._final_accounting is None:

@@ -49,6 +49,7 @@ class ActorSupervisor:
         version: Version of the newest policy.
         collected, dropped: Transitions so far, dropped ones by reason.
         restarts, env_failures: Counts by worker.
+        last_failure: Text of the last of these failures.
         watches: Watches of the nodes.
     """
 
@@ -68,6 +69,7 @@ class ActorSupervisor:
         self.dropped: Counter[str] = Counter()
         self.restarts: Counter[int] = Counter()
         self.env_failures: Counter[int] = Counter()
+        self.last_failure = ""
         self._envs, self._ray, self._policy, self._groups = envs, envs.ray, policy, groups
         self._num_rows, self._seed = num_rows, seed
         self._is_set_up = False
@@ -358,9 +360,11 @@ class ActorSupervisor:
         fields["truncated"] = truncated
 
     def _count_failure(self, worker: int, reason: str) -> None:
+        self.last_failure = f"worker {worker}: {reason}"
         count = sum(self.restarts.values()) + sum(self.env_failures.values())
         if count > self._envs.max_failures:
             raise EnvironmentFailure(
-                f"worker {worker}: {reason}; environments and workers were replaced "
-                f"{self._envs.max_failures} times before: fix the cause, or raise `max_failures`"
+                f"environments and workers failed {count} times, but at most "
+                f"{self._envs.max_failures} failures are allowed (`max_failures`); the last was "
+                f"{self.last_failure}"
             )

@@ -116,6 +116,11 @@ class ProcessRollout:
 
     # --- protocol ---------------------------------------------------------------------------------
 
+    @property
+    def last_failure(self) -> str:
+        """See `Rollout.last_failure`."""
+        return self._supervisor.last_failure
+
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""
         if self._final_accounting is None:  # otherwise the workers have ended

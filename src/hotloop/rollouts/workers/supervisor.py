@@ -73,6 +73,7 @@ class WorkerSupervisor:
         rollout: The rollout, once it exists.
         restarts, env_failures: Counts by worker.
         num_failures: Number of replaced environments and workers.
+        last_failure: Text of the last of these failures.
 
     Raises:
         ConfigError: No more processes can be started.
@@ -98,6 +99,7 @@ class WorkerSupervisor:
         self._step_timeout_s = step_timeout_s
         self._max_failures = max_failures
         self.num_failures = 0
+        self.last_failure = ""
         self._warned_kinds: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._checked_at_s = 0.0
@@ -320,7 +322,7 @@ class WorkerSupervisor:
     def _count_failure(self, name: str, error: Failure) -> None:
         """Count a failure, warn of the first of its kind, raise EnvironmentFailure if too many."""
         self.num_failures += 1
-        text = f"{name}: {error.message}"
+        text = self.last_failure = f"{name}: {error.message}"
         if self.num_failures > self._max_failures:
             raise EnvironmentFailure(
                 f"environments and workers failed {self.num_failures} times, but at most "
