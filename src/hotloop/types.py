@@ -183,7 +183,7 @@ NO_INFO: Mapping[str, float] = MappingProxyType({})
 
 
 class Episode(NamedTuple):
-    """A finished episode.
+    """An episode that ended, or that was cut.
 
     Attributes:
         env: Index of the environment, counted over all workers.
@@ -191,6 +191,7 @@ class Episode(NamedTuple):
         undiscounted_return: The sum of raw rewards, or the return that the environment records.
         length: The number of transitions, or the length that the environment records.
         info: Metrics of the environment by name, see `hotloop.envs.episode_metrics`.
+        is_cut: Whether an evaluation or a video cut the episode before its end.
     """
 
     env: int
@@ -198,6 +199,7 @@ class Episode(NamedTuple):
     undiscounted_return: float
     length: int
     info: Mapping[str, float] = NO_INFO
+    is_cut: bool = False
 
 
 class RunningEpisode(NamedTuple):

@@ -2,6 +2,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from hotloop.errors import (
     install_command,
 )
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
-from hotloop.rollouts import video
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import check_filmable, record_video
 from tests.rollouts.video_envs import Counter, OnlyText, chooses_itself, no_modes, takes_no_mode
@@ -70,7 +70,7 @@ def test_a_long_episode_is_cut_off(tmp_path):
     policy = make_policy(Counter)
     path = tmp_path / "video.gif"
     episode = record_video(Counter, policy, path, max_steps=3)
-    assert (episode.undiscounted_return, episode.length) == (6.0, 3)
+    assert (episode.undiscounted_return, episode.length, episode.is_cut) == (6.0, 3, True)
     assert len(read_video(path)[0]) == 4
 
 
@@ -87,7 +87,7 @@ def test_a_factory_may_choose_the_render_mode_itself(tmp_path):
     [
         (OnlyText, ConfigError, "its render modes are human, ansi"),
         (no_modes, ConfigError, "it must accept render_mode='rgb_array', but it has none"),
-        (takes_no_mode, ConfigError, "unexpected keyword argument 'render_mode'"),
+        (takes_no_mode, ConfigError, "it has no such argument: add `render_mode=None`"),
         ("envpool:CartPole-v1", ConfigError, "EnvPool does not render"),
         ("CartPole-v9", Exception, "CartPole"),
     ],
@@ -176,20 +176,79 @@ def test_a_missing_library_names_the_extra(monkeypatch):
         check_filmable(Counter)
 
 
+@pytest.fixture
+def no_display(monkeypatch):
+    """Remove the variables of a display, and of the drivers that draw without one."""
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_display")
 def test_environment_variables_are_restored(monkeypatch):
     """Variables for a missing display are set only while filming, if the user has not set them."""
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     variables = {}
 
     class ReadsVariables(Counter):
         def render(self):
-            variables.update({name: os.environ.get(name) for name in video._WITHOUT_DISPLAY})
+            variables.update({x: os.environ.get(x) for x in ("MUJOCO_GL", "SDL_VIDEODRIVER")})
             return super().render()
 
     check_filmable(ReadsVariables)
-    assert variables == {"MUJOCO_GL": "osmesa", "SDL_VIDEODRIVER": "dummy"}
+    assert variables == {"MUJOCO_GL": "osmesa", "SDL_VIDEODRIVER": "offscreen"}
     assert "SDL_VIDEODRIVER" not in os.environ
     assert os.environ["MUJOCO_GL"] == "osmesa"
+
+
+@pytest.mark.usefixtures("no_display")
+def test_the_dummy_driver_of_sdl_is_for_environments_that_need_it(tmp_path, monkeypatch):
+    """With this driver some environments draw nothing, and others need it without a display."""
+
+    class Draws(Counter):
+        def render(self):
+            is_dummy = os.environ.get("SDL_VIDEODRIVER") == "dummy"
+            return np.zeros((8, 8, 3), np.uint8) if is_dummy else super().render()
+
+    class NeedsDummy(Counter):
+        def render(self):
+            if os.environ.get("SDL_VIDEODRIVER") != "dummy":
+                raise RuntimeError("No available video device")
+            return super().render()
+
+    policy, path = make_policy(Counter), tmp_path / "video.mp4"
+    for env in (Draws, NeedsDummy):
+        record_video(env, policy, path)
+        assert read_video(path)[0][-1].mean() > 240
+        assert "SDL_VIDEODRIVER" not in os.environ
+    # The driver is the user's choice, or there is a display: no other one is tried.
+    monkeypatch.setenv("DISPLAY", ":0")
+    with pytest.raises(EnvironmentFailure, match="No available video device"):
+        check_filmable(NeedsDummy)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    with pytest.warns(UserWarning, match=r"RGB \(0, 0, 0\): .* SDL_VIDEODRIVER=dummy, so unset it"):
+        record_video(Draws, policy, path)
+
+
+def test_a_video_of_one_image_is_reported(tmp_path):
+    class Draws(Counter):
+        def render(self):
+            self.image[:] = 7
+            if self.is_moving and self.count == 3:
+                self.image[0, 0, 1] = 200
+            if self.has_shape:
+                self.image[3, 3] = 250
+            return self.image  # one array for all images
+
+        def __init__(self, render_mode=None, is_moving=False, has_shape=False):
+            super().__init__(render_mode)
+            self.image, self.is_moving = np.zeros((8, 8, 3), np.uint8), is_moving
+            self.has_shape = has_shape
+
+    policy, path = make_policy(Counter), tmp_path / "video.gif"
+    with pytest.warns(UserWarning, match=r"shows a single color, RGB \(7, 7, 7\): check what"):
+        record_video(Draws, policy, path)
+    with pytest.warns(UserWarning, match="does not move, since every `render` returned the same"):
+        record_video(Draws, policy, path, env_kwargs={"has_shape": True})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record_video(Draws, policy, path, env_kwargs={"is_moving": True})

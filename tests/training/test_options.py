@@ -478,7 +478,7 @@ def test_changeable_options():
     shared = {
         *("total_timesteps", "runs_dir", "run_dir", "track", "log_info", "device"),
         *("checkpoint_interval", "keep_checkpoints", "gpu_window_ms"),
-        *("eval_interval", "eval_episodes", "eval_videos"),
+        *("eval_interval", "eval_episodes", "eval_max_steps", "eval_timeout_s", "eval_videos"),
         *("backend", "inference", "step_timeout_s", "max_failures"),
         *("ray_address", "worker_resources", "workers_per_node", "ray_runtime_env"),
         *("inference_actors", "inference_resources"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotloop.cli import add_trust_option, enable_local_imports, require_module
+from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop eval --help`."""
+    from hotloop.rollouts.evaluation import MAX_STEPS
+
     parser = argparse.ArgumentParser(
         prog="hotloop eval",
         description="Play episodes with the most probable actions of a run's policy, in new "
@@ -28,6 +30,14 @@ def run(args: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument(
         "--episodes", type=int, default=100, help="episodes to play (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=MAX_STEPS,
+        metavar="N",
+        help="maximum length of an episode; a longer one is cut, and counts with its return up to "
+        "there (default: %(default)s)",
     )
     parser.add_argument(
         "--checkpoint",
@@ -49,11 +59,14 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     if options.episodes < 1:
         raise ConfigError(f"`--episodes` must be positive, got {options.episodes}")
+    if options.max_steps < 1:
+        raise ConfigError(f"`--max-steps` must be positive, got {options.max_steps}")
     if options.seed is not None and options.seed < 0:
         raise ConfigError(f"`--seed` must not be negative, got {options.seed}")
     for module in ("gymnasium", "safetensors"):
         require_module(module, extra="train", purpose="evaluation")
 
+    from hotloop.rollouts.video import MAX_STEPS as VIDEO_STEPS
     from hotloop.rollouts.video import check_filmable, record_video
     from hotloop.runs import RunDirectory
     from hotloop.training.trained_policy import evaluate, load
@@ -69,13 +82,24 @@ def run(args: list[str]) -> int:
     if options.video is not None:
         check_filmable(directory.config["env_id"], **kwargs)
     # Play the episodes, and record the video.
-    played = evaluate(options.run, episodes=options.episodes, seed=options.seed, **chosen)
+    played = evaluate(
+        options.run,
+        episodes=options.episodes,
+        seed=options.seed,
+        max_steps=options.max_steps,
+        on_note=lambda text: notify(f"{text}; --max-steps {options.max_steps:,} cuts an episode"),
+        **chosen,
+    )
     episode = None
     if options.video is not None:
         seed = config["seed"] if options.seed is None else options.seed
         policy = load(options.run, **chosen)
+        max_steps = min(VIDEO_STEPS, options.max_steps)
         episode = record_video(
-            directory.config["env_id"], policy, options.video, seed=seed, **kwargs
+            *(directory.config["env_id"], policy, options.video),
+            seed=seed,
+            max_steps=max_steps,
+            **kwargs,
         )
     _print_result(directory, played, episode, options)
     return 0
@@ -97,6 +121,7 @@ def _print_result(
             "std_return": played.std_return,
             "returns": returns,
             "lengths": lengths,
+            "num_cut": sum(x.is_cut for x in played.episodes),
         }
         if played.info:
             summary["info"] = played.info
@@ -105,6 +130,7 @@ def _print_result(
                 "path": options.video,
                 "return": episode.undiscounted_return,
                 "length": episode.length,
+                "is_cut": episode.is_cut,
             }
         json.dump(summary, sys.stdout)
         print()
@@ -115,5 +141,9 @@ def _print_result(
         known = [value for value in values if value is not None]
         print(f"mean {name} {np.mean(known):.4g} over {len(known)} episodes")
     if episode is not None:
-        print(f"video of an episode with return {episode.undiscounted_return:.1f}: {options.video}")
+        scene = f"the first {episode.length:,} steps of an" if episode.is_cut else "an"
+        print(
+            f"video of {scene} episode with return {episode.undiscounted_return:.1f}"
+            f"{' up to there' * episode.is_cut}: {options.video}"
+        )
     print(played, flush=True)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
+
+import numpy as np
 
 from hotloop.envs import VectorEnv
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
 from hotloop.system.memory import require_memory
-from hotloop.types import Episode
+from hotloop.types import Array, Episode
 
 EPISODE_BYTES = 128  # minimum size of an `Episode` and its numbers
+MAX_STEPS = 27_000
+"""Default maximum length of an episode, that of Atari's games."""
+_NOTE_S = 5.0  # between two notes on a lengthy evaluation
 
 
 def evaluate(
@@ -18,7 +25,10 @@ def evaluate(
     policy: ActingPolicy,
     *,
     num_episodes: int,
-    max_episode_steps: int = 1_000_000,
+    max_steps: int = MAX_STEPS,
+    timeout_s: float | None = None,
+    usual_steps: int = 0,
+    on_note: Callable[[str], None] = lambda _: None,
 ) -> list[Episode]:
     """Play episodes with the most probable actions.
 
@@ -30,35 +40,67 @@ def evaluate(
         envs: Environments, stepped together until each has played its share.
         policy: Acting policy.
         num_episodes: Number of episodes.
-        max_episode_steps: Maximum length of an episode.
+        max_steps: Maximum length of an episode. A longer one is cut.
+        timeout_s: Seconds without the end of an episode, after which the evaluation ends. Running
+            episodes are cut, and the remaining ones are left out. None: no limit.
+        usual_steps: Steps that an episode may take. `timeout_s` does not cut shorter ones.
+        on_note: Called with the state of a lengthy evaluation every 5 s.
 
     Returns:
-        The episodes, sorted by environment and episode.
+        The episodes, sorted by environment and episode. `is_cut` marks the ones that were cut,
+        whose returns are those of the steps before.
 
     Raises:
         ConfigError: The episodes do not fit into memory.
-        EnvironmentFailure: An episode does not end, or its return is not finite.
+        EnvironmentFailure: A return is not finite.
     """
     require_memory(EPISODE_BYTES * num_episodes, f"{num_episodes:,} episodes", "play fewer")
     share, remainder = divmod(num_episodes, envs.num_envs)
-    num_missing = [share + (env < remainder) for env in range(envs.num_envs)]
-    episodes: list[Episode] = []
+    playing = _Shares([share + (env < remainder) for env in range(envs.num_envs)])
     envs.pop_episodes()
     obs = envs.reset(first_episode=0)
     memory = policy.new_memory(envs.num_envs)
+    returns = np.zeros(envs.num_envs)  # of the running episodes
+    last_end_s = last_note_s = time.monotonic()
     num_steps = 0
-    while len(episodes) < num_episodes:
+    while playing.num_missing:
+        # Step all environments, and record the episodes that ended.
         step = envs.step(policy.greedy(obs, memory))
         obs = step.obs
+        returns += step.reward
+        is_reset = step.terminated | step.truncated | ~step.valid
+        returns[is_reset] = 0.0
         if memory is not None:
-            memory[step.terminated | step.truncated | ~step.valid] = 0.0
-        num_steps += 1
-        if num_steps % 100 == 0:
-            _check_lengths(envs, num_missing, max_episode_steps)
+            memory[is_reset] = 0.0
         for episode in envs.pop_episodes():
-            if num_missing[episode.env]:
-                episodes.append(episode)
-                num_missing[episode.env] -= 1
+            if playing.add(episode):
+                last_end_s = time.monotonic()
+        # Cut long episodes, and restart the environments if only cut episodes are left.
+        num_steps += 1
+        if num_steps >= max_steps:
+            lengths = envs.running_episodes()
+            playing.cut(lengths, returns, at_least=max_steps)
+            if playing.num_missing and playing.is_waiting(lengths, max_steps):
+                obs = envs.reset(first_episode=playing.first_missing)
+                returns[:] = num_steps = 0
+                memory = policy.new_memory(envs.num_envs)
+        # Give up on episodes that do not end, and report on lengthy evaluations.
+        now = time.monotonic()
+        is_over = timeout_s is not None and now - last_end_s > timeout_s
+        if is_over or now - last_note_s > _NOTE_S:
+            last_note_s = now
+            lengths = envs.running_episodes()
+            longest = playing.longest(lengths)
+            if is_over and longest > usual_steps:
+                # Episodes that began after a cut are too short to be compared with it.
+                if not any(episode.is_cut for episode in playing.episodes):
+                    playing.cut(lengths, returns, at_least=usual_steps + 1)
+                break
+            on_note(
+                f"evaluating: {len(playing.episodes):,} of {num_episodes:,} episodes, and "
+                f"{longest:,} steps in the longest of the others"
+            )
+    episodes = sorted(playing.episodes)
     for episode in episodes:
         if not math.isfinite(episode.undiscounted_return):
             raise EnvironmentFailure(
@@ -66,14 +108,65 @@ def evaluate(
                 f"environment {episode.env} returned {episode.undiscounted_return}: look for a "
                 "division by zero or a missing reset in the environment"
             )
-    return sorted(episodes)
+    return episodes
 
 
-def _check_lengths(envs: VectorEnv, num_missing: list[int], max_episode_steps: int) -> None:
-    """Raise EnvironmentFailure if an episode of an environment's share is too long."""
-    for (_, length), is_missing in zip(envs.running_episodes(), num_missing, strict=True):
-        if is_missing and length > max_episode_steps:
-            raise EnvironmentFailure(
-                f"an episode must end, but one did not within {max_episode_steps:,} steps: give "
-                "the environment a time limit (`max_episode_steps` in its registration)"
-            )
+class _Shares:
+    """The episodes that each environment has played of its share.
+
+    Args:
+        shares: Number of episodes of each environment.
+
+    Attributes:
+        episodes: The played episodes.
+    """
+
+    def __init__(self, shares: list[int]) -> None:
+        self._num_missing = shares
+        # Indices increase, but not by one if the environment goes on after the end of a part.
+        self._next_index = [0] * len(shares)
+        self.episodes: list[Episode] = []
+
+    @property
+    def num_missing(self) -> int:
+        """Return the number of missing episodes."""
+        return sum(self._num_missing)
+
+    @property
+    def first_missing(self) -> int:
+        """Return the smallest index of a missing episode."""
+        return min(self._next_index[env] for env in self._missing())
+
+    def add(self, episode: Episode) -> bool:
+        """Add an episode if it is the next of a share, and return whether it was.
+
+        An episode with an earlier index was cut before its end.
+        """
+        env = episode.env
+        if episode.episode < self._next_index[env] or not self._num_missing[env]:
+            return False
+        self._num_missing[env] -= 1
+        self._next_index[env] = episode.episode + 1
+        self.episodes.append(episode)
+        return True
+
+    def cut(self, running: list[tuple[int, int]], returns: Array, *, at_least: int) -> None:
+        """Add running episodes with at least this many steps, marked as cut."""
+        for env in self._missing():
+            index, length = running[env]
+            if length >= at_least:
+                self.add(Episode(env, index, float(returns[env]), length, is_cut=True))
+
+    def is_waiting(self, running: list[tuple[int, int]], max_steps: int) -> bool:
+        """Return whether all missing episodes must wait for the end of one that was cut."""
+        return all(
+            running[env][0] < self._next_index[env] and running[env][1] >= max_steps
+            for env in self._missing()
+        )
+
+    def longest(self, running: list[tuple[int, int]]) -> int:
+        """Return the length of the longest running episode of the environments with a share."""
+        return max((running[env][1] for env in self._missing()), default=0)
+
+    def _missing(self) -> list[int]:
+        return [env for env, number in enumerate(self._num_missing) if number]

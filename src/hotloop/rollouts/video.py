@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,12 @@ from hotloop.types import Array, Episode
 
 _SUFFIXES = (".mp4", ".gif")
 _DEFAULT_FPS = 30  # for environments without `render_fps`
-# Defaults for MuJoCo and pygame on a machine without a display.
-_WITHOUT_DISPLAY = {"MUJOCO_GL": "egl", "SDL_VIDEODRIVER": "dummy"}
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+_SDL_DRIVER = "SDL_VIDEODRIVER"
 # Words in errors of MuJoCo's OpenGL initialization.
 _GRAPHICS = ("glfw", "opengl", "egl", "osmesa", "display", "glad", "gl_context")
+MAX_STEPS = 20_000
+"""Default maximum number of steps in a video."""
 
 
 def record_video(
@@ -42,41 +44,14 @@ def record_video(
     *,
     env_kwargs: Mapping[str, Any] | None = None,
     seed: int = 0,
-    max_steps: int = 20_000,
+    max_steps: int = MAX_STEPS,
 ) -> Episode:
     """Record a video of one episode with the most probable actions.
 
-    It is the first episode that `evaluate` plays with this seed.
-
-    Args:
-        env: See `hotloop.envs.make_env`. Created with `render_mode="rgb_array"`.
-        policy: Acting policy.
-        path: Output file, .mp4 or .gif. Missing directories are created.
-        env_kwargs: Arguments of the environment's constructor or factory.
-        seed: Seed of the run.
-        max_steps: Maximum number of steps. The video of a longer episode ends there.
-
-    Returns:
-        The episode, up to the end of the video.
-
-    Raises:
-        ConfigError: `path` has another suffix, the environment can't render, or its spaces differ
-            from those of the policy.
-        MissingExtraError: imageio-ffmpeg, or a library for rendering, is not installed.
-        EnvironmentFailure: The environment raised, or did not render images.
-        OutputError: `path` can't be written.
+    See `Camera`, which records several videos.
     """
-    path = Path(path)
-    _check_suffix(path)
-    ffmpeg = _import_ffmpeg()
-    name = environment_name(env)
-    with span("record_video"), _rendering_env(env, name, env_kwargs) as env_instance:
-        fps = env_instance.metadata.get("render_fps") or _DEFAULT_FPS
-        with atomic_write(path) as temporary_path:
-            with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
-                episode = _play(env_instance, name, policy, writer, seed=seed, max_steps=max_steps)
-            writer.check()
-            return episode
+    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
+        return camera.record(policy, path, seed=seed, max_steps=max_steps)
 
 
 def check_filmable(
@@ -90,20 +65,189 @@ def check_filmable(
     It makes, resets and renders an environment once.
 
     Raises:
-        HotloopError: See `record_video`.
+        HotloopError: See `Camera.record`.
     """
     _check_suffix(Path(f"video{suffix}"))
-    _import_ffmpeg()
-    name = environment_name(env)
-    with _rendering_env(env, name, env_kwargs) as env_instance:
-        with warnings.catch_warnings():  # the run itself warns about unused action masks
-            warnings.simplefilter("ignore", UserWarning)
-            _make_vector_env(env_instance, name, seed=0).reset(first_episode=0)
-        _render(env_instance, name)
+    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
+        camera.check()
+
+
+class Camera:
+    """Records videos of an environment.
+
+    The environment stays open between two videos. Closing it may end a library that draws for all
+    environments of the process, as in those of Gymnasium that draw with pygame.
+
+    Args:
+        env: See `hotloop.envs.make_env`. Created with `render_mode="rgb_array"`.
+        env_kwargs: Arguments of the environment's constructor or factory.
+    """
+
+    def __init__(
+        self, env: str | Callable[..., Any], *, env_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        self._env, self._env_kwargs = env, env_kwargs
+        self._name = environment_name(env)
+        self._instance: Any = None
+        self._sdl_driver = "offscreen"
+        self._has_set_driver = False
+
+    def record(
+        self, policy: ActingPolicy, path: str | Path, *, seed: int = 0, max_steps: int = MAX_STEPS
+    ) -> Episode:
+        """Record a video of the first episode that `evaluate` plays with this seed.
+
+        Args:
+            policy: Acting policy.
+            path: Output file, .mp4 or .gif. Missing directories are created.
+            seed: Seed of the run.
+            max_steps: Maximum number of steps. The video of a longer episode ends there.
+
+        Returns:
+            The episode, up to the end of the video.
+
+        Raises:
+            ConfigError: `path` has another suffix, the environment can't render, or its spaces
+                differ from those of the policy.
+            MissingExtraError: imageio-ffmpeg, or a library for rendering, is not installed.
+            EnvironmentFailure: The environment raised, or did not render images.
+            OutputError: `path` can't be written.
+        """
+        path = Path(path)
+        _check_suffix(path)
+        ffmpeg = _import_ffmpeg()
+        with span("record_video"), self._drawing_settings():
+            start = self._begin(policy, seed)
+            fps = start.env.metadata.get("render_fps") or _DEFAULT_FPS
+            with atomic_write(path) as temporary_path:
+                with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
+                    episode = self._play(start, policy, writer, max_steps)
+                writer.check()
+            if writer.is_constant and writer.first_frame is not None:
+                text = _constant_text(path, writer.first_frame)
+                warnings.warn(f"{self._name}: {text}", stacklevel=2)
+        return episode
+
+    def check(self) -> None:
+        """Check that `record` will work, by rendering one image.
+
+        Raises:
+            HotloopError: See `record`.
+        """
+        _import_ffmpeg()
+        with self._drawing_settings():
+            self._begin(None, seed=0)
+
+    def close(self) -> None:
+        """Close the environment. Further calls do nothing."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.close()
+
+    def _begin(self, policy: ActingPolicy | None, seed: int) -> _Start:
+        """Start the episode and draw its first image."""
+        try:
+            return self._reset(policy, seed)
+        except EnvironmentFailure as error:
+            if not self._has_set_driver or self._sdl_driver == "dummy":
+                raise
+            # Some builds of SDL have no offscreen driver. All have the dummy driver, but with it
+            # some environments draw nothing.
+            with suppress(Exception):
+                self.close()
+            os.environ[_SDL_DRIVER] = "dummy"  # `_drawing_settings` restores it
+            try:
+                start = self._reset(policy, seed)
+            except HotloopError:
+                raise error from error.__cause__
+            self._sdl_driver = "dummy"
+            return start
+
+    def _reset(self, policy: ActingPolicy | None, seed: int) -> _Start:
+        if self._instance is None:
+            self._instance = _make_rendering_env(self._env, self._name, self._env_kwargs)
+        env, has_masks = self._instance, False
+        if policy is not None:
+            has_masks = policy.network.obs_spec.mask_size > 0
+        vector_env = _make_vector_env(env, self._name, seed, action_masks=has_masks)
+        if policy is not None:
+            specs = policy.network.obs_spec, policy.network.action_spec
+            if (vector_env.obs_spec, vector_env.action_spec) != specs:
+                raise ConfigError(
+                    f"{self._name} has other spaces than the policy was trained on: record the "
+                    "video in the training environment"
+                )
+        with warnings.catch_warnings():
+            if policy is None:  # the run itself warns about unused action masks
+                warnings.simplefilter("ignore", UserWarning)
+            obs = vector_env.reset(first_episode=0)
+        return _Start(env, vector_env, obs, _render(env, self._name))
+
+    def _play(
+        self, start: _Start, policy: ActingPolicy, writer: _VideoWriter, max_steps: int
+    ) -> Episode:
+        writer.add(start.frame)
+        obs, total_reward, memory = start.obs, 0.0, policy.new_memory(1)
+        for _ in range(max_steps):
+            result = start.vector_env.step(policy.greedy(obs, memory))
+            writer.add(_render(start.env, self._name))
+            episodes = start.vector_env.pop_episodes()
+            if episodes:
+                return episodes[0]
+            total_reward += float(result.reward[0])
+            obs = result.obs
+        return Episode(0, 0, total_reward, max_steps, is_cut=True)
+
+    @contextmanager
+    def _drawing_settings(self) -> Iterator[None]:
+        """Set environment variables for drawing, in the body only."""
+        # pygame prints a greeting to standard output, which another program may read.
+        settings = {"PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+        if not _has_display():
+            settings |= {"MUJOCO_GL": "egl", _SDL_DRIVER: self._sdl_driver}
+        before = {variable: os.environ.get(variable) for variable in settings}
+        self._has_set_driver = _SDL_DRIVER in settings and before[_SDL_DRIVER] is None
+        for variable, value in settings.items():
+            os.environ.setdefault(variable, value)
+        try:
+            yield
+        finally:
+            for variable, value in before.items():
+                if value is None:
+                    os.environ.pop(variable, None)
+
+
+class _Start(NamedTuple):
+    """The start of an episode: its environment, also as a vector environment, and its image."""
+
+    env: Any
+    vector_env: SerialVectorEnv
+    obs: Array
+    frame: Array
+
+
+def _has_display() -> bool:
+    return any(os.environ.get(name) for name in _DISPLAYS)
+
+
+def _constant_text(path: Path, frame: Array) -> str:
+    """Return a warning about a video of the same image throughout."""
+    color = frame[0, 0]
+    if not (frame == color).all():
+        return f"the video {path} does not move, since every `render` returned the same image"
+    text = f"the video {path} shows a single color, RGB {tuple(color.tolist())}"
+    if os.environ.get(_SDL_DRIVER) == "dummy":
+        return f"{text}: some environments draw nothing with {_SDL_DRIVER}=dummy, so unset it"
+    return f"{text}: check what its `render` draws with render_mode='rgb_array'"
 
 
 class _VideoWriter:
-    """Writes images to a video file through an ffmpeg process."""
+    """Writes images to a video file through an ffmpeg process.
+
+    Attributes:
+        first_frame: The first image, None before it.
+        is_constant: Whether there are several images, and all are the same.
+    """
 
     def __init__(self, ffmpeg: Any, path: Path, fps: float) -> None:
         self._ffmpeg = ffmpeg
@@ -112,6 +256,8 @@ class _VideoWriter:
         self._frames: Any = None
         self._shape = (0, 0, 3)
         self._num_frames = 0
+        self.first_frame: Array | None = None
+        self.is_constant = False
 
     def add(self, frame: Array) -> None:
         """Append an image, uint8, (height, width, 3), with even height and width."""
@@ -139,6 +285,10 @@ class _VideoWriter:
             )
         self._frames.send(np.ascontiguousarray(frame))
         self._num_frames += 1
+        if self.first_frame is None:
+            self.first_frame = frame.copy()
+        elif self.is_constant or self._num_frames == 2:
+            self.is_constant = np.array_equal(frame, self.first_frame)
 
     def close(self) -> None:
         if self._frames is not None:
@@ -168,37 +318,6 @@ class _SingleResetEnv:
         if self._first_result is None:
             self._first_result = self._env.reset(**options)
         return self._first_result
-
-
-def _play(
-    env: Any,
-    name: str,
-    policy: ActingPolicy,
-    writer: _VideoWriter,
-    *,
-    seed: int,
-    max_steps: int,
-) -> Episode:
-    has_masks = policy.network.obs_spec.mask_size > 0
-    vector_env = _make_vector_env(env, name, seed, action_masks=has_masks)
-    specs = policy.network.obs_spec, policy.network.action_spec
-    if (vector_env.obs_spec, vector_env.action_spec) != specs:
-        raise ConfigError(
-            f"{name} has other spaces than the policy was trained on: record the video in the "
-            "training environment"
-        )
-    obs = vector_env.reset(first_episode=0)
-    writer.add(_render(env, name))
-    total_reward, memory = 0.0, policy.new_memory(1)
-    for _ in range(max_steps):
-        result = vector_env.step(policy.greedy(obs, memory))
-        writer.add(_render(env, name))
-        episodes = vector_env.pop_episodes()
-        if episodes:
-            return episodes[0]
-        total_reward += float(result.reward[0])
-        obs = result.obs
-    return Episode(env=0, episode=0, undiscounted_return=total_reward, length=max_steps)
 
 
 def _make_vector_env(
@@ -241,27 +360,6 @@ def _render(env: Any, name: str) -> Array:
     return frame
 
 
-@contextmanager
-def _rendering_env(env: str | Callable[..., Any], name: str, kwargs: Any) -> Iterator[Any]:
-    """Yield an environment with `render_mode="rgb_array"`, even without a display."""
-    before = {variable: os.environ.get(variable) for variable in _WITHOUT_DISPLAY}
-    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        for variable, value in _WITHOUT_DISPLAY.items():
-            os.environ.setdefault(variable, value)
-    # pygame prints a greeting to standard output, which another program may read.
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    try:
-        env_instance = _make_rendering_env(env, name, kwargs)
-        try:
-            yield env_instance
-        finally:
-            env_instance.close()
-    finally:
-        for variable, value in before.items():
-            if value is None:
-                os.environ.pop(variable, None)
-
-
 def _make_rendering_env(env: str | Callable[..., Any], name: str, kwargs: Any) -> Any:
     if name.startswith("envpool:"):
         raise ConfigError(
@@ -284,6 +382,12 @@ def _make_rendering_env(env: str | Callable[..., Any], name: str, kwargs: Any) -
     modes = list(env_instance.metadata.get("render_modes") or ())
     env_instance.close()
     if first_error is not None and "rgb_array" in modes:
+        cause = first_error.__cause__
+        if isinstance(cause, TypeError) and "render_mode" in str(cause):
+            raise ConfigError(
+                f"{name} can't be filmed: it must accept render_mode='rgb_array', but it has no "
+                "such argument: add `render_mode=None`, and pass it to the environment"
+            ) from first_error
         raise first_error
     modes_text = f"its render modes are {', '.join(map(str, modes))}" if modes else "it has none"
     raise ConfigError(

@@ -27,6 +27,7 @@ class Evaluation:
         returns: undiscounted return of each episode.
         lengths: steps of each episode.
         is_best: whether the mean return is higher than in all earlier evaluations.
+        num_cut: number of episodes that were cut before their end.
         info: the environment's own metrics, see `episode_info`.
     """
 
@@ -34,6 +35,7 @@ class Evaluation:
     returns: list[float]
     lengths: list[int]
     is_best: bool
+    num_cut: int = 0
     info: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @property
@@ -49,8 +51,9 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers for `metrics.jsonl`."""
         values = dataclasses.asdict(self)
-        if not values["info"]:
-            del values["info"]
+        for name in ("num_cut", "info"):
+            if not values[name]:
+                del values[name]
         return {**values, "mean_return": self.mean_return, "std_return": self.std_return}
 
 
@@ -136,6 +139,9 @@ class RunProgress:
         execution: text for `Report.execution`.
         resumed: text for `Report.resumed`.
         workers: text for `Report.workers`.
+
+    Attributes:
+        longest_episode: steps of the longest episode that finished in this process.
     """
 
     def __init__(
@@ -156,6 +162,7 @@ class RunProgress:
         self._on_report = on_report
         self._recent_returns: deque[float] = deque(maxlen=100)
         self._num_episodes = 0
+        self.longest_episode = 0
         self._timesteps = 0
         self._started_s = time.perf_counter()
 
@@ -188,6 +195,8 @@ class RunProgress:
         """Add finished episodes."""
         self._num_episodes += len(episodes)
         self._recent_returns.extend(episode.undiscounted_return for episode in episodes)
+        lengths = (episode.length for episode in episodes)
+        self.longest_episode = max(self.longest_episode, *lengths, 0)
 
     def report(
         self, timesteps: int, metrics: dict[str, float], evaluation: Evaluation | None = None

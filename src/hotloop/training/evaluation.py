@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from hotloop.envs import make_vec
+from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
-from hotloop.rollouts.video import check_filmable, record_video
+from hotloop.rollouts.video import MAX_STEPS, Camera
 from hotloop.runs import Evaluation, RunDirectory
 from hotloop.runs.report import episode_info
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import BestEvaluation
+from hotloop.training.reporting import Reporter
+from hotloop.types import Episode
 
 
 class Evaluator:
@@ -25,6 +30,8 @@ class Evaluator:
         run: the run directory, for videos.
         best: the best evaluation of a resumed run.
         envs_to_close: a list that receives the evaluation environments.
+        reporter: the run's reporter, for the lengths of training episodes and lengthy evaluations.
+        is_resumed: whether the run is resumed, possibly where videos can't be recorded.
 
     Attributes:
         best: the best evaluation, None before the first.
@@ -37,8 +44,14 @@ class Evaluator:
         run: RunDirectory,
         best: BestEvaluation | None,
         envs_to_close: list[Any],
+        reporter: Reporter,
+        *,
+        is_resumed: bool,
     ) -> None:
         self.best = best
+        self._reporter = reporter
+        # Length at which an evaluation cut episodes. Later ones cut there too, to be comparable.
+        self._cut_steps: int | None = None
         self._config = config
         self._environment = environment
         self._run = run
@@ -54,8 +67,12 @@ class Evaluator:
                 log_info=config.log_info,
             )
             envs_to_close.append(self._envs)
+        self._camera: Camera | None = None
         if config.eval_videos:
-            check_filmable(environment, env_kwargs=config.env_kwargs)
+            self._camera = Camera(environment, env_kwargs=config.env_kwargs)
+            envs_to_close.append(self._camera)
+            with self._warnings_instead_of_errors() if is_resumed else nullcontext():
+                self._camera.check()
 
     def is_due(self, old_timesteps: int, timesteps: int) -> bool:
         """Return whether an evaluation is due between two step counts, or at the run's end."""
@@ -70,33 +87,87 @@ class Evaluator:
     def evaluate(self, network: Network, snapshot: PolicySnapshot, timesteps: int) -> Evaluation:
         """Evaluate a policy, and record a video if the configuration requests it.
 
+        Args:
+            timesteps: transitions that the policy has learned from.
+
         Raises:
-            EnvironmentFailure: an episode does not end, or an environment failed.
-            OutputError: a video can't be written.
+            EnvironmentFailure: an environment failed.
         """
         assert self._envs is not None
         config = self._config
         with span("evaluation"):
             policy = ActingPolicy(network, snapshot)
-            episodes = evaluate(self._envs, policy, num_episodes=config.eval_episodes)
+            usual_steps = self._reporter.longest_episode
+            limit = config.eval_max_steps
+            if self._cut_steps is not None:
+                limit = min(limit, max(self._cut_steps, usual_steps))
+            episodes = evaluate(
+                self._envs,
+                policy,
+                num_episodes=config.eval_episodes,
+                max_steps=limit,
+                timeout_s=config.eval_timeout_s,
+                usual_steps=usual_steps,
+                on_note=self._note,
+            )
+            self._warn_about_cuts(episodes)
             returns = [episode.undiscounted_return for episode in episodes]
             mean_return = float(np.mean(returns))
             is_best = self.best is None or mean_return > self.best.mean_return
             if is_best:
                 self.best = BestEvaluation(timesteps=timesteps, mean_return=mean_return)
-            if config.eval_videos:
-                self._run.check_present()
-                record_video(
-                    self._environment,
-                    policy,
-                    self._run.path / "videos" / f"step-{timesteps:012}.mp4",
-                    env_kwargs=config.env_kwargs,
-                    seed=config.seed,
-                )
+            self._run.check_present()
+            with self._warnings_instead_of_errors():
+                self._record_video(policy, timesteps, episodes[0])
         return Evaluation(
             timesteps=timesteps,
             returns=returns,
             lengths=[episode.length for episode in episodes],
             is_best=is_best,
+            num_cut=sum(episode.is_cut for episode in episodes),
             info=episode_info(episodes),
         )
+
+    def _record_video(self, policy: ActingPolicy, timesteps: int, episode: Episode) -> None:
+        """Record a video of an evaluation's first episode, if the run has videos."""
+        if self._camera is None:
+            return
+        path = self._run.path / "videos" / f"step-{timesteps:012}.mp4"
+        max_steps = min(MAX_STEPS, episode.length)
+        self._camera.record(policy, path, seed=self._config.seed, max_steps=max_steps)
+        if max_steps < episode.length:
+            warnings.warn(
+                f"the video {path.name} shows the first {max_steps:,} of {episode.length:,} steps "
+                "of its episode",
+                stacklevel=2,
+            )
+
+    def _note(self, text: str) -> None:
+        limits = f"{self._config.eval_max_steps:,} steps (eval_max_steps)"
+        if self._config.eval_timeout_s is not None:
+            limits += f" or {self._config.eval_timeout_s:g} s without an end (eval_timeout_s)"
+        self._reporter.show_activity(f"{text}; an episode is cut after {limits}")
+
+    def _warn_about_cuts(self, episodes: Sequence[Episode]) -> None:
+        """Warn once about episodes that an evaluation had to cut."""
+        lengths = [episode.length for episode in episodes if episode.is_cut]
+        if not lengths or self._cut_steps is not None:
+            return
+        self._cut_steps = max(lengths)
+        warnings.warn(
+            f"{len(lengths):,} of {len(episodes):,} evaluation episodes did not end within "
+            f"{self._cut_steps:,} steps, and count with the return up to there, also in later "
+            "evaluations: give the environment a time limit, change `eval_max_steps` or "
+            "`eval_timeout_s`, or leave out `eval_interval` (`hotloop resume` takes all three)",
+            stacklevel=2,
+        )
+
+    @contextmanager
+    def _warnings_instead_of_errors(self) -> Iterator[None]:
+        """Turn errors of the camera into a warning, and record no more videos then."""
+        try:
+            yield
+        except Exception as error:
+            self._camera = None
+            text = str(error) if isinstance(error, HotloopError) else repr(error)
+            warnings.warn(f"the run continues without videos: {text}", stacklevel=1)

@@ -51,6 +51,11 @@ class Reporter:
         """Return the episodes and the time so far, for a checkpoint."""
         return self._progress.state()
 
+    @property
+    def longest_episode(self) -> int:
+        """Return the steps of the longest episode that finished in this process."""
+        return self._progress.longest_episode
+
     def attach_rollout(self, rollout: Rollout, options: CollectionOptions) -> None:
         """Set the rollout whose transitions are accounted for."""
         self._rollout, self._options = rollout, options

@@ -58,6 +58,9 @@ class EvaluationResult:
     def __str__(self) -> str:
         count = len(self.episodes)
         episodes = f"{count} episode{'' if count == 1 else 's'}"
+        cut = [episode.length for episode in self.episodes if episode.is_cut]
+        if cut:
+            episodes += f", {len(cut)} of them cut at {max(cut):,} steps"
         return f"mean return {self.mean_return:.1f} ± {self.std_return:.1f} over {episodes}"
 
 
@@ -92,6 +95,8 @@ def evaluate(
     checkpoint: str | None = None,
     seed: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    max_steps: int = evaluation.MAX_STEPS,
+    on_note: Callable[[str], None] = lambda _: None,
     trust: bool = False,
 ) -> EvaluationResult:
     """Play a trained policy with its most probable actions.
@@ -103,6 +108,9 @@ def evaluate(
         checkpoint: `last`, `best` or another checkpoint of a run directory; `last` by default.
         seed: the environments' seed; the run's by default.
         env_kwargs: the environments' arguments; the run's by default, none for another `env`.
+        max_steps: the maximum length of an episode. A longer one is cut, and counts with its return
+            up to there.
+        on_note: called with the state of a lengthy evaluation every 5 s.
         trust: whether to import custom code that the run names.
 
     Returns:
@@ -111,11 +119,13 @@ def evaluate(
     Raises:
         RunDirectoryError, CheckpointError, UntrustedError: see `load`.
         CheckpointError: the environment has other spaces than the policy.
-        ConfigError: `episodes` or `seed` is out of range.
-        EnvironmentFailure: an environment raised, or an episode does not end.
+        ConfigError: `episodes`, `seed` or `max_steps` is out of range.
+        EnvironmentFailure: an environment raised.
     """
     if episodes < 1:
         raise ConfigError(f"`episodes` must be positive, got {episodes}")
+    if max_steps < 1:
+        raise ConfigError(f"`max_steps` must be positive, got {max_steps}")
     if seed is not None and seed < 0:
         raise ConfigError(f"`seed` must not be negative, got {seed}")
     directory, name = _open_run(run, checkpoint)
@@ -143,7 +153,10 @@ def evaluate(
                 f"'{environment_name(environment)}' has now: evaluate it with the environment's "
                 "original version, listed in config.json"
             )
-        return EvaluationResult(tuple(evaluation.evaluate(envs, policy, num_episodes=episodes)))
+        played = evaluation.evaluate(
+            envs, policy, num_episodes=episodes, max_steps=max_steps, on_note=on_note
+        )
+        return EvaluationResult(tuple(played))
 
 
 def _open_run(path: str | Path, checkpoint: str | None) -> tuple[RunDirectory, str]:

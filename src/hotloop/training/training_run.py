@@ -200,7 +200,10 @@ class Training:
             best = None if resumed is None else resumed.position.best
             if best is not None and not run.checkpoints.has(best.timesteps):
                 best = None  # a later, better one replaced it, and the run resumes before that
-            self._evaluator = Evaluator(config, environment, run, best, envs_to_close)
+            self._evaluator = Evaluator(
+                *(config, environment, run, best, envs_to_close, self._reporter),
+                is_resumed=is_resumed,
+            )
         self._saver = Saver(run, config.keep_checkpoints, resumed)
         self._run = run
         self._is_resumed = is_resumed

@@ -38,8 +38,8 @@ from hotloop.training.options.constraints import (
     Trackers,
     changeable_options,
 )
+from hotloop.training.options.evaluation import EvalOptions
 from hotloop.training.options.groups import (
-    EvalOptions,
     NetworkOptions,
     OnPolicyOptions,
     ReplayOptions,

@@ -24,7 +24,6 @@ from hotloop.importing import name_of
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies.network import encoder_name, is_built_in
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.rollouts.evaluation import EPISODE_BYTES
 from hotloop.system.memory import require_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
@@ -44,6 +43,7 @@ from hotloop.training.options.constraints import (
     Sizes,
     Trackers,
 )
+from hotloop.training.options.evaluation import EvalOptions
 from hotloop.training.options.workers import WorkerOptions
 
 if TYPE_CHECKING:
@@ -105,29 +105,6 @@ class TaskOptions(Options):
             raise ConfigError(
                 f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "
                 "more threads than cores only wait for each other"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalOptions(Options):
-    """Evaluations during the run."""
-
-    eval_interval: Annotated[Count | None, MAY_CHANGE] = None
-    """Transitions between evaluations, which also keep the best checkpoint. None: no evaluation."""
-    eval_episodes: Annotated[Count, MAY_CHANGE] = 10
-    """Episodes of an evaluation, the same ones each time, in separate environments."""
-    eval_videos: Annotated[bool, MAY_CHANGE] = False
-    """Record a video of each evaluation's first episode in <run>/videos."""
-
-    def check(self) -> None:
-        """Check that videos have evaluations, and that episodes fit into memory."""
-        if self.eval_videos and self.eval_interval is None:
-            raise ConfigError("`eval_videos` needs evaluations: set `eval_interval` too")
-        if self.eval_interval is not None:
-            require_memory(
-                EPISODE_BYTES * self.eval_episodes,
-                f"{self.eval_episodes:,} episodes",
-                "lower `eval_episodes`",
             )
 
 

@@ -1,0 +1,120 @@
+"""Evaluations of episodes that end, that end late, and that never end."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from hotloop.envs import make_vec
+from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
+from hotloop.rollouts import evaluation
+from hotloop.rollouts.evaluation import evaluate
+
+
+class Lengths(gymnasium.Env):
+    """Episode k of environment i has the length `lengths[i][k]`, and the reward k + 1 per step."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    instances = 0
+
+    def __init__(self, lengths):
+        self.lengths = lengths[Lengths.instances % len(lengths)]
+        Lengths.instances += 1
+        self.episode = -1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode += 1
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        is_end = self.count == self.lengths[self.episode % len(self.lengths)]
+        return np.zeros(2, np.float32), self.episode + 1.0, is_end, False, {}
+
+
+NEVER = 10**9
+
+
+def play(lengths, num_episodes, **options):
+    Lengths.instances = 0
+    envs = make_vec(Lengths, len(lengths), env_kwargs={"lengths": lengths})
+    network = actor_critic(envs)
+    policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
+    try:
+        return evaluate(envs, policy, num_episodes=num_episodes, **options)
+    finally:
+        envs.close()
+
+
+def summary(episodes):
+    return [(x.env, x.episode, x.undiscounted_return, x.length, x.is_cut) for x in episodes]
+
+
+def test_episodes_that_end_are_not_cut():
+    """Each environment plays its share, and an episode may have exactly the maximum length."""
+    episodes = play([[3, 5], [2, 4]], 3, max_steps=5)
+    assert summary(episodes) == [
+        (0, 0, 3.0, 3, False),
+        (0, 1, 10.0, 5, False),
+        (1, 0, 2.0, 2, False),
+    ]
+
+
+def test_an_episode_without_an_end_is_cut_and_the_share_goes_on():
+    """The second episode of environment 0 comes after the one that was cut."""
+    episodes = play([[NEVER, 3, 3], [2, 2, 2]], 4, max_steps=6)
+    assert [x[:2] for x in summary(episodes)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    cut, later, first, second = summary(episodes)
+    assert cut == (0, 0, 6.0, 6, True)
+    assert (later[3:], first, second) == ((3, False), (1, 0, 2.0, 2, False), (1, 1, 4.0, 2, False))
+
+
+def test_an_episode_that_ends_after_its_cut_counts_once():
+    episodes = play([[8, 3], [6, 20]], 4, max_steps=5)
+    assert summary(episodes) == [
+        (0, 0, 5.0, 5, True),
+        (0, 1, 6.0, 3, False),
+        (1, 0, 5.0, 5, True),
+        (1, 1, 10.0, 5, True),
+    ]
+
+
+@pytest.mark.parametrize("num_episodes", [1, 5])
+def test_nothing_ends(num_episodes):
+    episodes = play([[NEVER], [NEVER]], num_episodes, max_steps=40)
+    assert [(x.length, x.is_cut) for x in episodes] == [(40, True)] * num_episodes
+    assert len({(x.env, x.episode) for x in episodes}) == num_episodes
+
+
+class Clock:
+    """A clock that advances by one second at each call."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        self.now += 1.0
+        return self.now
+
+
+def test_a_time_limit_cuts_what_is_longer_than_usual(monkeypatch):
+    monkeypatch.setattr(evaluation, "time", Clock())
+    episodes = play([[NEVER], [NEVER]], 5, timeout_s=20)
+    assert [(x.length, x.is_cut) for x in episodes] == [(21, True)] * 2  # the rest is left out
+    episodes = play([[NEVER], [30]], 2, timeout_s=20, usual_steps=50)
+    assert [(x.length, x.is_cut) for x in episodes] == [(51, True), (30, False)]
+    episodes = play([[15], [25]], 4, timeout_s=20)  # time since the last end
+    assert [(x.length, x.is_cut) for x in episodes] == [(15, False)] * 2 + [(25, False)] * 2
+
+
+def test_a_lengthy_evaluation_is_reported_every_five_seconds(monkeypatch):
+    monkeypatch.setattr(evaluation, "time", Clock())
+    notes = []
+    play([[4], [NEVER]], 2, max_steps=15, on_note=notes.append)
+    assert notes == [
+        "evaluating: 1 of 2 episodes, and 5 steps in the longest of the others",
+        "evaluating: 1 of 2 episodes, and 11 steps in the longest of the others",
+    ]
