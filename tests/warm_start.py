@@ -74,8 +74,8 @@ class WarmStart:
         self.start_server()
         fds = [1, 2, *pass_fds]
         request = {
-            "module": program[2].partition('run_module("')[2].partition('"')[0],
-            "arguments": program[3:],
+            "module": program[3],
+            "arguments": program[4:],
             "environment": dict(env),
             "directory": os.getcwd(),
             "fds": fds,
