@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop import documents
 from hotloop.cli.report import print_findings
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
@@ -217,7 +218,8 @@ def _make_directory(out: str | None, args: list[str]) -> Path:
 
 def _write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
     with suppress(OSError):  # a full disk: the report names what is missing
-        (directory / "profile.json").write_text(json.dumps(metadata, indent=1), encoding="utf-8")
+        text = json.dumps(documents.sealed(metadata), indent=1)
+        (directory / "profile.json").write_text(text, encoding="utf-8")
 
 
 def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | None]:

@@ -30,6 +30,7 @@ from hotloop.runs import file_schemas, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
 from hotloop.runs.library_versions import library_versions
 from hotloop.system.files import atomic_write, sync
+from hotloop.system.line_checksums import LineChecksums
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path / "checkpoints")
         self._content: dict[str, Any] = {}
         self._metrics: IO[str] | None = None
-        self._checksums = documents.LineChecksums()
+        self._checksums = LineChecksums()
         self._lock: IO[bytes] | None = None
         # Device and inode of the locked directory, to detect that it was moved or deleted.
         self._identity: tuple[int, int] | None = None
@@ -262,7 +263,7 @@ class RunDirectory:
         """
         resumed_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         entry = {"at": resumed_at, "timesteps": timesteps, "versions": library_versions()}
-        self._checksums = documents.LineChecksums()
+        self._checksums = LineChecksums()
         lines = [self._metrics_text(line) for line in self._iter_metrics(until=iteration)]
         if iteration and not lines:
             warnings.warn(

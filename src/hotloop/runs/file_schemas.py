@@ -13,6 +13,7 @@ from hotloop import documents
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.streams import printable
 from hotloop.system.files import read_regular
+from hotloop.system.line_checksums import LineChecksums
 
 # `may_change` of older runs, whose config.json lacks it.
 DEFAULT_MAY_CHANGE = (
@@ -188,7 +189,7 @@ def read_metrics(path: Path, until: int | None = None) -> Iterator[dict[str, Any
     except OSError as error:
         raise RunDirectoryError(f"{path} can't be read ({error.strerror})") from error
     lines.pop()  # empty, or incomplete because the process was killed
-    checksums = documents.LineChecksums()
+    checksums = LineChecksums()
     last = 0
     for number, text in enumerate(lines, 1):
         if until is not None and last >= until:

@@ -35,6 +35,7 @@ from hotloop.profiler.collect.stacks import StackIndex, _ticker
 from hotloop.profiler.collect.tally import Tally
 from hotloop.system import processes
 from hotloop.system.cores import available_cores
+from hotloop.system.line_checksums import LineChecksums
 from hotloop.system.processes import boot_id, process_start
 from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
@@ -332,7 +333,8 @@ class StackSampler:
             stem = self.path.name[: -len(SUFFIX)]
             access = os.O_WRONLY | os.O_APPEND
             self.path = self._file.create(self.path.parent, stem, SUFFIX, access)
-            header = _line(
+            self._checksums = LineChecksums()
+            header = self._line(
                 {
                     "version": VERSION,
                     "pid": self._pid,
@@ -385,7 +387,7 @@ class StackSampler:
             "others": [list(process) for process in self._descendants],
             "recordings": [str(path) for path in _control.recording_paths()],
         }
-        self._pending_text += _line(line)
+        self._pending_text += self._line(line)
         if self._uses_ticker and not last:
             return
         try:
@@ -398,6 +400,10 @@ class StackSampler:
         remaining = memoryview(text)
         while remaining:
             remaining = remaining[os.write(self._file.descriptor(), remaining) :]
+
+    def _line(self, fields: dict[str, Any]) -> bytes:
+        text = json.dumps(fields, separators=(",", ":"))
+        return (self._checksums.add(text) + "\n").encode()
 
     def _fail(self, error: Exception) -> None:
         """Stop sampling with a single warning. The program continues."""
@@ -416,10 +422,6 @@ class StackSampler:
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    return (json.dumps(fields, separators=(",", ":")) + "\n").encode()
 
 
 def _spans() -> list[list[Any]]:

@@ -33,10 +33,11 @@ places, stacks and paths are numbered in the order of their first use.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hotloop.system.files import open_regular
+from hotloop.system.line_checksums import LineChecksums
 from hotloop.timing.clocks import Clocks
 
 VERSION = 1
@@ -71,13 +72,15 @@ class Samples(NamedTuple):
 
     Attributes:
         header: first line.
-        periods: other lines, in their order.
+        periods: other lines, in their order, up to the first damaged one.
         is_torn: whether the last line is incomplete.
+        damage: number of the damaged line and its problem, "" if there is none.
     """
 
     header: dict[str, Any]
     periods: list[dict[str, Any]]
     is_torn: bool
+    damage: str = ""
 
 
 def align_clocks(clocks: Clocks, samples: Samples) -> Samples:
@@ -100,7 +103,19 @@ def read(path: Path) -> Samples:
         SamplesError: The file has no samples, or is of a newer version.
         OSError: The file cannot be read.
     """
-    lines = list(_lines(path))
+    lines: list[Any] = []
+    is_torn, damage = False, ""
+    checksums = LineChecksums()
+    with open_regular(path) as file:
+        for number, line in enumerate(file, 1):
+            is_torn = not line.endswith(b"\n")
+            try:
+                lines.append(json.loads(checksums.check(line.rstrip(b"\n"))))
+            except (ValueError, RecursionError) as error:
+                if not is_torn:
+                    damage = f"line {number}: {error}"
+                break  # later lines may refer to numbers that this one defined
+            is_torn = False
     header = lines[0] if lines else None
     if not isinstance(header, dict) or not _HEADER_TYPES.items() <= _types(header).items():
         raise SamplesError(
@@ -115,19 +130,11 @@ def read(path: Path) -> Samples:
     periods: list[dict[str, Any]] = []
     for line in lines[1:]:
         if not isinstance(line, dict) or not isinstance(line.get("t"), int):
-            break  # later lines may refer to numbers that this one defined
+            damage = f"line {len(periods) + 2}: it has no time"
+            break
         periods.append(line)
-    return Samples(header, periods, is_torn=len(periods) < len(lines) - 1)
+    return Samples(header, periods, is_torn, damage)
 
 
 def _types(header: dict[str, Any]) -> dict[str, type]:
     return {name: type(value) for name, value in header.items()}
-
-
-def _lines(path: Path) -> Iterator[Any]:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except ValueError:
-                yield None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from hotloop.profiler.session.syntax import parse_file
+from hotloop.profiler.session.syntax import parse_file, source_lines
 
 _LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "log", "trace"}
 # Methods that wait for a device, or extract numbers from tensors.
@@ -197,7 +196,8 @@ def function_around(file: str, line: int) -> CodeBlock:
 
 def source_line(file: str, line: int) -> str:
     """Return one line of a file, empty if it is missing."""
-    return linecache.getline(file, line).strip()
+    lines = source_lines(file)
+    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
 
 
 @lru_cache(maxsize=256)

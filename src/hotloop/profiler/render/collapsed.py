@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import Frame
+from hotloop.system.files import read_regular
 
 Folded = dict[tuple[Frame, ...], int]
 """Weights in nanoseconds by stack. A stack starts with the outermost frame, a process."""
@@ -53,7 +54,7 @@ def read(path: str | os.PathLike[str]) -> Folded:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path)
     except OSError as error:
         raise ProfileError(
             f"expected stacks of py-spy or austin in {path}, got '{error.strerror or error}': pass "

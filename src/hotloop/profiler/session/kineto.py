@@ -9,7 +9,6 @@ correlation of its launch.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,8 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from hotloop import documents
 from hotloop.profiler.session import Frame, Stack
 from hotloop.profiler.session.gpu import CALL, COPY, FILL, HOST_SAMPLE, KERNEL, WORK, GpuWindow
+from hotloop.profiler.session.validation import check_window
+from hotloop.system.files import read_regular
 from hotloop.timing.gpu_window import SUFFIX, VERSION
 
 # Kinds of work by Kineto's categories, which changed in 2022.
@@ -41,16 +43,20 @@ def read_windows(directories: Iterable[Path]) -> tuple[list[GpuWindow], list[str
     problems: list[str] = []
     for path in sorted({path for x in directories for path in x.glob(f"*{SUFFIX}")}):
         try:
-            metadata = json.loads(path.read_text(encoding="utf-8"))
+            metadata = documents.read(path)
             if metadata["version"] > VERSION:
                 raise ValueError(f"it has version {metadata['version']}: update hotloop")
             if "problem" in metadata:
                 raise ValueError(f"torch's profiler raised {metadata['problem']}")
             trace = path.parent / Path(metadata["trace"]).name
-            content = json.loads(trace.read_text(encoding="utf-8", errors="replace"))
-            windows.append(parse_window(metadata, content["traceEvents"]))
-        except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-            reason = f"{type(error).__name__}: {error}" if not str(error) else str(error)
+            content = documents.parse(read_regular(trace).decode("utf-8", "replace"))
+            window = parse_window(metadata, content["traceEvents"])
+            check_window(window)
+            windows.append(window)
+        except Exception as error:  # the files may have any content
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, (OSError, ValueError)):
+                reason = getattr(error, "strerror", None) or str(error)
             problems.append(f"the GPU window {path} can't be read: {reason}")
     return sorted(windows, key=lambda window: window.start_ns), problems
 

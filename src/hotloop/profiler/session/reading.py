@@ -28,6 +28,7 @@ from hotloop.profiler.session import (
 from hotloop.profiler.session.kineto import read_windows
 from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
 from hotloop.profiler.session.saving import SESSION_FILE, load
+from hotloop.profiler.session.validation import check_metadata, check_session
 from hotloop.system.crowding import Crowding
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.clocks import read_clocks
@@ -61,8 +62,9 @@ def read(directory: str | os.PathLike[str]) -> Session:
             "`hotloop profile SCRIPT` creates one"
         )
     # Read the files of the profile's own directory, then those of other directories.
-    metadata = _read_metadata(root)
-    recordings, problems = _read_recordings([root / "timing", root])
+    metadata, problems = _read_metadata(root)
+    recordings, recording_problems = _read_recordings([root / "timing", root])
+    problems += recording_problems
     totals, sample_problems = _read_samples([root / "timing", root])
     problems += sample_problems
     # A program with its own recording, such as `hotloop train`, may use another directory.
@@ -78,13 +80,18 @@ def read(directory: str | os.PathLike[str]) -> Session:
             "again, or see `hotloop runs`" + "".join(f"; {problem}" for problem in problems[:3])
         )
     # Merge, and add the facts of runs and the GPU windows.
-    problems += metadata.get("problems", [])
     run_directories = (root, *(folder.parent for folder in sorted(directories)))
     metadata |= _read_crowding(run_directories, problems)
     session = merge(recordings, totals, directory=str(root), metadata=metadata, problems=problems)
     for run_directory in run_directories:
         _add_run_facts(session, run_directory)
     _add_windows(session, [root / "timing", root, *sorted(directories)])
+    try:
+        check_session(session)
+    except ValueError as error:
+        raise ProfileError(
+            f"the files of {root} contradict each other or are damaged ({error}): profile again"
+        ) from error
     return session
 
 
@@ -232,17 +239,27 @@ def _read_samples(directories: Iterable[Path]) -> tuple[list[SampleTotals], list
                 problems.append(str(error))
                 continue
             totals.append(sum_samples(samples))
+            if samples.damage:
+                problems.append(
+                    f"{path} is damaged in {samples.damage}; this and later lines are ignored"
+                )
             if samples.is_torn:
                 problems.append(f"{path} ends in the middle of a line, which is ignored")
     return _unique(totals, lambda file: file.identity), problems
 
 
-def _read_metadata(root: Path) -> dict[str, Any]:
+def _read_metadata(root: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return the content of `profile.json`, and the problems that it names or has."""
+    path = root / METADATA_FILE
     try:
-        metadata = documents.read(root / METADATA_FILE)
-    except (OSError, ValueError):
-        return {}
-    return metadata if isinstance(metadata, dict) else {}
+        metadata = documents.read(path)
+        check_metadata(metadata)
+    except FileNotFoundError:
+        return {}, []
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return {}, [f"{path} is damaged ({reason}) and is ignored"]
+    return metadata, metadata.pop("problems", [])
 
 
 # --- merging --------------------------------------------------------------------------------------

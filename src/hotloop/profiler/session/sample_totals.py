@@ -89,7 +89,7 @@ def sum_samples(file: Samples) -> SampleTotals:
         for period in file.periods:
             for pid, parent_pid, command, cpu_ns in period.get("others", ()):
                 totals.descendants[pid] = UnrecordedProcess(pid, parent_pid, command, cpu_ns)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except Exception as error:  # the file may have any content
         totals.damage = f"{type(error).__name__}: {error}"
     return totals
 

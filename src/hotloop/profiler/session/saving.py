@@ -8,10 +8,11 @@ import os
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from hotloop import documents
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import (
     Frame,
@@ -25,6 +26,8 @@ from hotloop.profiler.session import (
     UnrecordedProcess,
 )
 from hotloop.profiler.session.gpu import GpuWindow
+from hotloop.profiler.session.validation import check_session
+from hotloop.system.files import check_memory, open_regular
 from hotloop.timing import Node
 from hotloop.timing.reader import OpenSpan, SpanPath
 
@@ -97,44 +100,67 @@ def load(path: str | os.PathLike[str]) -> Session:
     Raises:
         ProfileError: The file is not a session, or is of a newer version.
     """
+    path = Path(path)
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             is_archive = file.read(2) == b"PK"
-        if not is_archive:
-            raise ProfileError(
-                "expected the directory of a profile or a run, or a saved session, got "
-                f"{path}: it is neither; `hotloop profile SCRIPT` creates a directory"
-            )
-        with np.load(path, allow_pickle=False) as file:
-            document = json.loads(file["session"].tobytes())
-            if document["version"] > VERSION:
+            if not is_archive:
                 raise ProfileError(
-                    f"expected a session of version {VERSION} or older in {path}, got "
-                    f"{document['version']}: update hotloop"
+                    "expected the directory of a profile or a run, or a saved session, got "
+                    f"{path}: it is neither; `hotloop profile SCRIPT` creates a directory"
                 )
-            events = [file[f"events.{i}"] for i in range(len(document["processes"]))]
-            windows = [
-                _window_from_json(
-                    fields, {name: file[f"gpu.{name}.{index}"] for name in WINDOW_ARRAYS}
-                )
-                for index, fields in enumerate(document.get("gpu", []))
-            ]
-        pairs = zip(document["processes"], events, strict=True)
-        return Session(
-            document["directory"],
-            document["about"],
-            [_process_from_json(fields, array) for fields, array in pairs],
-            [UnrecordedProcess(*fields) for fields in document["uncovered"]],
-            document["problems"],
-            windows,
-        )
+            arrays = _read_arrays(file, path)
+        document = documents.parse(arrays["session"].tobytes())
+        if document["version"] > VERSION:
+            raise ProfileError(
+                f"expected a session of version {VERSION} or older in {path}, got "
+                f"{document['version']}: update hotloop"
+            )
+        session = _session_from_json(document, arrays)
+        check_session(session)
+        return session
     except ProfileError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # the file may have any content
+        reason = error.strerror if isinstance(error, OSError) else None
         raise ProfileError(
             f"expected a session of `hotloop profile` in {path}, got a file that can't be read "
-            f"({type(error).__name__}: {error}): save it again from the profile's directory"
+            f"({reason or f'{type(error).__name__}: {error}'}): save it again from the profile's "
+            "directory"
         ) from error
+
+
+def _read_arrays(file: BinaryIO, path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an archive by name, after checking its checksums."""
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        check_memory(sum(entry.file_size for entry in entries), path)
+        # NumPy itself may not read up to the checksum.
+        return {
+            entry.filename.removesuffix(".npy"): np.lib.format.read_array(
+                io.BytesIO(archive.read(entry)), allow_pickle=False
+            )
+            for entry in entries
+        }
+
+
+def _session_from_json(document: dict[str, Any], arrays: dict[str, np.ndarray]) -> Session:
+    return Session(
+        document["directory"],
+        document["about"],
+        [
+            _process_from_json(fields, arrays[f"events.{index}"])
+            for index, fields in enumerate(document["processes"])
+        ],
+        [UnrecordedProcess(*fields) for fields in document["uncovered"]],
+        document["problems"],
+        [
+            _window_from_json(
+                fields, {name: arrays[f"gpu.{name}.{index}"] for name in WINDOW_ARRAYS}
+            )
+            for index, fields in enumerate(document.get("gpu", []))
+        ],
+    )
 
 
 def _window_from_json(fields: dict[str, Any], arrays: dict[str, np.ndarray]) -> GpuWindow:

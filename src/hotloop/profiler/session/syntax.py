@@ -6,11 +6,24 @@ import ast
 from functools import lru_cache
 from pathlib import Path
 
+from hotloop.system.files import read_regular
+
 
 @lru_cache(maxsize=256)
 def parse_file(file: str) -> ast.Module | None:
     """Return the syntax tree of a file; None if it is missing or not valid Python."""
     try:
-        return ast.parse(Path(file).read_bytes())
-    except (OSError, ValueError, SyntaxError):
+        return ast.parse(read_regular(Path(file)))
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
+
+
+@lru_cache(maxsize=256)
+def source_lines(file: str) -> list[str]:
+    """Return the lines of a Python file, none if it is missing."""
+    if not file.endswith(".py"):  # a profile of someone else may name any file
+        return []
+    try:
+        return read_regular(Path(file)).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
