@@ -2,9 +2,13 @@
 
 import pytest
 
+from hotloop.algorithms import find
 from hotloop.cli import main
-from hotloop.cli.bottleneck import describe_bottleneck
+from hotloop.cli.bottleneck import _overlap_options, describe_bottleneck
+from hotloop.runs import RunDirectory
+from hotloop.system.crowding import Crowding
 from hotloop.timing import Node
+from hotloop.training.options import to_json
 
 
 def tree(name, total, **children):
@@ -65,8 +69,7 @@ def learner(update, waiting):
                 tree("worker-1", 10.0, wait=5.0, env_step=4.0),
             ],
             "none, learner and workers take turns. The learner waits for 40% of its loop, workers "
-            "for 50% of their time. `--overlap`, or appo's `--schedule lag:1` or async, runs them "
-            "in parallel",
+            "for 50% of their time",
         ),
         (
             [
@@ -87,6 +90,53 @@ def learner(update, waiting):
 )
 def test_the_stage_that_others_wait_for_is_named(trees, expected):
     assert describe_bottleneck(trees[0], trees[1:]) == expected
+
+
+_LAGGING = ["--schedule lag:1", "--schedule async"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "on_core_s", "options"),
+    [
+        ("ppo", {}, 5.0, ["--overlap"]),
+        ("ppo", {}, None, ["--overlap"]),
+        ("ppo", {}, 19.0, []),  # both cores are busy
+        ("ppo", {"overlap": True}, 5.0, []),
+        ("ppo", {"schedule": "variable"}, 5.0, ["--overlap"]),
+        (
+            "appo",
+            {"schedule": "barrier"},
+            5.0,
+            ["--overlap", "--schedule lag:1", "--schedule async"],
+        ),
+        ("appo", {"schedule": "async"}, 5.0, []),
+        ("sac", {"env_id": "Pendulum-v1"}, 5.0, ["--schedule async"]),  # on a CPU
+        ("dqn", {"schedule": "async"}, 5.0, []),
+        ("dqn", {"memory": "lstm:8", "env_id": "CartPole-v1"}, 5.0, ["--schedule async"]),
+    ],
+)
+def test_options_that_overlap_are_valid_and_not_set(
+    algorithm, changes, on_core_s, options, tmp_path
+):
+    config = find(algorithm).config(workers=2, num_envs=2, **changes)
+    run = RunDirectory.create(
+        tmp_path / "run",
+        runs_dir=tmp_path,
+        env_id=config.env_id,
+        algorithm=algorithm,
+        reference=algorithm,
+        seed=1,
+        config=to_json(config),
+    )
+    if on_core_s is not None:
+        crowding = Crowding(cores=2, seconds=10.0, on_core_s=on_core_s, queued_s=0.0, longest_s=0.0)
+        run.write_json("cores.json", vars(crowding))
+    assert _overlap_options(tmp_path / "run") == options
+    trees = [learner(5.0, 4.0), tree("worker-0", 10.0, wait=5.0, env_step=4.0)]
+    sentence = describe_bottleneck(trees[0], trees[1:], options)
+    assert sentence.endswith("in parallel" if options else "of their time")
+    for option in options:
+        assert f"`{option}`" in sentence
 
 
 def test_a_run_and_its_report_name_the_bottleneck(tmp_path, capsys):

@@ -28,7 +28,10 @@ def test_plan_prints_the_curve_and_the_bottleneck(capsys, tmp_path):
     ("args", "advice"),
     [
         ((), "more workers make it faster, up to about"),
-        (("--schedule", "barrier", "--slow-ms", "200", "--slow-share", "0.1"), "avoids it"),
+        (
+            ("--schedule", "barrier", "--slow-ms", "200", "--slow-share", "0.1"),
+            "wait for the slowest one in each iteration: `--schedule variable` or `--schedule",
+        ),
         (("--cores-per-node", "4"), "cores: more cores or machines"),
         (("--obs-bytes", "10000000", "--nodes", "2"), "incoming network traffic"),
         (("--weights-bytes", "10000000000", "--nodes", "4"), "outgoing network traffic (weights)"),

@@ -31,22 +31,84 @@ def test_sufficient_cores_give_no_summary(changed):
     [
         ({"torch_threads": 8, "threads": 8}, "8 torch threads", "--torch-threads 1"),
         ({"torch_threads": 2, "threads": 2, "others": 1}, "2 torch threads", "--torch-threads 1"),
-        ({"workers": 24, "workers_queued_s": 4.0}, "24 workers", "--workers 2 or auto"),
-        ({"jobs": 4, "others": 3}, "4 seeds at a time", "--jobs 2"),
-        ({"jobs": 2, "others": 1, "workers": 1}, "2 seeds at a time", "--jobs 1"),
-        ({"others": 1}, "1 other training", "running them in sequence: --seeds 1-5"),
-        ({"jobs": 2, "others": 3}, "2 other trainings", "running them in sequence"),
+        ({"jobs": 4, "others": 3}, "4 trainings at a time", "--jobs 2"),
+        ({"jobs": 2, "others": 1, "on_core_s": 9.0}, "2 trainings at a time", "--jobs 1"),
+        ({"others": 1}, "1 other training", "one training at a time"),
+        ({"jobs": 2, "others": 3}, "2 other trainings", "one training at a time"),
         ({}, "other programs", "an idle machine or `nice`"),
         ({"torch_threads": 2, "threads": 2}, "other programs", "an idle machine or `nice`"),
         ({"workers": 2, "workers_queued_s": 5.0}, "other programs", "an idle machine or `nice`"),
     ],
 )
 def test_causes(changed, cause, cure):
-    result = crowded(**changed)
+    result = crowded(queued_s=changed.get("on_core_s", 5.0), **changed)
     assert result.causes[0][0] == cause
     assert result.causes[0][1].startswith(cure)
     assert cause in result.summary()
     assert "for 50% of their runnable time" in result.summary()
+
+
+def workers_at_work(workers, busy_share, seconds=10.0, cores=2):
+    """Workers whose steps compute for a share of their time without waiting, and sleep else.
+
+    They keep at most all cores busy. The others that could run are queued.
+    """
+    running = min(cores, workers * busy_share)
+    # Each worker sleeps for (1 − b) / b of the time that it computes.
+    sleeping = min(workers - running, running * (1 - busy_share) / busy_share)
+    queued_s = max(0.0, workers - running - sleeping) * seconds
+    return Crowding(
+        cores=cores,
+        seconds=seconds,
+        on_core_s=running * seconds,
+        queued_s=queued_s,
+        longest_s=queued_s / workers,
+        workers=workers,
+        workers_on_core_s=running * seconds,
+        workers_queued_s=queued_s,
+    )
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+@pytest.mark.parametrize("busy_share", [0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("workers", [1, 2, 4, 6, 24])
+def test_fewer_workers_are_advised_only_if_they_keep_the_cores_busy(cores, busy_share, workers):
+    result = workers_at_work(workers, busy_share, cores=cores)
+    for _, cure in result.causes:
+        if not cure.startswith("--workers"):
+            continue
+        fewer = int(cure.removeprefix("--workers "))
+        assert workers % fewer == 0  # divides the environments, too
+        assert fewer * busy_share >= 0.89 * min(cores, workers * busy_share)
+    if busy_share == 1.0 and workers == 24:
+        assert result.causes == [("24 workers", f"--workers {cores}")]
+        assert not result.is_crowded  # the cores stay as busy
+
+
+def test_sleeping_workers_get_no_advice():
+    """24 workers that wake up together are queued for a moment, and sleep for most of the time."""
+    sleeping = {"workers": 24, "workers_queued_s": 4.0, "on_core_s": 9.0, "longest_s": 1.0}
+    assert crowded(**sleeping).causes == []
+    assert not crowded(**sleeping).is_crowded
+    assert crowded(**sleeping).summary() == ""
+
+
+def test_a_training_that_fills_the_cores_blames_no_other_program():
+    assert crowded(on_core_s=19.0, queued_s=9.0, workers=2, workers_queued_s=5.0).causes == []
+
+
+@pytest.mark.parametrize("used_cores", [0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("jobs", [2, 3, 8])
+def test_fewer_trainings_are_advised_only_if_they_fill_the_cores(used_cores, jobs):
+    """Trainings that would use some cores each if they were alone on two cores."""
+    share = min(1.0, 2 / (jobs * used_cores))  # of the time that each gets
+    on_core_s = 10.0 * used_cores * share
+    longest_s = 10.0 * (1 - share)
+    result = crowded(on_core_s=on_core_s, queued_s=9.0, longest_s=longest_s, jobs=jobs)
+    for cause, cure in result.causes:
+        if cause.endswith("at a time"):
+            assert int(cure.removeprefix("--jobs ")) * used_cores >= 0.8 * min(2, jobs * used_cores)
+    assert (jobs * used_cores > 2.5) <= any(cure.startswith("--jobs") for _, cure in result.causes)
 
 
 def test_the_gain_by_hand():
@@ -63,7 +125,7 @@ def test_several_causes_are_listed_in_order():
     result = crowded(torch_threads=4, threads=4, jobs=3, others=4)
     assert [cause for cause, _ in result.causes] == [
         "4 torch threads",
-        "3 seeds at a time",
+        "3 trainings at a time",
         "2 other trainings",
     ]
 
@@ -131,6 +193,7 @@ def test_times_add_up(monkeypatch):
         threads=2,
         torch_threads=1,
         workers=2,
+        workers_on_core_s=4.0,
         workers_queued_s=6.5,
         others=3,
     )

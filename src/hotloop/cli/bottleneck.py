@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from hotloop import timing
+from hotloop import documents, timing
+from hotloop.errors import ConfigError, HotloopError, UnknownNameError
+from hotloop.system.crowding import Crowding
 from hotloop.timing import Node, Recording
 
 # A smaller share of waiting counts as none.
 _MIN_WAIT = 0.1
 # If the median worker waits this much more than the busiest one, the busiest is the bottleneck.
 _MIN_WAIT_GAP = 0.25
+# Options that let learner and workers work at the same time, with their values.
+_OVERLAPPING: dict[str, dict[str, Any]] = {
+    "--overlap": {"overlap": True},
+    "--schedule lag:1": {"schedule": "lag:1"},
+    "--schedule async": {"schedule": "async"},
+}
 _LOOP_SPANS = ("collect", "prepare", "update", "publish", "report", "save", "evaluate")
 
 
@@ -41,17 +52,50 @@ def print_bottleneck(run_dir: Path) -> None:
     trees: dict[str, Node] = {}
     for recording in recordings:  # a worker and its replacements count as one
         trees.setdefault(recording.component, Node(recording.component)).add(recording.tree())
-    sentence = describe_bottleneck(learner.tree(), trees.values())
+    sentence = describe_bottleneck(learner.tree(), trees.values(), _overlap_options(run_dir))
     if sentence:
         print(f"\nbottleneck: {sentence}")
 
 
-def describe_bottleneck(learner: Node, processes: Iterable[Node]) -> str:
+def _overlap_options(run_dir: Path) -> list[str]:
+    """Return the options with which learner and workers of a run would work at the same time.
+
+    There are none if the run has such an option, or if it leaves no core idle. Each option is valid
+    together with the run's other options.
+    """
+    from hotloop.runs import RunDirectory
+
+    with contextlib.suppress(OSError, ValueError):
+        crowding = Crowding.from_json(documents.read(run_dir / "cores.json"))
+        if crowding is not None and not crowding.leaves_cores_idle:
+            return []
+    options: list[str] = []
+    with contextlib.suppress(HotloopError, ImportError):
+        content = RunDirectory.open(run_dir).config
+        if ":" in content["algorithm"]:  # a module of the user, which a report does not import
+            return []
+        from hotloop.algorithms import find
+        from hotloop.training.options import from_stored
+
+        config = from_stored(find(content["algorithm"]).config, content["config"])
+        if config.overlap or config.schedule not in ("barrier", "variable"):
+            return []
+        for option, changes in _OVERLAPPING.items():
+            with contextlib.suppress(ConfigError, UnknownNameError):
+                dataclasses.replace(config, **changes)
+                options.append(option)
+    return options
+
+
+def describe_bottleneck(
+    learner: Node, processes: Iterable[Node], overlap_options: Sequence[str] = ()
+) -> str:
     """Return one sentence about the bottleneck, or an empty text without workers.
 
     Args:
         learner: The learner's tree.
         processes: The trees of workers, such as `worker-3`, and inference, such as `inference-0`.
+        overlap_options: Options with which learner and workers work at the same time.
     """
     # Compute the shares of time that learner and workers wait.
     processes = list(processes)
@@ -83,9 +127,10 @@ def describe_bottleneck(learner: Node, processes: Iterable[Node]) -> str:
             f"{busiest_wait:.0%}; {_main_stage(busiest)}"
         )
     if busiest_wait >= _MIN_WAIT:
+        options = " or ".join(f"`{option}`" for option in overlap_options)
         return (
             f"none, learner and workers take turns. {wait_text}, workers for {median_wait:.0%} of "
-            "their time. `--overlap`, or appo's `--schedule lag:1` or async, runs them in parallel"
+            f"their time{f'. {options} runs them in parallel' if options else ''}"
         )
     inference = [process for process in processes if process.name.startswith("inference-")]
     if inference and _share(busiest, "wait_for_inference") >= 0.5:

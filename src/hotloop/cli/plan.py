@@ -23,6 +23,8 @@ _FORMATS = (".png", ".svg", ".pdf")
 # Size of a transition in a fragment, without its two observations: an action of eight bytes, the
 # reward, three bits, two values and a log-probability.
 _OTHER_BYTES = 27
+# Minimum speed-up by another schedule to advise it.
+_MIN_SPEEDUP = 1.1
 
 
 def run(args: list[str]) -> int:
@@ -189,24 +191,41 @@ def _advice(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> str
     """Return what saturates first, and what would help."""
     has_barrier = cluster.schedule in ("barrier", "lag:1") and measured.sd_s > 0.1 * measured.mean_s
     if last.limit == "environments" and last.share < 0.9:
-        takes_turns = cluster.schedule in ("barrier", "variable") and not cluster.overlap
-        return "environments, which " + (
-            "wait for the slowest one in each iteration: `--schedule variable` or async avoids it"
-            if has_barrier
-            else "are idle while the learner learns: `--overlap` or async avoids it"
-            if takes_turns
-            else "wait for others"
+        reason = "wait for the slowest one" if has_barrier else "are idle while the learner learns"
+        faster = _faster_schedules(last, cluster, measured)
+        return f"environments, which {reason} in each iteration" + (
+            f": {' or '.join(f'`{option}`' for option in faster)} avoids it" if faster else ""
         )
     fullest = max(share for name, share in last.used.items() if name != "environments")
-    max_workers = max(last.workers, math.floor(last.workers / fullest))
+    max_workers = math.floor(last.workers / fullest)
+    more = f": more workers make it faster, up to about {max_workers:,}"
     return {
-        "environments": f"environments: more workers make it faster, up to about {max_workers:,}",
+        "environments": f"environments{more if max_workers > 1.05 * last.workers else ''}",
         "cores": "cores: more cores or machines make it faster, more workers alone do not",
         "learner": "the learner: more workers do not help, larger minibatches or a GPU do",
         "network in": "the learner's incoming network traffic: smaller observations help",
         "network out": "the learner's outgoing network traffic (weights): longer fragments help",
         "object store": "the object store",
     }[last.limit]
+
+
+def _faster_schedules(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> list[str]:
+    """Return the options of other schedules that are a tenth faster by the same forecast."""
+    from hotloop.rollouts.cluster_forecast import forecast_cluster
+
+    cluster = dataclasses.replace(cluster, workers=last.workers)
+    others = {
+        "--schedule variable": dataclasses.replace(cluster, schedule="variable"),
+        "--overlap": cluster,
+        "--schedule async": dataclasses.replace(cluster, schedule="async", overlap=False),
+    }
+    if cluster.schedule in ("barrier", "variable"):
+        others["--overlap"] = dataclasses.replace(cluster, overlap=True)
+    return [
+        option
+        for option, other in others.items()
+        if forecast_cluster(measured, other).steps_per_s > _MIN_SPEEDUP * last.steps_per_s
+    ]
 
 
 def _plot(points: list[ClusterForecast], path: Path) -> None:

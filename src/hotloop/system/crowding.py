@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -20,7 +21,11 @@ _MIN_S, _MIN_SHARE = 1.0, 0.05
 # Minimum share of the time in which a working thread is runnable.
 _WORKING_SHARE = 0.02
 _READ_INTERVAL_S = 5.0
+# Minimum speed-up to report. Fewer workers do not help if the cores are full of their work.
+_MIN_GAIN = 1.1
 _WORKER, _INFERENCE = "hotloop.rollouts.worker", "hotloop.rollouts.inference"
+# Without other programs, cores that a training leaves idle for a larger share would be free.
+_FULL_SHARE = 0.8
 # Environment variable with the number of trainings that `--seeds` runs at a time.
 JOBS = "HOTLOOP_JOBS"
 # Start of the line that reports crowding.
@@ -39,8 +44,8 @@ class Crowding:
         threads: number of working threads in the main process.
         torch_threads: limit of torch threads, 0 for the number of free cores.
         workers: number of worker processes.
-        workers_queued_s: the workers' part of `queued_s`.
-        jobs: number of trainings that `--seeds` runs at a time, 0 without `--seeds`.
+        workers_on_core_s, workers_queued_s: the workers' part of `on_core_s` and `queued_s`.
+        jobs: number of trainings that one command runs at a time, 0 without `--seeds` or a sweep.
         others: number of other trainings on the machine while it was crowded.
     """
 
@@ -52,6 +57,7 @@ class Crowding:
     threads: int = 0
     torch_threads: int = 0
     workers: int = 0
+    workers_on_core_s: float = 0.0
     workers_queued_s: float = 0.0
     jobs: int = 0
     others: int = 0
@@ -64,11 +70,10 @@ class Crowding:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether threads waited for long enough to report it."""
+        """Whether threads waited for long, and a change can make the training faster."""
         is_known = self.cores > 0 and self.seconds >= _MIN_S
-        return (
-            is_known and self.share > CROWDED_SHARE and self.longest_s > _MIN_SHARE * self.seconds
-        )
+        is_long = self.share > CROWDED_SHARE and self.longest_s > _MIN_SHARE * self.seconds
+        return is_known and is_long and bool(self.causes) and self.gain >= _MIN_GAIN
 
     @property
     def has_many_threads(self) -> bool:
@@ -77,26 +82,50 @@ class Crowding:
         return self.torch_threads > 1 and min(self.threads, total) > 1 and total > self.cores
 
     @property
-    def has_many_workers(self) -> bool:
-        """Whether there are more workers than cores, and most of the waiting is theirs."""
-        return self.workers > self.cores and self.workers_queued_s > 0.5 * self.queued_s
+    def enough_workers(self) -> int:
+        """Smallest number of workers that keeps the cores as busy, and divides the environments."""
+        # A worker computes for this share of the time in which it is not queued. In the rest it
+        # sleeps in steps, or waits for the learner.
+        share = self.workers_on_core_s / max(
+            1e-9, self.workers * self.seconds - self.workers_queued_s
+        )
+        divisors = [w for w in range(1, self.workers) if self.workers % w == 0]
+        return min((w for w in divisors if w * share >= 0.9 * self.cores), default=self.workers)
+
+    @property
+    def max_jobs(self) -> int:
+        """Number of trainings like this one that fill the cores."""
+        free_s = max(self.seconds - self.longest_s, 0.02 * self.seconds)
+        used_cores = self.on_core_s / free_s  # if no thread waited
+        return max(1, math.floor(self.cores / max(used_cores, 1e-3) + 0.2))
+
+    @property
+    def leaves_cores_idle(self) -> bool:
+        """Whether this training alone uses less than the available cores."""
+        return self.on_core_s < _FULL_SHARE * self.cores * self.seconds
 
     @property
     def causes(self) -> list[tuple[str, str]]:
-        """Causes of crowding with the options that fix them, most promising first."""
+        """Causes of crowding with the changes that fix them, most promising first.
+
+        There are none if the training's own processes take turns on the cores and fewer would be
+        slower.
+        """
         causes: list[tuple[str, str]] = []
         if self.has_many_threads:
             causes.append((f"{self.torch_threads} torch threads", "--torch-threads 1"))
-        if self.has_many_workers:
-            causes.append((f"{self.workers} workers", f"--workers {self.cores} or auto"))
-        max_jobs = max(1, self.cores // (1 + self.workers))
-        if self.jobs > max_jobs:
-            causes.append((f"{self.jobs} seeds at a time", f"--jobs {max_jobs}"))
+        if self.enough_workers < self.workers:
+            causes.append((f"{self.workers} workers", f"--workers {self.enough_workers}"))
+        if self.jobs > self.max_jobs:
+            causes.append((f"{self.jobs} trainings at a time", f"--jobs {self.max_jobs}"))
         num_unrelated = self.others - max(0, self.jobs - 1)
         if num_unrelated > 0:
             count = f"{num_unrelated} other training{'s' * (num_unrelated > 1)}"
-            causes.append((count, "running them in sequence: --seeds 1-5 --jobs 1"))
-        return causes or [("other programs", "an idle machine or `nice`")]
+            causes.append((count, "one training at a time"))
+        is_own = self.workers > self.cores and self.workers_queued_s > 0.5 * self.queued_s
+        if not causes and not is_own and self.leaves_cores_idle:
+            causes.append(("other programs", "an idle machine or `nice`"))
+        return causes
 
     @property
     def gain(self) -> float:
@@ -119,7 +148,7 @@ class Crowding:
         return (
             f"{CROWDED} for {self.share:.0%} of their runnable time: "
             f"{causes} on {cores}; try {self.causes[0][1]} "
-            f"for a speed-up of up to {self.gain:.1f}×"
+            f"for a speed-up of this training of up to {self.gain:.1f}×"
         )
 
     @classmethod
@@ -130,7 +159,7 @@ class Crowding:
             return None
         known = {name: x for name, x in value.items() if name in names}
         try:
-            if not all(type(x) in (int, float) and 0 <= x < 1e12 for x in value.values()):
+            if not all(type(x) in (int, float) and 0 <= x < 1e12 for x in known.values()):
                 return None
             return cls(**known)
         except TypeError:
@@ -184,6 +213,7 @@ class CrowdingMonitor:
             threads=len(working),
             torch_threads=self._torch_threads,
             workers=len({path.split("/")[2] for path in self._worker_times}),
+            workers_on_core_s=sum(times.on_core_ns for times in worker_times) / 1e9,
             workers_queued_s=sum(times.queued_ns for times in worker_times) / 1e9,
             jobs=_num_jobs(),
             others=self._num_others,

@@ -33,13 +33,14 @@ def apply(rule, *processes, **fields):
 
 def test_recorded_crowding_needs_no_samples():
     """The record needs no samples, and no other rule repeats its diagnosis."""
-    crowding = {"cores": 2, "seconds": 10.0, "on_core_s": 9.0, "queued_s": 21.0, "longest_s": 6.0}
-    crowding |= {"workers": 24, "workers_queued_s": 20.0}
+    crowding = {"cores": 2, "seconds": 10.0, "on_core_s": 9.0, "queued_s": 233.0}
+    crowding |= {"longest_s": 9.5, "workers": 24, "workers_on_core_s": 8.0}
+    crowding |= {"workers_queued_s": 232.0}
     diagnosis = apply(threads.crowded_cores, process(), metadata={"crowding": crowding})
     assert diagnosis.title == "more processes or threads than 2 cores can run: 24 workers"
     assert diagnosis.gain == pytest.approx(10 / 4.5)
-    assert diagnosis.advice == "24 workers: --workers 2 or auto."
-    assert "for 70% of their runnable time" in diagnosis.evidence[0]
+    assert diagnosis.advice == "24 workers: --workers 2."
+    assert "for 96% of their runnable time" in diagnosis.evidence[0]
     assert diagnose(session(process(), metadata={"crowding": crowding})) == [diagnosis]
     for change in ({"queued_s": 0.5}, {"cores": "x"}):
         assert (
@@ -99,6 +100,22 @@ def test_environment_bound():
     assert diagnosis.rule == "environment-bound"
     assert diagnosis.gain == pytest.approx(10 / (10 - 5.985))
     assert diagnosis.evidence[0].startswith("80%")
+
+
+def training(**options):
+    """Return the metadata of a hotloop training."""
+    base = {"num_envs": 4, "execution": "eager", "has_replay": False, "has_auto_workers": False}
+    return {"training": base | options}
+
+
+def test_advice_to_a_training_has_its_own_options():
+    """`--workers auto` accepts any number of environments and measures; it decided before."""
+    for facts, options in (({"num_envs": 4.0}, "--workers auto"), ({}, "--num-envs 4 --workers a")):
+        main = stepping(0.08, facts=facts)
+        diagnosis = apply(environments.environment_bound, main, metadata=training())
+        assert f"Pass `{options}" in diagnosis.advice
+    metadata = training(has_auto_workers=True)
+    assert apply(environments.environment_bound, stepping(0.08), metadata=metadata) is None
 
 
 @pytest.mark.parametrize(
@@ -244,6 +261,15 @@ def test_pegged_core():
     diagnosis = apply(threads.pegged_core, single_process(4, 6))
     assert diagnosis.rule == "pegged-core"
     assert diagnosis.gain == pytest.approx(10 / (10 - 3.2))
+
+
+@pytest.mark.parametrize(("has_replay", "option"), [(False, "--overlap"), (True, "--schedule a")])
+def test_a_training_on_one_core_gets_a_valid_option(has_replay, option):
+    metadata = training(has_replay=has_replay)
+    diagnosis = apply(threads.pegged_core, single_process(4, 6), metadata=metadata)
+    assert f"`--workers 1 {option}" in diagnosis.advice
+    metadata = training(has_auto_workers=True)
+    assert apply(threads.pegged_core, single_process(4, 6), metadata=metadata) is None
 
 
 @pytest.mark.parametrize(
@@ -600,6 +626,13 @@ def test_launch_bound():
     # Only the sampled time in torch's Python code counts.
     assert diagnosis.gain == pytest.approx(10 / (10 - 4))
     assert diagnosis.is_rebuild
+
+
+@pytest.mark.parametrize(("execution", "is_advised"), [("eager", True), ("auto", False)])
+def test_a_training_that_compiles_when_it_pays_off_is_not_advised_to(execution, is_advised):
+    metadata = training(execution=execution)
+    diagnosis = apply(networks.launch_bound, small_updates(0.0005, 4), metadata=metadata)
+    assert (diagnosis is not None) == is_advised
 
 
 @pytest.mark.parametrize(("backward_s", "dispatch_s"), [(0.005, 4), (0.0005, 1)])

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
@@ -69,6 +69,12 @@ class Evidence:
         self.main = session.main
         self._rows: dict[int, dict[int, list[SampleRow]]] = {}
         self._purposes: dict[int, PurposeClassifier] = {}
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Options of a hotloop training, see `reading`. Empty for other programs."""
+        training = self.session.metadata.get("training")
+        return training if isinstance(training, dict) else {}
 
     # --- time -------------------------------------------------------------------------------------
 

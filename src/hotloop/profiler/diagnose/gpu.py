@@ -48,7 +48,7 @@ def waits_for_launches(evidence: Evidence) -> Diagnosis | None:
     per second and more launches than copies. CUDA graphs leave 10 % of the gaps.
     """
     host = observed_host(evidence)
-    if host is None:
+    if host is None or "cudagraph" in evidence.training.get("execution", ""):
         return None
     use, by_stage = host.use, host.by_stage(host.use.host_in_gaps)
     stepping = sum(by_stage.get(stage, 0.0) for stage in ("env", "import", "wait"))

@@ -193,6 +193,8 @@ def launch_bound(evidence: Evidence) -> Diagnosis | None:
     take much of the time, backward passes take less than a millisecond, and at least a quarter of
     their samples are scattered over torch's Python code instead of in a few large products.
     """
+    if evidence.training.get("execution", "eager") != "eager":
+        return None  # the training has chosen by its length, or has done what is advised
     updating = evidence.stage_ns("update")
     if not evidence.has_enough_samples or updating < 0.4 * evidence.duration_ns:
         return None

@@ -170,8 +170,9 @@ def pegged_core(evidence: Evidence) -> Diagnosis | None:
     saves less than a fifth.
     """
     main, whole = evidence.main, evidence.duration_ns
-    if not evidence.has_enough_samples or main.cores < 2:
-        return None
+    training = evidence.training
+    if not evidence.has_enough_samples or main.cores < 2 or training.get("has_auto_workers"):
+        return None  # `--workers auto` measured that workers are slower in a run of this length
     numbers = total_time(evidence.rows_of(main))
     cpu = evidence.cpu_ns
     if numbers.on_core_ns < 0.85 * whole or cpu > 1.3 * whole:
@@ -183,6 +184,13 @@ def pegged_core(evidence: Evidence) -> Diagnosis | None:
         return None
     # The transfer of fragments and weights takes some of the saving.
     saved = 0.8 * both
+    advice = (
+        "Collect while learning, in another process: `hotloop train … --workers 1 --overlap` "
+        "(ppo), or --schedule async."
+    )
+    if training:
+        option = "--schedule async" if training["has_replay"] else "--overlap"
+        advice = f"Collect while learning, in another process: `--workers 1 {option}`."
     return Diagnosis(
         "pegged-core",
         "collecting and learning run on one core, one after the other",
@@ -194,8 +202,7 @@ def pegged_core(evidence: Evidence) -> Diagnosis | None:
             f"collecting takes {evidence.share(collecting):.0%} of the time, learning "
             f"{evidence.share(learning):.0%}, one after the other",
         ),
-        "Collect while learning, in another process: `hotloop train … --workers 1 --overlap` "
-        "(ppo), or --schedule async.",
+        advice,
         evidence.verify_command,
         is_rebuild=True,
     )

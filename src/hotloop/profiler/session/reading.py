@@ -185,12 +185,20 @@ def _unique(items: Iterable[_Item], identity: Callable[[_Item], object]) -> list
 
 
 def _add_run_facts(session: Session, run_directory: Path) -> None:
-    """Add the number of environments of a hotloop run, which its spans do not contain."""
+    """Add what a hotloop run's spans do not contain: environments, and options for advice."""
     try:
-        config = documents.read(run_directory / "config.json")["config"]
+        content = documents.read(run_directory / "config.json")
+        config, auto = content["config"], content.get("auto") or {}
         num_envs, workers = int(config["num_envs"]), int(config.get("workers") or 0)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        options = {
+            "num_envs": num_envs,
+            "execution": str(config.get("execution")),
+            "has_replay": "save_replay" in config,
+            "has_auto_workers": "auto" in auto.get("asked", {}).values(),
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return
+    session.metadata.setdefault("training", options)
     for process in session.processes:
         num_stepped = num_envs // workers if workers and process.role == "worker" else num_envs
         process.facts.setdefault("num_envs", float(num_stepped))
