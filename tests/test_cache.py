@@ -25,15 +25,18 @@ def directory(tmp_path, monkeypatch):
 
 
 def make(content=b"code", key=KEY):
+    """Store a file and return its path."""
     with cache.creating(key, ".pt2") as making:
-        return making.save(content)
+        assert making.save(content) == content
+    (path,) = cache.directory().glob(f"{key}-*")
+    return path
 
 
 def test_stored_files_are_found(directory):
     assert cache.find(KEY, ".pt2") is None
     path = make()
     assert path.parent == directory
-    assert cache.find(KEY, ".pt2") == path
+    assert cache.find(KEY, ".pt2") == b"code"
     assert cache.find("1" * 64, ".pt2") is None
     assert cache.find(KEY, ".so") is None
     assert path.read_bytes() == b"code"
@@ -67,15 +70,53 @@ def test_a_link_is_not_followed(tmp_path):
     assert cache.find(KEY, ".pt2") is None
 
 
-def test_a_directory_that_others_may_write_is_not_used(directory):
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o750, 0o701])
+def test_a_directory_that_others_may_enter_is_not_used(directory, mode):
     make()
-    directory.chmod(0o777)
+    directory.chmod(mode)
     assert cache.find(KEY, ".pt2") is None
-    with cache.creating(KEY, ".pt2") as making:
-        path = making.save(b"code")
-        assert directory not in path.parents
-        assert path.read_bytes() == b"code"  # only during the use
+    assert cache.unusable_reason().endswith(f"run `chmod 700 {directory}`")
+    with cache.creating("1" * 64, ".pt2") as making:
+        assert making.save(b"code") == b"code"
+    assert len(list(directory.glob("*-*"))) == 1
+    directory.chmod(0o700)
+    assert cache.find(KEY, ".pt2") == b"code"
+    assert cache.unusable_reason() == ""
+
+
+def test_a_directory_of_another_user_is_not_used(monkeypatch):
+    make()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert cache.find(KEY, ".pt2") is None
+    assert "must be a directory of yours" in cache.unusable_reason()
+
+
+def test_a_linked_directory_is_not_used(directory, tmp_path):
+    make()
+    directory.rename(tmp_path / "elsewhere")
+    directory.symlink_to(tmp_path / "elsewhere")
+    assert cache.find(KEY, ".pt2") is None
+    assert "and no link: remove it, or set HOTLOOP_CACHE" in cache.unusable_reason()
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_file_that_others_may_write_is_not_used(mode):
+    path = make()
+    path.chmod(mode)
+    assert cache.find(KEY, ".pt2") is None
     assert not path.exists()
+
+
+def test_the_content_is_what_was_hashed(monkeypatch):
+    """A file that is replaced after the check has no effect."""
+    path = make()
+
+    def utime(changed):
+        path.write_bytes(b"evil")
+
+    monkeypatch.setattr(os, "utime", utime)
+    assert cache.find(KEY, ".pt2") == b"code"
+    assert path.read_bytes() == b"evil"
 
 
 def test_a_directory_that_can_not_be_created(directory):
@@ -83,26 +124,17 @@ def test_a_directory_that_can_not_be_created(directory):
     assert cache.find(KEY, ".pt2") is None
     assert cache.entries() == []
     with cache.creating(KEY, ".pt2") as making:
-        path = making.save(b"code")
-        assert path.read_bytes() == b"code"
-    assert not path.exists()
+        assert making.save(b"code") == b"code"
 
 
 def test_a_full_disk(directory, monkeypatch):
-    """The file exists during its use, and nothing remains."""
+    def write(path, content, mode):
+        path.write_bytes(content[:2])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def write(path, content, write=Path.write_bytes):
-        if directory in path.parents:
-            write(path, content[:2])
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", write)
+    monkeypatch.setattr(cache, "write_new", write)
     with cache.creating(KEY, ".pt2") as making:
-        path = making.save(b"code")
-        assert directory not in path.parents
-        assert path.read_bytes() == b"code"
-    assert not path.exists()
+        assert making.save(b"code") == b"code"
     assert cache.entries() == []
     assert [path.name for path in directory.iterdir()] == [f".{KEY}.lock"]
 
@@ -143,18 +175,17 @@ def test_the_torch_compiler_uses_a_folder_of_the_cache(directory, monkeypatch):
     with cache.inductor_directory(default_cache_dir()):
         assert os.environ[variable] == str(folder)
     assert os.environ[variable] == os.path.abspath(default_cache_dir())
+    # A directory that is not private is not used.
+    for spoil in (lambda: folder.chmod(0o777), lambda: directory.chmod(0o755)):
+        spoil()
+        with cache.inductor_directory(default_cache_dir()):
+            temporary = Path(os.environ[variable])
+            assert directory not in temporary.parents
+            assert os.stat(temporary).st_mode & 0o777 == 0o700
+        assert not temporary.exists()
     monkeypatch.setenv(variable, "the user's own")
     with cache.inductor_directory(default_cache_dir()):
         assert os.environ[variable] == "the user's own"
-
-
-def test_the_torch_compiler_uses_no_folder_that_others_may_write(directory, monkeypatch):
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    directory.mkdir()
-    directory.chmod(0o777)
-    with cache.inductor_directory(default_cache_dir()):
-        assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir())
-    assert list(directory.iterdir()) == []
 
 
 MAKES = """

@@ -1,13 +1,14 @@
 """A cache on disk for files that are slow to create, such as compiled updates.
 
 The key of a file is a digest of everything that its content depends on. The file's name also
-contains a digest of its bytes, which is checked before each use. The cache is not used if other
-users can write to its directory.
+contains a digest of its bytes, which is checked before each use. Users of a file get the checked
+bytes instead of its path. The cache is not used unless its directory is private: owned by this
+user, mode 0700, and no link.
 
-    path = find(key, ".pt2")
-    if path is None:
-        with creating(key, ".pt2") as file:
-            path = file.existing or file.save(compile_update())
+    content = find(key, ".so")
+    if content is None:
+        with creating(key, ".so") as file:
+            content = file.existing or file.save(compile_update())
 
 If several processes need the same file, one creates it while the others wait. A file is written
 under a temporary name, so that a killed process leaves no partial file.
@@ -26,6 +27,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from hotloop.system.files import write_new
 
 # Creating a file takes less time: a process that holds a lock for longer is suspended.
 _LOCK_TIMEOUT_S = 600.0
@@ -106,20 +109,27 @@ def clear() -> list[CacheEntry]:
     return removed
 
 
-def find(key: str, suffix: str) -> Path | None:
-    """Return the path of an intact file, or None. A damaged file is removed."""
-    folder = _private_directory()
+def find(key: str, suffix: str) -> bytes | None:
+    """Return the content of an intact file, or None. A damaged file is removed."""
+    folder = private_directory()
     for path in sorted(folder.glob(f"{key}-*{suffix}")) if folder is not None else ():
         with contextlib.suppress(OSError):
-            status = path.lstat()
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                continue
-            if path.name == _name(key, path.read_bytes(), suffix):
+            content = _read_own(path)
+            if content is not None and path.name == _name(key, content, suffix):
                 with contextlib.suppress(OSError):  # the directory may be read-only
                     os.utime(path)
-                return path
+                return content
             path.unlink()
     return None
+
+
+def _read_own(path: Path) -> bytes | None:
+    """Return the content of a regular file that only this user can write, None for others."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        is_own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        return file.read() if stat.S_ISREG(status.st_mode) and is_own else None
 
 
 @dataclass(frozen=True)
@@ -127,37 +137,24 @@ class FileInProgress:
     """A file that this process is about to create.
 
     Attributes:
-        existing: The path, if another process has created the file in the meantime.
+        existing: The content, if another process has created the file in the meantime.
     """
 
-    existing: Path | None
+    existing: bytes | None
     _folder: Path | None
     _key: str
     _suffix: str
-    _exits: contextlib.ExitStack
 
-    def save(self, content: bytes) -> Path:
-        """Write the file and return its path.
-
-        If the cache is full or not usable, the file is temporary: it exists until the context ends.
-
-        Raises:
-            OSError: Temporary files cannot be written either.
-        """
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
-                temporary = self._write(content, _TEMPORARY_PREFIX, self._folder)
-                final = self._folder / temporary.name
-                os.replace(temporary, final)
-                return final
-        return self._write(content, "hotloop-", None)
-
-    def _write(self, content: bytes, prefix: str, folder: Path | None) -> Path:
-        directory = tempfile.mkdtemp(prefix=prefix, dir=folder)
-        self._exits.callback(shutil.rmtree, directory, ignore_errors=True)
-        path = Path(directory) / _name(self._key, content, self._suffix)
-        path.write_bytes(content)
-        return path
+    def save(self, content: bytes) -> bytes:
+        """Write the file, unless the cache is full or not usable, and return its content."""
+        name = _name(self._key, content, self._suffix)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as exits:
+            if self._folder is not None:
+                temporary = Path(tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=self._folder))
+                exits.callback(shutil.rmtree, temporary, ignore_errors=True)
+                write_new(temporary / name, content, mode=0o600)
+                os.replace(temporary / name, self._folder / name)
+        return content
 
 
 @contextlib.contextmanager
@@ -169,13 +166,13 @@ def creating(
     Args:
         on_wait: Called if another process is creating the file.
     """
-    folder = _private_directory()
+    folder = private_directory()
     with contextlib.ExitStack() as exits:
         existing = None
         if folder is not None:
             is_first = exits.enter_context(_locked(folder / f".{key}.lock", on_wait))
             existing = None if is_first else find(key, suffix)
-        yield FileInProgress(existing, folder, key, suffix, exits)
+        yield FileInProgress(existing, folder, key, suffix)
 
 
 @contextlib.contextmanager
@@ -188,31 +185,54 @@ def inductor_directory(default: str) -> Iterator[None]:
     Args:
         default: The compiler's default. Importing the compiler sets the variable to it.
     """
-    folder, previous = _private_directory(), os.environ.get(_INDUCTOR_VARIABLE)
-    is_default = previous in (None, os.path.abspath(default))
-    if folder is None or not is_default:
+    previous = os.environ.get(_INDUCTOR_VARIABLE)
+    if previous not in (None, os.path.abspath(default)):
         yield
         return
-    (folder / _INDUCTOR).mkdir(mode=0o700, exist_ok=True)
-    os.environ[_INDUCTOR_VARIABLE] = str(folder / _INDUCTOR)
-    try:
-        yield
-    finally:
-        del os.environ[_INDUCTOR_VARIABLE]
-        if previous is not None:
-            os.environ[_INDUCTOR_VARIABLE] = previous
+    parent = private_directory()
+    folder = None if parent is None else _private(parent / _INDUCTOR)
+    with contextlib.ExitStack() as exits:
+        if folder is None:  # the compiled code is used in this process only
+            folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="hotloop-"))
+        os.environ[_INDUCTOR_VARIABLE] = str(folder)
+        try:
+            yield
+        finally:
+            del os.environ[_INDUCTOR_VARIABLE]
+            if previous is not None:
+                os.environ[_INDUCTOR_VARIABLE] = previous
 
 
-def _private_directory() -> Path | None:
+def private_directory() -> Path | None:
     """Create and return the directory, or return None if it is not private to this user."""
-    path = directory()
-    try:
+    return _private(directory())
+
+
+def _private(path: Path) -> Path | None:
+    with contextlib.suppress(OSError):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError:
-        return None
-    is_owned = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return path if is_owned and not status.st_mode & 0o022 else None
+        status = path.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+        if is_own and not status.st_mode & 0o077:
+            return path
+    return None
+
+
+def unusable_reason() -> str:
+    """Return why the cache is not used, with the cure, or "" if it is used."""
+    path = directory()
+    is_new = not os.path.lexists(path)
+    existing = next((x for x in path.parents if x.exists()), path) if is_new else path
+    if not os.access(existing, os.W_OK):
+        return f"{existing} can't be written: set HOTLOOP_CACHE"
+    if is_new or private_directory() is not None:
+        return ""
+    if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid():
+        return f"other users have access to {path}: run `chmod 700 {path}`"
+    return (
+        f"{path} must be a directory of yours, and no link: remove it, or set HOTLOOP_CACHE to "
+        "another one"
+    )
 
 
 def _name(key: str, content: bytes, suffix: str) -> str:

@@ -273,7 +273,9 @@ def test_eval_plays_other_episodes_than_training(capsys, trained_run, monkeypatc
 def test_eval_refuses_other_spaces(capsys, copy_trained_run):
     run_dir = copy_trained_run("ppo")
     config = json.loads((run_dir / "config.json").read_text())
-    (run_dir / "config.json").write_text(json.dumps({**config, "env_id": "Acrobot-v1"}))
+    (run_dir / "config.json").write_text(
+        json.dumps({**config, "env_id": "Acrobot-v1", "signature": ""})
+    )
     code, _, err = run(capsys, "eval", run_dir)
     assert code == 1
     assert "was trained on other spaces than 'Acrobot-v1' has now" in err
@@ -364,7 +366,7 @@ def test_terminal_escapes_are_not_printed(tmp_path, capsys):
     run = make_run(tmp_path / "run")
     content = json.loads((run / "config.json").read_text())
     content["config"]["learning_rate"] = "a:\x1b[2Jb"
-    content["\x1b[2Junknown"] = 1
+    content |= {"\x1b[2Junknown": 1, "signature": ""}
     for _ in range(2):
         (run / "config.json").write_text(json.dumps(content))
         assert main(["resume", str(run)]) == 1

@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+import hotloop
 from hotloop.algorithms import ppo
 from hotloop.cli import main
+from hotloop.errors import UntrustedError
 from hotloop.runs import RunDirectory
 from tests.trained_runs import config_of
 
@@ -27,7 +29,7 @@ def test_resume_finishes_a_run_killed_after_its_last_step(capsys, copy_trained_r
     (run / "accounting.json").unlink()
     if began_at:  # a file of an earlier resume is older than the checkpoint
         content = json.loads((run / "config.json").read_text())
-        content["resumed"] = [{"timesteps": began_at}]
+        content |= {"resumed": [{"timesteps": began_at}], "signature": ""}
         (run / "config.json").write_text(json.dumps(content))
         (run / "accounting.json").write_text("{}")
         os.utime(run / "accounting.json", (1, 1))
@@ -144,6 +146,71 @@ def test_commands_import_nothing_that_an_untrusted_run_names(
     assert refused >= 1
     message = capsys.readouterr().err
     assert "not trained by you on this machine" in message or "`auto.chosen.network`" in message
+
+
+def edit(run, **options):
+    """Change options in a run's config.json, whose signature is no longer valid."""
+    content = json.loads((run / "config.json").read_text())
+    content["config"].update(options)
+    (run / "config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ray_runtime_env": {"env_vars": {"LD_PRELOAD": "./evil.so"}}},
+        {"ray_runtime_env": {"py_executable": "sh -c 'touch marker'"}},
+        {"ray_runtime_env": {"worker_process_setup_hook": "evil.make"}},
+        {"ray_runtime_env": {"working_dir": "."}},
+        {"ray_address": "192.0.2.1:6379"},
+    ],
+    ids=str,
+)
+def test_options_of_ray_need_trust(tmp_path, monkeypatch, capsys, evil, copy_trained_run, options):
+    run = copy_trained_run("ppo-workers", "evil/run")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    monkeypatch.setattr("hotloop.rollouts.ray.cluster.connect", lambda *_, **__: pytest.fail("ray"))
+    edit(run, backend="ray", **options)
+    assert main(["resume", str(run), "--total-timesteps", "640"]) == 1
+    (name,) = options
+    assert f"could run code by `{name}` " in capsys.readouterr().err
+    assert not (evil / "marker").exists()
+
+
+def test_trackers_of_an_untrusted_run_are_off(tmp_path, monkeypatch, capsys, copy_trained_run):
+    run = copy_trained_run("ppo")
+    edit(run, track=["wandb"])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    opened = []
+    monkeypatch.setattr(
+        "hotloop.training.reporting.open_trackers", lambda names, *_, **__: opened.append(names)
+    )
+    assert main(["resume", str(run), "--total-timesteps", "640"]) == 0
+    assert "it continues without its trackers (wandb); pass --trust" in capsys.readouterr().err
+    assert opened == []
+    assert json.loads((run / "config.json").read_text())["config"]["track"] == []
+
+
+@pytest.mark.parametrize("option", ["seed", "gamma", "num_minibatches"])
+def test_a_changed_digit_in_a_signed_run_is_refused(capsys, copy_trained_run, option):
+    run = copy_trained_run("ppo")
+    value = json.loads((run / "config.json").read_text())["config"][option]
+    edit(run, **{option: {"seed": 2, "gamma": 0.98, "num_minibatches": 4}[option]})
+    changed = (run / "config.json").read_bytes()
+    for command in (["resume", str(run), "--total-timesteps", "640"], ["eval", str(run)]):
+        assert main(command) == 1
+        assert "was changed after your training had signed it" in capsys.readouterr().err
+    assert (run / "config.json").read_bytes() == changed
+    main(["report", str(run)])
+    assert "was changed after your training had signed it" in capsys.readouterr().out
+    with pytest.raises(UntrustedError, match="was changed after"):
+        hotloop.load(run)
+    # With --trust the user accepts the change.
+    assert main(["eval", str(run), "--episodes", "1", "--trust"]) == 0
+    assert main(["resume", str(run), "--total-timesteps", "640", "--trust"]) == 0
+    assert RunDirectory.open(run).is_signed
+    edit(run, **{option: value})  # back to what an earlier signature was for
+    assert main(["eval", str(run)]) == 1
 
 
 @pytest.mark.usefixtures("cold_start")

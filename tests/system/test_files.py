@@ -3,7 +3,7 @@ import os
 import pytest
 
 from hotloop.errors import OutputError
-from hotloop.system.files import atomic_write, read_regular, sync, write_new
+from hotloop.system.files import atomic_write, private_file, read_regular, sync, write_new
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path):
@@ -73,3 +73,19 @@ def test_only_regular_files_are_read(tmp_path):
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
         with pytest.raises(OSError, match="not a regular file"):
             read_regular(path)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_private_file_can_not_be_changed_by_others(monkeypatch, in_memory):
+    if not in_memory:
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    with private_file(b"code") as path:
+        assert path.read_bytes() == b"code"
+        if in_memory and os.path.isdir("/proc/self/fd"):
+            with pytest.raises(OSError, match="not permitted"), open(path, "r+b") as file:
+                file.write(b"evil")
+            assert path.read_bytes() == b"code"
+        else:
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert not path.exists()

@@ -158,8 +158,8 @@ class CodeCache:
         """Return the cached code, or None if there is none."""
         target_context.refresh()
         with contextlib.suppress(OSError):
-            path = cache.find(self._key, _SUFFIX)
-            return None if path is None else load_code(path.read_bytes(), target_context)
+            content = cache.find(self._key, _SUFFIX)
+            return None if content is None else load_code(content, target_context)
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:

@@ -6,6 +6,7 @@ import argparse
 import time
 
 from hotloop import cache
+from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import OutputError
 
@@ -29,7 +30,9 @@ def run(args: list[str]) -> int:
             ) from error
         print(f"removed {_format_total(removed)} from {cache.directory()}")
         return 0
-    files = cache.entries()
+    files, reason = cache.entries(), cache.unusable_reason()
+    if reason:
+        notify(f"the cache is not used, since {reason}")
     print(f"{cache.directory()}: {_format_total(files)}")
     if files:
         table = plain_table()

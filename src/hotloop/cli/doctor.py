@@ -233,14 +233,9 @@ def _compiled_updates() -> Finding:
     size = format_bytes(sum(file.size_bytes for file in files))
     path = cache.directory()
     value = f"{path}: {len(files)}, {size}"
-    existing = next((x for x in (path, *path.parents) if x.exists()), path)
-    if not os.access(existing, os.W_OK):
-        return Finding(
-            "compiled updates",
-            value,
-            "the directory is not writable, so each training compiles again: set HOTLOOP_CACHE",
-        )
-    return Finding("compiled updates", value)
+    reason = cache.unusable_reason()
+    advice = f"each training compiles again, since {reason}" if reason else ""
+    return Finding("compiled updates", value, advice)
 
 
 def _version(distribution: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hotloop.cli import bottleneck, viewer_files
 from hotloop.cli.workers import print_nodes
-from hotloop.errors import ProfileError, RunDirectoryError
+from hotloop.errors import ProfileError, RunDirectoryError, UntrustedError
 from hotloop.streams import make_console
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def run(args: list[str]) -> int:
     viewer_files.check_options(options)
     from hotloop.profiler.render.findings import Findings
     from hotloop.profiler.session.reading import read
-    from hotloop.runs import learning_curves
+    from hotloop.runs import RunDirectory, learning_curves
 
     # Read the run and the profile.
     directory = Path(options.directory)
@@ -46,7 +46,8 @@ def run(args: list[str]) -> int:
     if learning_curves.is_run(directory):
         try:
             results = learning_curves.read(directory)
-        except RunDirectoryError as error:
+            RunDirectory.open(directory).check_signature()
+        except (RunDirectoryError, UntrustedError) as error:
             run_error = str(error)
     findings = None
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any, get_args
 
-from hotloop.cli import add_trust_option, enable_local_imports, require_module
+from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
 from hotloop.errors import ConfigError
 
 
@@ -40,17 +41,21 @@ def run(args: list[str]) -> int:
     from hotloop.cli.train_options import parse
     from hotloop.runs import RunDirectory
     from hotloop.runs.plots import learning_curve
-    from hotloop.training.options import from_stored
+    from hotloop.training.options import from_stored, untrusted_options
     from hotloop.training.resume import check_changes, finished_checkpoint, write_missing_accounting
 
     directory = RunDirectory.open(options.run)
-    directory.check_trusted(is_trusted=options.trust)
+    stored, untrusted = directory.config, []
+    name = stored["algorithm"]
+    if name in ALGORITHMS:
+        untrusted = untrusted_options(find(name).config, stored["config"])
+    directory.check_trusted(is_trusted=options.trust, untrusted_options=untrusted)
+    if directory.is_changed:
+        directory.sign()
     if directory.may_import(is_trusted=options.trust):
         enable_local_imports()
     directory.checkpoints.check_version(options.checkpoint)
-    stored = directory.config
     # Read the stored configuration, and apply the options.
-    name = stored["algorithm"]
     if ":" not in name and name not in ALGORITHMS:
         raise ConfigError(
             f"{options.run} is a run of '{name}', which this version of hotloop does not have: "
@@ -58,6 +63,12 @@ def run(args: list[str]) -> int:
         )
     algorithm = find(name)
     config = from_stored(algorithm.config, stored["config"])
+    if config.track and not (options.trust or directory.is_signed):
+        notify(
+            f"{options.run} was not trained by you on this machine: it continues without its "
+            f"trackers ({', '.join(config.track)}); pass --trust to use them"
+        )
+        config = dataclasses.replace(config, track=())
     changes = [*options.changes, *more_args]
     if changes:
         prog = f"hotloop resume {options.run}"

@@ -20,7 +20,7 @@ from hotloop.cli import notify
 from hotloop.cli.runs import print_runs
 from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError
-from hotloop.runs.directory import default_name
+from hotloop.runs.new_directory import default_name
 from hotloop.system.children import python_command
 from hotloop.system.crowding import CROWDED, JOBS
 from hotloop.system.signals import Interrupted, interrupt_once, start_thread

@@ -37,6 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotloop import cache
 from hotloop.learner.state import map_tensors, tensors
 from hotloop.learner.threads import graph_threads
+from hotloop.system.files import private_file
 
 OPTIONS = {
     # Compute a value only once, even if several operations use it. The default repeats up to 30
@@ -207,11 +208,10 @@ def _compile_environment() -> str:
 class Artifact:
     """A compiled update: `artifact(state, arguments, tensors of the arguments)`."""
 
-    def __init__(self, path: Path, returns_tuple: bool) -> None:
-        # Like `torch._inductor.aoti_load_package`, but without importing Inductor, and without a
-        # temporary copy of the library, which would remain on disk if the process is killed.
+    def __init__(self, content: bytes, returns_tuple: bool) -> None:
+        # Like `torch._inductor.aoti_load_package`, but without importing Inductor.
         runners: Any = torch._C._aoti  # pyright: ignore[reportAttributeAccessIssue]
-        with _library_with_calls(path) as library:
+        with _library_with_calls(content) as library:
             self._runner = runners.AOTIModelContainerRunnerCpu(str(library), 1)
         self._returns_tuple = returns_tuple
         self._state: Any = None
@@ -225,30 +225,27 @@ class Artifact:
 
 
 @contextlib.contextmanager
-def _library_with_calls(path: Path) -> Iterator[Path]:
+def _library_with_calls(content: bytes) -> Iterator[Path]:
     """Yield a path to the library, with a JSON list of the operations that it calls next to it."""
     # Torch reads a `.json` file of the same name. The cache stores both in one file, so that
     # neither can get lost alone.
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _TRAILER.size))
-        length, mark = _TRAILER.unpack(file.read())
+    length, mark = _TRAILER.unpack(content[-_TRAILER.size :])
+    with private_file(content) as path:
         if mark != _TRAILER_MARK:
             yield path
             return
-        file.seek(size - _TRAILER.size - length)
-        calls = file.read(length)
-    with tempfile.TemporaryDirectory(prefix="hotloop-") as folder:
-        link = Path(folder) / f"update{_SUFFIX}"
-        link.symlink_to(path.resolve())
-        link.with_suffix(".json").write_bytes(calls)
-        yield link
+        with tempfile.TemporaryDirectory(prefix="hotloop-") as folder:
+            link = Path(folder) / f"update{_SUFFIX}"
+            link.symlink_to(path)
+            end = len(content) - _TRAILER.size
+            link.with_suffix(".json").write_bytes(content[end - length : end])
+            yield link
 
 
 def load(recorded: RecordedUpdate) -> Artifact | None:
     """Return the artifact from the cache, or None if it is missing."""
-    path = cache.find(recorded.key, _SUFFIX)
-    return None if path is None else Artifact(path, recorded.returns_tuple)
+    content = cache.find(recorded.key, _SUFFIX)
+    return None if content is None else Artifact(content, recorded.returns_tuple)
 
 
 def build(
@@ -262,9 +259,8 @@ def build(
         on_progress: called with a progress message before each stage.
     """
     with cache.creating(recorded.key, _SUFFIX, lambda: on_progress(_WAIT_MESSAGE)) as file:
-        if file.existing is not None:
-            return Artifact(file.existing, recorded.returns_tuple)
-        return Artifact(file.save(_compile(recorded, on_progress)), recorded.returns_tuple)
+        content = file.existing or file.save(_compile(recorded, on_progress))
+        return Artifact(content, recorded.returns_tuple)
 
 
 def trace(
@@ -306,8 +302,9 @@ def trace(
 
 def _compile(recorded: RecordedUpdate, on_progress: Callable[[str], None]) -> bytes:
     from torch._inductor import aoti_compile_and_package
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), cache.inductor_directory(default_cache_dir()):
         warnings.simplefilter("ignore")  # deprecations within torch
         on_progress("compiling the update, once on this machine (about 20 s): tracing")
         graph, inputs, _ = trace(recorded.update, copy.deepcopy(recorded.arguments))

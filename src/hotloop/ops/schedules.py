@@ -270,6 +270,12 @@ def as_schedule(value: float | str | Schedule | Callable[[float], float]) -> Sch
 _KINDS = ("constant", "linear", "cosine", "piecewise", "steps")
 
 
+def names_function(text: str) -> bool:
+    """Return whether `as_schedule` would import a function to convert this text."""
+    kind, colon, _ = text.strip().partition(":")
+    return bool(colon) and kind not in _KINDS
+
+
 def _parse(text: str) -> Schedule:
     kind, colon, arguments = text.strip().partition(":")
     try:
@@ -287,7 +293,7 @@ def _parse(text: str) -> Schedule:
         raise
     except (TypeError, ValueError):  # a wrong number of arguments, or not a number
         pass
-    if kind not in _KINDS and re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text.strip()):
+    if names_function(text) and re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text.strip()):
         return function(text.strip())
     hint = "" if kind in _KINDS else nearest(kind, _KINDS)
     raise ConfigError(f"{FORMS}, got '{text}'{hint}")

@@ -8,7 +8,6 @@ import fcntl
 import json
 import math
 import os
-import re
 import shutil
 import sys
 import time
@@ -22,13 +21,12 @@ from hotloop.errors import (
     HotloopError,
     OutputError,
     RunDirectoryError,
-    UntrustedError,
     nearest,
-    shortened,
 )
-from hotloop.runs import file_schemas, trust
+from hotloop.runs import file_schemas, module_digests, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
 from hotloop.runs.library_versions import library_versions
+from hotloop.runs.new_directory import create_directory, default_name
 from hotloop.system.files import atomic_write, sync
 from hotloop.system.line_checksums import LineChecksums
 from hotloop.types import Array
@@ -39,12 +37,6 @@ if TYPE_CHECKING:
 
 # Directories locked by this process. The file locks exclude other processes only.
 _LOCKED: set[Path] = set()
-
-
-def default_name(*parts: str) -> str:
-    """Return a directory name from parts and the current time, joined by `__`."""
-    stem = re.sub(r"[^\w.+-]+", "-", "__".join(parts))
-    return f"{stem}__{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 class RunDirectory:
@@ -100,20 +92,12 @@ class RunDirectory:
         Raises:
             RunDirectoryError: the directory exists already, or cannot be written.
         """
-        if path is None:
-            directory = Path(runs_dir) / default_name(env_id, algorithm, str(seed))
+        if path is not None:
+            new_path = create_directory(Path(path), may_rename=False)
         else:
-            directory = Path(path)
-        target, count = directory, 1
-        while not _make_directory(target):
-            if path is not None:
-                raise RunDirectoryError(
-                    f"the run directory {directory} must be new, but it exists: pass another "
-                    "--run-dir, or remove it first"
-                )
-            count += 1  # another run started in the same second
-            target = directory.with_name(f"{directory.name}-{count}")
-        run = cls(target)
+            name = default_name(env_id, algorithm, str(seed))
+            new_path = create_directory(Path(runs_dir) / name, may_rename=True)
+        run = cls(new_path)
         try:
             run.lock()
             run._write_content(
@@ -158,31 +142,52 @@ class RunDirectory:
         """Whether this user wrote its `config.json`, see `hotloop.runs.trust`."""
         return trust.is_signed(self._content)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether its `config.json` was changed after this user's training had signed it."""
+        return trust.is_changed(self._content)
+
+    def sign(self) -> None:
+        """Sign the present content of `config.json`, which the user trusts."""
+        self.replace_config(self._content["config"])
+
     def may_import(self, *, is_trusted: bool) -> bool:
         """Whether the run names objects to import, and the user trained or trusts the run."""
         return bool(trust.imported_objects(self._content)) and (is_trusted or self.is_signed)
 
-    def check_trusted(self, *, is_trusted: bool, only_environment: bool = False) -> None:
-        """Raise an error if the run names objects to import and another user may have written them.
+    def check_trusted(
+        self,
+        *,
+        is_trusted: bool,
+        only_environment: bool = False,
+        untrusted_options: Collection[str] = (),
+    ) -> None:
+        """Raise an error if the run may run code and another user may have written it.
 
         Args:
             is_trusted: whether the user explicitly trusts the run.
             only_environment: whether only the environment will be created.
+            untrusted_options: descriptions of options that are not only data.
 
         Raises:
             UntrustedError: the run is neither trusted nor signed. The message lists the objects.
         """
-        names = trust.imported_environment if only_environment else trust.imported_objects
-        if not (is_trusted or self.is_signed):
-            self._reject_names([*names(self._content)])
+        if is_trusted:
+            return
+        self.check_signature()
+        if not self.is_signed:
+            names = trust.imported_environment if only_environment else trust.imported_objects
+            trust.reject(self.path, dict.fromkeys([*names(self._content), *untrusted_options]))
 
-    def _reject_names(self, names: Collection[str]) -> None:
-        if names:
-            raise UntrustedError(
-                f"{self.path} was not trained by you on this machine, or was changed since, and "
-                f"it would import and run {shortened(', '.join(names))}: check it, and pass "
-                "--trust if you trust its author"
-            )
+    def check_signature(self) -> None:
+        """Check that a run of this user has the content and the modules that it was trained with.
+
+        Raises:
+            UntrustedError: `config.json` was changed, or a module is another one.
+        """
+        trust.check_unchanged(self.path, self._content)
+        if self.is_signed:
+            trust.check_modules(self.path, self._content)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -381,6 +386,8 @@ class RunDirectory:
         # Sign the content as a reader will parse it.
         content = file_schemas.storable_config({**self._content, **changed})
         content = file_schemas.parse_config(documents.parse(_json(content)))
+        if "config" in changed:
+            content["modules"] = module_digests.digests(trust.named_modules(content))
         content["signature"] = trust.signature(content)
         self._write_text("config.json", _json(content))
         self._content = content
@@ -469,29 +476,15 @@ class RunDirectory:
 
         def check(module: str) -> None:
             if not is_trusted and module not in allowed:
-                self._reject_names([f"a network '{module}'"])
+                trust.reject(self.path, [f"a network '{module}'"])
 
+        if not is_trusted:
+            self.check_signature()
         return self.checkpoints.load_policy(name, check_module=check)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, default=str) + "\n"
-
-
-def _make_directory(directory: Path) -> bool:
-    """Create a directory durably. Return False if it exists."""
-    try:
-        missing = [parent for parent in directory.parents if not parent.exists()]
-        directory.mkdir(parents=True)
-        sync(*(path.parent for path in (directory, *missing)))
-    except OSError as error:
-        if isinstance(error, FileExistsError) and directory.exists():
-            return False
-        raise RunDirectoryError(
-            f"the run directory {directory} can't be created ({error.strerror}): pass a --run-dir "
-            "or --runs-dir that can be written"
-        ) from error
-    return True
 
 
 def _finite(value: Any) -> Any:

@@ -40,6 +40,7 @@ class _ConfigFile:
     started_at: str | None = None
     resumed: list[dict[str, Any]] = field(default_factory=list)  # see `_ResumeEntry`
     auto: dict[str, Any] | None = None
+    modules: dict[str, dict[str, str]] = field(default_factory=dict)  # see `module_digests`
     signature: str = ""
 
 

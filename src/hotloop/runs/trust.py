@@ -5,6 +5,9 @@ environment `module:Id`, a network, an algorithm, a schedule. A training therefo
 `config.json` with a key that only its user can read. Without a valid signature, a run may only use
 environments in Gymnasium's registry and parts of hotloop. The key is stored in
 `$XDG_STATE_HOME/hotloop/key` (`~/.local/state/hotloop/key`).
+
+The signed content includes the files and digests of the named modules. It does not include the
+run's path: a user may move and copy runs.
 """
 
 from __future__ import annotations
@@ -16,17 +19,20 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotloop.errors import RunDirectoryError
+from hotloop.errors import RunDirectoryError, UntrustedError, shortened
+from hotloop.runs import module_digests
 from hotloop.system.files import sync, write_new
 
 _KEY_BYTES = 32
 # Prefixes of environment ids that import known libraries only.
 _KNOWN_LIBRARIES = ("envpool:", "hotloop:", "gymnax:", "brax:", "playground:")
-_SCHEDULE = re.compile(r"(linear|cosine|piecewise|steps):[-+.,=\deE]*")
+_DATA = re.compile(r"(constant|linear|cosine|piecewise|steps|lstm|gru|lag):[-+.,=\deE]*")
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _NEVER_SCHEDULED = ("algorithm", "network", "critic_network")
 # Options whose value may contain a colon but names no module.
 _PLACES = ("runs_dir", "run_dir", "device")
@@ -51,7 +57,7 @@ def imported_objects(content: Mapping[str, Any]) -> list[str]:
         names = [] if option in _PLACES else [x for x in _strings(value) if ":" in x]
         may_be_scheduled = option not in _NEVER_SCHEDULED
         descriptions += [
-            f"`{option}` '{x}'" for x in names if not (may_be_scheduled and _SCHEDULE.fullmatch(x))
+            f"`{option}` '{x}'" for x in names if not (may_be_scheduled and _DATA.fullmatch(x))
         ]
     return list(dict.fromkeys(descriptions))
 
@@ -69,6 +75,74 @@ def imported_environment(content: Mapping[str, Any]) -> Iterator[str]:
         yield f"`env_kwargs` {json.dumps(env_kwargs)}"
 
 
+def named_modules(content: Mapping[str, Any]) -> list[str]:
+    """Return the modules outside of hotloop that the run may import."""
+    options = _without_environment(content["config"])
+    objects = [content["algorithm"], content["network"] or "", *_strings(options)]
+    modules = [text.partition(":")[0] for text in objects if ":" in text]
+    if not content["env_id"].startswith(_KNOWN_LIBRARIES):
+        modules.append(content["env_id"].rpartition(":")[0])
+    return [name for name in dict.fromkeys(modules) if _MODULE.fullmatch(name)]
+
+
+def check_modules(path: Path, content: Mapping[str, Any]) -> None:
+    """Check that a signed run's modules are those that it was trained with.
+
+    Warns if the user has edited them since.
+
+    Raises:
+        UntrustedError: A module has another file and another content.
+    """
+    stored = content["modules"]
+    for name, module in module_digests.digests(named_modules(content)).items():
+        before = stored.get(name, {})
+        if module["sha256"] == before.get("sha256"):
+            continue
+        if module["file"] != before.get("file"):
+            trained_with = f", not {before['file']} with which it was trained" if before else ""
+            raise UntrustedError(
+                f"{path} would import {module['file']}{trained_with}: change to the directory of "
+                "the right module, or pass --trust if you trust this one"
+            )
+        warnings.warn(
+            f"{module['file']}, or a module that it imports, was changed since {path} was "
+            "trained: results may differ",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def check_unchanged(path: Path, content: Mapping[str, Any]) -> None:
+    """Check that `config.json` is as this user's training has written it.
+
+    Raises:
+        UntrustedError: It was changed.
+    """
+    if is_changed(content):
+        raise UntrustedError(
+            f"{path / 'config.json'} was changed after your training had signed it: restore it; "
+            "with --trust, resume, eval and export use it as it is"
+        )
+
+
+def reject(path: Path, names: Collection[str]) -> None:
+    """Raise an error if an unsigned run has objects or options that may run code.
+
+    Args:
+        path: The run directory.
+        names: Descriptions of the objects and options.
+
+    Raises:
+        UntrustedError: There are some.
+    """
+    if names:
+        raise UntrustedError(
+            f"{path} was not trained by you on this machine, or was changed since, and it could "
+            f"run code by {shortened(', '.join(names))}: check it, and pass --trust if you trust "
+            "its author"
+        )
+
+
 def signature(content: Mapping[str, Any]) -> str:
     """Return the user's signature of the content of `config.json`, or "" without a key."""
     key = _key()
@@ -81,6 +155,14 @@ def is_signed(content: Mapping[str, Any]) -> bool:
     if key is None or not isinstance(stored, str) or not stored.isascii():
         return False
     return hmac.compare_digest(stored, _signature(key, content))
+
+
+def is_changed(content: Mapping[str, Any]) -> bool:
+    """Return whether this user's key signed another content than this one."""
+    key, stored = _key(), content.get("signature")
+    if key is None or not isinstance(stored, str) or is_signed(content):
+        return False
+    return stored.startswith(f"{_key_id(key)}:")
 
 
 def check_links(directory: Path, *, is_own_run: bool) -> None:
@@ -119,7 +201,11 @@ def check_links(directory: Path, *, is_own_run: bool) -> None:
 def _signature(key: bytes, content: Mapping[str, Any]) -> str:
     signed = {name: value for name, value in content.items() if name != "signature"}
     text = json.dumps(signed, sort_keys=True, default=str)
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    return f"{_key_id(key)}:{hmac.new(key, text.encode(), hashlib.sha256).hexdigest()}"
+
+
+def _key_id(key: bytes) -> str:
+    return hmac.new(key, b"the name of this key", hashlib.sha256).hexdigest()[:16]
 
 
 def _key() -> bytes | None:

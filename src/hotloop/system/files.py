@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -137,3 +139,28 @@ def read_regular(path: Path) -> bytes:
     """
     with open_regular(path) as file:
         return file.read()
+
+
+@contextlib.contextmanager
+def private_file(content: bytes) -> Iterator[Path]:
+    """Yield a path of a file with this content that no other process can change.
+
+    On Linux it is in memory only.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    with contextlib.ExitStack() as exits:
+        if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+            descriptor = os.memfd_create("hotloop", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            file = exits.enter_context(open(descriptor, "wb", buffering=0))
+            remaining = memoryview(content)
+            while remaining:  # one call writes at most 2 GiB
+                remaining = remaining[file.write(remaining) :]
+            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+            yield Path(f"/proc/self/fd/{descriptor}")
+        else:
+            folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="hotloop-"))
+            write_new(Path(folder) / "content", content, mode=0o600)
+            yield Path(folder) / "content"

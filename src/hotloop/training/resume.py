@@ -65,11 +65,13 @@ def reopen(
         ConfigError: the run has another algorithm or configuration, or is finished.
         CheckpointError: the run has another environment, or its checkpoint is damaged.
         RunDirectoryError: there is no such run, or it is in use.
+        UntrustedError: its `config.json` was changed after the user's training had signed it.
     """
     # Check the algorithm, the environment and the configuration.
     folder, checkpoint_name = split_run_path(path)
     name = checkpoint_name or "last"
     run = RunDirectory.open(folder)
+    run.check_signature()
     stored = run.config
     if stored["algorithm"] != algorithm:
         raise ConfigError(

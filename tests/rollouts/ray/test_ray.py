@@ -203,7 +203,7 @@ def test_an_environment_that_always_fails_is_the_cause(tmp_path, env, message):
     ("options", "message"),
     [
         ({"workers": 0}, "`backend` 'ray' needs a number of `workers`, got 0: set it"),
-        ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` must be numbers"),
+        ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` must be a dict of numbers"),
         ({"backend": "processes", "ray_address": "a:1"}, "`ray_address` is for `backend` 'ray'"),
     ],
 )

@@ -57,6 +57,7 @@ from hotloop.training.options.serialization import (
     differing_defaults,
     from_stored,
     to_json,
+    untrusted_options,
 )
 from hotloop.training.options.workers import WorkerOptions
 
@@ -105,4 +106,5 @@ __all__ = [
     "differing_defaults",
     "from_stored",
     "to_json",
+    "untrusted_options",
 ]

@@ -28,7 +28,7 @@ from typing import (
 
 from hotloop.envs.episode_metrics import MAX_METRICS, is_metric_name
 from hotloop.errors import ConfigError, UnknownNameError, shortened
-from hotloop.ops.schedules import Schedule, as_schedule
+from hotloop.ops.schedules import Schedule, as_schedule, names_function
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class OptionMark:
     meaning: str
 
 
+DATA: Final = OptionMark("holds data: no valid value names code, an address or a file to use")
 MAY_CHANGE: Final = OptionMark("may differ when a run is resumed: does not change the weights")
 
 
@@ -94,6 +95,10 @@ def _are_below_limit(value: Any) -> bool:
     return all(x < _TOO_LARGE for x in (value if isinstance(value, (tuple, list)) else [value]))
 
 
+def _are_amounts(value: Any) -> bool:
+    return all(NOT_NEGATIVE.accepts(x) for x in value.values())
+
+
 def _are_trackers(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(x in ("tensorboard", "wandb") for x in value)
 
@@ -125,7 +130,7 @@ Finite = Annotated[float, FINITE]
 Seed = Annotated[
     int, Constraint("be an integer in [0, 2⁶³)", lambda x: _is_int(x) and 0 <= x < 2**63)
 ]
-Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL]
+Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL, DATA]
 Trackers = Annotated[
     tuple[Literal["tensorboard", "wandb"], ...],
     Constraint("name 'tensorboard', 'wandb' or both", _are_trackers),
@@ -133,8 +138,15 @@ Trackers = Annotated[
 InfoNames = Annotated[
     tuple[str, ...],
     Constraint(f"name up to {MAX_METRICS} keys of `info`, each once", _are_info_names),
+    DATA,
 ]
 JsonObject = Annotated[dict[str, Any], Constraint("be a dict that JSON can hold", _is_json_object)]
+Resources = Annotated[
+    JsonObject,
+    Constraint("be a dict of numbers ≥ 0", _are_amounts),
+    Hint("pass '{\"num_cpus\": 1}'"),
+    DATA,
+]
 Factory: TypeAlias = str | Callable[..., Any]
 Importable = Annotated[
     Factory,
@@ -148,6 +160,7 @@ Device = Annotated[
         "be 'auto', 'cpu', 'cuda' or one of 'cuda:0', 'cuda:1', …",
         lambda x: isinstance(x, str) and re.fullmatch(r"auto|cpu|cuda(:\d{1,2})?", x) is not None,
     ),
+    DATA,
 ]
 
 
@@ -178,6 +191,9 @@ _PLAIN: Final[dict[Any, Constraint]] = {
     float: Constraint("be a number", _is_number),
     str: Constraint("be a string", lambda x: isinstance(x, str)),
 }
+
+
+_WORDLESS: Final = (bool, int, float, NoneType)
 
 
 @functools.cache
@@ -252,6 +268,21 @@ def _unmet_requirement(hint: Any, value: Any) -> str:
     else:
         constraints = [_PLAIN[hint]] if hint in _PLAIN else []
     return next((rule.expected for rule in constraints if not rule.accepts(value)), "")
+
+
+def is_data(hint: Any, value: Any) -> bool:
+    """Return whether a stored value may be used if anyone may have written it.
+
+    Numbers, booleans and known words run no code. A type of strings or containers is only data if
+    it has the mark `DATA`.
+    """
+    if is_scheduled(hint) and isinstance(value, str):
+        return not names_function(value)
+    kinds = [part for part in _nested_types(hint) if get_origin(part) not in (Annotated, *_UNIONS)]
+    is_plain = all(kind in _WORDLESS or get_origin(kind) is Literal for kind in kinds)
+    if not (is_plain or DATA in _marks(hint) or (is_scheduled(hint) and _is_number(value))):
+        return value in (None, {}, [])
+    return not _unmet_requirement(hint, value)
 
 
 def _marks(hint: Any) -> list[Any]:

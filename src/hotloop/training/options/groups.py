@@ -27,6 +27,7 @@ from hotloop.rollouts import NUM_SLOTS
 from hotloop.system.memory import require_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
+    DATA,
     MAY_CHANGE,
     Count,
     Device,
@@ -121,9 +122,9 @@ class SaveOptions(Options):
     log_info: Annotated[InfoNames, MAY_CHANGE] = ()
     """Keys of the environment's `info` to log, at the last step of each episode: is_success,…;
     numbers in info["episode"] are always logged."""
-    runs_dir: Annotated[str, MAY_CHANGE] = "runs"
+    runs_dir: Annotated[str, MAY_CHANGE, DATA] = "runs"  # a resumed run stays where it is
     """Parent directory of run directories."""
-    run_dir: Annotated[str | None, MAY_CHANGE] = None
+    run_dir: Annotated[str | None, MAY_CHANGE, DATA] = None
     """This run's directory, which must not exist. None: <runs-dir>/<env>__<algorithm>__…"""
 
     def check(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from hotloop.errors import ConfigError
 from hotloop.policies.recurrent_layer import parse_memory
 from hotloop.training.options.base import Options
-from hotloop.training.options.constraints import Count, Natural
+from hotloop.training.options.constraints import DATA, Count, Natural
 from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LENGTH, _BURN_IN = 20, 10
 class MemoryOptions(Options):
     """The recurrent layer."""
 
-    memory: str | None = None
+    memory: Annotated[str | None, DATA] = None
     """A recurrent layer after the encoder: lstm:UNITS or gru:UNITS, such as lstm:128. None: no
     recurrent layer. Set it if single observations do not show the full state."""
 

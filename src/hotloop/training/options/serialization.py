@@ -10,7 +10,12 @@ from hotloop.errors import ConfigError
 from hotloop.importing import importable, name_of
 from hotloop.ops.schedules import as_schedule
 from hotloop.training.options.base import Options
-from hotloop.training.options.constraints import changeable_options, scheduled_options
+from hotloop.training.options.constraints import (
+    changeable_options,
+    is_data,
+    scheduled_options,
+    type_hints,
+)
 
 # Values of `execution` for values of its older name `compile`.
 _EXECUTION_NAMES = {"on": "compile", "off": "eager"}
@@ -77,6 +82,27 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
         if name in scheduled_options(config_class) and isinstance(value, str)
     }
     return replace(config, **schedules)  # pyright: ignore[reportArgumentType]
+
+
+def untrusted_options(config_class: type, stored: dict[str, Any]) -> list[str]:
+    """Return the stored options that may run code or reach other machines or files.
+
+    The environment is not included, and neither are unknown options, which `from_stored` rejects.
+
+    Returns:
+        A text "`option` value" for each option.
+    """
+    hints = type_hints(config_class)
+    names = stored.keys() & hints.keys() - {"env_id", "env_kwargs", "track"}
+    return [
+        f"`{name}` {_short_text(stored[name])}"
+        for name in hints
+        if name in names and not is_data(hints[name], stored[name])
+    ]
+
+
+def _short_text(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
 def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:

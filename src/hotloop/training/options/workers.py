@@ -15,6 +15,7 @@ from hotloop.training.options.constraints import (
     JsonObject,
     Natural,
     Positive,
+    Resources,
 )
 
 # Lower bounds on memory, for any environment and network.
@@ -38,7 +39,7 @@ class WorkerOptions(Options):
     ray_address: Annotated[str | None, MAY_CHANGE] = None
     """ray: address of a cluster, host:port or 'auto'. None: the address in `RAY_ADDRESS`, or start
     Ray on this machine, and stop it at the end."""
-    worker_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
+    worker_resources: Annotated[Resources, MAY_CHANGE] = field(default_factory=dict)
     """ray: resources of each worker as JSON. {}: one core, '{"num_cpus": 1}'."""
     workers_per_node: Annotated[Count | None, MAY_CHANGE] = None
     """ray: maximum number of workers on each node. None: spread over the nodes."""
@@ -49,7 +50,7 @@ class WorkerOptions(Options):
     the start."""
     inference_actors: Annotated[Count, MAY_CHANGE] = 1
     """ray: number of actors for central inference."""
-    inference_resources: Annotated[JsonObject, MAY_CHANGE] = field(default_factory=dict)
+    inference_resources: Annotated[Resources, MAY_CHANGE] = field(default_factory=dict)
     """ray: resources of each inference actor as JSON, '{"num_gpus": 0.5}'. {}: one core."""
     step_timeout_s: Annotated[Positive | None, MAY_CHANGE] = 300.0
     """Workers: time limit of a step or a reset, in seconds, after which the worker is replaced.
@@ -121,19 +122,12 @@ class WorkerOptions(Options):
                         f"leave `{name}` out"
                     )
             return
-        # Check the numbers of workers and resources.
+        # Check the number of workers.
         if self.workers in (0, "auto"):
             raise ConfigError(
                 f"`backend` 'ray' needs a number of `workers`, got {self.workers!r}: set it, such "
                 "as 24"
             )
-        for option in ("worker_resources", "inference_resources"):
-            for name, amount in getattr(self, option).items():
-                if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
-                    raise ConfigError(
-                        f"`{option}` must be numbers ≥ 0, got {amount!r} for `{name}`: "
-                        "pass '{\"num_cpus\": 1}'"
-                    )
         if self.inference_resources.get("num_gpus", 0) > 1:
             raise ConfigError(
                 "`num_gpus` of `inference_resources` must be at most 1, got "
