@@ -153,7 +153,7 @@ def test_terminated_must_be_one_flag():
         def step(self, action):
             return self.observe(), 1.0, np.zeros(2, np.bool_), False, {}
 
-    message = "must be True or False, got an array of shape .* and False"
+    message = "step 0: `terminated` must be True or False, got an array of shape"
     with pytest.raises(EnvironmentFailure, match=message):
         step_on(make_vec(Flags))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.envs.checks import as_flag, as_reward, check_finite
+from hotloop.envs.checks import advice_for_non_finite, as_flag, as_reward, check_finite
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.factory import environment_name, make_double_buffered, make_env, make_vec
 from hotloop.envs.protocol import VectorEnv, obs_hash
@@ -17,6 +17,7 @@ __all__ = [
     "Spaces",
     "Stream",
     "VectorEnv",
+    "advice_for_non_finite",
     "as_flag",
     "as_reward",
     "check_finite",

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sized
 from typing import Any
 
 import numpy as np
 
+from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError
 from hotloop.types import Array, Fragment
+
+# The largest number that float32 holds, the type of rewards and of networks' inputs.
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+# From here on, float32 does not hold all integers: its numbers are at least 2 apart.
+_COARSE = 2.0**24
 
 
 def environment_failure(
@@ -19,6 +26,7 @@ def environment_failure(
     env: int | None = None,
     episode: int | None = None,
     step: int | None = None,
+    kind: type[EnvironmentFailure] = EnvironmentFailure,
 ) -> EnvironmentFailure:
     """Return an error that names the environment and the step of the failure.
 
@@ -28,6 +36,7 @@ def environment_failure(
         env: index of the environment, counted over all workers.
         episode: index of the episode of that environment, from 0.
         step: index of the step in that episode, from 0. None stands for the reset.
+        kind: class of the error.
     """
     place = [env_id]
     if env is not None:
@@ -35,7 +44,7 @@ def environment_failure(
     if episode is not None:
         place.append(f"episode {episode}")
         place.append("at its reset" if step is None else f"step {step}")
-    return EnvironmentFailure(f"{', '.join(place)}: {problem}")
+    return kind(f"{', '.join(place)}: {problem}")
 
 
 def describe_value(value: object) -> str:
@@ -65,7 +74,7 @@ def as_reward(value: Any) -> float:
         raise ValueError("the reward is an integer beyond 1e308: scale the rewards down") from None
 
 
-def as_flag(value: Any) -> bool:
+def as_flag(value: Any, name: str = "the flag") -> bool:
     """Return a flag such as `terminated` as a Python bool.
 
     Raises:
@@ -74,9 +83,95 @@ def as_flag(value: Any) -> bool:
     number = _as_number(value)
     if number is None or number not in (0, 1):
         raise ValueError(
-            f"the flag must be True or False, got {describe_value(value)}: return `bool(flag)`"
+            f"{name} must be True or False, got {describe_value(value)}: return one bool"
         )
     return bool(number)
+
+
+def as_rows(values: Any, count: int, name: str, *, are_flags: bool = False) -> Array:
+    """Return the rewards or flags of a vector environment as an array, (N,).
+
+    Raises:
+        ValueError: they are not N numbers, or a flag is neither True nor False.
+    """
+    try:
+        array = np.asarray(values)
+    except Exception:  # ragged lists, and tensors with gradients or of another device
+        array = np.empty(0, np.object_)
+    if array.shape != (count,) or array.dtype.kind not in "fiub":
+        actual = array if array.dtype != np.object_ else values
+        raise ValueError(
+            f"the {name} must be {count} numbers, got {describe_value(actual)}: return one for "
+            "each environment"
+        )
+    if are_flags and array.dtype != np.bool_:
+        is_flag = (array == 0) | (array == 1)
+        if not is_flag.all():
+            row = int(is_flag.argmin())
+            raise ValueError(f"the {name} must be True or False, got {array[row]} in row {row}")
+    return array
+
+
+def describe_bad_step(result: Any) -> str:
+    """Return the problem of a result of `step` that does not have five parts."""
+    hint = "return all five, as in Gymnasium's interface"
+    if isinstance(result, tuple) and len(result) == 4:
+        hint = "split `done` of the old Gym interface into `terminated` and `truncated`"
+    return (
+        "`step` must return (obs, reward, terminated, truncated, info), "
+        f"got {describe_value(result)}: {hint}"
+    )
+
+
+def describe_bad_info(info: Any) -> str:
+    """Return the problem of an `info` that is no dict."""
+    return f"`info` must be a dict, got {describe_value(info)}: return {{}} if there is nothing"
+
+
+def has_finite_square(values: Array) -> bool:
+    """Return whether float32 numbers are finite, and the sum of their squares too."""
+    # A third of the time of `isfinite`, which is too slow for a check of every step.
+    flat = values.reshape(-1)
+    return values.dtype != np.float32 or math.isfinite(flat.dot(flat))
+
+
+def describe_range(name: str, value: float) -> str:
+    """Return the problem of a finite number that float32 does not hold."""
+    return (
+        f"{name} must lie within ±3.4e38, the range of float32, got {value:g}: scale it down in "
+        "the environment"
+    )
+
+
+def warn_of_coarse_numbers(env_id: str, spec: ObsSpec, obs: Array) -> None:
+    """Warn if an observation has numbers so large that float32 does not tell neighbors apart."""
+    for name, values in spec.unflatten(obs).items():
+        if values.dtype != np.float32:
+            continue
+        largest = np.abs(values).max(initial=0.0)
+        if not largest >= _COARSE:
+            continue
+        field = f"the part {name!r} of the observation" if name else "the observation"
+        warnings.warn(
+            f"{env_id}: {field} has numbers as large as {largest:.3g}. The numbers of float32, in "
+            f"which networks compute, are {np.spacing(largest):.3g} apart there, and smaller "
+            "differences are lost: subtract a start value in the environment, and scale the result",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def advice_for_non_finite(obs: Array | None) -> str:
+    """Return the advice if a network computed NaN or infinity from observations."""
+    largest = 0.0
+    if isinstance(obs, np.ndarray) and obs.dtype.kind == "f":
+        largest = np.abs(obs).max(initial=0.0)
+    if largest >= _COARSE:
+        return (
+            f"scale the observations, which are as large as {largest:.3g}, in the environment, or "
+            "set `normalize_obs`"
+        )
+    return "lower the learning rate, and check the scale of the rewards"
 
 
 def _as_number(value: Any) -> bool | int | float | None:
@@ -111,6 +206,7 @@ def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun:
 def check_finite(
     fragment: Fragment,
     *,
+    spec: ObsSpec | None = None,
     num_steps: int | None = None,
     first_env: int = 0,
     first_step: int = 0,
@@ -122,6 +218,7 @@ def check_finite(
 
     Args:
         fragment: the fragment whose `next_obs` and `reward` are checked.
+        spec: the layout of observations, to name the field of a value.
         num_steps: number of collected steps in the fragment, all by default.
         first_env: index of its first environment, counted over all workers.
         first_step: number of steps of each environment before this fragment, for the message.
@@ -138,7 +235,9 @@ def check_finite(
             continue
         step, env, *position = (int(i) for i in np.argwhere(~finite)[0])
         value = values[(step, env, *position)]
-        index = f"[{', '.join(map(str, position))}]" if position else ""
+        index = ""
+        if position:
+            index = str(position) if spec is None else spec.element_name(position)
         raise NonFiniteStep(
             f"environment {first_env + env}, step {first_step + step} (counted over all its "
             f"episodes): `{name}{index}` must be finite, got {value}: look for a division by zero "
@@ -146,7 +245,7 @@ def check_finite(
         )
 
 
-def describe_non_finite(obs: Array) -> str | None:
+def describe_non_finite(obs: Array, spec: ObsSpec) -> str | None:
     """Return the problem of a first observation with NaN or infinity, or None if it is finite."""
     if obs.dtype.kind != "f":
         return None
@@ -155,6 +254,6 @@ def describe_non_finite(obs: Array) -> str | None:
         return None
     position = [int(i) for i in np.argwhere(~finite)[0]]
     return (
-        f"`obs[{', '.join(map(str, position))}]` must be finite, got {obs[tuple(position)]}: "
+        f"`obs{spec.element_name(position)}` must be finite, got {obs[tuple(position)]}: "
         "`reset` must return a finite observation"
     )

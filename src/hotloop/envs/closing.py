@@ -6,11 +6,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-
-from hotloop.envs.serial import close_all
 
 CLOSE_S = 10.0
 """Time limit for closing all environments of a training, in seconds."""
@@ -70,3 +68,15 @@ def _limit(limit_s: float) -> Iterator[None]:
         if remaining_s:  # restart the timer of the caller
             elapsed_s = time.monotonic() - start_s
             signal.setitimer(signal.ITIMER_REAL, max(remaining_s - elapsed_s, 1e-3), interval_s)
+
+
+def close_all(envs: Sequence[Any]) -> None:
+    """Close every environment, then raise the first exception of a `close`, if any."""
+    first_error: Exception | None = None
+    for env in envs:
+        try:
+            env.close()
+        except Exception as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
+from hotloop.envs.closing import close_all
 from hotloop.envs.protocol import VectorEnv, allocate_step
-from hotloop.envs.serial import close_all
 from hotloop.envs.spaces import ActionSpec, ObsSpec
 from hotloop.errors import SpaceError
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays

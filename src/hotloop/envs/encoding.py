@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.envs.checks import describe_value
+from hotloop.envs.checks import describe_range, describe_value
 from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec, is_image_shape
-from hotloop.errors import ShapeError, SpaceError
+from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError, SpaceError
 from hotloop.stacks import num_stacked_frames
 from hotloop.types import Array
 
@@ -25,7 +25,23 @@ Write = Callable[[Any, Array], None]
 
 
 class MismatchError(ValueError):
-    """An observation outside its space. The caller adds the environment and the step."""
+    """An observation outside its space. The caller raises `failure_class`, with the place."""
+
+    failure_class: type[EnvironmentFailure] = EnvironmentFailure
+
+
+class RangeError(MismatchError):
+    """An observation with a finite number that float32 does not hold."""
+
+    failure_class = NonFiniteStep
+
+
+def _check_range(value: Any, out: Array) -> None:
+    """Raise RangeError if a finite number became infinite in the float32 array `out`."""
+    numbers = np.asarray(value).reshape(out.shape)
+    is_lost = ~np.isfinite(out) & np.isfinite(numbers)
+    if is_lost.any():
+        raise RangeError(describe_range("the observation", float(numbers[is_lost][0])))
 
 
 class RowWriter:
@@ -51,6 +67,20 @@ class RowWriter:
             write = _packed_writer(_part_writer(part, is_flat=True), part.dtype, spec.is_packed)
             self._writers.append((key, slice(part.start, part.stop), write))
         self.write = self._write_tuple if spec.is_tuple else self._write_dict
+
+    def check_range(self, obs: Any, out: Array) -> None:
+        """Check that float32 holds the numbers of observations that `write` wrote to `out`.
+
+        Raises:
+            RangeError: a number is finite and beyond the range of float32.
+        """
+        if out.dtype != np.float32:
+            return
+        if not self._writers:
+            _check_range(obs, out)
+        for (key, columns, _), part in zip(self._writers, self._spec.layout, strict=False):
+            if part.encoding == "box":
+                self._write_part(key, _check_range, obs[key], out[..., columns])
 
     def rows(self, obs: Any) -> tuple[Array, bool]:
         """Return observations as rows, and whether `obs` was a single observation.
@@ -110,7 +140,7 @@ class RowWriter:
         try:
             write(part, out)
         except MismatchError as error:
-            raise MismatchError(f"part {key!r}: {error}") from None
+            raise type(error)(f"part {key!r}: {error}") from None
 
 
 class ObsEncoder:
@@ -130,6 +160,7 @@ class ObsEncoder:
             observations that must be encoded.
         box_dtype: dtype of such observations, None if `box_shape` is None.
         write: function that writes an observation into a row, or a batch of them into rows.
+        check_range: `RowWriter.check_range`.
 
     Raises:
         SpaceError: the space is not supported.
@@ -155,7 +186,9 @@ class ObsEncoder:
             raise SpaceError(
                 f"the observation space {space} holds no numbers: give the environment at least one"
             )
-        self.write: Write = RowWriter(self.spec, keys).write
+        writer = RowWriter(self.spec, keys)
+        self.write: Write = writer.write
+        self.check_range: Write = writer.check_range
 
     def spec_for(self, env: Any) -> ObsSpec:
         """Return the spec with the number of frames that `env` stacks."""
@@ -269,6 +302,7 @@ def _packed_writer(write: Write, dtype: str, is_packed: bool) -> Write:
         write(value, numbers)
         # Checked here, since later checks see only bytes.
         if not np.isfinite(numbers).all():
+            _check_range(value, numbers)
             raise MismatchError(
                 f"the observation must be finite, got {describe_value(value)}: find the "
                 "computation that yields NaN or infinity"

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
+from hotloop.envs.closing import close_all
 from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.envs.serial import SerialVectorEnv, close_all
+from hotloop.envs.serial import SerialVectorEnv
 from hotloop.envs.vector import VectorAdapter
 from hotloop.errors import (
     ConfigError,

@@ -5,24 +5,39 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from itertools import islice
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotloop.envs.checks import (
+    FLOAT32_MAX,
+    as_flag,
     as_reward,
     check_call,
+    describe_bad_info,
+    describe_bad_step,
     describe_non_finite,
+    describe_range,
     describe_value,
     environment_failure,
+    has_finite_square,
+    warn_of_coarse_numbers,
 )
+from hotloop.envs.closing import close_all
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, SpaceError
+from hotloop.errors import (
+    EnvironmentFailure,
+    HotloopError,
+    MaskError,
+    NonFiniteStep,
+    SpaceError,
+)
 from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -32,6 +47,8 @@ if TYPE_CHECKING:
 
 
 _NEVER = 2**63
+# Errors that a new environment would repeat, or after which later steps are unusable.
+_FINAL = (NonFiniteStep, MaskError)
 
 
 class SerialVectorEnv:
@@ -88,7 +105,6 @@ class SerialVectorEnv:
             self._check_spaces(i, env)
         self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
         self._masks: MaskWriter | None = None
-        self._infos: list[Any] = [None] * self.num_envs  # of the last steps, for masks
         if action_masks:
             self.obs_spec = with_mask(self.obs_spec, self.action_spec)
             self._masks = MaskWriter(self.action_spec)
@@ -112,8 +128,11 @@ class SerialVectorEnv:
         # The step at which each episode is truncated.
         self._truncation_step = [_NEVER] * self.num_envs
         self._num_steps = 0
-        # Of the last step, since a time limit may end the episode after it.
+        # Of the last step: a time limit may end the episode after it, and masks are written later.
         self._infos: list[Any] = [None] * self.num_envs
+        # Observations of the last step, to name a number that float32 does not hold.
+        self._raws: list[Any] = [None] * self.num_envs
+        self._may_overflow = False
         self._metrics = EpisodeMetrics(log_info, env_id)
         self._totals = [EpisodeTotals(env) for env in envs]
         self._finished: list[Episode] = []
@@ -154,11 +173,14 @@ class SerialVectorEnv:
                 self._advance(first, actions, reward, terminated, truncated, ended_envs)
                 break
             except EnvironmentFailure as error:
-                if self._rebuild_env is None:
+                if self._rebuild_env is None or isinstance(error, _FINAL):
                     raise
                 self._on_failure(error)
                 failed_envs.append(self._failed_env)
                 first = self._failed_env + 1
+        if self._may_overflow and not has_finite_square(self._staged):
+            for i, row in enumerate(self._rows):
+                self._check(i, self._encoder.check_range, self._raws[i], row)
         # Write the rows and their masks.
         if self._masks is not None:
             for i in self._indices:
@@ -197,7 +219,7 @@ class SerialVectorEnv:
         """Step the environments from `first` on, and add those that end to `ended_envs`."""
         returns, infos = self._returns, self._infos
         box_shape, box_dtype = self._encoder.box_shape, self._box_dtype
-        ndarray, float64 = np.ndarray, np.float64
+        raws, ndarray, float64, np_false = self._raws, np.ndarray, np.float64, np.False_
         steps = zip(self._indices, self._steps, self._rows, actions, strict=True)
         for i, step_env, row, env_action in islice(steps, first, None) if first else steps:
             try:
@@ -207,7 +229,7 @@ class SerialVectorEnv:
             try:
                 observation, value, is_terminated, is_truncated, infos[i] = result
             except (TypeError, ValueError):
-                raise self._bad_step(i, result) from None
+                raise self._failure(i, describe_bad_step(result)) from None
             if (
                 type(observation) is ndarray
                 and observation.shape == box_shape
@@ -217,17 +239,25 @@ class SerialVectorEnv:
             else:
                 self._write(i, observation, row)
                 box_dtype = self._box_dtype
+            raws[i] = observation
             if type(value) is not float:
-                value = float(value) if type(value) is float64 else self._reward(i, value)
+                value = float(value) if type(value) is float64 else self._check(i, as_reward, value)
+            if not -FLOAT32_MAX <= value <= FLOAT32_MAX and isfinite(value):
+                raise self._failure(i, describe_range("the reward", value), kind=NonFiniteStep)
             reward[i] = value
             returns[i] += value
-            try:
-                if is_terminated or is_truncated:
-                    terminated[i] = is_terminated
-                    truncated[i] = is_truncated
-                    ended_envs.append(i)
-            except (TypeError, ValueError):
-                raise self._bad_flags(i, is_terminated, is_truncated) from None
+            # Flags are rarely set, and identity is the fastest test.
+            is_over = not (is_terminated is False or is_terminated is np_false) and self._check(
+                i, as_flag, is_terminated, "`terminated`"
+            )
+            is_cut = not (is_truncated is False or is_truncated is np_false) and self._check(
+                i, as_flag, is_truncated, "`truncated`"
+            )
+            if is_over or is_cut:
+                terminated[i], truncated[i] = is_over, is_cut
+                ended_envs.append(i)
+            if type(infos[i]) is not dict and not isinstance(infos[i], dict):
+                raise self._failure(i, describe_bad_info(infos[i]))
 
     def running_episodes(self) -> list[tuple[int, int]]:
         """See `VectorEnv.running_episodes`."""
@@ -296,9 +326,13 @@ class SerialVectorEnv:
             self._write_mask(i, result[1], row, at_reset=True)
         elif self._may_warn and MASK_KEY in result[1]:
             self._warn_of_masks()
-        problem = describe_non_finite(row)
+        problem = describe_non_finite(row, self.obs_spec)
         if problem is not None:
+            features = self._features(row)
+            self._check(i, self._encoder.check_range, result[0], features, at_reset=True)
             raise self._failure(i, problem, at_reset=True)
+        if env == 0 and self._episode[i] == 0 and self._stream == "training":
+            warn_of_coarse_numbers(self._env_id, self.obs_spec, row)
 
     def _replay(
         self, i: int, episode: RunningEpisode, row: Array, on_step: Callable[[], None]
@@ -309,7 +343,7 @@ class SerialVectorEnv:
             for action in self._decoder.rows(episode.actions):
                 on_step()
                 observation, value, is_terminated, is_truncated, _ = self._steps[i](action)
-                if is_terminated or is_truncated:
+                if as_flag(is_terminated) or as_flag(is_truncated):
                     return False
                 self._returns[i] += as_reward(value)
         except Exception:  # a non-deterministic environment may fail in any way
@@ -341,7 +375,7 @@ class SerialVectorEnv:
         try:
             self._begin_episode(i, row)
         except EnvironmentFailure as error:
-            if self._rebuild_env is None or isinstance(error, MaskError):
+            if self._rebuild_env is None or isinstance(error, _FINAL):
                 raise
             self._on_failure(error)
             self._rebuild(i, row)
@@ -361,7 +395,7 @@ class SerialVectorEnv:
                 self._begin_episode(i, row)
                 return
             except HotloopError as error:
-                if isinstance(error, MaskError):
+                if isinstance(error, _FINAL):
                     raise
                 self._on_failure(error)
 
@@ -373,12 +407,11 @@ class SerialVectorEnv:
 
     def _write(self, i: int, observation: Any, row: Array, *, at_reset: bool = False) -> None:
         """Encode an observation into a row, and store its dtype for the fast path of `_advance`."""
-        try:
-            self._encoder.write(observation, row)
-        except MismatchError as error:
-            raise self._failure(i, str(error), at_reset=at_reset) from None
-        if isinstance(observation, np.ndarray):
+        self._check(i, self._encoder.write, observation, row, at_reset=at_reset)
+        is_array = isinstance(observation, np.ndarray)
+        if is_array:
             self._box_dtype = observation.dtype
+        self._may_overflow = not is_array or observation.dtype.itemsize > 4
 
     def _features(self, row: Array) -> Array:
         """Return the part of a row without the mask."""
@@ -403,37 +436,30 @@ class SerialVectorEnv:
         try:
             self._masks.write_from_info(info, row[self._num_features :], is_last=bool(is_last))
         except MismatchError as error:
-            raise MaskError(str(self._failure(i, str(error), at_reset=at_reset))) from None
+            raise self._failure(i, str(error), at_reset=at_reset, kind=MaskError) from None
 
     def _warn_of_masks(self) -> None:
         self._may_warn = False
         warn_unused_masks(self._env_id)
 
-    def _reward(self, i: int, value: Any) -> float:
+    def _check(
+        self, i: int, function: Callable[..., Any], *values: Any, at_reset: bool = False
+    ) -> Any:
+        """Call a function whose ValueError describes a wrong value of environment `i`."""
         try:
-            return as_reward(value)
+            return function(*values)
         except ValueError as error:
-            raise self._failure(i, str(error)) from None
+            kind = getattr(error, "failure_class", EnvironmentFailure)
+            raise self._failure(i, str(error), at_reset=at_reset, kind=kind) from None
 
-    def _bad_step(self, i: int, result: Any) -> EnvironmentFailure:
-        hint = "return all five, as in Gymnasium's interface"
-        if isinstance(result, tuple) and len(result) == 4:
-            hint = "split `done` of the old Gym interface into `terminated` and `truncated`"
-        return self._failure(
-            i,
-            "`step` must return (obs, reward, terminated, truncated, info), "
-            f"got {describe_value(result)}: {hint}",
-        )
-
-    def _bad_flags(self, i: int, terminated: Any, truncated: Any) -> EnvironmentFailure:
-        return self._failure(
-            i,
-            "`terminated` and `truncated` must be True or False, "
-            f"got {describe_value(terminated)} and {describe_value(truncated)}: "
-            "return one flag of each for this environment",
-        )
-
-    def _failure(self, i: int, problem: str, *, at_reset: bool = False) -> EnvironmentFailure:
+    def _failure(
+        self,
+        i: int,
+        problem: str,
+        *,
+        at_reset: bool = False,
+        kind: type[EnvironmentFailure] = EnvironmentFailure,
+    ) -> EnvironmentFailure:
         self._failed_env = i
         return environment_failure(
             self._env_id,
@@ -441,6 +467,7 @@ class SerialVectorEnv:
             env=self._first_env + i,
             episode=self._episode[i],
             step=None if at_reset else self._num_steps - self._start_step[i],
+            kind=kind,
         )
 
     def _check_spaces(self, i: int, env: Env[Any, Any]) -> None:
@@ -455,18 +482,6 @@ class SerialVectorEnv:
                     f"{self._first_env + i} has {getattr(env, f'{name}_space')}: pad or wrap them "
                     "to make them equal"
                 )
-
-
-def close_all(envs: Sequence[Any]) -> None:
-    """Close every environment, then raise the first exception of a `close`, if any."""
-    first_error: Exception | None = None
-    for env in envs:
-        try:
-            env.close()
-        except Exception as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
 
 
 def _unwrap(env: Any) -> tuple[Any, int]:

@@ -5,6 +5,8 @@ The specs do not need Gymnasium. A checkpoint stores them as JSON, to rebuild th
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -103,6 +105,18 @@ class ObsSpec:
     def is_packed(self) -> bool:
         """Whether a row is a vector of bytes with numbers of several dtypes."""
         return len(self.layout) > 1 and self.dtype == "uint8"
+
+    def element_name(self, position: Sequence[int]) -> str:
+        """Return the place of a number in raw observations, such as `['speed'][1]`."""
+        if not self.is_composite:
+            return f"[{', '.join(map(str, position))}]"
+        (index,) = position
+        for part in self.layout:
+            if part.start <= index < part.stop:
+                width = (part.stop - part.start) // math.prod(part.shape)  # bytes if it is packed
+                place = np.unravel_index((index - part.start) // width, part.shape)
+                return f"[{part.name!r}][{', '.join(map(str, place))}]"
+        return f"[{index}]"  # of the mask
 
     def unflatten(self, obs: Array) -> dict[str, Array]:
         """Return the parts of flat observations, by name.

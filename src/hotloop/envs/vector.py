@@ -21,14 +21,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hotloop.envs.checks import check_call, describe_non_finite, describe_value, environment_failure
+from hotloop.envs.checks import (
+    as_rows,
+    check_call,
+    describe_bad_info,
+    describe_bad_step,
+    describe_non_finite,
+    describe_range,
+    describe_value,
+    environment_failure,
+    has_finite_square,
+    warn_of_coarse_numbers,
+)
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
-from hotloop.errors import ConfigError, EnvironmentFailure, MaskError
+from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -133,6 +144,8 @@ class VectorAdapter:
             self._may_warn = False
             warn_unused_masks(self._env_id)
         self._check_first_obs(obs, all_rows)
+        if self._first_env == 0 and self._episode[0] == 0 and self._stream == "training":
+            warn_of_coarse_numbers(self._env_id, self.obs_spec, obs)
         if not self._is_final_check_done:
             self._final_check = _FinalObsCheck(obs)
         return obs
@@ -151,17 +164,16 @@ class VectorAdapter:
         try:
             observations, rewards, is_terminated, is_truncated, info = result
         except (TypeError, ValueError):
-            raise self._failure(
-                "`step` must return (obs, reward, terminated, truncated, info), "
-                f"got {describe_value(result)}: return all five, as in Gymnasium's interface"
-            ) from None
+            raise self._failure(describe_bad_step(result)) from None
+        if not isinstance(info, dict):
+            raise self._failure(describe_bad_info(info))
         # In same-step mode these observations may be first ones, which need masks.
         is_last = False if self.autoreset == "same_step" else is_terminated
         self._write(observations, next_obs, info, is_last=is_last)
-        rewards = self._check_numbers("rewards", rewards)
-        reward[...] = rewards
-        terminated[...] = self._check_numbers("terminations", is_terminated)
-        truncated[...] = self._check_numbers("truncations", is_truncated)
+        rewards = self._as_rows(rewards, "rewards")
+        self._write_rewards(rewards, reward)
+        terminated[...] = self._as_rows(is_terminated, "terminations", are_flags=True)
+        truncated[...] = self._as_rows(is_truncated, "truncations", are_flags=True)
         valid.fill(True)
         obs[...] = next_obs
         self._num_steps += 1
@@ -381,41 +393,52 @@ class VectorAdapter:
         features = out if self._masks is None else out[..., : self._num_features]
         try:
             self._encoder.write(observations, features)
+            if not has_finite_square(features):
+                self._encoder.check_range(observations, features)
         except MismatchError as error:
-            raise self._failure(str(error)) from None
+            raise self._failure(str(error), kind=error.failure_class) from None
         if self._masks is None:
             return
         try:
             self._masks.write_from_info(info, out[..., self._num_features :], is_last=is_last)
         except MismatchError as error:
-            raise MaskError(str(self._failure(str(error)))) from None
+            raise self._failure(str(error), kind=MaskError) from None
 
-    def _check_numbers(self, name: str, values: Any) -> Array:
-        array = np.asarray(values)
-        if array.shape != (self.num_envs,) or array.dtype.kind not in "fiub":
-            raise self._failure(
-                f"the {name} must be {self.num_envs} numbers, got {describe_value(array)}: return "
-                "one for each environment"
-            )
-        return array
+    def _as_rows(self, values: Any, name: str, *, are_flags: bool = False) -> Array:
+        try:
+            return as_rows(values, self.num_envs, name, are_flags=are_flags)
+        except ValueError as error:
+            raise self._failure(str(error)) from None
+
+    def _write_rewards(self, rewards: Array, out: Array) -> None:
+        with np.errstate(over="ignore"):  # reported here
+            out[...] = rewards
+        if has_finite_square(out):
+            return
+        for i in np.flatnonzero(np.isfinite(rewards) & ~np.isfinite(out)).tolist():
+            name = f"the reward of environment {self._first_env + i}"
+            raise self._failure(describe_range(name, float(rewards[i])), kind=NonFiniteStep)
 
     def _check_first_obs(self, obs: Array, rows: Array) -> None:
-        if describe_non_finite(obs[rows]) is None:
+        if obs.dtype.kind != "f" or np.isfinite(obs[rows]).all():
             return
         for i in np.flatnonzero(rows).tolist():
-            problem = describe_non_finite(obs[i])
+            problem = describe_non_finite(obs[i], self.obs_spec)
             if problem is not None:
                 raise environment_failure(
                     self._env_id, problem, env=self._first_env + i, episode=self._episode[i]
                 )
 
-    def _failure(self, problem: str) -> EnvironmentFailure:
+    def _failure(
+        self, problem: str, *, kind: type[EnvironmentFailure] = EnvironmentFailure
+    ) -> EnvironmentFailure:
         """Return an error for the whole call. Its cause may name the environment."""
         last_env = self._first_env + self.num_envs - 1
         return environment_failure(
             f"{self._env_id}, environments {self._first_env} … {last_env}, "
             f"vector step {self._num_steps}",
             problem,
+            kind=kind,
         )
 
 

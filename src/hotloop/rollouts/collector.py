@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hotloop.envs import ActionSpec, ObsSpec, VectorEnv, check_finite
+from hotloop.envs import ActionSpec, ObsSpec, VectorEnv, advice_for_non_finite, check_finite
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.policies import ActingPolicy, Network
 from hotloop.timing import span
@@ -285,7 +285,14 @@ class Collector:
             write_next_values(policy, rows, last_value, states_after)
 
     def _check_finite(self, slot: Slot, start: int, stop: int) -> None:
-        check_rows(slot, start, stop, first_env=self._first_env, first_step=self.vector_steps)
+        check_rows(
+            slot,
+            start,
+            stop,
+            spec=self.envs.obs_spec,
+            first_env=self._first_env,
+            first_step=self.vector_steps,
+        )
 
 
 class NoiseBuffer:
@@ -351,13 +358,16 @@ def hidden_states_after(policy: ActingPolicy, rows: Fragment) -> Array:
     return states
 
 
-def check_rows(slot: Slot, start: int, stop: int, *, first_env: int, first_step: int) -> None:
+def check_rows(
+    slot: Slot, start: int, stop: int, *, spec: ObsSpec, first_env: int, first_step: int
+) -> None:
     """Check rows `start` … `stop` − 1 for NaN and infinity, and report the first cause.
 
     Args:
         slot: Slot with the rows.
         start: Index of the first row.
         stop: Index after the last row.
+        spec: Layout of observations.
         first_env: Index of the first environment, counted over all workers.
         first_step: Step of row `start`, counted from the start of the run.
 
@@ -368,9 +378,11 @@ def check_rows(slot: Slot, start: int, stop: int, *, first_env: int, first_step:
     is_finite = np.isfinite(slot.head[start : stop + 1])
     if not is_finite.all():
         step = int(is_finite.all(axis=(1, 2)).argmin())
-        if np.isfinite(slot.fragment.obs[start + step]).all():
+        obs = slot.fragment.obs[start + step]
+        if np.isfinite(obs).all():
             raise NonFiniteError(
                 f"the policy's outputs must be finite, but at step {first_step + step} "
-                "they were not: lower the learning rate, and check the scale of the rewards"
+                f"they were not: {advice_for_non_finite(obs)}"
             )
-    check_finite(slot.fragment.rows(start, stop), first_env=first_env, first_step=first_step)
+    rows = slot.fragment.rows(start, stop)
+    check_finite(rows, spec=spec, first_env=first_env, first_step=first_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
-from hotloop.envs.serial import close_all
+from hotloop.envs.closing import close_all
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting

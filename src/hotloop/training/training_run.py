@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import timing
-from hotloop.envs import environment_name
+from hotloop.envs import advice_for_non_finite, environment_name
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
@@ -359,8 +359,8 @@ class Training:
             note = f"its batch is saved in {self._run.save_arrays('nonfinite_batch', error.batch)}"
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
-            f"{self._saver.iteration + 1} gave NaN or infinity in {', '.join(error.names)}: lower "
-            f"the learning rate, and check the scale of the rewards; {note}"
+            f"{self._saver.iteration + 1} gave NaN or infinity in {', '.join(error.names)}: "
+            f"{advice_for_non_finite(error.batch.get('obs'))}; {note}"
         )
 
     def close(self, *, is_interrupted: bool) -> None:

@@ -205,4 +205,5 @@ class CentralCollector:
     def _check_finite(self, slot_index: int, start: int, stop: int, first_step: int) -> None:
         slot = self._memory.slots[slot_index]
         first_env = slot.fragment.first_env
-        check_rows(slot, start, stop, first_env=first_env, first_step=first_step)
+        spec = self._envs.obs_spec
+        check_rows(slot, start, stop, spec=spec, first_env=first_env, first_step=first_step)
