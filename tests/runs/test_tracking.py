@@ -140,6 +140,43 @@ def test_tensorboard_after_a_kill(tmp_path):
     killed.close("failed")
 
 
+def test_tensorboard_gets_what_a_killed_run_had_not_written(tmp_path):
+    """Each iteration appears once, also after a resume from an earlier checkpoint."""
+    run = create(tmp_path / "run")
+    first = open_trackers(["tensorboard"], run, resumed=False)
+    for k in range(1, 7):
+        run.log(line(k))
+        if k <= 3:  # the later ones were in memory
+            first.log(100 * k, line(k))
+    first.close("failed")
+    (path,) = (run.path / "tensorboard").iterdir()
+    path.write_bytes(path.read_bytes()[:-20])  # the last record is cut
+    for checkpoint, last in ((5, 8), (4, 7), (7, 9)):
+        run = RunDirectory.open(run.path)
+        run.resume(
+            dataclasses.asdict(TrackedConfig()), timesteps=100 * checkpoint, iteration=checkpoint
+        )
+        trackers = open_trackers(["tensorboard"], run, resumed=True)
+        for k in range(checkpoint + 1, last + 1):
+            run.log(line(k))
+            trackers.log(100 * k, line(k))
+        trackers.close("stopped")
+        expected = [(100 * k, 0.5 * k / 2) for k in range(1, last + 1)]
+        assert points(read_tensorboard(run), "losses/policy_loss") == expected
+
+
+def test_a_tracker_that_is_added_later_gets_all_metrics(tmp_path):
+    run = create(tmp_path / "run")
+    for k in (1, 2, 3):
+        run.log(line(k))
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=200, iteration=2)
+    trackers = open_trackers(["tensorboard"], run, resumed=True)
+    trackers.log(300, line(3))
+    trackers.close("finished")
+    steps = [step for step, _ in points(read_tensorboard(run), "charts/return")]
+    assert steps == [100, 200, 300]
+
+
 # --- Weights & Biases -----------------------------------------------------------------------------
 
 IN_A_PROCESS = """
@@ -164,7 +201,7 @@ trackers.close("failed" if resumed else "finished")
 """
 
 
-def run_in_process(code, *args, **env):
+def run_in_process(code, *args, new_session=False, **env):
     """Run code outside the tests' process, since W&B keeps threads, processes and settings."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     # No test may use the network.
@@ -176,6 +213,7 @@ def run_in_process(code, *args, **env):
         capture_output=True,
         text=True,
         timeout=120,
+        start_new_session=new_session,
     )
 
 
@@ -235,6 +273,90 @@ def test_wandb_offline(tmp_path):
         assert [exit_.exit_code for exit_ in records_of_kind(records, "exit")] == [code]
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hotloop.runs import RunDirectory
+from hotloop.runs.tracking import open_trackers
+from tests.runs.test_tracking import create, line
+
+path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+run = RunDirectory.open(path) if path.exists() else create(path)
+if first > 1:
+    run.resume(run.config["config"], timesteps=100 * (first - 1), iteration=first - 1)
+trackers = open_trackers(["wandb"], run, resumed=first > 1)
+for k in range(first, last + 1):
+    run.log(line(k))
+    trackers.log(100 * k, line(k))
+if sys.argv[4] == "killed":
+    os.killpg(0, signal.SIGKILL)
+trackers.close("finished")
+"""
+
+
+def wandb_history(path):
+    """Return the rows of all offline logs of a run."""
+    rows = []
+    for log in sorted((path / "wandb").glob("offline-run-*/*.wandb")):
+        for row in records_of_kind(read_wandb(log), "history"):
+            items = {"/".join(x.nested_key) or x.key: json.loads(x.value_json) for x in row.item}
+            rows.append((row.step.num, items["timesteps"], items["losses/policy_loss"]))
+    return sorted(rows)
+
+
+def test_wandb_has_each_iteration_once_after_a_kill(tmp_path):
+    """The second process resumes from before the kill, the third from an earlier checkpoint."""
+    path = tmp_path / "run"
+    for first, last, end in ((1, 40, "killed"), (36, 60, "killed"), (31, 64, "finished")):
+        run_in_process(
+            KILLED, path, first, last, end, WANDB_MODE="offline", home=tmp_path, new_session=True
+        )
+    expected = [(k, 100 * k, 0.25 * k) for k in range(1, 65)]
+    assert wandb_history(path) == expected
+
+
+class FakeOnlineRun:
+    """A run that the server knows up to iteration 4."""
+
+    id, project, entity, offline, starting_step = "abcd", "hotloop", "me", False, 5
+
+    def __init__(self):
+        self.rows = []
+
+    def define_metric(self, name, step_metric=None):
+        pass
+
+    def log(self, row, *, step, commit):
+        self.rows.append((step, row["timesteps"], commit))
+
+
+def test_wandb_online_continues_after_the_iterations_of_the_server(tmp_path, monkeypatch):
+    import types
+
+    server = FakeOnlineRun()
+    fake = types.ModuleType("wandb")
+    fake.init, fake.setup = lambda **options: server, lambda: None
+    fake.Settings = type(
+        "Settings", (), {"model_fields": {}, "__init__": lambda _, **options: None}
+    )
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    run = create(tmp_path / "run")
+    run.write_json("wandb.json", {"id": "abcd", "project": "hotloop", "entity": "me"})
+    for k in range(1, 7):  # the server lacks 5 and 6, which the killed process did not send
+        run.log(line(k))
+    run = RunDirectory.open(run.path)
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=600, iteration=6)
+    trackers = open_trackers(["wandb"], run, resumed=True)
+    trackers.log(700, line(7))
+    assert server.rows == [(5, 500, True), (6, 600, True), (7, 700, True)]
+    server.rows.clear()
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=200, iteration=2)
+    trackers = open_trackers(["wandb"], run, resumed=True)
+    for k in (3, 4, 5):
+        trackers.log(100 * k, line(k))
+    assert server.rows == [(5, 500, True)]
+
+
 def test_wandb_without_a_login_stops_before_anything_starts(tmp_path):
     args = ["train", "ppo", "--track", "wandb", "--run-dir", str(tmp_path / "run")]
     code = f"from hotloop.cli import main\nraise SystemExit(main({args!r}))"
@@ -274,7 +396,7 @@ class FakeTracker:
         self.logged = []
         self.closed = []
 
-    def log(self, timesteps, scalars):
+    def log(self, iteration, timesteps, scalars):
         self.logged.append(timesteps)
         if "log" in self.failing:
             raise RuntimeError("the server\nis gone")

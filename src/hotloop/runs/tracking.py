@@ -25,6 +25,7 @@ from typing import Any, Literal, Protocol
 from hotloop import documents
 from hotloop.errors import ConfigError, MissingExtraError, RunDirectoryError, install_command
 from hotloop.runs.directory import RunDirectory
+from hotloop.runs.tracker_files import last_tensorboard_step, last_wandb_step
 from hotloop.system.signals import blocked_signals
 
 TrackerName = Literal["tensorboard", "wandb"]
@@ -33,6 +34,7 @@ Status = Literal["finished", "stopped", "failed"]
 # Keys of a line of metrics that are neither losses nor diagnostics of the updates.
 _NOT_LOSSES = {"iteration", "timesteps", "elapsed_s"}
 _CHARTS = {"learning_rate", "num_updates"}
+_RATE = "charts/steps_per_s"  # in every line
 # After this time, the rest of W&B's data stays in the run directory. `wandb sync` uploads it.
 _UPLOAD_S = 60.0
 
@@ -40,7 +42,7 @@ _UPLOAD_S = 60.0
 class _Tracker(Protocol):
     title: str
 
-    def log(self, timesteps: int, scalars: dict[str, float]) -> None: ...
+    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None: ...
 
     def close(self, status: Status) -> None: ...
 
@@ -61,7 +63,7 @@ class Trackers:
         scalars = tracker_scalars(line)
         for tracker in list(self._trackers):
             try:
-                tracker.log(timesteps, scalars)
+                tracker.log(line["iteration"], timesteps, scalars)
             except Exception as error:
                 self._trackers.remove(tracker)
                 _report_failure(tracker, error, "the run continues without it")
@@ -83,6 +85,9 @@ class Trackers:
 def open_trackers(names: Sequence[TrackerName], run: RunDirectory, resumed: bool) -> Trackers:
     """Open trackers for a run whose directory exists.
 
+    Trackers of a resumed run receive the metrics that they lack, such as the last ones before a
+    kill, or all if they are new.
+
     Args:
         names: names of the trackers.
         run: the run directory. TensorBoard writes to its `tensorboard/`, W&B to its `wandb/`.
@@ -101,7 +106,10 @@ def open_trackers(names: Sequence[TrackerName], run: RunDirectory, resumed: bool
     except BaseException:
         Trackers(opened).close("failed")
         raise
-    return Trackers(opened)
+    trackers = Trackers(opened)
+    for line in run.metrics() if resumed and opened else ():
+        trackers.log(line["timesteps"], line)
+    return trackers
 
 
 def tracker_scalars(line: Mapping[str, Any]) -> dict[str, float]:
@@ -112,7 +120,7 @@ def tracker_scalars(line: Mapping[str, Any]) -> dict[str, float]:
         scalars["charts/length"] = _mean(line["episode_lengths"])
     scalars |= _info_scalars("info", line.get("episode_info"))
     if line["elapsed_s"] > 0:
-        scalars["charts/steps_per_s"] = line["timesteps"] / line["elapsed_s"]
+        scalars[_RATE] = line["timesteps"] / line["elapsed_s"]
     for name, value in line.items():
         if name not in _NOT_LOSSES and isinstance(value, (int, float)):
             scalars[f"{'charts' if name in _CHARTS else 'losses'}/{name}"] = value
@@ -146,17 +154,21 @@ class _TensorBoard:
                 f"tracking with TensorBoard needs tensorboard ({error}): "
                 + install_command("train,tensorboard")
             ) from error
+        directory = run.path / "tensorboard"
         lines = run.metrics() if resumed else []
         # Remove the points after the checkpoint. The resumed run logs them again.
         purge_step = 1 + (lines[-1]["timesteps"] if lines else 0) if resumed else None
+        # Skip the points up to there, unless the killed run did not write them.
+        self._logged_until = 0
+        if lines:
+            last = last_tensorboard_step(directory, _RATE)
+            self._logged_until = min(last, lines[-1]["timesteps"])
         try:
             with blocked_signals():  # it starts a thread
-                self._writer = SummaryWriter(
-                    str(run.path / "tensorboard"), purge_step=purge_step, flush_secs=15
-                )
+                self._writer = SummaryWriter(str(directory), purge_step=purge_step, flush_secs=15)
         except OSError as error:
             raise RunDirectoryError(
-                f"{run.path / 'tensorboard'} can't be written ({error.strerror}): free some space, "
+                f"{directory} can't be written ({error.strerror}): free some space, "
                 "or choose a --run-dir elsewhere"
             ) from error
         config = _hyperparameters(run)
@@ -168,9 +180,10 @@ class _TensorBoard:
         for summary in hparams(plain, {"charts/return": 0.0}):
             self._writer.file_writer.add_summary(summary)
 
-    def log(self, timesteps: int, scalars: dict[str, float]) -> None:
-        for name, value in scalars.items():
-            self._writer.add_scalar(name, value, timesteps)
+    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None:
+        if timesteps > self._logged_until:
+            for name, value in scalars.items():
+                self._writer.add_scalar(name, value, timesteps)
 
     def close(self, status: Status) -> None:
         self._writer.close()
@@ -217,13 +230,19 @@ class _WandB:
         run.write_json("wandb.json", identity)
         self._run.define_metric("timesteps")
         self._run.define_metric("*", step_metric="timesteps")
-        # The server's points after the checkpoint cannot be deleted. Skip these steps, as the
-        # resumed run logs the same metrics.
-        self._logged_until = int(self._run.summary.get("timesteps") or 0) if stored else 0
+        # W&B's points after the checkpoint can't be deleted. Skip these iterations, as the resumed
+        # run logs the same metrics.
+        self._logged_until = 0
+        if stored:
+            self._logged_until = (
+                last_wandb_step(run.path / "wandb", self._run.id)
+                if self._run.offline
+                else self._run.starting_step - 1
+            )
 
-    def log(self, timesteps: int, scalars: dict[str, float]) -> None:
-        if timesteps > self._logged_until:
-            self._run.log({"timesteps": timesteps, **scalars})
+    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None:
+        if iteration > self._logged_until:
+            self._run.log({"timesteps": timesteps, **scalars}, step=iteration, commit=True)
 
     def close(self, status: Status) -> None:
         self._run.finish(exit_code=1 if status == "failed" else 0)
