@@ -92,6 +92,7 @@ def make_launches(row: Row, mode: str, device: torch.device) -> tuple[Any, Any]:
         config,
         SimpleNamespace(num_envs=1, obs_spec=obs_spec, action_spec=action_spec),  # pyright: ignore
         device,
+        is_scaled=config.normalize_obs,
     )
     batch = make_batch(row, num_rows, torch.device("cpu"), seed=2)
     steps = {name: getattr(batch, name).numpy() for name in ("obs", "action", "reward", "next_obs")}
@@ -107,7 +108,9 @@ def spaces(row: Row) -> Spaces:
 
     shape, dtype = row.obs
     size = math.prod(shape)
-    part = ObsField(name="", start=0, stop=size, shape=shape, encoding="box", raw_shape=shape)
+    part = ObsField(
+        name="", start=0, stop=size, shape=shape, encoding="box", dtype=dtype, raw_shape=shape
+    )
     kind, number = row.action
     if kind == "box":
         bounds = (-1.0,) * number, (1.0,) * number

@@ -30,6 +30,7 @@ def fragments(count, seed=0):
             6, 3, obs_shape=(2,), obs_dtype="float32", action_shape=(), action_dtype="int64"
         )
         arrays.obs[...] = 3.0 + 2.0 * rng.standard_normal(arrays.obs.shape)
+        arrays.obs[..., 1] = 1e6  # never changes
         arrays.reward[...] = rng.standard_normal(arrays.reward.shape)
         arrays.terminated[...], arrays.truncated[...] = rng.random((2, 6, 3)) < 0.15
         names = ("obs", "reward", "terminated", "truncated")

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from hotloop.learner import Normalizer
-from hotloop.learner.normalizers import RunningMoments
+from hotloop.learner.normalizers import RunningMoments, as_clip
+from hotloop.policies import ObsScale
 from hotloop.types import Fragment
 
 OFF = {
@@ -50,9 +51,28 @@ def test_observations_literal():
     normalizer.update(make_fragment(np.zeros((2, 2)), obs=obs, valid=valid))
     scale = normalizer.obs_scale
     np.testing.assert_allclose(scale.mean, [2.0, 10.0])
-    np.testing.assert_allclose(scale.std, [np.sqrt(8 / 3), 1e-4])
+    np.testing.assert_allclose(scale.std, [np.sqrt(8 / 3), 1.0])
     scaled = scale.apply(np.array([[2.0, 10.0], [1e3, 9.0]], np.float32))
-    np.testing.assert_allclose(scaled, [[0.0, 0.0], [1.5, -1.5]], atol=1e-6)
+    np.testing.assert_allclose(scaled, [[0.0, 0.0], [1.5, -1.0]], atol=1e-6)
+
+
+def test_numbers_that_did_not_change_stay_moderate_if_they_change_later():
+    normalizer = Normalizer((2,), 2, **{**OFF, "normalize_obs": True, "clip_obs": 10.0})
+    stamp = np.float32(1.7e9)  # whose neighbors in float32 differ by 128
+    obs = np.zeros((2, 2, 2), np.float32)
+    obs[..., 1] = np.nextafter(stamp, np.float32(np.inf))
+    obs[0, 0, 1] = stamp
+    normalizer.update(make_fragment(np.zeros((2, 2)), obs=obs))
+    scaled = normalizer.obs_scale.apply(np.array([[1.0, 1.7e9], [-0.5, 1.7e9 + 256]], np.float32))
+    np.testing.assert_allclose(scaled[:, 0], [1.0, -0.5])
+    assert np.abs(scaled[:, 1]).max() < 2.0
+
+
+def test_fixed_scale_is_used_without_normalization():
+    fixed = ObsScale(np.ones(2, np.float32), np.full(2, 4.0, np.float32), np.inf)
+    normalizer = Normalizer((2,), 2, **OFF, fixed_scale=fixed)
+    normalizer.update(make_fragment(np.zeros((1, 2)), obs=7.0))
+    assert normalizer.obs_scale is fixed
 
 
 def test_rewards_are_scaled_by_the_spread_of_discounted_returns():
@@ -78,10 +98,9 @@ def test_disabled_normalization_changes_nothing():
     normalizer.update(fragment)
     assert normalizer.obs_scale is None
     assert normalizer.reward(fragment.reward) is fragment.reward
-    clipping = Normalizer((2,), 2, **{**OFF, "clip_reward": 1.0, "clip_obs": 5.0})
+    clipping = Normalizer((2,), 2, **{**OFF, "clip_reward": 1.0})
     clipping.update(fragment)
     np.testing.assert_array_equal(clipping.reward(fragment.reward), [[1.0, 1.0]])
-    np.testing.assert_array_equal(clipping.obs_scale.apply(fragment.obs), np.full((1, 2, 2), 5.0))
 
 
 @pytest.mark.parametrize("normalize_obs", [False, True])
@@ -100,11 +119,12 @@ def test_state_is_restored_from_a_checkpoint(normalize_obs):
 
 @pytest.mark.parametrize("bound", [1e308, 10**30, 10**40])
 def test_bounds_beyond_float32_are_ignored_without_a_warning(bound):
-    normalizer = Normalizer((2,), 2, **{**OFF, "clip_obs": bound, "clip_reward": bound})
+    normalizer = Normalizer((2,), 2, **{**OFF, "clip_reward": bound})
+    scale = ObsScale(np.zeros(2, np.float32), np.ones(2, np.float32), as_clip(bound))
     rows = np.array([[-3e38, 5.0]], np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        clipped = normalizer.reward(rows), normalizer.obs_scale.apply(rows)
+        clipped = normalizer.reward(rows), scale.apply(rows)
     expected = np.array([[-min(3e38, float(bound)), 5.0]])
     for got in clipped:
         np.testing.assert_allclose(got, expected, rtol=1e-6)

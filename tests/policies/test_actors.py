@@ -217,7 +217,7 @@ def test_critics_refuse_unsuitable_spaces_and_options():
         (obs_spec(4), DISCRETE, r"\(box\) action space is needed"),
         (obs_spec(4), BOX, "must be finite"),
         (obs_spec(0), BOUNDED, "observations must hold a number"),
-        (IMAGES, BOUNDED, "these observations hold images: use ppo, dqn if"),
+        (IMAGES, BOUNDED, "these observations hold images: choose `network` 'perceptron'"),
     ):
         with pytest.raises(SpaceError, match=message):
             critics(Spaces(obs, action))

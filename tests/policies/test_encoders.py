@@ -18,8 +18,15 @@ from hotloop.policies import (
     actor_critic,
     network_from_json,
 )
-from hotloop.policies.encoders import ENCODERS, choose_encoder, make_encoder
+from hotloop.policies.encoders import (
+    ENCODERS,
+    choose_encoder,
+    describe_choice,
+    encoded_parts,
+    make_encoder,
+)
 from hotloop.policies.encoders.composite import _decode
+from hotloop.policies.encoders.images import ImageFormat
 from hotloop.policies.layers import differentiable_operations
 from hotloop.policies.learned import LearnedNetwork
 from tests.policies.test_policies import BOX, DISCRETE
@@ -244,10 +251,86 @@ def test_bfloat16_convolutions_are_close_to_float32():
         ((35, 80, 3), "impala"),
         ((128,), "flatten"),
         ((6, 7, 2), "flatten"),
+        ((4, 40, 40, 3), "nature"),
+        ((4, 3, 20, 20), "impala"),
+        ((9, 9, 17), "flatten"),
+        ((64, 64, 64), "flatten"),
+        ((30, 20, 20, 3), "flatten"),
     ],
 )
 def test_default_encoder_of_uint8_observations(shape, expected):
     assert choose_encoder(spec_of(*shape)) == expected
+
+
+@pytest.mark.parametrize("high", [1, 3, 200])
+def test_bytes_of_other_bounds_are_numbers_unless_an_encoder_is_named(high):
+    spec = spec_of(10, 10, high=high)
+    assert choose_encoder(spec) == "flatten"
+    offset, divisor = spec.byte_scale()
+    assert (offset == 0).all()
+    assert (divisor == high).all()
+    image = ImageFormat(spec).tensor(torch.full((2, 10, 10), high, dtype=torch.uint8))
+    np.testing.assert_allclose(image, np.ones((2, 1, 10, 10)), rtol=1e-6)
+
+
+def test_stacked_frames_become_channels():
+    frames = np.random.default_rng(0).integers(0, 256, (2, 3, 10, 12, 4), np.uint8)
+    last = ImageFormat(spec_of(3, 10, 12, 4))
+    first = ImageFormat(spec_of(3, 4, 10, 12))
+    assert (last.num_channels, last.height, last.width) == (12, 10, 12)
+    expected = frames.transpose(0, 1, 4, 2, 3).reshape(2, 12, 10, 12) / 255
+    images = last.tensor(torch.from_numpy(frames))
+    np.testing.assert_allclose(images, expected, atol=1e-6)
+    moved = np.ascontiguousarray(frames.transpose(0, 1, 4, 2, 3))
+    np.testing.assert_array_equal(first.tensor(torch.from_numpy(moved)), images)
+
+
+def test_ambiguous_channels_are_those_of_the_odd_axis():
+    assert ImageFormat(spec_of(9, 9, 17)).num_channels == 17
+    assert ImageFormat(spec_of(17, 9, 9)).num_channels == 17
+
+
+def test_parts_that_an_encoder_reads():
+    grid = spaces.Box(0, 3, (10, 10), np.uint8)
+    camera = spaces.Box(0, 255, (40, 44, 3), np.uint8)
+    speed = spaces.Box(-1, 1, (2,), np.float32)
+    boards = ObsEncoder(spaces.Dict(grid=grid, speed=speed)).spec
+    assert (boards.dtype, choose_encoder(boards)) == ("float32", "flatten")
+    assert [part.name for part in encoded_parts(boards)] == ["grid"]
+    both = ObsEncoder(spaces.Dict(camera=camera, grid=grid)).spec
+    assert (both.dtype, choose_encoder(both)) == ("uint8", "nature")
+    assert [part.name for part in encoded_parts(both)] == ["camera"]
+    single = ObsEncoder(spaces.Dict(camera=camera)).spec
+    assert choose_encoder(single) == "nature"
+    assert make_encoder("nature", single).num_features == 512
+
+
+def test_mixed_parts_are_scaled_by_their_bounds_with_and_without_an_encoder():
+    space = spaces.Dict(
+        view=spaces.Box(0, 255, (9, 9), np.uint8), code=spaces.Box(1, 5, (3,), np.uint8)
+    )
+    encoder = ObsEncoder(space)
+    row = np.zeros(encoder.spec.shape, np.uint8)
+    view, code = np.full((9, 9), 51, np.uint8), np.array([1, 3, 5], np.uint8)
+    encoder.write({"view": view, "code": code}, row)
+    obs = torch.from_numpy(row[None])
+    features = make_encoder("flatten", encoder.spec).features({}, obs, None)
+    expected = np.concatenate([np.full(81, 0.2), [0.0, 0.5, 1.0]])
+    np.testing.assert_allclose(sorted(features[0].tolist()), sorted(expected), atol=1e-6)
+
+
+def test_choice_is_described():
+    spec = ObsEncoder(
+        spaces.Dict(
+            camera=spaces.Box(0, 255, (40, 44, 3), np.uint8), grid=spaces.Box(0, 3, (9,), np.uint8)
+        )
+    ).spec
+    assert describe_choice(spec, "nature") == (
+        "byte observations: 'camera' (40, 44, 3) is an image for 'nature', scaled by its bounds "
+        "0 … 255, 'grid' (9,) is numbers for a perceptron, scaled by its bounds 0 … 3 "
+        "(`network` selects this)"
+    )
+    assert describe_choice(spec_of(4, dtype=np.float32), "flatten") == ""
 
 
 def test_float_observations_use_perceptrons_by_default():
@@ -266,9 +349,16 @@ def test_float_observations_use_perceptrons_by_default():
     [
         (spec_of(3, 20, 84), "nature", r"at least 36×36 for `network` 'nature', got 20×84: choose"),
         (spec_of(3, 35, 50), "vizdoom", r"at least 36×36 for `network` 'vizdoom'"),
-        (spec_of(64, 64, 64), "impala", r"got the shape \(64, 64, 64\): transpose"),
-        (spec_of(3, 64, 3), "impala", r"got the shape \(3, 64, 3\): transpose"),
-        (spec_of(4, 84, 84), "perceptron", r"choose `network` 'nature' or 'impala'"),
+        (
+            spec_of(64, 64, 64),
+            "impala",
+            r"got \(64, 64, 64\): choose `network` 'perceptron', transpose",
+        ),
+        (
+            spec_of(3, 64, 3),
+            "impala",
+            r"the shortest, got \(3, 64, 3\): choose `network` 'perceptron'",
+        ),
         (spec_of(4), "nature", r"must have the shape .* got \(4,\): choose `network` 'perceptron'"),
         (
             spec_of(3, 40, 40, dtype=np.float32, high=255),
@@ -281,11 +371,6 @@ def test_float_observations_use_perceptrons_by_default():
             "have none among their 2 parts: choose 'perceptron'",
         ),
         (ObsEncoder(MIXED_SPACE).spec, "nature", r"at least 36×36 .*, got 9×12: choose 'impala'"),
-        (
-            ObsEncoder(MIXED_SPACE).spec,
-            "perceptron",
-            r"images of shape \(40, 44, 3\) need convolutions",
-        ),
     ],
 )
 def test_unsuitable_images_are_refused(spec, name, message):

@@ -18,7 +18,9 @@ from tests.policies.nets import Spaces
 
 
 def obs_spec(*shape, dtype="float32"):
-    field = ObsField(name="", start=0, stop=math.prod(shape), shape=shape, encoding="box")
+    field = ObsField(
+        name="", start=0, stop=math.prod(shape), shape=shape, encoding="box", dtype=dtype
+    )
     return ObsSpec(shape=shape, dtype=dtype, layout=(field,))
 
 

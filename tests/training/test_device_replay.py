@@ -116,7 +116,7 @@ def test_launch_equals_single_updates(monkeypatch, algorithm, options, is_scaled
         scale = None
         if is_scaled:
             scale = ObsScale(np.full(shape, 0.3, "f"), np.full(shape, 0.7, "f"), 1.5)
-        replay = ReplayOnDevice(config, envs, torch.device("cpu"))
+        replay = ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=config.normalize_obs)
         host = ReplayBuffer.for_env(
             envs, config.buffer_size, n_step=config.n_step, gamma=config.gamma
         )
@@ -410,7 +410,7 @@ def test_launch_is_recorded_without_copies_of_the_replay(algorithm):
         replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
     )
     with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
-        replay = ReplayOnDevice(config, envs, torch.device("cpu"))
+        replay = ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=config.normalize_obs)
         fill(envs, replay.buffer)
         learner = learner_of(algorithm, envs, config)
         launches = Launches(learner, replay, 2)
@@ -449,7 +449,10 @@ def test_launch_as_a_cuda_graph_equals_eager(algorithm):
     )
     with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
         learners = [learner_of(algorithm, envs, config) for _ in range(2)]
-        replays = [ReplayOnDevice(config, envs, torch.device("cpu")) for _ in learners]
+        replays = [
+            ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=config.normalize_obs)
+            for _ in learners
+        ]
         launches = [Launches(*pair, 2) for pair in zip(learners, replays, strict=True)]
         for execution in learners[1].executions:
             execution.choice = ExecutionChoice(False, "", is_captured=True)

@@ -82,7 +82,6 @@ def test_compiled_training_equals_eager(tmp_path):
 @pytest.mark.parametrize(
     ("algorithm", "env_id", "options", "error", "message"),
     [
-        (ppo, CATCH, {"network": "perceptron"}, SpaceError, "choose `network` 'nature' or"),
         (ppo, "CartPole-v1", {"network": "nature"}, SpaceError, "choose `network` 'perceptron'"),
         (ppo, "CartPole-v1", {"layer_norm": True}, ConfigError, "`layer_norm` is for encoders"),
         (ppo, SIGNS, {"normalize_obs": True}, ConfigError, "also hold images"),

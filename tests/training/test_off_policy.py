@@ -788,7 +788,7 @@ IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
         (
             sac,
             {"obs": IMAGES, "action": spaces.Box(-1, 1, (2,), np.float32)},
-            "these observations hold images: use ppo, dqn if",
+            "these observations hold images: choose `network` 'perceptron'",
         ),
     ],
 )

@@ -76,6 +76,7 @@ def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) 
         spaces,
         hidden_sizes=config.hidden_sizes,
         layer_norm=config.layer_norm,
+        network=config.network,
         module=config.critic_network,
     )
     return Networks(

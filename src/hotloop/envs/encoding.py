@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.envs.checks import describe_range, describe_value
-from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec, is_image_shape
+from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec
 from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError, SpaceError
 from hotloop.stacks import num_stacked_frames
 from hotloop.types import Array
@@ -178,7 +178,7 @@ class ObsEncoder:
             keys = list(parts)
             self.spec = _composite_spec(parts, is_tuple=is_tuple)
         else:
-            part = _make_field(space, str(space), name="", start=0)
+            part = _make_field(space, str(space), name="")
             self.spec = ObsSpec(shape=part.shape, dtype=part.dtype, layout=(part,))
             if isinstance(space, spaces.Box) and space.shape == part.shape:
                 self.box_shape, self.box_dtype = part.shape, space.dtype
@@ -196,52 +196,35 @@ class ObsEncoder:
         return dataclasses.replace(self.spec, num_frames=num_stacked_frames(env, shape))
 
 
-def is_image(space: Any) -> bool:
-    """Return whether a space holds images: uint8 with two or three axes, large except channels."""
-    from gymnasium import spaces
-
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
-        return False
-    return is_image_shape(space.shape)
-
-
 def _composite_spec(parts: Mapping[Any, Any], *, is_tuple: bool) -> ObsSpec:
     """Return the spec of a row that is the concatenation of several spaces."""
-    is_packed = any(map(is_image, parts.values()))
+    fields = [
+        _make_field(space, f"its part {key!r}, {space}", name=str(key))
+        for key, space in parts.items()
+    ]
+    is_packed = any(part.is_image for part in fields)
     layout, start = [], 0
-    for key, space in parts.items():
-        if is_packed and not is_image(space):
+    for part in fields:
+        is_bytes = part.is_image
+        if is_packed and not is_bytes:
             start += -start % _FLOAT_BYTES
-        part = _make_field(
-            space,
-            f"its part {key!r}, {space}",
-            name=str(key),
-            start=start,
-            is_packed=is_packed,
-            is_part=True,
-        )
-        layout.append(part)
-        start = part.stop
+        size = part.stop * (_FLOAT_BYTES if is_packed and not is_bytes else 1)
+        dtype = "uint8" if is_bytes else "float32"
+        layout.append(dataclasses.replace(part, start=start, stop=start + size, dtype=dtype))
+        start += size
     if is_packed:
         start += -start % _FLOAT_BYTES  # aligns all rows of a batch
     dtype = "uint8" if is_packed else "float32"
     return ObsSpec(shape=(start,), dtype=dtype, layout=tuple(layout), is_tuple=is_tuple)
 
 
-def _make_field(
-    space: Any,
-    description: str,
-    *,
-    name: str,
-    start: int,
-    is_packed: bool = False,
-    is_part: bool = False,
-) -> ObsField:
-    """Return the field that begins at position `start`, or raise SpaceError if unsupported."""
+def _make_field(space: Any, description: str, *, name: str) -> ObsField:
+    """Return the field of a space on its own, or raise SpaceError if unsupported."""
     from gymnasium import spaces
 
     # Choose the encoding by the kind of space.
-    bounds: dict[str, float | None] = {}
+    bounds: dict[str, Any] = {}
+    is_bytes = isinstance(space, spaces.Box) and space.dtype == np.uint8
     counts, starts = np.empty((2, 0), np.int64)
     encoding: Encoding
     if isinstance(space, spaces.Box):
@@ -251,6 +234,7 @@ def _make_field(
             bounds = {
                 "low": low if math.isfinite(low) else None,
                 "high": high if math.isfinite(high) else None,
+                "byte_bounds": (low, high) if is_bytes else None,
             }
     elif isinstance(space, spaces.MultiBinary):
         encoding, raw_shape, shape = "binary", space.shape, space.shape
@@ -265,15 +249,10 @@ def _make_field(
             "observation spaces may be Box, Discrete, MultiDiscrete, MultiBinary, or one Dict or "
             f"Tuple of these, got {description}: {_obs_hint(space)}"
         )
-    # Compute the type and the size.
-    is_bytes = (
-        is_image(space) if is_part else isinstance(space, spaces.Box) and (space.dtype == np.uint8)
-    )
-    size = math.prod(shape) * (_FLOAT_BYTES if is_packed and not is_bytes else 1)
     return ObsField(
         name=name,
-        start=start,
-        stop=start + size,
+        start=0,
+        stop=math.prod(shape),
         shape=shape,
         encoding=encoding,
         dtype="uint8" if is_bytes else "float32",

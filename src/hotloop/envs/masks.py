@@ -24,16 +24,16 @@ MASK_KEY = "action_mask"
 
 
 def with_mask(obs_spec: ObsSpec, action_spec: ActionSpec) -> ObsSpec:
-    """Return the spec of rows that end in a mask.
+    """Return the spec of float32 rows that end in a mask.
 
     Raises:
-        SpaceError: actions are not discrete, or observations are not one-dimensional float32.
+        SpaceError: actions are not discrete, or observations are not one row of numbers.
     """
     if action_spec.kind == "box":
         raise SpaceError(
             "`action_masks` need discrete actions, got a box space: leave the option out"
         )
-    if obs_spec.dtype != "float32" or len(obs_spec.shape) != 1:
+    if len(obs_spec.shape) != 1 or any(part.is_image for part in obs_spec.layout):
         raise SpaceError(
             "`action_masks` need observations that are one row of numbers, got "
             f"{obs_spec.dtype} of shape {obs_spec.shape}: wrap the environment in Gymnasium's "
@@ -41,7 +41,11 @@ def with_mask(obs_spec: ObsSpec, action_spec: ActionSpec) -> ObsSpec:
             "out"
         )
     size = sum(num_choices(action_spec))
-    return dataclasses.replace(obs_spec, shape=(obs_spec.shape[0] + size,), mask_size=size)
+    layout = tuple(dataclasses.replace(part, dtype="float32") for part in obs_spec.layout)
+    shape = (obs_spec.shape[0] + size,)
+    return dataclasses.replace(
+        obs_spec, shape=shape, dtype="float32", layout=layout, mask_size=size
+    )
 
 
 def warn_unused_masks(env_id: str) -> None:

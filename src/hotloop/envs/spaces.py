@@ -18,6 +18,7 @@ from hotloop.types import Array
 Encoding = Literal["box", "one_hot", "binary"]
 
 _MIN_IMAGE_SIDE = 8  # pixels
+_BYTE_RANGE = (0.0, 255.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,21 @@ class ObsField:
     """`box`: the least of its lower bounds, None if infinite or unknown."""
     high: float | None = field(default=None, compare=False)
     """`box`: the largest of its upper bounds, None if infinite or unknown."""
+    byte_bounds: tuple[float, float] | None = field(default=None, compare=False)
+    """`box` of bytes: the bounds by which networks scale them to 0 … 1. None: other numbers, or a
+    policy of a version that scaled images by 255 and no other bytes."""
     raw_shape: tuple[int, ...] | None = field(default=None, compare=False)
     """Shape of the environment's own value: () for one number or category. None if unknown."""
     counts: tuple[int, ...] = field(default=(), compare=False)
     """`one_hot`: number of categories of each integer."""
     starts: tuple[int, ...] = field(default=(), compare=False)
     """`one_hot`: the first category of each integer."""
+
+    @property
+    def is_image(self) -> bool:
+        """Whether the part is an image by its shape and its bounds, which are 0 … 255."""
+        is_full_range = self.byte_bounds in (None, _BYTE_RANGE)
+        return self.dtype == "uint8" and is_full_range and is_image_shape(self.shape)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ObsField:
@@ -117,6 +127,22 @@ class ObsSpec:
                 place = np.unravel_index((index - part.start) // width, part.shape)
                 return f"[{part.name!r}][{', '.join(map(str, place))}]"
         return f"[{index}]"  # of the mask
+
+    def byte_scale(self) -> tuple[Array, Array] | None:
+        """Return the offset and the divisor that map bytes to 0 … 1 by their bounds.
+
+        Returns:
+            float32, `shape`, each: 0 and 1 for other numbers. None if there are no bytes.
+        """
+        if all(part.byte_bounds is None for part in self.layout):
+            return None
+        offset, divisor = np.zeros(self.shape, np.float32), np.ones(self.shape, np.float32)
+        for part in self.layout:
+            if part.byte_bounds is not None:
+                low, high = part.byte_bounds
+                offset.reshape(-1)[part.start : part.stop] = low
+                divisor.reshape(-1)[part.start : part.stop] = high - low or 1.0
+        return offset, divisor
 
     def unflatten(self, obs: Array) -> dict[str, Array]:
         """Return the parts of flat observations, by name.
@@ -228,13 +254,38 @@ class ActionSpec:
         )
 
 
-def is_image_shape(shape: tuple[int, ...]) -> bool:
-    """Return whether uint8 arrays of a shape are images: (H, W), (C, H, W) or (H, W, C).
+def image_axes(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the axes of frames, channels, height and width, without those that an image lacks.
 
-    Arrays with a side below 8 are tables of numbers.
+    Images are (H, W), (C, H, W) or (H, W, C), or a stack of frames with three axes along the first
+    axis. The channel axis is shorter than both others, or the others are equal. None if it is
+    ambiguous or the shape is no image.
     """
-    sides = sorted(shape)[-2:]
-    return len(shape) in (2, 3) and sides[0] >= _MIN_IMAGE_SIDE
+    if len(shape) == 2:
+        return (0, 1)
+    if len(shape) not in (3, 4):
+        return None
+    first, middle, last = shape[-3:]
+    if first < min(middle, last) or middle == last != first:
+        axes = (0, 1, 2)
+    elif last < min(first, middle) or first == middle != last:
+        axes = (2, 0, 1)
+    else:
+        return None
+    return axes if len(shape) == 3 else (0, *(axis + 1 for axis in axes))
+
+
+def is_image_shape(shape: tuple[int, ...]) -> bool:
+    """Return whether uint8 arrays of a shape are images by default, see `image_axes`.
+
+    Arrays with a side below 8, or with more channels or frames than pixels along a side, are tables
+    of numbers.
+    """
+    axes = image_axes(shape)
+    if axes is None:
+        return False
+    *counts, height, width = (shape[axis] for axis in axes)
+    return min(height, width) >= max([_MIN_IMAGE_SIDE, *(count + 1 for count in counts)])
 
 
 class Spaces(Protocol):

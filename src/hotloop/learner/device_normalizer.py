@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.learner.normalizers import as_clip, normalizing_scale
 from hotloop.policies import ObsScale
 from hotloop.types import Array
 
 _EPS = 1e-8
-_MAX = float(np.finfo(np.float32).max)
 _PREFIX = "normalizer."
 
 
@@ -62,7 +62,8 @@ class DeviceNormalizer:
         device: the device of fragments.
         normalize_obs: whether to normalize observations.
         normalize_reward: whether to normalize rewards.
-        clip_obs: bound on the magnitude of (normalized) observations. None: no bound.
+        clip_obs: bound on the magnitude of normalized observations. None: no bound.
+        fixed_scale: scale of observations that are not normalized. None: they stay unchanged.
         clip_reward: bound on the magnitude of (normalized) rewards. None: no bound.
         gamma: γ. It may change between fragments.
     """
@@ -78,10 +79,11 @@ class DeviceNormalizer:
         clip_obs: float | None,
         clip_reward: float | None,
         gamma: float,
+        fixed_scale: ObsScale | None = None,
     ) -> None:
         self._normalize_obs, self._normalize_reward = normalize_obs, normalize_reward
-        self._clip_obs = None if clip_obs is None else float(min(clip_obs, _MAX))
-        self._clip_reward = None if clip_reward is None else float(min(clip_reward, _MAX))
+        self._clip_obs, self._clip_reward = as_clip(clip_obs), as_clip(clip_reward)
+        self._fixed_scale = fixed_scale
         self.gamma = gamma
         self._device = device
         self._obs = TensorMoments(obs_shape, device)
@@ -91,14 +93,10 @@ class DeviceNormalizer:
     @property
     def obs_scale(self) -> ObsScale | None:
         """Return the scale of observations as host arrays, or None if they stay unchanged."""
-        if not self._normalize_obs and self._clip_obs is None:
-            return None
-        std = (self._obs.var + _EPS).sqrt().to(torch.float32)
-        return ObsScale(
-            mean=self._obs.mean.to(torch.float32).cpu().numpy(),
-            std=std.cpu().numpy(),
-            clip=np.inf if self._clip_obs is None else self._clip_obs,
-        )
+        if not self._normalize_obs:
+            return self._fixed_scale
+        mean, var = (x.cpu().numpy() for x in (self._obs.mean, self._obs.var))
+        return normalizing_scale(mean, var, self._clip_obs)
 
     def update(self, fragment: TensorSteps) -> None:
         """Add a fragment's raw observations and rewards to the statistics."""
@@ -111,7 +109,7 @@ class DeviceNormalizer:
         """Return the rewards to learn from, float32, (T, N), for raw rewards of that shape."""
         if self._normalize_reward:
             reward = (reward / (self._returns.var + _EPS).sqrt()).to(torch.float32)
-        if self._clip_reward is not None:
+        if self._clip_reward < np.inf:
             reward = reward.clamp(-self._clip_reward, self._clip_reward)
         return reward
 

@@ -11,6 +11,7 @@ from hotloop.types import Array, Fragment
 
 _EPS = 1e-8
 _MAX = float(np.finfo(np.float32).max)
+_PRECISION = float(np.finfo(np.float32).eps)  # relative, of stored observations
 
 
 class RunningMoments:
@@ -54,6 +55,34 @@ class RunningMoments:
         self.count = int(arrays["count"])
 
 
+def normalizing_scale(mean: Array, var: Array, clip: float, mask_size: int = 0) -> ObsScale:
+    """Return the scale that normalizes observations by their statistics.
+
+    A number that never changed by more than its float32 precision has an unknown spread. It is
+    divided by 1, as in scikit-learn's `StandardScaler`, so that it stays moderate if it changes
+    after the training.
+
+    Args:
+        mean: float64, obs_shape.
+        var: float64, obs_shape.
+        clip: bound on the magnitude of normalized observations.
+        mask_size: number of values at the end of an observation that stay unchanged.
+    """
+    precision = _PRECISION * np.abs(mean)
+    spread = np.where(var <= np.square(precision), 1.0, np.sqrt(var + _EPS))
+    std = np.maximum(spread, precision).astype(np.float32)
+    mean = mean.astype(np.float32)
+    if mask_size:
+        mean[-mask_size:], std[-mask_size:] = 0.0, 1.0
+    return ObsScale(mean=mean, std=std, clip=clip)
+
+
+def as_clip(bound: float | None) -> float:
+    """Return a bound on magnitudes for float32: infinity for None."""
+    # NumPy would print a warning per fragment for bounds outside float32.
+    return np.inf if bound is None else float(min(bound, _MAX))
+
+
 class Normalizer:
     """A normalizer of observations to mean 0 and standard deviation 1, and of rewards.
 
@@ -66,7 +95,8 @@ class Normalizer:
         num_envs: N.
         normalize_obs: whether to normalize observations.
         normalize_reward: whether to normalize rewards.
-        clip_obs: bound on the magnitude of (normalized) observations. None: no bound.
+        clip_obs: bound on the magnitude of normalized observations. None: no bound.
+        fixed_scale: scale of observations that are not normalized. None: they stay unchanged.
         clip_reward: bound on the magnitude of (normalized) rewards. None: no bound.
         gamma: γ. It may change between fragments.
         mask_size: number of values at the end of an observation that stay unchanged.
@@ -82,13 +112,13 @@ class Normalizer:
         clip_obs: float | None,
         clip_reward: float | None,
         gamma: float,
+        fixed_scale: ObsScale | None = None,
         mask_size: int = 0,
     ) -> None:
         self._normalize_obs = normalize_obs
         self._normalize_reward = normalize_reward
-        # Larger bounds have no effect on float32, and NumPy would print a warning per fragment.
-        self._clip_obs = None if clip_obs is None else float(min(clip_obs, _MAX))
-        self._clip_reward = None if clip_reward is None else float(min(clip_reward, _MAX))
+        self._clip_obs, self._clip_reward = as_clip(clip_obs), as_clip(clip_reward)
+        self._fixed_scale = fixed_scale
         self.gamma = gamma
         self._mask_size = mask_size
         self._obs = RunningMoments(obs_shape)
@@ -98,17 +128,9 @@ class Normalizer:
     @property
     def obs_scale(self) -> ObsScale | None:
         """Return the scale of observations, or None if they stay unchanged."""
-        if not self._normalize_obs and self._clip_obs is None:
-            return None
-        mean = self._obs.mean.astype(np.float32)
-        std = np.sqrt(self._obs.var + _EPS).astype(np.float32)
-        if self._mask_size:
-            mean[-self._mask_size :], std[-self._mask_size :] = 0.0, 1.0
-        return ObsScale(
-            mean=mean,
-            std=std,
-            clip=np.inf if self._clip_obs is None else self._clip_obs,
-        )
+        if not self._normalize_obs:
+            return self._fixed_scale
+        return normalizing_scale(self._obs.mean, self._obs.var, self._clip_obs, self._mask_size)
 
     def update(self, fragment: Fragment) -> None:
         """Add a fragment's raw observations and rewards to the statistics."""
@@ -123,7 +145,7 @@ class Normalizer:
         """Return the rewards to learn from, float32, (T, N), for raw rewards of that shape."""
         if self._normalize_reward:
             reward = (reward / np.sqrt(self._returns.var + _EPS)).astype(np.float32)
-        if self._clip_reward is not None:
+        if self._clip_reward < np.inf:
             reward = reward.clip(-self._clip_reward, self._clip_reward)
         return reward
 

@@ -17,7 +17,7 @@ from hotloop.policies.encoders import Encoder, choose_encoder, make_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
-from hotloop.policies.network import check_not_empty
+from hotloop.policies.network import check_not_empty, is_built_in
 from hotloop.policies.perceptrons import check_sizes
 from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
@@ -215,6 +215,7 @@ def critics(
     hidden_sizes: tuple[int, ...] = (256, 256),
     layer_norm: bool = False,
     count: int = 2,
+    network: str | Callable[..., Any] | None = None,
     module: str | Callable[..., Any] | None = None,
 ) -> Critics:
     """Return K action-value functions of one shape.
@@ -224,6 +225,7 @@ def critics(
         hidden_sizes: widths of the hidden layers, at least one.
         layer_norm: whether to normalize each hidden layer before its activation.
         count: K.
+        network: the actor's option. Bytes that its encoder reads as images are refused.
         module: the user's own network in place of these layers: `module:Class`, or a class or
             function, called as `module(obs_shape, action_size)`, K times with different seeds. The
             `forward` of the returned `torch.nn.Module` takes observations, (B, *obs_shape), and
@@ -236,11 +238,15 @@ def critics(
     common = {"obs_spec": spaces.obs_spec, "action_spec": spaces.action_spec, "count": count}
     if module is not None:
         return ModuleCritics(**common, body=find_module(module))
-    if choose_encoder(spaces.obs_spec) != "flatten":
+    spec = spaces.obs_spec
+    has_bytes = any(part.byte_bounds is not None for part in spec.layout)
+    is_encoder = is_built_in(network)
+    reads_images = has_bytes if is_encoder else choose_encoder(spec) != "flatten"
+    if reads_images and network != "perceptron":
         raise SpaceError(
-            "critics of continuous actions take numbers, but these observations hold images: use "
-            "ppo, dqn if actions are discrete, or networks of your own (`network`, "
-            "`critic_network`)"
+            "critics of continuous actions take numbers, but these observations hold images: "
+            "choose `network` 'perceptron' to read them as numbers, use ppo, or pass networks of "
+            "your own (`network` and `critic_network`)"
         )
     return StackedCritics(
         **common, encoder="flatten", hidden_sizes=hidden_sizes, layer_norm=layer_norm

@@ -18,7 +18,7 @@ from hotloop.errors import (
     UnknownNameError,
     nearest,
 )
-from hotloop.policies.encoders import ENCODERS, choose_encoder
+from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
 from hotloop.policies.heads import HEADS, Exploration, Head
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.numpy_forward import Activation
@@ -97,6 +97,11 @@ class Network:
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return float32 arrays by name, a function of the seed."""
         return self.layers.initial_parameters(seed, self.parameter_shapes())
+
+    def describe_interface(self) -> str:
+        """Return how the network reads bytes, as a sentence, or "" without bytes."""
+        encoder = getattr(self.body, "encoder", None)
+        return "" if encoder is None else describe_choice(self.obs_spec, encoder)
 
     @cached_property
     def _head(self) -> Head:

@@ -82,7 +82,7 @@ class LiveLine:
     def _show(self, report: Report, *, is_first: bool) -> None:
         if is_first:
             workers = report.workers and f"workers: {report.workers}"
-            for line in (report.resumed, workers, f"update: {report.execution}"):
+            for line in (report.resumed, workers, report.interface, f"update: {report.execution}"):
                 if line:
                     print(line, flush=True)
         now = time.monotonic()

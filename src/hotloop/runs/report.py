@@ -83,6 +83,8 @@ class Report:
         evaluation: evaluation of this iteration's policy, if there was one.
         resumed: a sentence on the checkpoint and on losses if the run was resumed, "" otherwise.
         workers: processes that step the environments and the reason, "" for the default.
+        interface: how the network reads bytes and scales actions, in a sentence each, "" if it
+            leaves both as they are.
         activity: current activity that delays the training, such as the first compilation of an
             update on a machine. Empty in the reports of iterations.
     """
@@ -98,6 +100,7 @@ class Report:
     evaluation: Evaluation | None = None
     resumed: str = ""
     workers: str = ""
+    interface: str = ""
     activity: str = ""
 
     @property
@@ -139,6 +142,7 @@ class RunProgress:
         execution: text for `Report.execution`.
         resumed: text for `Report.resumed`.
         workers: text for `Report.workers`.
+        interface: text for `Report.interface`.
 
     Attributes:
         longest_episode: steps of the longest episode that finished in this process.
@@ -153,10 +157,12 @@ class RunProgress:
         execution: str = "",
         resumed: str = "",
         workers: str = "",
+        interface: str = "",
     ) -> None:
         self._execution = execution
         self._resumed = resumed
         self._workers = workers
+        self._interface = interface
         self._run_dir = run_dir
         self._total_timesteps = total_timesteps
         self._on_report = on_report
@@ -228,6 +234,7 @@ class RunProgress:
                     evaluation=evaluation,
                     resumed=self._resumed,
                     workers=self._workers,
+                    interface=self._interface,
                     activity=activity,
                 )
             )

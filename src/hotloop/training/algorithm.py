@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from hotloop.envs import Spaces
@@ -18,7 +19,8 @@ from hotloop.errors import ConfigError
 from hotloop.importing import importable
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.learner.device_normalizer import DeviceNormalizer
-from hotloop.policies import Network
+from hotloop.learner.normalizers import as_clip
+from hotloop.policies import Network, ObsScale
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
@@ -28,6 +30,8 @@ from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.training.training_run import Training
+
+_NORMALIZED_BOUND = 10.0  # standard deviations, as in Stable-Baselines3's `VecNormalize`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,44 +245,72 @@ def hyper_of(kind: Any, config: Any) -> Any:
 
 
 def make_device_normalizer(
-    config: Any, spaces: Spaces, num_envs: int, *, gamma: float, device: torch.device
+    config: Any, nets: Any, num_envs: int, *, gamma: float, device: torch.device
 ) -> DeviceNormalizer:
     """Return a normalizer like `make_normalizer`, for fragments on a device."""
+    network = policy_network(nets).network
     return DeviceNormalizer(
-        spaces.obs_spec.shape,
+        network.obs_spec.shape,
         num_envs,
         device=device,
         normalize_obs=config.normalize_obs,
         normalize_reward=config.normalize_reward,
-        clip_obs=config.clip_obs,
+        clip_obs=_obs_bound(config),
+        fixed_scale=_fixed_scale(config, network),
         clip_reward=config.clip_reward,
         gamma=gamma,
     )
 
 
-def make_normalizer(config: Any, spaces: Spaces, num_envs: int, *, gamma: float) -> Normalizer:
+def make_normalizer(config: Any, nets: Any, num_envs: int, *, gamma: float) -> Normalizer:
     """Return a normalizer of observations, and of rewards if the configuration has the options.
-
 
     Raises:
         ConfigError: these observations can't be normalized.
     """
-    if spaces.obs_spec.is_packed and (config.normalize_obs or config.clip_obs is not None):
+    network = policy_network(nets).network
+    obs_spec = network.obs_spec
+    if obs_spec.is_packed and (config.normalize_obs or _obs_bound(config) is not None):
         raise ConfigError(
             "`normalize_obs` and `clip_obs` need purely numeric observations, and these also hold "
             "images: leave them out, or normalize in a wrapper of the environment"
         )
-    normalize_reward = getattr(config, "normalize_reward", False)
     return Normalizer(
-        spaces.obs_spec.shape,
+        obs_spec.shape,
         num_envs,
         normalize_obs=config.normalize_obs,
-        normalize_reward=normalize_reward,
-        clip_obs=config.clip_obs,
+        normalize_reward=getattr(config, "normalize_reward", False),
+        clip_obs=_obs_bound(config),
+        fixed_scale=_fixed_scale(config, network),
         clip_reward=config.clip_reward,
         gamma=gamma,
-        mask_size=spaces.obs_spec.mask_size,
+        mask_size=obs_spec.mask_size,
     )
+
+
+def _obs_bound(config: Any) -> float | None:
+    """Return the bound on the magnitude of observations, or None."""
+    if config.clip_obs == "auto":
+        return _NORMALIZED_BOUND if config.normalize_obs else None
+    return config.clip_obs
+
+
+def _fixed_scale(config: Any, network: Network) -> ObsScale | None:
+    """Return the scale of observations that are not normalized, or None if they stay unchanged.
+
+    Perceptrons take bytes scaled to 0 … 1 by the bounds of their space, and so do all encoders if
+    the row is float32. Otherwise encoders of images scale bytes on their own. A network of the
+    user's receives them unchanged.
+    """
+    spec, bound = network.obs_spec, _obs_bound(config)
+    encoder = getattr(network.body, "encoder", None)  # a module of the user's has none
+    is_unscaled = encoder == "flatten" or (encoder is not None and spec.dtype == "float32")
+    byte_scale = spec.byte_scale() if is_unscaled and not spec.is_packed else None
+    if byte_scale is None and bound is None:
+        return None
+    if byte_scale is None:
+        byte_scale = np.zeros(spec.shape, np.float32), np.ones(spec.shape, np.float32)
+    return ObsScale(*byte_scale, as_clip(bound))
 
 
 def policy_network(nets: Any) -> LearnedNetwork:

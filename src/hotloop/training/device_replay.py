@@ -58,6 +58,7 @@ class ReplayOnDevice:
     Args:
         envs: the environments that produce the transitions.
         device: the learner's device.
+        is_scaled: whether `draw` and `Launches.run` receive a scale of observations.
 
     Attributes:
         buffer: the transitions.
@@ -68,13 +69,15 @@ class ReplayOnDevice:
         ConfigError: the device lacks memory for the buffer, or its sampler can't draw there.
     """
 
-    def __init__(self, config: Any, envs: Environments, device: torch.device) -> None:
+    def __init__(
+        self, config: Any, envs: Environments, device: torch.device, *, is_scaled: bool
+    ) -> None:
         weight_from = None
         if config.replay == "proportional":
             weight_from = config.replay_weight_from or "episode_return"
         spec = describe_env(envs)
         self.max_drawn = config.updates_per_launch
-        self.is_scaled = config.normalize_obs or config.clip_obs is not None
+        self.is_scaled = is_scaled
         number, real = np.dtype(np.int64), np.dtype(np.float32)
         extra: dict[str, ArraySpec] = {
             "noise": ((self.max_drawn,), number),

@@ -127,9 +127,9 @@ class OffPolicy(Algorithm):
         config, envs, resumed = training.config, training.envs, training.resumed
         if config.overlap:
             _require_gpu(training.device)
-        normalizer = make_normalizer(config, envs, envs.num_envs, gamma=1.0)
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
+            normalizer = make_normalizer(config, nets, envs.num_envs, gamma=1.0)
             network = policy_network(nets).network
             learner = self.make_learner(
                 config,
@@ -145,7 +145,8 @@ class OffPolicy(Algorithm):
             memory_size, device = network.memory_size, training.device
             launches: Launches | None = None
             if is_on_device(config, envs, device):
-                replay = ReplayOnDevice(config, envs, device)
+                is_scaled = normalizer.obs_scale is not None
+                replay = ReplayOnDevice(config, envs, device, is_scaled=is_scaled)
                 launches = Launches(learner, replay, config.updates_per_launch)
             else:
                 replay = Replay(config, envs, device, training.environment, memory_size)

@@ -115,15 +115,15 @@ class OnPolicy(Algorithm):
         # Make the normalizer, the learner and the rollout.
         gamma = as_schedule(config.gamma)
         normalizer: Any
-        if training.is_on_device:
-            normalizer = make_device_normalizer(
-                config, envs, envs.num_envs, gamma=gamma(0.0), device=training.device
-            )
-        else:
-            normalizer = make_normalizer(config, envs, envs.num_envs, gamma=gamma(0.0))
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
             network = policy_network(nets).network
+            if training.is_on_device:
+                normalizer = make_device_normalizer(
+                    config, nets, envs.num_envs, gamma=gamma(0.0), device=training.device
+                )
+            else:
+                normalizer = make_normalizer(config, nets, envs.num_envs, gamma=gamma(0.0))
             assert self.update is not None
             update = partial(self.update, nets=nets, config=config)
             noise = (config.minibatch_size, math.prod(envs.action_spec.shape))

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from hotloop import timing
 from hotloop.errors import RunDirectoryError
 from hotloop.learner import Execution
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts import Accounting, CollectionOptions, Rollout
 from hotloop.runs import (
     Evaluation,
@@ -36,6 +36,7 @@ class Reporter:
         self._on_report = on_report
         self._rollout: Rollout | None = None
         self._options: CollectionOptions | None = None
+        self._interface = ""
         self._choice: dict[str, Any] | None = None
         self._progress = RunProgress(run.path, 0, None)
         self._trackers: Trackers | None = None
@@ -56,9 +57,12 @@ class Reporter:
         """Return the steps of the longest episode that finished in this process."""
         return self._progress.longest_episode
 
-    def attach_rollout(self, rollout: Rollout, options: CollectionOptions) -> None:
-        """Set the rollout whose transitions are accounted for."""
+    def attach_rollout(
+        self, rollout: Rollout, options: CollectionOptions, network: Network
+    ) -> None:
+        """Set the rollout whose transitions are accounted for, and its network."""
         self._rollout, self._options = rollout, options
+        self._interface = network.describe_interface()
         self._choice = self._run.auto_choice
 
     def begin(
@@ -92,6 +96,7 @@ class Reporter:
             execution=execution,
             resumed=resumed,
             workers=workers,
+            interface=self._interface,
         )
         if position is not None:
             self._progress.load(position.progress)

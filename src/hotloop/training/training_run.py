@@ -215,7 +215,7 @@ class Training:
             CheckpointError: the checkpoint belongs to another network.
         """
         rollout = self.envs.rollout(policy, self._options)
-        self._reporter.attach_rollout(rollout, self._options)
+        self._reporter.attach_rollout(rollout, self._options, policy.network)
         if self.resumed is not None:
             check_network(policy.network, self.resumed, self._run.path)
         return rollout

@@ -5,7 +5,7 @@ To add an encoder, write a module here with a subclass of `Encoder`, and add it 
 
 from __future__ import annotations
 
-from hotloop.envs.spaces import ObsSpec, is_image_shape
+from hotloop.envs.spaces import ObsField, ObsSpec, image_axes
 from hotloop.errors import SpaceError
 from hotloop.policies.encoders.base import Encoder
 from hotloop.policies.encoders.composite import CompositeEncoder
@@ -28,17 +28,40 @@ __all__ = ["ENCODERS", "Encoder", "Flatten", "choose_encoder", "make_encoder"]
 def choose_encoder(obs_spec: ObsSpec) -> str:
     """Return the default encoder: `nature` for images, `impala` for small ones, else `flatten`.
 
-    Only bytes count as images. For images of floats, the user names the encoder.
+    Only bytes with bounds 0 … 255 count as images. For others, the user names the encoder.
     """
-    images: list[tuple[int, ...]] = []
-    if obs_spec.is_packed:
-        images = [part.shape for part in obs_spec.layout if part.dtype == "uint8"]
-    elif obs_spec.dtype == "uint8" and is_image_shape(obs_spec.shape):
-        images = [obs_spec.shape]
-    if not images:
+    sides: list[int] = []
+    for part in obs_spec.layout:
+        if part.is_image:
+            sides += [part.shape[axis] for axis in (image_axes(part.shape) or ())[-2:]]
+    if not sides:
         return "flatten"
-    side = min(sorted(shape)[-2] for shape in images)
-    return "nature" if side >= Nature.min_side() else "impala"
+    return "nature" if min(sides) >= Nature.min_side() else "impala"
+
+
+def describe_choice(obs_spec: ObsSpec, encoder: str) -> str:
+    """Return a sentence on how a network reads bytes, or "" if there are none."""
+    parts = [part for part in obs_spec.layout if part.byte_bounds is not None]
+    if not parts:
+        return ""
+    images = [] if encoder == "flatten" else encoded_parts(obs_spec)
+    phrases: list[str] = []
+    for part in parts:
+        low, high = part.byte_bounds or (0, 0)
+        name = f"{part.name!r} " if part.name else ""
+        kind = f"an image for '{encoder}'" if part in images else "numbers for a perceptron"
+        phrases.append(f"{name}{part.shape} is {kind}, scaled by its bounds {low:g} … {high:g}")
+    return f"byte observations: {', '.join(phrases)} (`network` selects this)"
+
+
+def encoded_parts(obs_spec: ObsSpec) -> list[ObsField]:
+    """Return the parts that a named encoder of images encodes.
+
+    These are the images by shape and bounds. If there are none, all bytes whose shape fits.
+    """
+    parts = obs_spec.layout
+    fitting = [x for x in parts if x.byte_bounds is not None and image_axes(x.shape) is not None]
+    return [part for part in parts if part.is_image] or fitting
 
 
 def make_encoder(name: str, obs_spec: ObsSpec, *, layer_norm: bool = False) -> Encoder:
@@ -55,11 +78,13 @@ def make_encoder(name: str, obs_spec: ObsSpec, *, layer_norm: bool = False) -> E
         ConfigError: it has no layers to normalize.
     """
     encoder_class = find(ENCODERS, "encoder", name)
-    if not obs_spec.is_packed:
-        if encoder_class is not Flatten and len(obs_spec.layout) > 1:
-            raise SpaceError(
-                f"`network` '{name}' takes images, and these observations have none among their "
-                f"{len(obs_spec.layout)} parts: choose 'perceptron'"
-            )
+    is_flat = encoder_class is Flatten
+    if not obs_spec.is_composite or (is_flat and not obs_spec.is_packed):
         return encoder_class(obs_spec, "encoder", layer_norm=layer_norm)
-    return CompositeEncoder(encoder_class, obs_spec, "encoder", layer_norm=layer_norm)
+    images = [] if is_flat else encoded_parts(obs_spec)
+    if not is_flat and not images:
+        raise SpaceError(
+            f"`network` '{name}' takes images, and these observations have none among their "
+            f"{len(obs_spec.layout)} parts: choose 'perceptron'"
+        )
+    return CompositeEncoder(encoder_class, obs_spec, images, "encoder", layer_norm=layer_norm)

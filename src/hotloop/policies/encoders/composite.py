@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hotloop.envs.spaces import ObsField, ObsSpec
@@ -23,11 +23,13 @@ class CompositeEncoder(Encoder):
     """The features of all images, in order, followed by those of the numbers.
 
     Each image has its own encoder. All numbers together pass through a linear layer and a ReLU,
-    since a few raw numbers would carry little weight among the features of the images.
+    since a few raw numbers would carry little weight among the features of the images. Without
+    images, the numbers are the features.
 
     Args:
         encoder_class: class of the images' encoders.
-        obs_spec: the observations, with several parts, as bytes.
+        obs_spec: the observations, with several parts.
+        images: the parts of `obs_spec` that are encoded as images. All other parts are numbers.
         prefix: prefix of the parameters' names.
         layer_norm: whether to normalize layers of the images' encoders.
     """
@@ -36,6 +38,7 @@ class CompositeEncoder(Encoder):
         self,
         encoder_class: type[Encoder],
         obs_spec: ObsSpec,
+        images: Sequence[ObsField],
         prefix: str,
         *,
         layer_norm: bool = False,
@@ -43,7 +46,7 @@ class CompositeEncoder(Encoder):
         self._images: list[tuple[ObsField, Encoder]] = []
         self._numbers: list[ObsField] = []
         for k, part in enumerate(obs_spec.layout):
-            if part.dtype == "uint8":
+            if part in images:
                 layout = (dataclasses.replace(part, start=0, stop=part.stop - part.start),)
                 image_spec = ObsSpec(shape=part.shape, dtype=part.dtype, layout=layout)
                 encoder = encoder_class(image_spec, f"{prefix}.{k}", layer_norm=layer_norm)
@@ -51,16 +54,18 @@ class CompositeEncoder(Encoder):
             else:
                 self._numbers.append(part)
         self._layer = f"{prefix}.numbers"
+        self._has_layer = bool(self._images and self._numbers)
         self._num_numbers = sum(math.prod(part.shape) for part in self._numbers)
         encoders = [encoder for _, encoder in self._images]
-        width = _WIDTH if self._numbers else 0
+        width = _WIDTH if self._has_layer else self._num_numbers
         self.num_features = width + sum(encoder.num_features for encoder in encoders)
-        self.num_products = self._num_numbers * width + sum(x.num_products for x in encoders)
+        self.num_products = sum(x.num_products for x in encoders)
+        self.num_products += self._num_numbers * width if self._has_layer else 0
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         image_shapes = [encoder.parameter_shapes() for _, encoder in self._images]
         shapes = {name: shape for part in image_shapes for name, shape in part.items()}
-        if self._numbers:
+        if self._has_layer:
             shapes[f"{self._layer}.weight"] = (self._num_numbers, _WIDTH)
             shapes[f"{self._layer}.bias"] = (_WIDTH,)
         return shapes
@@ -73,12 +78,30 @@ class CompositeEncoder(Encoder):
             image = obs[:, part.start : part.stop].unflatten(1, part.shape)
             features.append(encoder.features(params, image, operations))
         if self._numbers:
-            parts = [obs[:, part.start : part.stop] for part in self._numbers]
-            is_exporting = torch.compiler.is_exporting()
-            numbers = [_decode(x) if is_exporting else x.view(torch.float32) for x in parts]
-            weight, bias = params[f"{self._layer}.weight"], params[f"{self._layer}.bias"]
-            features.append(operations.linear(torch.cat(numbers, 1), weight, bias).relu())
+            numbers = torch.cat([_numbers(obs, part) for part in self._numbers], 1)
+            if self._has_layer:
+                weight, bias = params[f"{self._layer}.weight"], params[f"{self._layer}.bias"]
+                numbers = operations.linear(numbers, weight, bias).relu()
+            features.append(numbers)
         return torch.cat(features, 1)
+
+
+def _numbers(obs: Tensor, part: ObsField) -> Tensor:
+    """Return a part of rows as float32, (B, n)."""
+    import torch
+
+    values = obs[:, part.start : part.stop]
+    if obs.dtype != torch.uint8:  # scaled with the whole row
+        return values
+    if part.dtype == "uint8":
+        values = values.to(torch.float32)
+    else:
+        is_exporting = torch.compiler.is_exporting()
+        values = _decode(values) if is_exporting else values.view(torch.float32)
+    if part.byte_bounds is None:
+        return values
+    low, high = part.byte_bounds
+    return (values - low) * (1.0 / (high - low or 1.0))
 
 
 def _decode(data: Tensor) -> Tensor:

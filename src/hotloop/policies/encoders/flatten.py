@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hotloop.envs.spaces import ObsSpec, is_image_shape
-from hotloop.errors import ConfigError, SpaceError
+from hotloop.envs.spaces import ObsSpec
+from hotloop.errors import ConfigError
 from hotloop.policies.encoders.base import Encoder
 
 if TYPE_CHECKING:
@@ -22,15 +22,10 @@ class Flatten(Encoder):
     acts_without_torch = True
 
     def __init__(self, obs_spec: ObsSpec, prefix: str, *, layer_norm: bool = False) -> None:
-        if obs_spec.dtype == "uint8" and is_image_shape(obs_spec.shape):
-            raise SpaceError(
-                f"images of shape {obs_spec.shape} need convolutions, but perceptrons have none: "
-                "choose `network` 'nature' or 'impala', or a network of your own"
-            )
         if layer_norm:
             raise ConfigError(
-                "`layer_norm` is for encoders of images, but these observations have none: leave "
-                "it out"
+                "`layer_norm` is for encoders of images, and a perceptron has none: leave it out, "
+                "or choose `network` 'nature' or 'impala'"
             )
         self.num_features = math.prod(obs_spec.shape)
 

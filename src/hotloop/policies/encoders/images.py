@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from hotloop.envs.spaces import ObsSpec
+from hotloop.envs.spaces import ObsSpec, image_axes
 from hotloop.errors import SpaceError
 
 if TYPE_CHECKING:
@@ -17,12 +18,11 @@ class ImageFormat:
     """The axis order and dtype of images, and their conversion to tensors.
 
     Args:
-        obs_spec: observations that are one image each: (H, W), (C, H, W) or (H, W, C), bytes, or
-            numbers in 0 … 1. The channel axis is the first or the last one and shorter than both
-            others.
+        obs_spec: observations that are one image each, see `image_axes`: bytes, which are scaled by
+            the bounds of their space, or floats in 0 … 1.
 
     Attributes:
-        num_channels: C.
+        num_channels: C, of all stacked frames together.
         height, width: H, W, in pixels.
 
     Raises:
@@ -30,20 +30,23 @@ class ImageFormat:
     """
 
     def __init__(self, obs_spec: ObsSpec) -> None:
-        shape = obs_spec.shape
-        if len(shape) not in (2, 3):
+        shape, field = obs_spec.shape, obs_spec.layout[0]
+        axes = image_axes(shape)
+        if axes is None:
             raise SpaceError(
-                f"an image must have the shape (H, W), (C, H, W) or (H, W, C), got {shape}: "
-                "choose `network` 'perceptron', or wrap the environment"
+                "an image must have the shape (H, W), (C, H, W) or (H, W, C), or be a stack of "
+                "such frames along the first axis, and its channel axis must be the shortest, got "
+                f"{shape}: choose `network` 'perceptron', transpose it in a wrapper, or pass a "
+                "network of your own"
             )
-        self._axes = _axes(shape)
-        self.num_channels, self.height, self.width = (
-            (1, *shape) if len(shape) == 2 else tuple(shape[axis] for axis in self._axes)
-        )
-        self._is_2d = len(shape) == 2
-        field = obs_spec.layout[0]
+        self._order = (0, *(axis + 1 for axis in axes))
+        *channels, self.height, self.width = (shape[axis] for axis in axes)
+        self.num_channels = math.prod(channels)
+        self._low, high = field.byte_bounds or (0.0, _MAX_BYTE)
+        self._factor = 1.0 / (high - self._low or 1.0)
         is_unit = field.low is not None and field.low >= 0.0 and (field.high or 2.0) <= 1.0
-        if obs_spec.dtype != "uint8" and field.encoding == "box" and not is_unit:
+        is_float = obs_spec.dtype != "uint8" and field.byte_bounds is None
+        if is_float and field.encoding == "box" and not is_unit:
             raise SpaceError(
                 "images of floats must lie within 0 … 1, but the bounds of their space are "
                 f"{'−inf' if field.low is None else field.low} … "
@@ -59,24 +62,14 @@ class ImageFormat:
         """
         import torch
 
-        if self._is_2d:
+        if len(self._order) == 3:
             obs = obs.unsqueeze(1)
-        elif self._axes[0] == 2:
-            obs = obs.permute(0, 3, 1, 2)
+        elif self._order != tuple(range(len(self._order))):
+            obs = obs.permute(self._order)
+        if len(self._order) == 5:
+            obs = obs.flatten(1, 2)
         # One pass over the bytes if compiled.
         image = obs.to(torch.float32, memory_format=torch.channels_last)
-        return image * (1.0 / _MAX_BYTE) if obs.dtype == torch.uint8 else image
-
-
-def _axes(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the axes of channels, height and width, or raise SpaceError if ambiguous."""
-    if len(shape) == 2:
-        return (0, 1)
-    if shape[0] < min(shape[1:]):
-        return (0, 1, 2)
-    if shape[2] < min(shape[:2]):
-        return (2, 0, 1)
-    raise SpaceError(
-        f"the channel axis of an image must be the first or the last and shorter than both others, "
-        f"got the shape {shape}: transpose or resize it in a wrapper, or pass a network of your own"
-    )
+        if obs.dtype != torch.uint8:  # in 0 … 1 already, or normalized
+            return image
+        return (image - self._low if self._low else image) * self._factor

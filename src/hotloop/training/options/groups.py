@@ -198,8 +198,8 @@ class OnPolicyOptions(Options):
     """Normalize observations to mean 0 and standard deviation 1, by running statistics."""
     normalize_reward: bool = False
     """Scale rewards so that returns have standard deviation 1, by running statistics."""
-    clip_obs: Positive | None = None
-    """Bound on the magnitude of (normalized) observations. None: no bound. 10 is usual."""
+    clip_obs: Positive | Literal["auto"] | None = "auto"
+    """Bound on the magnitude of observations. auto: 10 if normalized, else none. None: no bound."""
     clip_reward: Positive | None = None
     """Bound on the magnitude of (normalized) rewards. None: no bound. 10 is usual."""
     schedule: Annotated[
@@ -281,8 +281,8 @@ class ReplayOptions(Options):
     normalize_obs: bool = False
     """Normalize observations to mean 0 and standard deviation 1, by running statistics. The buffer
     stores raw observations."""
-    clip_obs: Positive | None = None
-    """Bound on the magnitude of (normalized) observations. None: no bound. 10 is usual."""
+    clip_obs: Positive | Literal["auto"] | None = "auto"
+    """Bound on the magnitude of observations. auto: 10 if normalized, else none. None: no bound."""
     clip_reward: Positive | None = None
     """Bound on the magnitude of replayed rewards. None: no bound."""
     replay: Literal["uniform", "proportional", "prioritized", "rank"] = "uniform"
