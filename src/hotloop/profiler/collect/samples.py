@@ -33,6 +33,7 @@ places, stacks and paths are numbered in the order of their first use.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,15 +53,23 @@ _HEADER_TYPES = {
 SUFFIX = ".samples.jsonl"
 THREAD_PREFIX = "hotloop-"  # names of the sampling threads start with this
 # Parts of the paths of files that are not the user's code.
-LIBRARY_PATHS = (
+_LIBRARY_PATHS = (
     "/site-packages/",
     "/dist-packages/",
     "/lib/python3",
-    "<frozen ",
-    "<string>",
     "/hotloop/profiler/",  # outside site-packages in an editable install
     "/hotloop/timing/",
 )
+# Code that a library writes: `<string>`, `<eval_with_key>`, or Inductor's cache, whose files are
+# named after their content. The code of a notebook's cell is the user's.
+_GENERATED = re.compile(
+    r"^<(?!ipython-input|stdin>)|/torchinductor_[^/]*/|/([a-z2-7]{2})/c\1[a-z2-7]{20,}\.py$"
+)
+
+
+def is_library_file(file: str) -> bool:
+    """Return whether a source file belongs to a library or to Python, or was generated."""
+    return any(part in file for part in _LIBRARY_PATHS) or bool(_GENERATED.search(file))
 
 
 class SamplesError(ValueError):

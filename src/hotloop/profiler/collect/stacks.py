@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hotloop.profiler.collect.asyncio_waits import AwaitedTask
-from hotloop.profiler.collect.samples import LIBRARY_PATHS
+from hotloop.profiler.collect.samples import is_library_file
 from hotloop.timing.frames import end_frames
 
 _ticker: Any = None
@@ -142,4 +142,4 @@ def _instruction_offsets(places: bytes) -> tuple[int, ...]:
 def _code_origin(file: str) -> int:
     if file.startswith(_PACKAGE):
         return _STARTER if file == _SCRIPT else _PROFILER
-    return _LIBRARY if any(part in file for part in LIBRARY_PATHS) else _USER
+    return _LIBRARY if is_library_file(file) else _USER

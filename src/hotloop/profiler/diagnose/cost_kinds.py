@@ -247,9 +247,10 @@ _FRAME_PATTERNS: tuple[tuple[Kind, str, str | None], ...] = (
     (
         COMPILATION,
         r"/jax/_src/(interpreters/(mlir|partial_eval|pxla)|compiler|stages|linear_util)|"
-        r"/torch/(_dynamo|_inductor)/|/numba/core/",
-        r"(?i)(compile|lower|trace_to|cache_miss|codegen|_trace)",
+        r"/torch/_inductor/(compile_fx|codecache|async_compile)\.py$|/numba/core/",
+        r"compile(?!d)|lower|trace_to|cache_miss|codegen|_trace",  # not calls of compiled functions
     ),
+    (COMPILATION, r"/torch/_dynamo/convert_frame\.py$", None),
     (
         TEXT_CONVERSION,
         _PYTHON + r"(json/|re/|csv\.py|pickle\.py|gzip\.py|zipfile|base64\.py|hashlib\.py|"

@@ -17,7 +17,7 @@ from hotloop.profiler.diagnose.cost_kinds import Kind
 from hotloop.profiler.diagnose.evidence import CodePosition, Evidence, SampleRow, user_positions
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import stage_by_name
-from hotloop.statistics import Floats, kendall, thirds
+from hotloop.statistics import Floats, keeps_rising
 
 # Minimum share for one line to stand for its function, or one function for its caller.
 _DOMINANT, _DOMINANT_WASTE = 0.5, 0.75
@@ -26,6 +26,9 @@ LARGE_SHARE = 0.5
 
 # Minimum share of the loop to report a line or function, and minimum share of costs in a function.
 MIN_SHARE, _MIN_FUNCTION_SHARE = 0.15, 0.7
+
+# Minimum growth of a cost during the run, from the first to the last third of the run.
+_GROWTH = 2.5
 
 # Kinds that are recognized by more than the names on their line.
 _VERIFIED_KINDS = (cost_kinds.WRAPPERS, cost_kinds.ONE_AT_A_TIME)
@@ -58,7 +61,8 @@ class Costs:
         starting = [
             cost
             for cost in costs
-            if cost.kind is cost_kinds.COMPILATION and self.is_part_of_start(cost)
+            if cost.kind is cost_kinds.COMPILATION
+            and (self.is_part_of_start(cost) or self._runs_after(cost, evidence))
         ]
         self.start_ns += sum(cost.ns for cost in starting)
         costs = _merge_compilations([cost for cost in costs if cost not in starting])
@@ -88,11 +92,7 @@ class Costs:
         # Compare with the other work of each second, whose time per step is constant.
         at = np.flatnonzero(counts)
         share = (counts / np.maximum(other_counts, 1))[at[0] : at[-1] + 1]
-        if len(share) < 5:
-            return "repeated"
-        first, last = thirds(share)
-        # Noise rises as steadily in one of 25 cases, and rarely doubles.
-        return "growing" if last > 2 * max(first, 1e-3) and kendall(share) >= 0.6 else "repeated"
+        return "growing" if keeps_rising(share, _GROWTH) else "repeated"
 
     def _counts(self, stacks: Iterable[int] | None = None) -> Floats:
         """Return the samples of the main process by period, of the given stacks or of all."""
@@ -113,6 +113,27 @@ class Costs:
             return False
         stretch = at[-1] - at[0] + 1
         return bool(stretch == len(at) and stretch <= max(3, len(counts) / 4))
+
+    def _runs_after(self, compilation: Cost, evidence: Evidence) -> bool:
+        """Return whether a line is compiled first, and then runs without another compilation."""
+        compiling = {row.sample.stack for row in compilation.rows if row.process is self._main}
+        running = {
+            row.sample.stack
+            for row in evidence.rows_of(self._main)
+            if row.stage != "import"
+            and row.sample.stack not in compiling
+            and any(
+                position.frame == compilation.function and position.line in compilation.block
+                for position in user_positions(row.stack)
+            )
+        }
+        at = np.flatnonzero(self._counts(compiling))
+        if not len(at):
+            return False
+        counts = self._counts(running)
+        before, after = counts[: at[-1]].sum(), counts[at[-1] :].sum()
+        # The first calls may compile again for other shapes.
+        return bool(after >= max(3, 4 * before))
 
 
 def costs_of(rows: list[SampleRow]) -> list[Cost]:

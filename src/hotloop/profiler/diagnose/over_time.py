@@ -10,7 +10,7 @@ from hotloop.profiler.diagnose.replay import sampling_grows
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series
 from hotloop.profiler.session import ProfiledProcess
 from hotloop.profiler.session.stages import CodeLine
-from hotloop.statistics import kendall, theil_sen, thirds
+from hotloop.statistics import keeps_rising, theil_sen, thirds
 
 # Number of bins for the rate of steps. Each is long enough to average rollouts and updates that
 # alternate every second.
@@ -48,9 +48,9 @@ def _imports_ns(evidence: Evidence, process: ProfiledProcess) -> float:
 def decay(evidence: Evidence) -> Diagnosis | None:
     """Detect a rate of updates or steps that falls during the run.
 
-    The last third must have 25 % fewer than the first, with a steady fall: Kendall's τ below −0.6
-    over ten bins occurs by chance once in 150 cases. Only the time from the first to the last
-    update counts, so a late start of learning, a final evaluation or a pause is no decay.
+    The last third must have 25 % fewer than the first, and ten bins must show a fall until the end
+    that chance and a warm-up do not explain (`keeps_rising`). Only the time from the first to the
+    last update counts, so a late start of learning, a final evaluation or a pause is no decay.
     """
     main = evidence.main
     if sampling_grows(evidence) is not None:
@@ -69,9 +69,9 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     step_counts = np.concatenate(([0.0], np.cumsum(counts)))
     edges = np.linspace(0.0, clock[-1], _BINS + 1)
     rates = np.diff(np.interp(edges, clock, step_counts)) / np.diff(edges)
-    first, last = thirds(rates)
-    if rates.min() <= 0 or last > 0.75 * first or kendall(rates) > -0.6:
+    if rates.min() <= 0 or not keeps_rising(1.0 / rates, 4 / 3):
         return None
+    first, last = thirds(rates)
     # Estimate the initial time per step by a line through all bins, at most the fastest bin's
     # time and at least a third of it.
     per_step = 1.0 / rates

@@ -9,7 +9,7 @@ import numpy as np
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, describe_lines, top_places
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series, span_series
-from hotloop.statistics import Floats, kendall, theil_sen, thirds
+from hotloop.statistics import Floats, keeps_rising, kendall, theil_sen, thirds
 from hotloop.timing.table import duration
 
 _SPANS = ("replay_sample", "sample")
@@ -26,7 +26,7 @@ class _DrawSeries(NamedTuple):
 def sampling_grows(evidence: Evidence) -> Diagnosis | None:
     """Detect draws of a batch that take longer during the run.
 
-    The time per draw must grow by half between the first and the last third, with few exceptions.
+    The time per draw must grow by half between the first and the last third, beyond chance.
     From 1e5 to 1e6 entries, a draw from a tree takes a seventh longer, colder caches add a third.
     The saving must be a tenth of the time.
     """
@@ -38,9 +38,9 @@ def sampling_grows(evidence: Evidence) -> Diagnosis | None:
     if len(cost) < 6:
         return None
     per_draw = cost / draws
-    first, last = thirds(per_draw)
-    if last < 1.5 * first or kendall(per_draw) < 0.5:
+    if not keeps_rising(per_draw, 1.5):
         return None
+    first, last = thirds(per_draw)
     slope, _ = theil_sen(filled, per_draw)
     # Estimate the time per draw from an empty buffer by a line through the first half, since later
     # the buffer may be full.

@@ -48,7 +48,7 @@ def is_library(frame: Frame) -> bool:
 
 @lru_cache(maxsize=65536)
 def _is_library_file(file: str) -> bool:
-    return any(part in file for part in samples_file.LIBRARY_PATHS)
+    return samples_file.is_library_file(file)
 
 
 class Sample(NamedTuple):
