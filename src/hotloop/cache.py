@@ -193,7 +193,7 @@ def inductor_directory(default: str) -> Iterator[None]:
     folder = None if parent is None else _private(parent / _INDUCTOR)
     with contextlib.ExitStack() as exits:
         if folder is None:  # the compiled code is used in this process only
-            folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="hotloop-"))
+            folder = exits.enter_context(temporary_directory())
         os.environ[_INDUCTOR_VARIABLE] = str(folder)
         try:
             yield
@@ -201,6 +201,24 @@ def inductor_directory(default: str) -> Iterator[None]:
             del os.environ[_INDUCTOR_VARIABLE]
             if previous is not None:
                 os.environ[_INDUCTOR_VARIABLE] = previous
+
+
+@contextlib.contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """Yield a new directory in the cache, or else among the system's temporary files.
+
+    Raises:
+        OSError: Neither can be written.
+    """
+    parent, temporary = private_directory(), ""
+    with contextlib.suppress(OSError):
+        if parent is not None:
+            temporary = tempfile.mkdtemp(prefix=_TEMPORARY_PREFIX, dir=parent)
+    temporary = temporary or tempfile.mkdtemp(prefix="hotloop-")
+    try:
+        yield Path(temporary)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def private_directory() -> Path | None:

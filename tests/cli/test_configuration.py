@@ -1,6 +1,7 @@
 """Configurations in files."""
 
 import os
+import sys
 
 import pytest
 
@@ -25,7 +26,7 @@ def parsed(name, *args, file_options=None):
         list(args),
         prog=name,
         presets=algorithm.presets,
-        file_options=file_options or {},
+        defaults=file_options or {},
     )
 
 
@@ -42,7 +43,7 @@ def parsed(name, *args, file_options=None):
 def test_saved_configurations_are_read_back(tmp_path, name, args):
     config, path = parsed(name, *args), str(tmp_path / "made" / "it.toml")
     configuration.save(path, config, name)
-    file_options = configuration.read(path, type(config), name)
+    file_options = configuration.read(path, type(config), name, is_trusted=True)
     assert to_json(parsed(name, file_options=file_options)) == to_json(config)
 
 
@@ -141,3 +142,48 @@ def test_mistakes_on_the_command_line(capsys, args, message):
     code, _, err = run(capsys, "train", "ppo", *args)
     assert code == 2
     assert message in err
+
+
+EVIL = "import pathlib\npathlib.Path(__file__).with_name('marker').write_text('it was imported')\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ('env_id = "evil:make"', "`env_id` 'evil:make'"),
+        ('env_kwargs = {xml_file = "evil.xml"}', "`env_kwargs` {"),
+        ('network = "evil:Net"', "`network` 'evil:Net'"),
+        ('learning_rate = "evil:fall"', "`learning_rate` 'evil:fall'"),
+        ('backend = "ray"\nray_address = "192.0.2.1:1"', "`ray_address` '192.0.2.1:1'"),
+        ('[ray_runtime_env]\npy_executable = "sh"', '`ray_runtime_env` {"py_executable": "sh"}'),
+    ],
+)
+def test_a_file_that_may_run_code_needs_trust(tmp_path, monkeypatch, capsys, line, name):
+    (tmp_path / "evil.py").write_text(EVIL)
+    (tmp_path / "evil.toml").write_text(line)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for more in ([], ["--seeds", "1-2"], ["--save-config", "copy.toml"]):
+        code, _, err = run(capsys, "train", "ppo", "--config", "evil.toml", *more)
+        assert code == 1
+        assert f"evil.toml could run code by {name}" in err
+        assert "pass --trust, or set these options on the command line" in err
+    assert sorted(os.listdir(tmp_path)) == ["evil.py", "evil.toml"]
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_trusted_file_names_a_module_of_the_current_directory(tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_nets.py").write_text("def fall(progress):\n    return 0.25\n")
+    (tmp_path / "own.toml").write_text('learning_rate = "my_nets:fall"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    saving = ["--save-config", "copy.toml"]
+    code, out, err = run(capsys, "train", "ppo", "--config", "own.toml", "--trust", *saving)
+    assert (code, err) == (0, "")
+    assert "next: hotloop train ppo --config copy.toml --trust\n" in out
+    # An option on the command line replaces the file's, which is then harmless.
+    saving = ["--learning-rate", "0.1", "--save-config", "plain.toml"]
+    code, out, _ = run(capsys, "train", "ppo", "--config", "own.toml", *saving)
+    assert code == 0
+    assert "next: hotloop train ppo --config plain.toml\n" in out
+    sys.modules.pop("my_nets", None)

@@ -18,6 +18,7 @@ _LIBRARIES = (
 )
 _OPTIONS = ["--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32"]
 _OPTIONS += ["--execution", "eager", "--torch-threads", "1", "--hidden-sizes", "8"]
+_RAY = ["--workers", "1", "--backend", "ray", "--inference", "central"]
 _TRAIN = ["ppo", "--env-id", "CartPole-v1", *_OPTIONS]
 
 # Commands that need no training, and take about a second each.
@@ -41,6 +42,7 @@ SLOW = {
     "train": ["train", *_TRAIN, "--workers", "2", "--run-dir", "OUT/run"],
     "seeds": ["train", *_TRAIN, "--seeds", "1-2", "--jobs", "2", "--run-dir", "OUT/runs"],
     "sweep": ["sweep", *_TRAIN, "learning_rate=0.001,0.01", "--trials", "2", "--file", "OUT/s.db"],
+    "ray": ["train", *_TRAIN, *_RAY, "--run-dir", "OUT/run"],
     "profile train": ["profile", "--out", "OUT/p", "train", *_TRAIN, "--run-dir", "OUT/run"],
 }
 

@@ -201,3 +201,21 @@ def test_traced_inputs_are_not_copied():
     torch.testing.assert_close(traced_state, eager_state)
     _, _, gives_tuple = artifacts.trace(lambda state, x: (state + x,), arguments())
     assert gives_tuple
+
+
+def test_every_library_has_a_path_of_its_own(tmp_path, monkeypatch):
+    """The system's loader would return the first library for the second one's path."""
+    monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
+    paths = set()
+    for number in range(3):
+        with artifacts._library_with_calls(bytes([number]) * 100) as path:
+            paths.add(str(path))
+            assert path.read_bytes() == bytes([number]) * 100
+            assert path.parent.parent == tmp_path / "cache"
+    assert len(paths) == 3
+    assert list((tmp_path / "cache").iterdir()) == []
+    calls = b"[]" + artifacts._TRAILER.pack(2, artifacts._TRAILER_MARK)
+    (tmp_path / "cache").chmod(0o755)  # not used
+    with artifacts._library_with_calls(b"library" + calls) as path:
+        assert path.with_suffix(".json").read_bytes() == b"[]"
+        assert path.parent.parent != tmp_path / "cache"

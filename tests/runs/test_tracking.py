@@ -455,3 +455,20 @@ def test_trackers_are_imported_only_on_request(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)  # an import would raise
     small = {"total_timesteps": 128, "num_steps": 32, "num_envs": 2, "execution": "eager"}
     ppo.train(ppo.Config(**small, run_dir=str(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("name", ["wandb", ".wandb"])
+@pytest.mark.parametrize("is_current", [False, True])
+def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch, name, is_current):
+    """They could name another server, which would get the user's key."""
+    run, other = create(tmp_path / "run"), create(tmp_path / "other")
+    (other.path / "checkpoints").mkdir(exist_ok=True)
+    place = other.path if is_current else run.path
+    (place / name).mkdir()
+    (place / name / "settings").write_text("[default]\nbase_url = http://192.0.2.1\n")
+    monkeypatch.chdir(other.path)
+    monkeypatch.setattr(
+        "importlib.import_module", lambda *_: pytest.fail("wandb must not be imported")
+    )
+    with pytest.raises(ConfigError, match=r"read its settings from a run directory, .*settings"):
+        open_trackers(["wandb"], run, resumed=False)

@@ -6,11 +6,13 @@ A file is a TOML table of options. TOML has no null, so the string "none" replac
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.cli import enable_local_imports
+from hotloop.errors import ConfigError, UnknownNameError, UntrustedError, nearest, shortened
 from hotloop.system.files import atomic_write, read_regular
 
 _NONE = "none"
@@ -30,14 +32,30 @@ def toml_loads(text: str) -> dict[str, Any]:
     return toml.loads(text)
 
 
-def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
+def read(
+    path: str,
+    config_class: type,
+    algorithm: str,
+    *,
+    is_trusted: bool = False,
+    overridden: Collection[str] = (),
+) -> dict[str, Any]:
     """Return the options stored in a TOML file.
 
+    Args:
+        path: The file.
+        config_class: The configuration class that has the options.
+        algorithm: The algorithm's name on the command line.
+        is_trusted: Whether the file may name code.
+        overridden: Options that the command line sets.
+
     Raises:
+        UntrustedError: An option may run code, and the file is not trusted.
         ConfigError: The file is missing or damaged, is for another algorithm, or has an unknown
             option or an invalid value.
     """
-    from hotloop.training.options.constraints import check_value, type_hints
+    from hotloop.ops.schedules import names_function
+    from hotloop.training.options.constraints import is_scheduled, type_hints
     from hotloop.training.options.other_names import translate
 
     try:
@@ -72,16 +90,55 @@ def read(path: str, config_class: type, algorithm: str) -> dict[str, Any]:
             hint = translate(name, known) or nearest(name, known)
             hint = hint or f": `hotloop train {algorithm} --help` lists them"
             raise ConfigError(f"{path} has `{name}`, which is not an option of {algorithm}{hint}")
-    # Convert and check the values.
-    hints = type_hints(config_class)
+    # Convert and check the values, except for functions, which are not imported yet.
+    hints, functions = type_hints(config_class), []
     for name, value in options.items():
         value = None if value == _NONE else value
         options[name] = tuple(value) if isinstance(value, list) else value
-        try:
-            check_value(name, hints[name], options[name])
-        except (ConfigError, UnknownNameError) as error:
-            raise type(error)(f"{path}: {error}") from error
+        if is_scheduled(hints[name]) and isinstance(value, str) and names_function(value):
+            functions.append(name)
+        else:
+            _check(path, name, hints[name], options[name])
+    # A file is data, whoever wrote it: only the command line names code.
+    used = {name: value for name, value in options.items() if name not in overridden}
+    untrusted = _untrusted(config_class, used)
+    if untrusted and not is_trusted:
+        raise UntrustedError(
+            f"{path} could run code by {shortened(', '.join(untrusted))}: check the file, and pass "
+            "--trust, or set these options on the command line"
+        )
+    if untrusted:
+        enable_local_imports()
+    for name in functions:
+        if name in overridden:
+            del options[name]
+        else:
+            _check(path, name, hints[name], options[name])
     return options
+
+
+def _check(path: str, name: str, hint: Any, value: Any) -> None:
+    from hotloop.training.options.constraints import check_value
+
+    try:
+        check_value(name, hint, value)
+    except (ConfigError, UnknownNameError) as error:
+        raise type(error)(f"{path}: {error}") from error
+
+
+def trust_option(config: Any) -> str:
+    """Return the option ` --trust` if a file with this configuration needs it, else ""."""
+    from hotloop.training.options import to_json
+
+    return " --trust" if _untrusted(type(config), to_json(config)) else ""
+
+
+def _untrusted(config_class: type, options: Mapping[str, Any]) -> list[str]:
+    from hotloop.runs.trust import imported_environment
+    from hotloop.training.options import untrusted_options
+
+    environment = {"env_id": options.get("env_id", ""), "config": options}
+    return [*imported_environment(environment), *untrusted_options(config_class, dict(options))]
 
 
 def save(path: str, config: Any, algorithm: str) -> None:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import hotloop
 from hotloop.algorithms import find
-from hotloop.cli import notify, require_module
+from hotloop.cli import add_trust_option, notify, require_module
+from hotloop.cli.stored_sweep import open_sweep
 from hotloop.errors import ConfigError
 from hotloop.system.signals import Interrupted, interrupt_once
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from hotloop.sweeps import Results, Space
     from hotloop.sweeps.results import ResumeOptions, SweepSettings
     from hotloop.sweeps.runner import Runner, SweepPlan
-    from hotloop.training.algorithm import Algorithm
 
 HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of hotloop train]
        hotloop sweep bandit AGENT NAME=SPACE ... [options of hotloop bandit grid]
@@ -126,7 +126,7 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
     from hotloop.sweeps import Results
     from hotloop.sweeps.results import SweepSettings
     from hotloop.sweeps.samplers import params_key
-    from hotloop.sweeps.spaces import parse, parse_assignments
+    from hotloop.sweeps.spaces import check_trials, parse, parse_assignments
     from hotloop.training.options import to_json
 
     # Separate the spaces from fixed options, and check both.
@@ -176,7 +176,8 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
                 "pass another `--file`, or continue that sweep with `hotloop sweep resume "
                 f"{shlex.quote(str(path))}`"
             )
-        settings = stored or SweepSettings(
+        check_trials(path, results.trials(), space, algorithm.config)
+        settings = SweepSettings(
             key=key_text,
             algorithm=name,
             args=args,
@@ -186,7 +187,7 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
             metric=options.metric,
             generations=options.generations,
             steps=config.total_timesteps,
-            runs_per_update=0,
+            runs_per_update=stored.runs_per_update if stored is not None else 0,
             options=_resume_options(options),
         )
         return _run_sweep(config, space, options, results, settings)
@@ -246,8 +247,9 @@ def _resume(args: list[str]) -> int:
     parser.prog = "hotloop sweep resume"
     parser.add_argument("path", type=Path, metavar="FILE")
     parser.add_argument("--total-timesteps", type=int)
+    add_trust_option(parser)
     options = parser.parse_args(args)
-    _, config, space, results = open_sweep(options.path)
+    _, config, space, results = open_sweep(options.path, is_trusted=options.trust)
     try:
         stored = results.settings
         assert stored is not None  # checked by `open_sweep`
@@ -275,32 +277,6 @@ def _resume(args: list[str]) -> int:
         return _run_sweep(config, space, options, results, stored)
     finally:
         results.close()
-
-
-def open_sweep(path: Path) -> tuple[Algorithm, Any, Any, Results]:
-    """Open a sweep. Return its algorithm, configuration, search space and results.
-
-    Raises:
-        ConfigError: The file does not exist, or has no sweep.
-    """
-    from hotloop.cli.train_options import build_config
-    from hotloop.sweeps import Results
-    from hotloop.sweeps.spaces import parse
-
-    if not path.exists():
-        raise ConfigError(f"{path} does not exist: `hotloop sweep ALGORITHM …` creates it")
-    results = Results(path)
-    try:
-        stored = results.settings
-        if stored is None:
-            raise ConfigError(f"{path} has no sweep: `hotloop sweep ALGORITHM …` starts one")
-        algorithm = find(stored.algorithm)
-        config = build_config(algorithm, stored.args, stored.algorithm)
-        config = dataclasses.replace(config, total_timesteps=stored.steps)
-        return algorithm, config, parse(stored.space, algorithm.config), results
-    except BaseException:
-        results.close()
-        raise
 
 
 def make_plan(

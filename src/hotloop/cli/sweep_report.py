@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.cli import notify, require_module
-from hotloop.cli.sweep import make_plan, open_sweep
+from hotloop.cli import add_trust_option, notify, require_module
+from hotloop.cli.stored_sweep import open_sweep
+from hotloop.cli.sweep import make_plan
 from hotloop.cli.sweep_table import format_params, format_score, print_best, ranked_trials
 from hotloop.errors import ConfigError, OutputError
 from hotloop.statistics import bootstrap_interval, interquartile_mean, stratified_interval
@@ -42,9 +43,10 @@ def run(args: list[str]) -> int:
     add("--jobs", metavar="N", help="number of processes for it; default: as the cores allow")
     add("--output", type=Path, metavar="DIR", help="default: FILE's path with _report")
     add("--parquet", type=Path, metavar="FILE", help="also write all runs as Parquet")
+    add_trust_option(parser)
     options = parser.parse_args(args)
     require_module("matplotlib", extra="train", purpose="drawing plots")
-    algorithm, config, space, results = open_sweep(options.path)
+    algorithm, config, space, results = open_sweep(options.path, is_trusted=options.trust)
     try:
         return _report(algorithm.name, config, space, results, options)
     finally:
@@ -54,6 +56,7 @@ def run(args: list[str]) -> int:
 def _report(
     name: str, config: Any, space: Space, results: Results, options: argparse.Namespace
 ) -> int:
+    from hotloop.cli.configuration import trust_option
     from hotloop.cli.training_plan import parse_seeds
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
@@ -106,6 +109,7 @@ def _report(
         print(f"runs: {options.parquet}")
     print(f"page: {page}")
     command = f"hotloop train {settings.algorithm} --config {shlex.quote(str(preset))}"
+    command += trust_option(config)
     print(f"the best options: {preset}\nnext: {command}")
     return 0
 

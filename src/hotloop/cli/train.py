@@ -73,6 +73,7 @@ def run(args: list[str]) -> int:
         path = options["--save-config"]
         configuration.save(path, config, args[0])
         command = f"hotloop train {args[0]} --config {shlex.quote(path)}"
+        command += configuration.trust_option(config)
         for option in ("--seeds", "--jobs", "--lanes"):  # not part of a configuration
             if options[option] is not None:
                 command += f" {option} {shlex.quote(options[option])}"
@@ -105,7 +106,8 @@ def _train_several(
         training_plan.parse_varied(options["--vary"], algorithm.config, config_args),
     )
     if options["--config"] is not None:
-        config_args = ["--config", options["--config"], *config_args]
+        trust = ["--trust"] if options["--trust"] else []
+        config_args = ["--config", options["--config"], *trust, *config_args]
     config_args = training_plan.without_seed(config_args)
     jobs = training_plan.parse_jobs(options["--jobs"], config)
     use_lanes = options["--lanes"] == "on"

@@ -32,6 +32,7 @@ COMMAND_OPTIONS = {
     "--lanes": ("on|off", "on: train several runs in one process with one batched update"),
     "--config": ("FILE", "read options from a TOML file (command-line options override them)"),
     "--save-config": ("FILE", "write the options to a TOML file and do not train"),
+    "--trust": ("", "let the file of --config name code: environment, network, schedules, Ray"),
 }
 
 
@@ -54,6 +55,9 @@ def split_command_options(args: list[str]) -> tuple[dict[str, Any], list[str]]:
                 f"`{command_option}` takes one value, got '{name}' after it: separate values by "
                 "commas, without spaces"
             )
+        if arg == "--trust":
+            values[arg], command_option = "yes", ""
+            continue
         command_option = name if name in COMMAND_OPTIONS else ""
         if not command_option:
             config_args.append(arg)
@@ -91,7 +95,15 @@ def build_config(
     if options["--config"] is not None:
         from hotloop.cli import configuration
 
-        file_options = configuration.read(options["--config"], algorithm.config, name)
+        file_options = configuration.read(
+            options["--config"],
+            algorithm.config,
+            name,
+            is_trusted=options["--trust"] is not None,
+            overridden={
+                arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in config_args
+            },
+        )
     with contextlib.redirect_stdout(io.StringIO()) if extra_args else contextlib.nullcontext():
         return parse(
             algorithm.config,
@@ -134,7 +146,9 @@ def parse(
             "\n\nOptions that are not set come from the environment's preset, which exists "
         )
         description += f"for {', '.join(presets)}. The command prints what it takes from there."
-    command_help = (f"{name} {value}: {text}" for name, (value, text) in COMMAND_OPTIONS.items())
+    command_help = (
+        f"{f'{name} {value}'.strip()}: {text}" for name, (value, text) in COMMAND_OPTIONS.items()
+    )
     description += f"\n\nOptions of the command itself: {'; '.join(command_help)}."
     args = _checked_arguments(args, config_class, prog)
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _type_rules()}

@@ -23,7 +23,6 @@ import os
 import platform
 import shutil
 import struct
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -230,16 +229,14 @@ def _library_with_calls(content: bytes) -> Iterator[Path]:
     # Torch reads a `.json` file of the same name. The cache stores both in one file, so that
     # neither can get lost alone.
     length, mark = _TRAILER.unpack(content[-_TRAILER.size :])
-    with private_file(content) as path:
-        if mark != _TRAILER_MARK:
-            yield path
-            return
-        with tempfile.TemporaryDirectory(prefix="hotloop-") as folder:
-            link = Path(folder) / f"update{_SUFFIX}"
-            link.symlink_to(path)
+    # The path must be new: the system's loader returns an earlier library of the same path.
+    with private_file(content) as path, cache.temporary_directory() as folder:
+        link = folder / f"update{_SUFFIX}"
+        link.symlink_to(path)
+        if mark == _TRAILER_MARK:
             end = len(content) - _TRAILER.size
             link.with_suffix(".json").write_bytes(content[end - length : end])
-            yield link
+        yield link
 
 
 def load(recorded: RecordedUpdate) -> Artifact | None:

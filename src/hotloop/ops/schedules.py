@@ -267,13 +267,14 @@ def as_schedule(value: float | str | Schedule | Callable[[float], float]) -> Sch
     return function(value)
 
 
+_FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")
 _KINDS = ("constant", "linear", "cosine", "piecewise", "steps")
 
 
 def names_function(text: str) -> bool:
     """Return whether `as_schedule` would import a function to convert this text."""
-    kind, colon, _ = text.strip().partition(":")
-    return bool(colon) and kind not in _KINDS
+    kind = text.strip().partition(":")[0]
+    return kind not in _KINDS and _FUNCTION.fullmatch(text.strip()) is not None
 
 
 def _parse(text: str) -> Schedule:
@@ -293,7 +294,7 @@ def _parse(text: str) -> Schedule:
         raise
     except (TypeError, ValueError):  # a wrong number of arguments, or not a number
         pass
-    if names_function(text) and re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", text.strip()):
+    if names_function(text):
         return function(text.strip())
     hint = "" if kind in _KINDS else nearest(kind, _KINDS)
     raise ConfigError(f"{FORMS}, got '{text}'{hint}")

@@ -20,6 +20,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hotloop import documents
@@ -189,10 +190,29 @@ class _TensorBoard:
         self._writer.close()
 
 
+def _check_wandb_settings(run: RunDirectory) -> None:
+    """Check that no run directory has settings of W&B, which name the server that gets the key.
+
+    Raises:
+        ConfigError: The run or the current directory, if it is in a run, has some.
+    """
+    current = Path.cwd()
+    is_run = (current / "config.json").exists() and (current / "checkpoints").exists()
+    for folder in (run.path, *([current] if is_run else [])):
+        for name in ("wandb", ".wandb"):
+            path = folder / name / "settings"
+            if os.path.lexists(path):
+                raise ConfigError(
+                    f"W&B would read its settings from a run directory, {path}: remove this file; "
+                    "settings of your own are in ~/.config/wandb/settings"
+                )
+
+
 class _WandB:
     title = "W&B"
 
     def __init__(self, run: RunDirectory, resumed: bool) -> None:
+        _check_wandb_settings(run)
         try:
             import wandb
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.cache import SHARING
 from hotloop.ops.schedules import as_schedule, steps
 from hotloop.sweeps.worker import ScoreTracker, failure_reason, unpack
+from hotloop.system.children import add_module_paths
 
 if TYPE_CHECKING:
     from hotloop.runs import Report
@@ -52,7 +52,7 @@ def train_trial(params: Mapping[str, Any], settings: TrialSettings) -> None:
     from ray import tune
 
     SHARING.runs = settings.runs_per_update
-    sys.path[:] = [*sys.path, *(path for path in settings.sys_path if path not in sys.path)]
+    add_module_paths(settings.sys_path)
     trial = _Trial(params, settings, Path(settings.directory) / tune.get_context().get_trial_name())
     try:
         state, score, reason, seconds = trial.train()

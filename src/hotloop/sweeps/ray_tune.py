@@ -20,6 +20,7 @@ from hotloop.sweeps.ray_trainable import TrialSettings, train_trial
 from hotloop.sweeps.runner import Runner, RunSpec, SweepPlan
 from hotloop.sweeps.spaces import Choices, Range, Space
 from hotloop.sweeps.worker import pack
+from hotloop.system.children import module_paths
 from hotloop.system.processes import process_start
 from hotloop.training.options.constraints import scheduled_options
 
@@ -204,7 +205,7 @@ class RayRunner(Runner):
             metric=self.plan.metric,
             runs_per_update=self.plan.runs_per_update,
             directory=str(self.directory.resolve()),
-            sys_path=[path or os.getcwd() for path in sys.path],
+            sys_path=module_paths(),
         )
         options: dict[str, Any] = {"mode": "max", "metric": "score", "reuse_actors": True}
         if self._space is None:

@@ -11,12 +11,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hotloop import documents
 from hotloop.errors import ConfigError, HotloopError, OutputError
+from hotloop.runs import trust
 from hotloop.sweeps.parquet import write
 from hotloop.sweeps.results_file import ResultsFile, checksum
 from hotloop.system.processes import boot_id, process_start
@@ -74,6 +75,7 @@ class SweepSettings:
         steps: number of steps of the last command's runs.
         runs_per_update: number of runs that share a compiled update.
         options: options of the last command.
+        signature: the user's signature of all these, see `hotloop.runs.trust`.
     """
 
     key: str
@@ -87,6 +89,7 @@ class SweepSettings:
     steps: int
     runs_per_update: int
     options: ResumeOptions
+    signature: str = field(default="", compare=False)
 
 
 class Trial(NamedTuple):
@@ -208,8 +211,10 @@ class Results(ResultsFile):
 
     @settings.setter
     def settings(self, settings: SweepSettings) -> None:
+        content = asdict(settings)
+        content["signature"] = trust.signature(content)
         with self._transaction():
-            self._store("sweep", _SETTINGS, json.dumps(asdict(settings)))
+            self._store("sweep", _SETTINGS, json.dumps(content))
 
     def enter(self, *, may_join: bool) -> None:
         """Register this process as an owner of the sweep.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotloop.bandits.parsing import parse_value as parse_plain_value
-from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
 from hotloop.sweeps.space_syntax import MAX_POINTS as MAX_POINTS
 from hotloop.sweeps.space_syntax import SYNTAX, Choices, Range, parse_domain
 from hotloop.sweeps.space_syntax import parse_assignments as parse_assignments
+
+if TYPE_CHECKING:
+    from hotloop.sweeps.results import Trial
 
 _FIXED_OPTIONS = ("seed", "run_dir", "runs_dir", "env_id", "total_timesteps")
 Space = Mapping[str, "Choices | Range"]
@@ -100,6 +105,29 @@ def _is_integer(name: str, config_class: type) -> bool:
         return not isinstance(parse_value(name, "0.5", config_class), float)
     except (ConfigError, UnknownNameError):
         return True
+
+
+def check_trials(path: Path, trials: Iterable[Trial], space: Space, config_class: type) -> None:
+    """Check that stored trials only set options of the space, to its values or to numbers.
+
+    Raises:
+        ConfigError: a trial sets something else.
+    """
+    from hotloop.training.options.constraints import is_data, type_hints
+
+    hints = type_hints(config_class)
+    for trial in trials:
+        changed = [options.items() for options in trial.attrs.get("became", {}).values()]
+        for name, value in [*trial.params.items(), *itertools.chain(*changed)]:
+            domain = space.get(name)
+            choices = domain.values if isinstance(domain, Choices) else ()
+            known = tuple(value) if isinstance(value, list) else value
+            if domain is None or not (known in choices or is_data(hints[name], value)):
+                raise ConfigError(
+                    f"{path} is damaged: trial {trial.number} sets `{name}` to "
+                    f"{shortened(repr(value))}, which is not in the space of the sweep: restore "
+                    "the file, or start another sweep"
+                )
 
 
 def grid_size(space: Space) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 # `_run_module_as_main` is what `python -m` calls.
 _PROGRAM = (
@@ -21,10 +22,20 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", _PROGRAM, module, *arguments]
 
 
+def module_paths() -> list[str]:
+    """Return the directories of `sys.path`, for a process that adds them by `add_module_paths`."""
+    return [path or os.getcwd() for path in sys.path]
+
+
+def add_module_paths(paths: Iterable[str]) -> None:
+    """Add directories to the end of `sys.path`."""
+    sys.path += [path for path in paths if path not in sys.path]
+
+
 def search_path() -> str:
     """Return the value of PYTHONPATH with which a child finds the same modules as this process."""
     # Modules of a profiler come first in PYTHONPATH, and must stay first.
-    paths = [os.environ.get("PYTHONPATH", ""), *(path or os.getcwd() for path in sys.path)]
+    paths = [os.environ.get("PYTHONPATH", ""), *module_paths()]
     return os.pathsep.join(filter(None, paths))
 
 

@@ -21,6 +21,7 @@ from hotloop.rollouts.ray.inference import RemotePolicy, WeightsRef, writable
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.rollouts.ray.step_timeout import StepTimeout
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
+from hotloop.system.children import add_module_paths
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment
 
@@ -37,6 +38,7 @@ class ActorOptions:
         timeout_s: Time limit in seconds for a step of all its environments. None: no limit.
         max_failures: Maximum number of environments that the actor replaces for one part.
         recording: Where the actor records.
+        paths: Where the learner searches for modules.
     """
 
     worker: int
@@ -46,6 +48,7 @@ class ActorOptions:
     timeout_s: float | None
     max_failures: int
     recording: RecordingOptions
+    paths: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,7 @@ class Actor:
 
     def __init__(self, spec: ActorOptions) -> None:
         os.environ["HOTLOOP_WORKER"] = str(spec.worker)
+        add_module_paths(spec.paths)
         self._node = start_recording(spec.recording)
         self._step_timeout = StepTimeout(spec.timeout_s)
         self._next_part = 0

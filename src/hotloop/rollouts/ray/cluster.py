@@ -57,6 +57,16 @@ def import_ray() -> Any:
     return ray
 
 
+class _NoPaths(list[str]):
+    """The directories that Ray puts first on the path of actors: none instead of the current one.
+
+    The actors append the learner's own path.
+    """
+
+    def extend(self, paths: Any) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def connect(
     address: str | None, *, num_cpus: float, runtime_env: Mapping[str, Any]
@@ -76,6 +86,8 @@ def connect(
     ray = import_ray()
     options: dict[str, Any] = {"runtime_env": dict(runtime_env)} if runtime_env else {}
     options |= {"log_to_driver": False, "logging_level": logging.ERROR}
+    options["job_config"] = ray.job_config.JobConfig()
+    options["job_config"]._py_driver_sys_path = _NoPaths()
     if ray.is_initialized():  # the program owns the connection
         yield ray
         return

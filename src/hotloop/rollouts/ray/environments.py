@@ -21,6 +21,7 @@ from hotloop.rollouts.ray.node_watch import NodeWatches
 from hotloop.rollouts.ray.recording import RecordingOptions
 from hotloop.rollouts.ray.rollout import RayRollout
 from hotloop.rollouts.workers.pool import importable
+from hotloop.system.children import module_paths
 from hotloop.timing import span
 
 # Time limit for the start of an actor, which may lack resources or hang in its environments.
@@ -170,6 +171,7 @@ class RayEnvironments:
             max_failures=self.max_failures,
             timeout_s=self.max_step_s,
             recording=self._recording_options(f"worker-{worker}"),
+            paths=module_paths(),
         )
         ray_options = _ray_options(self._resources)
         remote_class = self.ray.remote(Actor).options(
@@ -199,7 +201,9 @@ class RayEnvironments:
         )
         for number in range(self._num_inference):
             recording = self._recording_options(f"inference-{number}")
-            self._servers.append(remote_class.remote(network.to_json(), device, recording))
+            self._servers.append(
+                remote_class.remote(network.to_json(), device, recording, module_paths())
+            )
         assert self.watches is not None
         for number, actor in enumerate(self._servers):
             location = self._await_ready(actor, f"inference actor {number}", "its node has no room")

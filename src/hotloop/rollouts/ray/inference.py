@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
 from hotloop.rollouts.ray.cluster import actor_error, first_line, import_ray
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
+from hotloop.system.children import add_module_paths
 from hotloop.timing import span
 from hotloop.types import Array
 
@@ -74,9 +75,17 @@ class InferenceActor:
         network: Network as JSON.
         device: Device of torch. The host computes perceptrons without torch.
         options: Where the actor records.
+        paths: Where the learner searches for modules.
     """
 
-    def __init__(self, network: Mapping[str, Any], device: str, options: RecordingOptions) -> None:
+    def __init__(
+        self,
+        network: Mapping[str, Any],
+        device: str,
+        options: RecordingOptions,
+        paths: Sequence[str] = (),
+    ) -> None:
+        add_module_paths(paths)
         self._name, self._location = options.component, (start_recording(options), os.getpid())
         self._network, self._device = network_from_json(dict(network)), device
         self._policies: dict[int, ActingPolicy] = {}  # by publication, most recent last

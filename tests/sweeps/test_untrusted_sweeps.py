@@ -1,0 +1,114 @@
+"""Sweeps that another user may have written: nothing that they name is imported."""
+
+import dataclasses
+import json
+import sqlite3
+import sys
+
+import pytest
+
+from hotloop.cli import main
+from hotloop.cli.stored_sweep import open_sweep
+from hotloop.errors import ConfigError, UntrustedError
+from hotloop.sweeps import Results
+from tests.sweeps.test_results import SETTINGS, finished
+
+EVIL = "import pathlib\npathlib.Path(__file__).with_name('marker').write_text('it was imported')\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Enter a directory with a module that leaves a marker when it is imported."""
+    (tmp_path / "evil.py").write_text(EVIL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    yield tmp_path
+    assert not (tmp_path / "marker").exists()
+
+
+def write(path, params=None, attrs=None, **changes):
+    """Write a sweep of this user with a finished trial."""
+    results = Results(path)
+    results.settings = dataclasses.replace(SETTINGS, **changes)
+    results.add_trial(1, params or {"learning_rate": 0.001}, attrs or {})
+    results.claim(1, 1, 100, "tune", "1", "d")
+    results.finish(finished())
+    results.close()
+    return path
+
+
+def options(**values):
+    return {"options": dataclasses.replace(SETTINGS.options, **values)}
+
+
+HOSTILE = [
+    ({"algorithm": "evil:algorithm"}, "evil:algorithm"),
+    ({"args": ["--env-id", "evil:make"]}, "evil:make"),
+    ({"args": ["--env-id", "CartPole-v1", "--network", "evil:Net"]}, "--network evil:Net"),
+    ({"args": ["--config", "evil.toml"]}, "--config evil.toml"),
+    ({"args": ["--env-id", "X", "--track", "wandb"]}, "--track wandb"),
+    ({"space": {"network": "evil:Net,evil:Other"}}, "network=evil:Net"),
+    ({"space": {"learning_rate": "evil:fall;0.1"}}, "learning_rate=evil:fall"),
+    (options(backend="ray", ray_runtime_env='{"env_vars": {}}'), "--ray-runtime-env="),
+    (options(backend="ray", ray_address="192.0.2.1:6379"), "--ray-address=192.0.2.1:6379"),
+]
+
+
+@pytest.mark.parametrize(("changes", "name"), HOSTILE, ids=lambda value: str(value)[:40])
+def test_a_sweep_of_another_user_is_refused_by_name(folder, monkeypatch, capsys, changes, name):
+    path = write(folder / "sweep.sqlite", **changes)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "other user"))
+    for command in ("resume", "report"):
+        assert main(["sweep", command, str(path)]) == 1
+        error = capsys.readouterr().err
+        assert name in error
+        assert "pass --trust if you trust its author" in error
+
+
+def test_a_plain_sweep_of_another_user_needs_trust_too(folder, monkeypatch):
+    path = write(folder / "sweep.sqlite")
+    open_sweep(path, is_trusted=False)[3].close()
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "other user"))
+    with pytest.raises(UntrustedError, match=r"ppo --env-id CartPole-v1"):
+        open_sweep(path, is_trusted=False)
+    results = open_sweep(path, is_trusted=True)[3]
+    results.settings = results.settings  # as a resumed sweep does
+    results.close()
+    open_sweep(path, is_trusted=False)[3].close()
+
+
+def test_changed_settings_are_refused(folder):
+    path = write(folder / "sweep.sqlite")
+    results = Results(path)
+    content = dataclasses.asdict(results.settings) | {"args": ["--env-id", "evil:make"]}
+    with results._transaction():
+        results._store("sweep", "settings", json.dumps(content))
+    results.close()
+    with pytest.raises(UntrustedError, match="evil:make"):
+        open_sweep(path, is_trusted=False)
+
+
+@pytest.mark.parametrize(
+    ("params", "attrs"),
+    [
+        ({"network": "evil:Net"}, {}),
+        ({"learning_rate": "evil:fall"}, {}),
+        ({"learning_rate": 0.1, "ray_runtime_env": {"env_vars": {}}}, {}),
+        ({"hidden_sizes": "evil:sizes"}, {}),
+        ({"learning_rate": 0.1}, {"became": {"100": {"learning_rate": "evil:fall"}}}),
+        ({"learning_rate": 0.1}, {"became": {"100": {"network": "evil:Net"}}}),
+    ],
+)
+def test_trials_only_set_options_of_the_space(folder, params, attrs):
+    path = write(folder / "sweep.sqlite", params, attrs)
+    for is_trusted in (False, True):
+        with pytest.raises(ConfigError, match="is damaged: trial 1 sets `"):
+            open_sweep(path, is_trusted=is_trusted)
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM trials").fetchone() == (1,)
+
+
+def test_values_of_the_space_are_accepted(folder):
+    became = {"100": {"learning_rate": "steps:0=0.1,0.5=0.2"}}
+    params = {"learning_rate": 0.1, "hidden_sizes": [64, 64]}
+    open_sweep(write(folder / "sweep.sqlite", params, {"became": became}), is_trusted=False)
