@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
+# Gymnasium colors its warnings, also in a pipe.
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # Packages whose output repeats names and values that hotloop did not choose. Others may color it.
 _REPEATING = ("hotloop", "argparse", "traceback")
 
@@ -97,6 +100,32 @@ class OutStream:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, number)
             os.close(nowhere)
+
+
+@contextmanager
+def short_warnings() -> Iterator[None]:
+    """Print each warning as one plain line, with its source line if another package warns."""
+    package_dir = os.path.dirname(__file__) + os.sep
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = " ".join(_COLORS.sub("", str(message)).split())
+        if not filename.startswith(package_dir):
+            text += f" ({os.path.basename(filename)}:{lineno})"
+        print(f"hotloop: warning: {text}", file=file or sys.stderr)
+
+    original = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = original
 
 
 @contextmanager

@@ -221,12 +221,13 @@ def test_a_warning_is_one_line(capsys, tmp_path, monkeypatch):
 
 def test_a_warning_of_another_library_names_its_source(capsys, monkeypatch):
     def train(args):
-        warnings.warn("the simulator\n    is old", DeprecationWarning, stacklevel=1)
+        text = "\x1b[33mWARN: the simulator\n    is \x1b[1mold\x1b[0m"  # as Gymnasium's are
+        warnings.warn(text, DeprecationWarning, stacklevel=1)
         return 0
 
     monkeypatch.setattr(hotloop.cli, "_run", train)
     assert main(["train"]) == 0
-    line = train.__code__.co_firstlineno + 1
+    line = train.__code__.co_firstlineno + 2
     assert capsys.readouterr().err == (
-        f"hotloop: warning: the simulator is old (test_train_off_policy.py:{line})\n"
+        f"hotloop: warning: WARN: the simulator is old (test_train_off_policy.py:{line})\n"
     )

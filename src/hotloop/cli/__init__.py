@@ -7,10 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from hotloop.errors import (
     ConfigError,
@@ -21,7 +18,7 @@ from hotloop.errors import (
     install_command,
     nearest,
 )
-from hotloop.streams import steady_output
+from hotloop.streams import short_warnings, steady_output
 
 if TYPE_CHECKING:
     import argparse
@@ -95,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run_guarded(args: list[str], *, debug: bool) -> int:
     """Run a command, print what it raises as one line, and return the exit code."""
     try:
-        with _short_warnings():
+        with short_warnings():
             return _run(args)
     except HotloopError as error:
         if debug:
@@ -184,32 +181,6 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
         help="import and run the code that the run names (environment and its arguments, network, "
         "algorithm, schedules), even if it was not trained on this machine",
     )
-
-
-@contextmanager
-def _short_warnings() -> Iterator[None]:
-    """Print each warning as one line, with its source line if it comes from another package."""
-    package_dir = os.path.dirname(os.path.dirname(__file__)) + os.sep
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        text = " ".join(str(message).split())
-        if not filename.startswith(package_dir):
-            text += f" ({os.path.basename(filename)}:{lineno})"
-        print(f"hotloop: warning: {text}", file=file or sys.stderr)
-
-    original = warnings.showwarning
-    warnings.showwarning = show
-    try:
-        yield
-    finally:
-        warnings.showwarning = original
 
 
 def notify(message: str) -> None:

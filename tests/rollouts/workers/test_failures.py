@@ -64,14 +64,14 @@ def test_a_raising_environment_is_created_again_and_its_siblings_continue(tmp_pa
     assert count_calls(tmp_path, "make", 1) == 4
 
 
-def test_a_failure_is_reported_once_with_its_traceback(tmp_path):
+def test_a_failure_is_reported_once_with_its_place(tmp_path):
     result = play(tmp_path, 4, 1, {"1": {f"step {k}": "raise" for k in (3, 9, 20)}})
     (warning,) = result.warnings
     assert warning.startswith("worker 1: ")
     assert "environment 1" in warning
     assert "the simulator diverged" in warning
-    assert 'raise RuntimeError("the simulator diverged")' in warning
-    assert ": replaced; similar failures are only counted\n" in warning
+    assert "\n" not in warning
+    assert warning.endswith(": replaced; similar failures are only counted")
     assert result.account.dropped == {"environment failed": 3}
     assert result.account.workers[1].env_failures == 3
 
@@ -126,7 +126,8 @@ def test_too_many_failures_end_the_run(tmp_path):
     )
     with pytest.raises(EnvironmentFailure, match=message) as caught:
         play(tmp_path, 3, 1, faults, max_failures=3)
-    assert 'raise RuntimeError("the simulator diverged")' in str(caught.value)
+    assert 'raise RuntimeError("the simulator diverged")' in str(caught.value.__cause__)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_environment_that_cannot_be_made_again_ends_the_run(tmp_path):

@@ -51,7 +51,8 @@ class WorkerPool:
         ConfigError: A factory can't be imported, or there is no room for so many workers.
         SpaceError: The workers' spaces differ.
         UnknownNameError, MissingExtraError, EnvironmentFailure: An environment can't be made, with
-            the worker's number and its traceback, or its process was killed or hung three times.
+            the worker's number, and its traceback as the cause; or its process was killed or hung
+            three times.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from hotloop import timing
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.rollouts.workers.channel import Channel, ChannelClosed
 from hotloop.rollouts.workers.messages import Failure, Greeting, InferenceSetup, Setup
-from hotloop.streams import steady_output
+from hotloop.streams import short_warnings, steady_output
 from hotloop.system.signals import ignore_job_warnings
 from hotloop.types import Array
 
@@ -40,7 +40,7 @@ def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -
         if os.path.isdir(greeting.timing_dir):
             timing.start(greeting.timing_dir, component=greeting.component)
         try:
-            with steady_output():  # environments may print to closed streams
+            with steady_output(), short_warnings():  # environments may print to closed streams
                 serve(channel, greeting, parent_pid)
         except ChannelClosed:
             raise

@@ -327,14 +327,13 @@ class WorkerSupervisor:
             raise EnvironmentFailure(
                 f"environments and workers failed {self.num_failures} times, but at most "
                 f"{self._max_failures} failures are allowed (`max_failures`); the last was {text}"
-                f"{_indented(error.traceback)}"
-            )
+            ) from _cause(error)
         # Failures of one kind differ in their digits only.
         kind = "".join(x for x in error.traceback or error.message if not x.isdigit())
         if kind not in self._warned_kinds:
             self._warned_kinds.add(kind)
             warnings.warn(
-                f"{text}: replaced; similar failures are only counted{_indented(error.traceback)}",
+                f"{text}: replaced; similar failures are only counted",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -349,7 +348,7 @@ class WorkerSupervisor:
                 " (a worker does not run your script: register the environment in a module, and "
                 "use `module:Id`)"
             )
-        raise kind(f"{name}: {error.message}{hint}{_indented(error.traceback)}") from None
+        raise kind(f"{name}: {error.message}{hint}") from _cause(error)
 
     def _check_spaces(self, worker: WorkerProcess) -> None:
         """Raise SpaceError if a worker's spaces differ from those of worker 0."""
@@ -377,5 +376,9 @@ class WorkerSupervisor:
             )
 
 
-def _indented(text: str) -> str:
-    return "".join(f"\n    {line}" for line in text.rstrip().splitlines())
+class WorkerTraceback(Exception):
+    """The traceback of an error in a worker, as the cause of the learner's error."""
+
+
+def _cause(error: Failure) -> WorkerTraceback | None:
+    return WorkerTraceback(f"\n{error.traceback}") if error.traceback else None
