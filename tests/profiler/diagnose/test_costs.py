@@ -64,8 +64,10 @@ class Program:
         return session(main)
 
     def _with_first_line(self, frame):
-        begins = f"def {frame.function}("
-        lines = (i for i, line in enumerate(self.lines, 1) if line.startswith(begins))
+        owner, _, name = frame.function.rpartition(".")
+        numbered = list(enumerate(self.lines, 1))
+        first = next((i for i, line in numbered if owner and line == f"class {owner}:"), 1)
+        lines = (i for i, line in numbered if i >= first and line.startswith(f"def {name}("))
         return frame._replace(first_line=next(lines, 1))
 
     def diagnoses(self):
@@ -255,6 +257,164 @@ def test_the_cost_of_an_observation_wrapper(tmp_path):
     first = program.diagnoses()[0]
     assert first.rule == "wrapper"
     assert first.places[0].line == program.line("return resize")
+
+
+WRAPPERS = """
+    class Small:
+        def shrink(self, obs):
+            return obs[::2]
+
+        def step(self, action):
+            obs = self.env.step(action)
+            return self.shrink(obs)
+
+    class Walker:
+        def step(self, action):
+            self.robot.step(action)
+            return self.look()
+
+        def look(self):
+            return camera()
+
+    class Robot:
+        def step(self, action):
+            self.state = move(action)
+
+    env = ResizeObservation(FrameStackObservation(Small(Walker())))
+
+    def train():
+        for _ in range(100):
+            env.step(0)
+            net(obs)
+
+    train()
+"""
+RESIZES = (
+    f"ObservationWrapper.step ({SITE}/gymnasium/core.py:560)",
+    f"TransformObservation.observation ({SITE}/gymnasium/wrappers/transform_observation.py:79)",
+    f"ResizeObservation.__init__.<lambda> ({SITE}/gymnasium/wrappers/transform_observation.py:421)",
+)
+STACKS = (
+    f"FrameStackObservation.step ({SITE}/gymnasium/wrappers/stateful_observation.py:400)",
+    f"deepcopy ({PYTHON}/copy.py:128)",
+)
+VEC_STACKS = (
+    f"VecEnv.step ({SITE}/stable_baselines3/common/vec_env/base_vec_env.py:222)",
+    f"VecFrameStack.step_wait ({SITE}/stable_baselines3/common/vec_env/vec_frame_stack.py:36)",
+    f"update ({SITE}/stable_baselines3/common/vec_env/stacked_observations.py:120)",
+)
+
+
+def test_work_that_a_wrapper_calls_is_its_own(tmp_path):
+    program = Program(tmp_path, WRAPPERS)
+    step = (*ROOT, ("Small.step", "obs = self.env.step"))
+    program.at(*ROOT, ("Small.step", "return self.shrink"), ("Small.shrink", "return obs[::2]"))
+    program.at(*step, ("Walker.step", "return self.look"), ("Walker.look", "return camera()"))
+    program.at(*step, ("Walker.step", "self.robot.step"), ("Robot.step", "self.state = move"))
+    program.rows = [sample_row for sample_row in program.rows for _ in range(2)]
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,))
+    (first,) = (x for x in program.diagnoses() if not x.is_rebuild)
+    assert first.rule == "wrapper"
+    assert first.places[0].line == program.line("return obs[::2]")
+    assert first.places[-1].line == program.line("env.step(0)")
+    assert first.evidence[0] == "29% of the time, 29% of the loop, in Small"
+    assert "a whole batch" in first.advice
+
+
+def test_a_library_s_wrappers_are_found_where_they_are_made(tmp_path):
+    program = Program(tmp_path, WRAPPERS)
+    program.at(*ROOT, below=RESIZES, seconds=3, path="env_step")
+    program.at(*ROOT, below=STACKS, seconds=2, path="env_step")
+    program.at(*ROOT, below=(RESIZES[0], CARTPOLE), seconds=2, path="env_step")
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=3)
+    costs = [x for x in program.diagnoses() if x.rule == "wrapper"]
+    made = program.line("env = ResizeObservation")
+    assert [cost.places[0].line for cost in costs] == [made, made]
+    assert [cost.evidence[0].rpartition(" ")[2] for cost in costs] == [
+        "ResizeObservation",
+        "FrameStackObservation",
+    ]
+    assert costs[0].gain == pytest.approx(10 / 7)
+    assert "20% environment steps" in bound(program.session())
+
+
+@pytest.mark.parametrize("stack", [RESIZES, STACKS, VEC_STACKS])
+def test_wrappers_in_a_process_without_lines_of_the_user(stack):
+    """A worker of hotloop, or a library that creates the environments itself."""
+    main = process(
+        samples=[
+            sample(*stack, elapsed_s=4, on_core_s=4, path="env_step"),
+            sample(RESIZES[0], CARTPOLE, elapsed_s=6, on_core_s=6, path="env_step"),
+        ]
+    )
+    first = diagnose(session(main))[0]
+    assert first.rule == "wrapper"
+    assert first.places[0].file in "".join(stack)
+    assert first.gain == pytest.approx(10 / 6)
+
+
+def test_small_wrappers_are_one_cost(tmp_path):
+    program = Program(tmp_path, WRAPPERS)
+    program.at(*ROOT, below=RESIZES, seconds=1.4, path="env_step")
+    program.at(*ROOT, below=STACKS, seconds=1, path="env_step")
+    program.at(*ROOT, below=(RESIZES[0], CARTPOLE), seconds=4, path="env_step")
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=3.6)
+    (cost,) = (x for x in program.diagnoses() if x.rule == "wrapper")
+    assert "in ResizeObservation (58%), FrameStackObservation (42%)" in cost.evidence[0]
+
+
+EPISODES = """
+    def play(context):
+        process = context.Process(target=score)
+        process.start()
+        queue.get()
+
+    def main():
+        for _ in range(100):
+            play(context)
+            net(obs)
+
+    main()
+"""
+STARTS = f"BaseProcess.start ({PYTHON}/multiprocessing/process.py:121)"
+GETS = f"Queue.get ({PYTHON}/multiprocessing/queues.py:103)"
+
+
+@pytest.mark.parametrize(
+    ("num_children", "worked_s", "lived_s", "shares"),
+    [
+        (20, 0.0, 0.2, [0.8]),  # the child's start is what the queue waits for
+        (20, 0.2, 0.2, []),  # the children work while the queue waits
+        (2, 0.0, 0.2, []),  # one was replaced
+        (20, 0.0, 10.0, []),  # workers that live on
+    ],
+)
+def test_processes_that_are_started_again_and_again(
+    tmp_path, num_children, worked_s, lived_s, shares
+):
+    program = Program(tmp_path, EPISODES)
+    root = (("<module>", "main()"), ("main", "play(context)"))
+    program.at(*root, ("play", "process.start()"), below=(STARTS,), seconds=2)
+    program.at(*root, ("play", "queue.get()"), below=(GETS,), seconds=6, blocked="pipe")
+    program.at(root[0], ("main", "net(obs)"), below=(FORWARD,), seconds=2)
+    children = [
+        process(
+            f"child-{number}",
+            role="worker",
+            pid=200 + number,
+            start_s=number * 0.4 if lived_s < 1 else 0.0,
+            end_s=min(10.0, number * 0.4 + lived_s),
+            samples=[sample("score (score.py:1)", elapsed_s=worked_s, on_core_s=worked_s)]
+            if worked_s
+            else [],
+        )
+        for number in range(num_children)
+    ]
+    (main,) = program.session().processes
+    costs = [x for x in diagnose(session(main, *children)) if x.rule == "processes-started"]
+    assert [round(1 - 1 / cost.gain, 2) for cost in costs] == shares
+    for cost in costs:
+        assert "Start them once, before the loop" in cost.advice
 
 
 def test_the_main_loop_is_not_removable(tmp_path):

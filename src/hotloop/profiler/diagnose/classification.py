@@ -34,10 +34,12 @@ from hotloop.profiler.diagnose.cost_kinds import Kind
 from hotloop.profiler.diagnose.evidence import (
     INLINE_FUNCTIONS,
     CodePosition,
+    Evidence,
     SampleRow,
     library_frames,
     user_positions,
 )
+from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
 
 # A function, loop or line with a larger share of the time is the program itself, not a part of it.
@@ -54,18 +56,21 @@ class Program:
         loop_ns: their time without importing.
         has_core: whether library environments or networks take part of the time.
         inclusive_ns: time of each user's line, including its calls.
+        wrappers: the wrappers around environments.
         driving_lines: lines that call library environments or networks.
         core_lines: lines by file below which environments and networks take part of the time.
         function_ns: time of each user's function, including its calls.
         main_functions: functions that take most of a thread's time.
     """
 
-    def __init__(self, rows: list[SampleRow]) -> None:
+    def __init__(self, rows: list[SampleRow], evidence: Evidence | None = None) -> None:
         self.rows = [row for row in map(_without_lock_wait, rows) if row.sample.elapsed_ns]
         whole = sum(row.ns for row in rows) or 1.0
         self.loop_ns = whole - sum(row.ns for row in self.rows if row.stage == "import")
         self._busy_by_file: dict[str, set[source.CodeBlock]] = {}
-        self._wrappers = {frame for row in rows for frame in libraries.wrapper_frames(row.stack)}
+        self.wrappers = WrapperFinder(rows)
+        self._restarts_processes = evidence is not None and evidence.restarts_processes
+        self._waits_for_starts = evidence is not None and evidence.waits_for_starts
         # Sum up the time of each line: below it in total, in environments and in networks.
         driving: dict[CodePosition, float] = {}
         in_networks: dict[CodePosition, float] = {}
@@ -161,8 +166,9 @@ class Program:
         stack, chain = row.stack, user_positions(row.stack)
         if row.stage == "import":
             return "starting"
+        wrapper = self.wrappers.position(stack)
         if not chain:
-            return "libraries"
+            return "libraries" if wrapper is None else cost_kinds.WRAPPERS
         if self.evaluation_call(row) is not None:
             return cost_kinds.EVALUATION
         inner, at = library_frames(stack), chain[0]
@@ -172,6 +178,12 @@ class Program:
         kind = next((known for frame in inner if (known := cost_kinds.for_frame(frame))), None)
         if any(cost_kinds.formats_tracebacks(frame) for frame in inner) and libraries.is_core(row):
             kind = cost_kinds.DEBUG_MODE
+        if wrapper is not None and is_library(wrapper.frame) and kind is cost_kinds.COPYING:
+            kind = cost_kinds.WRAPPERS  # the user can't change a library's copy
+        is_start = self._restarts_processes and any(map(cost_kinds.starts_process, inner))
+        waits = self._waits_for_starts and is_blocked
+        if is_start or (waits and _made_in_function(at) & cost_kinds.PROCESS_MAKERS):
+            kind = cost_kinds.PROCESSES
         kind = kind or cost_kinds.for_stage(row.stage)
         if kind is not None:
             return kind
@@ -206,8 +218,6 @@ class Program:
         # Recognize environments and wrappers, of libraries and of the user.
         if libraries.calls_into(row, libraries.ENVIRONMENTS):
             return "environments"
-        if libraries.calls_into(row, libraries.WRAPPERS):
-            return cost_kinds.WRAPPERS
         environment = self._environment_frame(row, chain)
         if environment is not None:
             known = cost_kinds.for_calls(called)
@@ -216,12 +226,11 @@ class Program:
                 known.is_sure or growing_structures.passes_growing_structure(file, block)
             ):
                 return known
-            if (
-                environment in self._wrappers and at.frame == environment
-            ) or libraries.is_wrapper_part(stack):
-                return known or cost_kinds.WRAPPERS
-            if self.tight_loop(at) is not None:
+            if wrapper is None and self.tight_loop(at) is not None:
                 return cost_kinds.PYTHON_LOOP
+        if wrapper is not None:
+            return cost_kinds.WRAPPERS
+        if environment is not None:
             return "environments"
         # Recognize library code and arithmetic.
         if libraries.calls_into(row, libraries.BUFFERS):
@@ -292,7 +301,7 @@ class Program:
         for position in chain:
             if libraries.STEPS.search(position.frame.function) and "." in position.frame.function:
                 return position.frame
-        return chain[0].frame if in_step and row.stage == "env" else None
+        return chain[0].frame if chain and in_step and row.stage == "env" else None
 
     def tight_loop(self, at: CodePosition) -> source.CodeBlock | None:
         """Return the innermost loop around a line if it only processes elements.
@@ -344,6 +353,12 @@ def _without_lock_wait(row: SampleRow) -> SampleRow:
     return row._replace(
         sample=sample._replace(elapsed_ns=elapsed_ns, on_core_ns=on_core_ns, waits=waits)
     )
+
+
+@lru_cache(maxsize=65536)
+def _made_in_function(at: CodePosition) -> frozenset[str]:
+    file = at.frame.file
+    return source.names_called(file, source.function_around(file, at.line))
 
 
 @lru_cache(maxsize=65536)

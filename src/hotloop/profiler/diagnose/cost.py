@@ -9,6 +9,7 @@ from functools import cached_property
 from hotloop.profiler.diagnose import cost_kinds, source
 from hotloop.profiler.diagnose.cost_kinds import Kind
 from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
+from hotloop.profiler.diagnose.wrappers import wrapper_places
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import CodeLine
 
@@ -74,6 +75,8 @@ class Cost:
         A cost of known kind starts with the line that does the work, any other with the line that
         causes it.
         """
+        if self.kind is cost_kinds.WRAPPERS:
+            return wrapper_places(self.rows)
         inner: dict[CodeLine, float] = {}
         innermost: dict[CodeLine, float] = {}
         calls: dict[CodeLine, float] = {}

@@ -84,6 +84,12 @@ SUBPROCESSES = Kind(
     "Start one program once and communicate with it, or call a library in this process instead.",
     wait="child",
 )
+PROCESSES = Kind(
+    "processes-started",
+    "processes are started again and again",
+    "Start them once, before the loop, and send them work through a queue. If the work is short, "
+    "do it in this process.",
+)
 REQUESTS = Kind(
     "network-requests",
     "the loop waits for the network",
@@ -148,7 +154,8 @@ EAGER_OPERATIONS = Kind(
 WRAPPERS = Kind(
     "wrapper",
     "a wrapper around an environment takes much of the time",
-    "Remove it, or do its work on a whole batch at once.",
+    "Do its work for a whole batch after the step, on integers instead of floats, or let the "
+    "environment return what is needed (small gray frames). Remove it if nothing needs it.",
     is_sure=False,
 )
 GARBAGE = Kind(
@@ -270,6 +277,14 @@ _EVALUATION_NAMES = re.compile(
 _EAGER_JAX = re.compile(r"/jax/_src/(numpy/|lax/|random\.py|ops/|array\.py:.*__(getitem|iter)__)")
 _TRACEBACK_FILES = re.compile(_PYTHON + r"(traceback|linecache|tokenize)\.py$")
 
+_STARTS_FILES = re.compile(
+    _PYTHON + r"(multiprocessing/(process|context|pool|popen_\w+|forkserver|spawn)"
+    r"|concurrent/futures/process)\.py$"
+)
+_STARTS_FUNCTIONS = re.compile(r"(^|\.)(start|_Popen|_launch|Pool|_repopulate_pool\w*|_spawn_\w+)$")
+# Names of calls that make processes, for waits in the same function.
+PROCESS_MAKERS = frozenset(("Process", "Pool", "ProcessPoolExecutor", "AsyncVectorEnv"))
+
 _WAIT_FILES = re.compile(
     _PYTHON + r"(threading|queue)\.py$|" + _PYTHON + r"(concurrent/futures|multiprocessing)/"
 )
@@ -351,6 +366,13 @@ def is_evaluation(frame: Frame) -> bool:
 def waits_for_thread(frame: Frame) -> bool:
     """Return whether a function belongs to a module that waits for threads or processes."""
     return bool(_WAIT_FILES.search(frame.file))
+
+
+@lru_cache(maxsize=65536)
+def starts_process(frame: Frame) -> bool:
+    """Return whether a function of Python's libraries starts a process."""
+    is_start = _STARTS_FUNCTIONS.search(frame.function)
+    return is_start is not None and _STARTS_FILES.search(frame.file) is not None
 
 
 @lru_cache(maxsize=65536)

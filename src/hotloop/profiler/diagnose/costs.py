@@ -15,6 +15,7 @@ from hotloop.profiler.diagnose.classification import MAIN_SHARE, Program
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.cost_kinds import Kind
 from hotloop.profiler.diagnose.evidence import CodePosition, Evidence, SampleRow, user_positions
+from hotloop.profiler.diagnose.wrappers import class_name
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import stage_by_name
 from hotloop.statistics import Floats, keeps_rising
@@ -31,7 +32,7 @@ MIN_SHARE, _MIN_FUNCTION_SHARE = 0.15, 0.7
 _GROWTH = 2.5
 
 # Kinds that are recognized by more than the names on their line.
-_VERIFIED_KINDS = (cost_kinds.WRAPPERS, cost_kinds.ONE_AT_A_TIME)
+_VERIFIED_KINDS = (cost_kinds.ONE_AT_A_TIME,)
 
 
 class Costs:
@@ -48,7 +49,7 @@ class Costs:
         self._starting = {
             row.sample.stack for row in evidence.rows_of(evidence.main) if row.stage == "import"
         }
-        costs, self.inherent = _classify(Program(evidence.rows))
+        costs, self.inherent = _classify(Program(evidence.rows, evidence))
         self.start_ns = self.inherent.pop("starting", 0.0)
         for holder in _interpreter_costs(evidence):
             same = next((cost for cost in costs if cost.places[0] == holder.places[0]), None)
@@ -146,10 +147,16 @@ def _classify(program: Program) -> tuple[list[Cost], dict[str, float]]:
     inherent: dict[str, float] = {}
     named: dict[tuple[str, Frame, source.CodeBlock], Cost] = {}
     unnamed: dict[Frame, list[SampleRow]] = {}
+    wrappers: dict[str, list[SampleRow]] = {}
     for row in program.rows:
         kind = program.classify(row)
         if isinstance(kind, str):
             inherent[kind] = inherent.get(kind, 0.0) + row.ns
+            continue
+        if kind is cost_kinds.WRAPPERS:
+            at = program.wrappers.position(row.stack)
+            assert at is not None  # so it was classified
+            wrappers.setdefault(class_name(at.frame), []).append(row)
             continue
         at = program.evaluation_call(row) or user_positions(row.stack)[0]
         if kind is not None and (kind.is_sure or kind in _VERIFIED_KINDS):
@@ -161,7 +168,27 @@ def _classify(program: Program) -> tuple[list[Cost], dict[str, float]]:
     found = list(named.values())
     for frame, rows in unnamed.items():
         found += _function_costs(program, frame, rows)
-    return _merge_by_function(program, _merge_by_caller(program, found)), inherent
+    merged = _merge_by_function(program, _merge_by_caller(program, found))
+    return [*merged, *_wrapper_costs(program, wrappers)], inherent
+
+
+def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> list[Cost]:
+    """Return the cost of each wrapper that is large enough to report, and one of all others.
+
+    A wrapper's lines are no part of the line that steps the environment, which is inherent.
+    """
+    sums = {name: sum(row.ns for row in rows) for name, rows in by_class.items()}
+    large = [name for name in by_class if sums[name] >= MIN_SHARE * program.loop_ns]
+    small = [row for name, rows in by_class.items() if name not in large for row in rows]
+    costs: list[Cost] = []
+    for rows in (*(by_class[name] for name in large), small):
+        if rows:
+            first = max(rows, key=lambda row: row.ns)
+            at = program.wrappers.position(first.stack)
+            assert at is not None
+            block = source.function_around(at.frame.file, at.line)
+            costs.append(Cost(cost_kinds.WRAPPERS, at.frame, block, rows))
+    return costs
 
 
 def _merge_compilations(costs: list[Cost]) -> list[Cost]:

@@ -23,6 +23,8 @@ from hotloop.profiler.session.stages import CodeLine, TimeSum, innermost_user_li
 
 # Half a second of samples. With 50 samples, a share of 20 % is known to ±11 points, with 200 to ±6.
 MIN_SAMPLES = 50
+# Number of processes that start after others have ended, from which on it is no exception.
+_MIN_RESTARTS = 4
 # A thread that is blocked in one of these files waits for another process or thread.
 _WAIT_FILES = re.compile(
     r"/(multiprocessing|concurrent/futures|asyncio|ray)/|"
@@ -149,6 +151,27 @@ class Evidence:
             for process in self.session.processes
             if process is not main and self.busy_ns(process) > 0.02 * self.duration_ns
         ]
+
+    @cached_property
+    def restarts_processes(self) -> bool:
+        """Whether the program starts processes again after others of its processes have ended."""
+        children = [x for x in self.session.processes if x is not self.main]
+        first_end_ns = min((child.end_ns for child in children), default=0)
+        return sum(child.start_ns > first_end_ns for child in children) >= _MIN_RESTARTS
+
+    @cached_property
+    def waits_for_starts(self) -> bool:
+        """Whether the main process waits for processes that mostly start, and hardly work."""
+        if not self.restarts_processes:
+            return False
+        worked = sum(
+            row.sample.elapsed_ns
+            for process in self.session.processes
+            if process is not self.main
+            for row in self.rows_of(process)
+            if row.stage != "import" and not is_waiting(row)
+        )
+        return worked < 0.3 * self.waited_ns(self.main)
 
     @cached_property
     def other_threads(self) -> list[int]:

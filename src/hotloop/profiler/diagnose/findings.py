@@ -15,6 +15,7 @@ from hotloop.profiler.diagnose.evidence import (
     library_frames,
     short_path,
 )
+from hotloop.profiler.diagnose.wrappers import describe_wrappers
 
 # Minimum shares of the loop to report a cost: one that no program needs, and any other.
 WASTE_SHARE, COST_SHARE = 0.1, MIN_SHARE
@@ -126,7 +127,12 @@ def _location(cost: Cost) -> str:
 
 
 def _callee(cost: Cost) -> str:
-    """Return the public library function that takes most of a cost, called by the user's line."""
+    """Return the public library function that takes most of a cost, called by the user's line.
+
+    For wrappers, these are their names and shares.
+    """
+    if cost.kind is cost_kinds.WRAPPERS:
+        return describe_wrappers(cost.rows)
     times: dict[str, float] = {}
     for row in cost.rows:
         for frame in library_frames(row.stack):

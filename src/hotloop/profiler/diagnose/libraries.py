@@ -6,14 +6,16 @@ import re
 from functools import lru_cache
 
 from hotloop.profiler.diagnose.evidence import SampleRow, library_frames
-from hotloop.profiler.session import Frame, Stack, is_library
+from hotloop.profiler.session import Frame, Stack
 
 ENVIRONMENTS = re.compile(
     r"/(gymnasium|gym)/envs/|/(mujoco|ale_py|envpool|dm_control|pybullet|pettingzoo|minigrid|vizdoom"
     r"|procgen|nle|crafter|metaworld|Box2D|pygame|highway_env|gym_\w+)/"
 )
 WRAPPERS = re.compile(
-    r"/(gymnasium|gym)/wrappers/|/stable_baselines3/common/(atari_wrappers|monitor)"
+    r"/(gymnasium|gym)/wrappers/|/stable_baselines3/common/(atari_wrappers|monitor"
+    r"|vec_env/(stacked_observations|vec_(frame_stack|normalize|transpose|monitor|check_nan)))"
+    r"|/supersuit/"
 )
 NETWORKS = re.compile(
     r"/torch/(nn/|optim/|autograd/|distributions/|_ops\.py|_functorch/|_compile\.py)|"
@@ -23,7 +25,6 @@ LEARNING = re.compile(r"/torch/(optim|autograd)/|/optax/|/jax/_src/api")
 BUFFERS = re.compile(
     r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
 )
-_CALLS_WRAPPERS = re.compile(r"(^|\.)(Observation|Reward|Action|Vector\w*)Wrapper\.(step|reset)$")
 # NumPy and most of Python's own modules contain no loop of a program. The exceptions are modules
 # that run functions passed to them.
 _ONLY_CALLED = re.compile(
@@ -69,18 +70,3 @@ def is_in_module_forward(stack: Stack) -> bool:
     """Return whether torch calls the user's innermost function, as it calls `forward`."""
     index = len(stack.frames) - 1 - len(library_frames(stack))
     return index > 0 and stack.frames[index - 1].file.endswith("/torch/nn/modules/module.py")
-
-
-@lru_cache(maxsize=65536)
-def is_wrapper_part(stack: Stack) -> bool:
-    """Return whether a wrapper's own part of a step runs, called by Gymnasium's base classes."""
-    calls = [i for i, frame in enumerate(stack.frames) if _CALLS_WRAPPERS.search(frame.function)]
-    inner = stack.frames[calls[-1] + 1 :] if calls else ()
-    return bool(calls) and not any(STEPS.search(frame.function) for frame in inner)
-
-
-@lru_cache(maxsize=65536)
-def wrapper_frames(stack: Stack) -> tuple[Frame, ...]:
-    """Return the wrappers in a stack: the user's methods that step another environment."""
-    steps = [frame for frame in stack.frames if STEPS.search(frame.function)]
-    return tuple(frame for frame in steps[:-1] if not is_library(frame) and "." in frame.function)

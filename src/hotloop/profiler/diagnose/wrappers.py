@@ -1,0 +1,147 @@
+"""Wrappers around environments: which part of a stack is a wrapper's own work.
+
+A wrapper's `step` calls the `step` of another environment. Its own work is what it does outside of
+that call, with all functions that it calls: resizing, stacking, normalizing.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from hotloop.profiler.diagnose import libraries, source
+from hotloop.profiler.diagnose.evidence import CodePosition, SampleRow, user_positions
+from hotloop.profiler.session import Frame, Stack, is_library
+from hotloop.profiler.session.stages import CodeLine
+
+_MAX_PLACES, _MAX_NAMES = 6, 4
+
+# Methods of Gymnasium's base classes, which call `observation`, `reward` or `action` of a wrapper.
+_BASE_CLASSES = re.compile(r"(^|\.)((Observation|Reward|Action|Vector)\w*)?Wrapper\.(step|reset)$")
+# Calls of another environment's step, as opposed to those of a robot or a game.
+_INNER_STEP = re.compile(
+    r"(?i)(env\w*|wrapped|inner|base|super\(\))(\[[^]]*\])?\.(step|reset|step_wait)$"
+)
+
+
+class WrapperFinder:
+    """The wrappers of a program, found by the steps inside of their steps.
+
+    Args:
+        rows: samples of the program.
+    """
+
+    def __init__(self, rows: list[SampleRow]) -> None:
+        self._users = {frame for row in rows for frame in _nesting_steps(row.stack)}
+
+    def position(self, stack: Stack) -> CodePosition | None:
+        """Return the line of the wrapper whose own work runs, None if no wrapper's does."""
+        steps = _steps(stack)
+        if not steps or not self._is_wrapper(stack.frames[steps[-1]]):
+            return None
+        if any(libraries.ENVIRONMENTS.search(x.file) for x in stack.frames[steps[-1] :]):
+            return None
+        return wrapper_position(stack)
+
+    def _is_wrapper(self, frame: Frame) -> bool:
+        if is_library(frame):
+            return bool(
+                libraries.WRAPPERS.search(frame.file) or _BASE_CLASSES.search(frame.function)
+            )
+        return frame in self._users
+
+
+def wrapper_position(stack: Stack) -> CodePosition | None:
+    """Return the line of a wrapper below the innermost step, in a stack of a wrapper's own work.
+
+    It is in the user's outermost function there, or else in the library's innermost. None: a base
+    class only calls the next environment.
+    """
+    inside = range(_steps(stack)[-1], len(stack.frames))
+    places = [i for i in inside if not is_library(stack.frames[i])][:1]
+    places = places or [i for i in inside if libraries.WRAPPERS.search(stack.frames[i].file)]
+    if not places:
+        return None
+    frame = stack.frames[places[-1]]
+    return CodePosition(frame, stack.lines[places[-1]] or frame.first_line)
+
+
+def wrapper_places(rows: list[SampleRow]) -> tuple[CodeLine, ...]:
+    """Return the lines of wrappers: where a library's are made, their work, and their callers."""
+    made: dict[CodeLine, float] = {}
+    work: dict[CodeLine, float] = {}
+    callers: dict[CodeLine, float] = {}
+    for row in rows:
+        at, chain = wrapper_position(row.stack), list(user_positions(row.stack))
+        if at is None:
+            continue
+        is_users = not is_library(at.frame)
+        place = chain[0] if is_users else at
+        outside = [x for x in chain if x.frame != at.frame]
+        if is_users:  # without the functions that the wrapper calls
+            frames = [position.frame for position in chain]
+            outside = chain[frames.index(at.frame) + 1 :] if at.frame in frames else []
+        else:
+            name = frozenset({class_name(at.frame)})
+            for file in dict.fromkeys(position.frame.file for position in chain):
+                if line := source.first_line_calling(file, name):
+                    _add(made, CodeLine("<module>", file, line), row.ns)
+        _add(work, CodeLine(place.frame.function, place.frame.file, place.line), row.ns)
+        for position in outside[:1]:
+            leaf = CodeLine(position.frame.function, position.frame.file, position.line)
+            _add(callers, leaf, row.ns)
+    order = [
+        line
+        for times, count in ((made, 3), (work, 3), (callers, 1))
+        for line in sorted(times, key=lambda line: -times[line])[:count]
+    ]
+    return tuple(dict.fromkeys(order))[:_MAX_PLACES]
+
+
+def describe_wrappers(rows: list[SampleRow]) -> str:
+    """Return the wrappers' names with their shares of the rows' time, largest first."""
+    times: dict[str, float] = {}
+    for row in rows:
+        at = wrapper_position(row.stack)
+        if at is not None:
+            name = class_name(at.frame)
+            times[name] = times.get(name, 0.0) + row.ns
+    if len(times) < 2:
+        return next(iter(times), "")
+    whole = sum(times.values())
+    names = sorted(times, key=lambda name: -times[name])
+    return ", ".join(f"{name} ({times[name] / whole:.0%})" for name in names[:_MAX_NAMES])
+
+
+def _add(times: dict[CodeLine, float], line: CodeLine, ns: float) -> None:
+    times[line] = times.get(line, 0.0) + ns
+
+
+def class_name(frame: Frame) -> str:
+    """Return the name of a method's class, or the function's name if it is no method."""
+    return frame.function.partition(".")[0]
+
+
+def _steps(stack: Stack) -> list[int]:
+    """Return the indices of methods that step or reset an environment."""
+    return [
+        i
+        for i, frame in enumerate(stack.frames)
+        if "." in frame.function and libraries.STEPS.search(frame.function)
+    ]
+
+
+@lru_cache(maxsize=65536)
+def _nesting_steps(stack: Stack) -> tuple[Frame, ...]:
+    """Return the user's methods in a stack that step another environment."""
+    frames = [stack.frames[i] for i in _steps(stack)[:-1]]
+    return tuple(frame for frame in frames if not is_library(frame) and _steps_inner(frame))
+
+
+@lru_cache(maxsize=4096)
+def _steps_inner(frame: Frame) -> bool:
+    """Return whether a method's source calls another environment's step, True if it is missing."""
+    if source.parse_file(frame.file) is None:
+        return True
+    names = source.names_called(frame.file, source.function_around(frame.file, frame.first_line))
+    return any(_INNER_STEP.search(name) for name in names)
