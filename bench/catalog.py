@@ -165,6 +165,7 @@ BENCHES: dict[str, Bench] = {
         runs=("",),
         tables=(
             Table("docs/memory.md", "memory learning", memory.learning_table),
+            Table("docs/memory.md", "memory scale", memory.scale_table),
             Table("docs/memory.md", "memory speed", memory_speed.speed_table),
             Table("docs/memory.md", "memory doom", doom.doom_table),
         ),

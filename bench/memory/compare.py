@@ -1,6 +1,7 @@
 """Recurrent networks: learning of tasks that need memory, and speed.
 
 python -m bench memory --part learning [--only cartpole-lstm …] [--seeds 5] [--jobs 2]
+python -m bench memory --part scale [--only ppo-cartpole-raw …] [--seeds 5] [--jobs 2]
 python -m bench memory --part speed [--rounds 3]
 python -m bench memory --part doom --sample-factory PATH/TO/python [--rounds 3]
 """
@@ -21,16 +22,18 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--part", choices=["learning", "speed", "doom"], help="default: all")
-    parser.add_argument("--only", nargs="+", choices=list(learning.TASKS), metavar="NAME")
+    parser.add_argument("--part", choices=[*learning.PARTS, "speed", "doom"], help="default: all")
+    names = [name for tasks in learning.PARTS.values() for name in tasks]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="concurrent seeds")
     parser.add_argument("--sample-factory", type=Path, help="Python with Sample Factory, for doom")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     code = 0
-    if options.part in (None, "learning"):
-        code = learning.measure(options.only, options.seeds, options.jobs)
+    for part in learning.PARTS:
+        if options.part in (None, part):
+            code |= learning.measure(part, options.only, options.seeds, options.jobs)
     if options.part in (None, "speed"):
         speed.measure(options.rounds)
     if options.part == "doom" and options.sample_factory is None:

@@ -71,3 +71,42 @@ class TMaze(gymnasium.Env[Any, Any]):
         else:
             bits = (0, 1, 0) if self._place == self._length else (1, 0, 1)
         return np.array(bits, np.float32)
+
+
+class AnglesOfPendulum(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Pendulum-v1 without its velocity: cosine and sine of the angle."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(gymnasium.make("Pendulum-v1", disable_env_checker=True, **kwargs))
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[:2]
+
+
+class Recall(gymnasium.Env[Any, Any]):
+    """A sign in the first step of an episode, to be named in its last step.
+
+    The observation is the sign, 1 or −1, and after the first step 0; and whether the step is the
+    last. The right action in the last step earns 1, the wrong one −1. Other actions earn nothing.
+
+    Args:
+        length: steps of an episode.
+    """
+
+    def __init__(self, length: int = 8) -> None:
+        self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self._length = length
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._step, self._sign = 0, int(self.np_random.integers(2)) * 2 - 1
+        return np.array([self._sign, 0.0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._step += 1
+        has_ended = self._step == self._length
+        reward = float(self._sign if action else -self._sign) if has_ended else 0.0
+        is_last = self._step == self._length - 1
+        return np.array([0.0, is_last], np.float32), reward, has_ended, False, {}

@@ -1,6 +1,10 @@
 """Tasks that need memory, trained with and without hidden state, over five seeds.
 
     python -m bench memory --part learning [--only NAME …] [--seeds 5] [--jobs 2]
+    python -m bench memory --part scale [--only NAME …] [--seeds 5] [--jobs 2]
+
+`scale` has returns of several scales, with the default options and with values that are not
+normalized.
 
 Each seed is trained from the command line and then plays 100 episodes with its most probable
 actions. Runs are in `runs/memory/`, and an interrupted benchmark resumes them.
@@ -11,6 +15,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, NamedTuple
 
@@ -98,25 +103,48 @@ TASKS = {
 }
 
 
-def measure(only: list[str] | None, seeds: int, jobs: int) -> int:
+def _scale_tasks() -> Iterator[tuple[str, MemoryTask]]:
+    """Yield the tasks with returns of several scales, by name."""
+    lag = " --workers 2 --schedule lag:1"
+    for name, title, env_id, total, more in (
+        ("ppo-cartpole", CARTPOLE, "positions_of_cartpole", 100_000, ""),
+        ("ppo-pendulum", "Pendulum-v1 without velocity", "AnglesOfPendulum", 100_000, ""),
+        ("ppo-recall", "recall of a sign after 8 steps", "Recall", 20_000, ""),
+        ("appo-cartpole", CARTPOLE, "positions_of_cartpole", 100_000, lag),
+    ):
+        algorithm = name.partition("-")[0]
+        for way, value in (("defaults", ""), ("raw", " --normalize-value False")):
+            options = f"--memory lstm:64{more}{value}"
+            task = MemoryTask(title, algorithm, f"{ENVIRONMENTS}:{env_id}", total, options)
+            yield f"{name}-{way}", task
+
+
+SCALE_TASKS = dict(_scale_tasks())
+PARTS = {"learning": TASKS, "scale": SCALE_TASKS}
+
+
+def measure(part: str, only: list[str] | None, seeds: int, jobs: int) -> int:
     """Train and evaluate missing seeds, print and store."""
+    tasks, stored_name = PARTS[part], f"memory_{part}"
     try:
-        results = storage.load("memory_learning")["tasks"]
+        results = storage.load(stored_name)["tasks"]
     except FileNotFoundError:
         results = {}
     missing: list[tuple[str, int]] = []
-    for name in only or TASKS:
-        task = TASKS[name]
+    for name, task in tasks.items():
+        if only is not None and name not in only:
+            continue
         settings = {"options": task.options, "total_timesteps": task.total}
         if {x: results.get(name, {}).get(x) for x in settings} != settings:
             results[name] = {**settings, "runs": []}
         stored = {run["seed"] for run in results[name]["runs"]}
         missing += [(name, seed) for seed in range(1, seeds + 1) if seed not in stored]
+    missing.sort(key=lambda item: item[1])  # an interrupted benchmark has seeds of all tasks
     has_failed = False
     with ThreadPoolExecutor(jobs) as pool:
         trainings: dict[Future[dict[str, Any]], str] = {}
         for name, seed in missing:
-            task, folder = TASKS[name], storage.ROOT / "runs" / "memory" / name
+            task, folder = tasks[name], storage.ROOT / "runs" / "memory" / name
             extra = ["--torch-threads", "1", *task.options.split()]
             arguments = task.algorithm, task.env_id, task.total, seed, folder, extra
             trainings[pool.submit(train_and_evaluate, *arguments)] = name
@@ -131,9 +159,30 @@ def measure(only: list[str] | None, seeds: int, jobs: int) -> int:
             print(name, json.dumps({**run, "curve": "…"}, ensure_ascii=False), flush=True)
             runs = sorted([*results[name]["runs"], run], key=lambda item: item["seed"])
             results[name]["runs"] = runs
-            measured = {name: results[name] for name in TASKS if results.get(name, {}).get("runs")}
-            storage.save("memory_learning", {"tasks": measured})
+            measured = {name: results[name] for name in tasks if results.get(name, {}).get("runs")}
+            storage.save(stored_name, {"tasks": measured})
     return int(has_failed)
+
+
+def scale_table() -> str:
+    """Return a table with one row per task, without and with normalized values."""
+    results = storage.load("memory_scale")["tasks"]
+    rows = [["", "options", "steps", "with `--normalize-value False`", "without"]]
+    for name in results:
+        prefix, _, way = name.rpartition("-")
+        if way != "defaults":
+            continue
+        task, cells = SCALE_TASKS[name], []
+        for other in (f"{prefix}-raw", name):
+            means = [run["mean_return"] for run in results.get(other, {"runs": []})["runs"]]
+            cells.append(f"{_mean_and_range(means)}, {len(means)} seeds" if means else "–")
+        rows.append([f"{task.algorithm}, {task.title}", f"`{task.options}`", f"{task.total:,}"])
+        rows[-1] += cells
+    return table(*rows)
+
+
+def _mean_and_range(means: list[float]) -> str:
+    return f"{statistics.fmean(means):,.1f} ({min(means):,.1f} to {max(means):,.1f})"
 
 
 def learning_table() -> str:
@@ -154,7 +203,7 @@ def learning_table() -> str:
                 f"{task.algorithm}, {task.title}",
                 f"`{result['options']}`",
                 f"{result['total_timesteps']:,}",
-                f"{statistics.fmean(means):,.1f} ({min(means):,.1f} to {max(means):,.1f})",
+                _mean_and_range(means),
                 goal,
             ]
         )

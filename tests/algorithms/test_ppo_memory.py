@@ -67,10 +67,12 @@ def train_iteration(config, nets, fields):
     return learner.publish(1).params
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_update_equals_one_environment_at_a_time(kind):
+@pytest.mark.parametrize(
+    ("kind", "normalize_value"), [("lstm", None), ("gru", None), ("lstm", False)]
+)
+def test_update_equals_one_environment_at_a_time(kind, normalize_value):
     """16 minibatches in float64. A hidden state that leaks into an episode makes a difference."""
-    config = ppo.Config(**OPTIONS, memory=f"{kind}:5", seed=0)
+    config = ppo.Config(**OPTIONS, memory=f"{kind}:5", normalize_value=normalize_value, seed=0)
     nets = ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
     params = nets.network.initial_parameters(0)
     fields = sequences(3, nets.network.memory_size)
@@ -91,6 +93,30 @@ def test_update_equals_one_environment_at_a_time(kind):
     leaking = train_iteration(config, nets, {**fields, "begins": np.zeros_like(fields["begins"])})
     differences = [np.abs(leaking[name] - params_after[name]).max() for name in params_after]
     assert max(differences) > 1e-3  # a hundred times the tolerance above
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+@pytest.mark.parametrize("options", [{}, {"clip_value_loss": True}])
+def test_scale_of_returns_does_not_matter(scale, options):
+    config = ppo.Config(**OPTIONS, **options, memory="lstm:5", seed=0)
+    nets = ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
+    fields = sequences(3, nets.network.memory_size)
+    fields["returns"] += 3.0  # a mean that is not 0
+    params = train_iteration(config, nets, fields)
+    scaled = {name: fields[name] * np.float32(scale) for name in ("value", "returns")}
+    scaled_params = train_iteration(config, nets, {**fields, **scaled})
+    for name, expected in params.items():
+        unit = scale if name.startswith("value.1") else 1.0  # the value's last layer
+        np.testing.assert_allclose(
+            scaled_params[name] / unit, expected, rtol=1e-3, atol=1e-4, err_msg=name
+        )
+
+
+def test_value_of_a_custom_network_cannot_be_normalized():
+    config = ppo.Config(network="tests.policies.nets:Net", normalize_value=True)
+    nets = ppo.networks(config, Spaces(obs_spec(3), DISCRETE), torch.device("cpu"))
+    with pytest.raises(ConfigError, match="its last layer is unknown: leave out `normalize_value`"):
+        ppo.init(nets, config)
 
 
 @pytest.mark.parametrize(

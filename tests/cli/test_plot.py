@@ -21,7 +21,7 @@ def test_directories_and_runs(capsys, runs, tmp_path):
     heading, row, _, location = out.splitlines()
     assert heading.split("  ")[0] == "group"
     assert row.split("  ")[0] == "ppo"
-    assert row.endswith("2 (1 to 3)")
+    assert row.endswith("2.0 (1.0 to 3.0)")
     assert location == f"learning curves: {output}"
     assert output.stat().st_size > 1000
 

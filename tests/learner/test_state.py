@@ -126,6 +126,20 @@ def test_arrays_are_loaded_in_place():
     assert target.adam.step.item() == 4.0
 
 
+def test_fields_with_a_default_may_be_missing_in_older_checkpoints():
+    @dataclass
+    class Newer:
+        params: torch.Tensor
+        sums: torch.Tensor | None = None
+
+    state = Newer(torch.zeros(2), sums=torch.full((3,), 4.0))
+    load_arrays(state, {"state.params": np.ones(2, np.float32)})
+    assert state.params.tolist() == [1.0, 1.0]
+    assert state.sums.tolist() == [4.0, 4.0, 4.0]
+    with pytest.raises(CheckpointError, match=r"`state\.sums` must have shape \(3,\), got \(2,\)"):
+        load_arrays(state, {"state.params": np.ones(2, np.float32), "state.sums": np.ones(2)})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

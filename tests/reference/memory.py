@@ -64,9 +64,39 @@ class RecurrentNetworks(nn.Module):
         return {name.replace("_", "."): x.detach().numpy() for name, x in self.named.items()}
 
 
+class PopArt:
+    """A value's last layer with normalized outputs, rescaled when the statistics change.
+
+    van Hasselt et al. 2016, arXiv:1602.07714, algorithm 1.
+    """
+
+    def __init__(self, networks):
+        last = f"value_{networks.num_layers - 1}"
+        self.weight, self.bias = networks.named[f"{last}_weight"], networks.named[f"{last}_bias"]
+        self.weight.data.zero_()
+        self.bias.data.zero_()
+        self.sums = torch.zeros(3, dtype=torch.float64)
+        self.mean, self.std = None, None
+
+    def add(self, returns, weight):
+        new = torch.stack([(weight * returns**k).mean() for k in range(3)])
+        self.sums = 0.998 * self.sums + 0.002 * new
+        mean, square = self.sums[1] / self.sums[0], self.sums[2] / self.sums[0]
+        std = max(square - mean**2, square / 100).sqrt()
+        if self.mean is not None:
+            self.bias.data = (self.std * self.bias.data + self.mean - mean) / std
+            self.weight.data *= self.std / std
+        self.mean, self.std = mean, std
+
+    def denormalize(self):
+        self.weight.data *= self.std
+        self.bias.data = self.std * self.bias.data + self.mean
+
+
 def learn(networks, optimizer, batch, orders, config):
     """Run all epochs of PPO on sequences, (L, S, …)."""
     size = batch["obs"].shape[1] // config.num_minibatches
+    pop_art = PopArt(networks) if config.has_normalized_value else None
     for order in orders:
         for start in range(0, len(order), size):
             indices = order[start : start + size]
@@ -82,12 +112,19 @@ def learn(networks, optimizer, batch, orders, config):
             advantages = (advantages - mean) / (std + 1e-8)
             low, high = 1 - config.clip_range, 1 + config.clip_range
             surrogate = torch.min(ratio * advantages, ratio.clamp(low, high) * advantages)
+            returns = rows["returns"]
+            if pop_art is not None:  # the layer's output was not rescaled yet
+                pop_art.add(returns, weight)
+                _, value = networks.unroll(rows["obs"], batch["memory"][indices], rows["begins"])
+                returns = (returns - pop_art.mean) / pop_art.std
             loss = (
                 -(weight * surrogate).mean()
-                + config.value_coef * (weight * (value - rows["returns"]) ** 2).mean()
+                + config.value_coef * (weight * (value - returns) ** 2).mean()
                 - config.entropy_coef * (weight * distribution.entropy()).mean()
             )
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(networks.parameters(), config.max_grad_norm)
             optimizer.step()
+    if pop_art is not None:
+        pop_art.denormalize()

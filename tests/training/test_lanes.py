@@ -26,6 +26,7 @@ OFF_POLICY = {
 CASES = {
     "ppo": (ppo, ON_POLICY),
     "ppo, stopped by the KL": (ppo, {**ON_POLICY, "target_kl": 0.001, "normalize_obs": True}),
+    "ppo, normalized value": (ppo, {**ON_POLICY, "normalize_value": True}),
     "ppo, a worker": (ppo, {**ON_POLICY, "workers": 1, "overlap": True}),
     "sac": (sac, {**OFF_POLICY, "env_id": "Pendulum-v1"}),
     "td3": (td3, {**OFF_POLICY, "env_id": "Pendulum-v1", "n_step": 3}),

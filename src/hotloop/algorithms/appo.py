@@ -136,7 +136,7 @@ class Batch(NamedTuple):
     begins: Any = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class State(ppo.State):
     """PPO's state, and a running mean for gradient clipping.
 
@@ -150,7 +150,7 @@ class State(ppo.State):
 def init(nets: LearnedNetwork, config: Config) -> State:
     """Return the initial state."""
     base = ppo.init(nets, config)
-    return State(base.params, base.adam, base.active, usual_norm=torch.zeros(()))
+    return State(base.params, base.adam, base.active, base.return_sums, usual_norm=torch.zeros(()))
 
 
 def prepare(
@@ -195,7 +195,12 @@ def prepare(
 
 
 def loss(
-    params: Tensor, batch: Batch, hyper: Hyper, nets: LearnedNetwork, config: Config
+    params: Tensor,
+    batch: Batch,
+    hyper: Hyper,
+    nets: LearnedNetwork,
+    config: Config,
+    value_scale: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return PPO's objective for data of an older policy μ, as a loss.
 
@@ -210,7 +215,9 @@ def loss(
         weight = weight * batch.weight
     batch = batch._replace(log_prob=batch.proximal_log_prob)
     is_async = config.schedule == "async"  # then advantages are normalized over several batches
-    total, parts = ppo.loss(params, batch, hyper, nets, config, weight, is_async)
+    total, parts = ppo.loss(
+        params, batch, hyper, nets, config, weight, is_async, value_scale=value_scale
+    )
     if is_async:
         # Report means over this batch. The weights' mean is 1 only over many batches.
         mean_weight = batch.weight.mean().clamp(min=_MIN_WEIGHT)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,7 +26,15 @@ from torch import Tensor
 from hotloop.algorithms import presets
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
-from hotloop.learner import AdamState, Scalar, adam_step, clip_grad_norm, value_and_grad
+from hotloop.learner import (
+    AdamState,
+    Scalar,
+    adam_step,
+    add_returns,
+    clip_grad_norm,
+    new_return_sums,
+    value_and_grad,
+)
 from hotloop.ops import gae, losses
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
@@ -61,6 +70,10 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
     """ε of the clipped surrogate. Raise it for larger policy changes, lower it for stability."""
     clip_value_loss: bool = False
     """Clip the change of the value by ε too."""
+    normalize_value: bool | None = None
+    """Learn the value in units of the returns' standard deviation, so that their scale does not
+    matter to layers that policy and value share. None: if the network is recurrent. Set it for
+    large returns with `shared_trunk` or an image encoder."""
     normalize_advantages: bool = True
     """Normalize the advantages of each minibatch to mean 0 and standard deviation 1."""
     entropy_coef: ScheduledNotNegative = 0.0
@@ -83,6 +96,11 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
         "layer_norm",
         "shared_trunk",
     )
+
+    @property
+    def has_normalized_value(self) -> bool:
+        """Return whether the value is learned in units of the returns' standard deviation."""
+        return self.memory is not None if self.normalize_value is None else self.normalize_value
 
     def check(self) -> None:
         """Check that minibatches can be normalized."""
@@ -140,11 +158,13 @@ class State:
         params: parameters of policy and value, float32, (P,).
         adam: state of the optimizer.
         active: bool, 0-d. False from the first excess of the target KL until the next iteration.
+        return_sums: running sums of the returns, float32, (3,). None: the value is not normalized.
     """
 
     params: Tensor
     adam: AdamState
     active: Tensor
+    return_sums: Tensor | None = None
 
 
 def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNetwork:
@@ -164,7 +184,12 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
 def init(nets: LearnedNetwork, config: Config) -> State:
     """Return the initial state."""
     params = nets.initial(config.seed)
-    return State(params, AdamState.zeros(params), torch.ones((), dtype=torch.bool))
+    active = torch.ones((), dtype=torch.bool, device=params.device)
+    if not config.has_normalized_value:
+        return State(params, AdamState.zeros(params), active)
+    # The first returns then consist of rewards alone, however small these are.
+    params = params.masked_fill(nets.value_layer, 0.0)
+    return State(params, AdamState.zeros(params), active, new_return_sums())
 
 
 def prepare(fragment: Fragment, hyper: Hyper, config: Config) -> Batch:
@@ -196,6 +221,7 @@ def loss(
     config: Config,
     policy_weight: Tensor | None = None,
     is_normalized: bool = False,
+    value_scale: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return PPO's objective as a loss: L = L_policy + c_v L_value − c_e H.
 
@@ -209,6 +235,7 @@ def loss(
         config: selects the terms.
         policy_weight: weights of the transitions in the policy loss, (B,). None: `batch.weight`.
         is_normalized: whether advantages are normalized already, over more than this minibatch.
+        value_scale: unit of values and returns in the value loss, 0-d. None: 1.
 
     Returns:
         The loss and its parts, 0-d each.
@@ -228,12 +255,13 @@ def loss(
     # Compute the terms of the loss.
     policy_weight = weight if policy_weight is None else policy_weight
     policy_loss = losses.clipped_policy_loss(ratio, advantages, hyper.clip_range, policy_weight)
+    old_value, returns = batch.value, batch.returns
+    if value_scale is not None:
+        value, old_value, returns = (x / value_scale for x in (value, old_value, returns))
     if config.clip_value_loss:
-        value_loss = losses.clipped_value_loss(
-            value, batch.value, batch.returns, hyper.clip_range, weight
-        )
+        value_loss = losses.clipped_value_loss(value, old_value, returns, hyper.clip_range, weight)
     else:
-        value_loss = losses.value_loss(value, batch.returns, weight)
+        value_loss = losses.value_loss(value, returns, weight)
     mean_entropy = losses.mean(entropy, weight)
     total = policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * mean_entropy
     with torch.no_grad():
@@ -277,7 +305,18 @@ def step(
     Returns:
         The loss's parts and the gradient's norm before clipping.
     """
-    _, parts, grad = value_and_grad(loss, state.params, batch, hyper, nets, config)
+    scale = value_scale = None
+    if state.return_sums is not None:
+        # Learn the value's last layer in units of σ, see `hotloop.learner.value_scale`.
+        mean, value_scale = add_returns(state.return_sums, batch.returns, batch.weight)
+        scale = torch.where(nets.value_layer, value_scale, 1.0)
+        is_first = state.adam.step == 0.0
+        state.params.add_(nets.value_bias * torch.where(is_first, mean, 0.0))
+    _, parts, grad = value_and_grad(
+        partial(loss, value_scale=value_scale), state.params, batch, hyper, nets, config
+    )
+    if scale is not None:
+        grad = grad * scale
     grad, norm = clip(grad, hyper.max_grad_norm)
     active = None
     if config.target_kl is not None:
@@ -286,7 +325,9 @@ def step(
         state.active.logical_and_(~(parts["approx_kl"] > 1.5 * config.target_kl))
         active = state.active
     rate = hyper.learning_rate
-    adam_step(state.params, grad, state.adam, learning_rate=rate, eps=1e-5, active=active)
+    adam_step(
+        state.params, grad, state.adam, learning_rate=rate, eps=1e-5, active=active, scale=scale
+    )
     return {**parts, "grad_norm": norm}
 
 

@@ -19,6 +19,7 @@ from hotloop.bandits.agents import UCB
 from hotloop.bandits.environments import GaussianRewards
 from hotloop.bandits.figure_plans import FigurePlan, FigureSetting, get_figure_plan
 from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate
+from hotloop.rounding import format_number
 
 if TYPE_CHECKING:
     from hotloop.bandits.games import Progress
@@ -121,7 +122,10 @@ class BookFigure:
             title=title,
             x_label=plan.parameter_label,
             y_label=f"average reward per step, {self.window_text}",
-            level=(f"the best arm of every step: {self.best_arm_reward:.2f}", self.best_arm_reward),
+            level=(
+                f"the best arm of every step: {format_number(self.best_arm_reward)}",
+                self.best_arm_reward,
+            ),
         )
 
     @property

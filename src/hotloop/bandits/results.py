@@ -19,6 +19,7 @@ from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.parsing import make_agent, make_environment
 from hotloop.errors import BanditError, ConfigError, UnknownNameError, nearest
+from hotloop.rounding import format_mean
 from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
@@ -34,7 +35,7 @@ class MeanEstimate(NamedTuple):
     se: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g} ± {self.se:.2g}"
+        return format_mean(self.mean, self.se)
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the estimate as JSON values, with NaN as null."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, ProfileError, RunDirectoryError
+from hotloop.rounding import format_interval, format_number
 from hotloop.streams import printable
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _print_table(section: MetricTable) -> None:
     table.add_column("")
     headings = ["seeds", "last tenth", "to A", "P(> A)"]
     if section.level is not None:
-        headings.append(f"steps to {_number(section.level)}")
+        headings.append(f"steps to {format_number(section.level)}")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
@@ -196,16 +197,7 @@ def _cells(row: SideResult, *, has_level: bool) -> list[str]:
 
 
 def _interval(middle: float, band: Interval, *, sign: str = "") -> str:
-    text = _number(middle, sign)
-    return (
-        text if band is None else f"{text} ({_number(band[0], sign)} to {_number(band[1], sign)})"
-    )
-
-
-def _number(value: float, sign: str = "") -> str:
-    if math.isnan(value):
-        return "–"
-    return format(value, sign + (",.1f" if abs(value) >= 10 else ".4g"))
+    return "–" if math.isnan(middle) else format_interval(middle, band, sign=sign)
 
 
 def _percent(share: float | None, band: Interval) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
 from hotloop.errors import ConfigError
+from hotloop.rounding import format_number
 
 if TYPE_CHECKING:
     from hotloop.runs import RunDirectory
@@ -136,14 +137,17 @@ def _print_result(
         print()
         return
     print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
-    print(f"mean length {np.mean(lengths):.1f}, returns {min(returns):.1f} … {max(returns):.1f}")
+    spread = played.std_return
+    low, high = (format_number(end, spread) for end in (min(returns), max(returns)))
+    mean_length = format_number(float(np.mean(lengths)))
+    print(f"mean length {mean_length}, returns {low} … {high}")
     for name, values in played.info.items():
         known = [value for value in values if value is not None]
-        print(f"mean {name} {np.mean(known):.4g} over {len(known)} episodes")
+        mean = format_number(float(np.mean(known)), float(np.std(known)))
+        print(f"mean {name} {mean} over {len(known)} episodes")
     if episode is not None:
         scene = f"the first {episode.length:,} steps of an" if episode.is_cut else "an"
-        print(
-            f"video of {scene} episode with return {episode.undiscounted_return:.1f}"
-            f"{' up to there' * episode.is_cut}: {options.video}"
-        )
+        filmed = format_number(episode.undiscounted_return, spread)
+        end = " up to there" * episode.is_cut
+        print(f"video of {scene} episode with return {filmed}{end}: {options.video}")
     print(played, flush=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hotloop.cli import notify, require_module
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.rounding import format_interval
 
 if TYPE_CHECKING:
     from hotloop.runs.run_groups import GroupedRuns, RunGroup, XAxis
@@ -112,9 +113,7 @@ def _print_table(groups: list[RunGroup], metric: str, over: XAxis) -> None:
 def _interval(middle: float, band: tuple[float, float] | None) -> str:
     if math.isnan(middle):
         return "–"
-    spec = ",.1f" if abs(middle) >= 10 else ".4g"
-    text = format(middle, spec)
-    return text if band is None else f"{text} ({band[0]:{spec}} to {band[1]:{spec}})"
+    return format_interval(middle, band)
 
 
 def _to_json(comparison: GroupedRuns, options: argparse.Namespace) -> dict[str, Any]:

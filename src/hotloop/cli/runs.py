@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import RunDirectoryError
+from hotloop.rounding import format_number
 from hotloop.streams import printable
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def _row(summary: RunSummary, directory: Path) -> dict[str, str]:
         "seed": str(summary.seed),
         "status": summary.status,
         "steps": f"{summary.timesteps:,} / {summary.total_timesteps:,}",
-        "return": _number(summary.mean_return),
-        "best eval": _number(summary.best_evaluation),
+        "return": _number(summary.mean_return, summary.std_return),
+        "best eval": _number(summary.best_evaluation, summary.best_evaluation_std),
         "steps/s": None if summary.steps_per_s is None else f"{summary.steps_per_s:,.0f}",
         "run": _name(summary.path, directory),
     }
@@ -139,10 +140,8 @@ def _name(path: Path, directory: Path) -> str:
     return printable(name).replace("\n", "\N{REPLACEMENT CHARACTER}")
 
 
-def _number(value: float | None) -> str | None:
-    if value is None:
-        return None
-    return f"{value:,.1f}" if abs(value) < 1e6 else f"{value:.3g}"
+def _number(value: float | None, spread: float | None) -> str | None:
+    return None if value is None else format_number(value, spread)
 
 
 def _table(rows: list[dict[str, str]], console_width: int) -> Table:

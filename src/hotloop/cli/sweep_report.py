@@ -18,6 +18,7 @@ from hotloop.cli.stored_sweep import open_sweep
 from hotloop.cli.sweep import make_plan
 from hotloop.cli.sweep_table import format_params, format_score, print_best, ranked_trials
 from hotloop.errors import ConfigError, OutputError
+from hotloop.rounding import format_interval
 from hotloop.statistics import bootstrap_interval, interquartile_mean, stratified_interval
 from hotloop.types import Array
 
@@ -142,8 +143,8 @@ def _summary_lines(test_scores: Mapping[int, Array], winner: Trial, steps: int) 
 
     def with_interval(scores: Array) -> str:
         low, high = bootstrap_interval(scores[:, None])
-        mean = float(interquartile_mean(scores))
-        return f"{mean:.4g} (95 %: {float(low[0]):.4g} to {float(high[0]):.4g})"
+        bounds = float(low[0]), float(high[0])
+        return format_interval(float(interquartile_mean(scores)), bounds)
 
     def difference(groups: list[Any]) -> Any:
         return interquartile_mean(groups[1]) - interquartile_mean(groups[0])
@@ -153,9 +154,9 @@ def _summary_lines(test_scores: Mapping[int, Array], winner: Trial, steps: int) 
     verdict = "better" if low > 0 else "worse" if high < 0 else "no significant difference"
     return [
         *lines,
-        f"on {len(best)} fresh seeds: {with_interval(best)}, interquartile mean",
+        f"on {len(best)} fresh seeds: {with_interval(best)}, interquartile mean and 95 % interval",
         f"the defaults: {with_interval(default)}",
-        f"difference: {gain:+.4g} (95 %: {low:+.4g} to {high:+.4g}), {verdict}",
+        f"difference: {format_interval(gain, (low, high), sign='+')}, {verdict}",
     ]
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.durations import duration
+from hotloop.rounding import format_interval, format_number
 from hotloop.statistics import bootstrap_interval
 from hotloop.streams import make_console
 
@@ -126,9 +127,9 @@ def format_score(status: SweepStatus, trial: int) -> str:
         return "–"
     scores = np.array(list(status.scores(trial).values()))
     if len(scores) < 3:
-        return f"{score:.4g}"
+        return format_number(score)
     low, high = bootstrap_interval(scores[:, None])
-    return f"{score:.4g} ({float(low[0]):.4g} to {float(high[0]):.4g})"
+    return format_interval(score, (float(low[0]), float(high[0])))
 
 
 def failed_run(status: SweepStatus, trial: int) -> Run:

@@ -18,6 +18,7 @@ from hotloop.cli import notify, require_module
 from hotloop.cli.train_options import build_config, split_command_options
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
+from hotloop.rounding import format_number
 from hotloop.system.crowding import Crowding
 from hotloop.system.processes import process_age_s
 from hotloop.system.signals import Interrupted, interrupt_once, start_thread
@@ -295,4 +296,6 @@ def _print_returns(run_dir: Path) -> None:
         return
     print(f"\nreturn over steps: {sparkline(steps, returns)}")
     last = min(len(returns), 100)
-    print(f"mean return of the last {last} training episodes: {returns[-last:].mean():.1f}")
+    recent = returns[-last:]
+    mean = format_number(float(recent.mean()), float(recent.std()))
+    print(f"mean return of the last {last} training episodes: {mean}")

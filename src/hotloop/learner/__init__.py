@@ -15,6 +15,7 @@ from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
 from hotloop.learner.parameters import move_towards
 from hotloop.learner.threads import torch_threads
+from hotloop.learner.value_scale import add_returns, new_return_sums
 
 __all__ = [
     "AdamState",
@@ -28,10 +29,12 @@ __all__ = [
     "Scalar",
     "UpdateRule",
     "adam_step",
+    "add_returns",
     "choose",
     "choose_device",
     "clip_grad_norm",
     "move_towards",
+    "new_return_sums",
     "torch_threads",
     "value_and_grad",
 ]

@@ -45,6 +45,7 @@ def adam_step(
     beta2: float = 0.999,
     eps: float = 1e-8,
     active: Tensor | None = None,
+    scale: Tensor | None = None,
 ) -> None:
     """Make one step of Adam in place.
 
@@ -62,6 +63,7 @@ def adam_step(
         eps: ε.
         active: bool, 0-d. If False, nothing changes. The value stays on the device, without
             synchronization.
+        scale: factor of each parameter's change, (P,). None: 1.
     """
     if active is None and is_transformed():
         # The same, in operations that `vmap` supports.
@@ -83,4 +85,6 @@ def adam_step(
     root = (1.0 - beta2**state.step).sqrt()
     rate = computed_once(learning_rate * root / (1.0 - beta1**state.step))
     change = rate * state.mean / (state.square.sqrt() + computed_once(eps * root))
+    if scale is not None:
+        change = change * scale
     params.sub_(change if active is None else torch.where(active, change, 0.0))

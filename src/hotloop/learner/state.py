@@ -71,11 +71,18 @@ def to_arrays(tree: Any, prefix: str = "state.") -> dict[str, Array]:
 def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") -> None:
     """Write the arrays of `to_arrays` into the tensors of a tree.
 
+    A field with a default may be missing, since an older version did not have it.
+
     Raises:
         CheckpointError: an array is missing or has another shape.
     """
+    optional_names: set[str] = set()
+    if dataclasses.is_dataclass(tree):
+        optional_names = {x.name for x in dataclasses.fields(tree) if x.default is None}
     for name, tensor in tensors(tree).items():
         array = arrays.get(f"{prefix}{name}")
+        if array is None and name in optional_names:
+            continue
         if array is None or array.shape != tuple(tensor.shape):
             problem = "it is missing" if array is None else f"got {array.shape}"
             raise CheckpointError(

@@ -5,7 +5,8 @@ They are the counterparts of an `ActingPolicy`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from hotloop.policies.critics import Critics
 from hotloop.policies.heads.base import MASKED
 from hotloop.policies.network import Network
 from hotloop.policies.parameters import ParameterLayout
+from hotloop.policies.perceptrons import PerceptronLayers
 
 _HEAD_METHODS = ("evaluate", "sample", "act", "values", "draw")
 
@@ -68,6 +70,29 @@ class LearnedNetwork(_FlatNetwork):
         if scale is not None and ((scale[0] != 0.0) | (scale[1] != 1.0)).any():
             center, half_width = (torch.from_numpy(x).to(device) for x in scale)
             self._scale = center, half_width
+
+    @cached_property
+    def value_layer(self) -> Tensor:
+        """Return whether a parameter belongs to the value's last layer, bool, (P,)."""
+        return torch.cat([is_part for _, is_part in self._value_parts()])
+
+    @cached_property
+    def value_bias(self) -> Tensor:
+        """Return whether a parameter is the bias of the value's last layer, bool, (P,)."""
+        return torch.cat([is_part & (name[-4:] == "bias") for name, is_part in self._value_parts()])
+
+    def _value_parts(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield each parameter's name, and whether it belongs to the value's last layer."""
+        layers = self.network.layers
+        if not isinstance(layers, PerceptronLayers):
+            raise ConfigError(
+                "the value of a custom `network` can't be normalized, since its last layer is "
+                "unknown: leave out `normalize_value`, or `network`"
+            )
+        last = layers.names["value"][-1]
+        for name, size in zip(self.layout.shapes, self.layout.sizes, strict=True):
+            is_part = name in (f"{last}.weight", f"{last}.bias")
+            yield name, torch.full((size,), is_part, device=self._device)
 
     def outputs(self, params: Tensor, obs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the head and the value.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop import rounding
 from hotloop.durations import duration
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.plots import sparkline
@@ -123,21 +124,20 @@ def summary_text(curves: LearningCurves) -> str:
     if summary.mean_return is not None:
         count = min(100, summary.num_episodes)
         episodes = "training episode" if count == 1 else f"{count} training episodes"
-        lines.append(f"  mean return of the last {episodes}  {format_number(summary.mean_return)}")
+        mean = format_number(summary.mean_return, summary.std_return)
+        lines.append(f"  mean return of the last {episodes}  {mean}")
     elif not len(curves.returns):
         lines.append("  no finished training episode")
     if len(evaluations.mean):
         best = int(np.argmax(evaluations.mean.values))
         value, steps = evaluations.mean.values[best], evaluations.mean.steps[best]
-        lines.append(
-            f"  best mean return of an evaluation  {format_number(value)}, at {steps:,.0f} steps"
-        )
+        text = format_number(value, summary.best_evaluation_std)
+        lines.append(f"  best mean return of an evaluation  {text}, at {steps:,.0f} steps")
     for name, series in curves.info.items():
         if len(series):
             recent = series.values[-100:]
-            lines.append(
-                f"  {name}, mean of the last {len(recent)}  {format_number(recent.mean())}"
-            )
+            mean = format_number(recent.mean(), recent.std())
+            lines.append(f"  {name}, mean of the last {len(recent)}  {mean}")
     if curve := sparkline(curves.returns.steps.astype(np.int64), curves.returns.values):
         lines.append(f"  return over steps  {curve}")
     if curves.problem:
@@ -145,10 +145,9 @@ def summary_text(curves: LearningCurves) -> str:
     return "\n".join(lines)
 
 
-def format_number(value: float) -> str:
-    """Return a number with one decimal if it is large, otherwise with four digits."""
-    text = f"{value:,.1f}" if 10 <= abs(value) < 1e9 else f"{value:.4g}"
-    return text.replace("-", "−")
+def format_number(value: float, spread: float | None = None) -> str:
+    """Return the text of `hotloop.rounding.format_number` with a typographic minus."""
+    return rounding.format_number(value, spread, least=1 if spread else 0).replace("-", "−")
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> EvaluationCurves:

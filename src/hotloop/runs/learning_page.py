@@ -76,13 +76,16 @@ def key_figures(curves: LearningCurves) -> list[tuple[str, str]]:
     ]
     if summary.mean_return is not None:
         count = min(WINDOW, summary.num_episodes)
-        labeled.append((f"mean return, last {count} episodes", format_number(summary.mean_return)))
+        text = format_number(summary.mean_return, summary.std_return)
+        labeled.append((f"mean return, last {count} episodes", text))
     if summary.best_evaluation is not None:
-        labeled.append(("best evaluation", format_number(summary.best_evaluation)))
+        text = format_number(summary.best_evaluation, summary.best_evaluation_std)
+        labeled.append(("best evaluation", text))
     for name, series in curves.info.items():
         if len(series):
             recent = series.values[-WINDOW:]
-            labeled.append((f"{name}, last {len(recent)} episodes", format_number(recent.mean())))
+            text = format_number(recent.mean(), recent.std())
+            labeled.append((f"{name}, last {len(recent)} episodes", text))
     return labeled
 
 

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hotloop.durations import duration
+from hotloop.rounding import format_number
 from hotloop.streams import make_console
 from hotloop.system.processes import process_age_s
 
@@ -129,12 +130,17 @@ def progress_text(
         first_timesteps: steps of the run when this process started, 0 unless it was resumed.
         evaluation: the latest evaluation.
     """
+    mean = report.mean_return
     parts = [
         f"{report.timesteps:,}/{report.total_timesteps:,} steps",
         f"{report.steps_per_s:,.0f}/s "
         f"({(report.timesteps - first_timesteps) / age_s:,.0f}/s with start-up)",
-        f"mean return {'?' if math.isnan(mean := report.mean_return) else f'{mean:.1f}'}",
-        *([f"evaluation {evaluation.mean_return:.1f}"] if evaluation else ()),
+        f"mean return {'?' if math.isnan(mean) else format_number(mean, report.std_return)}",
+        *([f"evaluation {_evaluation_text(evaluation)}"] if evaluation else ()),
         f"{duration(remaining_s(report))} left",
     ]
     return Text(" · ".join(parts), no_wrap=True, overflow="ellipsis")
+
+
+def _evaluation_text(evaluation: Evaluation) -> str:
+    return format_number(evaluation.mean_return, evaluation.std_return)

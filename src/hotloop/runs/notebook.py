@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hotloop.errors import HotloopError
+from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.plots import CURVE_FILE, learning_curve
 from hotloop.runs.summary import summarize
@@ -30,8 +31,8 @@ def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
         "seed": summary.seed,
         "status": summary.status,
         "steps": f"{summary.timesteps:,} of {summary.total_timesteps:,}",
-        "mean return, last 100 episodes": _number(summary.mean_return),
-        "best evaluation": _number(summary.best_evaluation),
+        "mean return, last 100 episodes": _number(summary.mean_return, summary.std_return),
+        "best evaluation": _number(summary.best_evaluation, summary.best_evaluation_std),
         "steps per second": _number(summary.steps_per_s),
         "run directory": summary.path,
         **(extra_rows or {}),
@@ -45,8 +46,8 @@ def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
     return f"<table>{lines}</table>{_curve(path)}"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.1f}"
+def _number(value: float | None, spread: float | None = None) -> str:
+    return "" if value is None else format_number(value, spread)
 
 
 def _curve(run: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.errors import MissingExtraError, install_command
+from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_groups import (
     METRIC_LABELS,
@@ -187,5 +188,5 @@ def sparkline(steps: Array, returns: Array, *, width: int = 50) -> str:
     span = means.max() - means.min()
     levels = np.round(7 * (means - means.min()) / span if span else np.zeros_like(means))
     bars = "".join("▁▂▃▄▅▆▇█"[int(level)] for level in levels)
-    first, last = (f"{mean:.0f}" if abs(mean) >= 100 else f"{mean:.3g}" for mean in means[[0, -1]])
+    first, last = (format_number(mean, span, least=0) for mean in means[[0, -1]].tolist())
     return f"{first} {bars} {last}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from hotloop import timing
 from hotloop.policies import ActingPolicy
 from hotloop.timing import Node
@@ -77,6 +79,7 @@ class Report:
         total_timesteps: transitions that the run will collect.
         elapsed_s: seconds since the first iteration started.
         mean_return: mean undiscounted return of the last 100 episodes, NaN before the first ends.
+        std_return: standard deviation of these returns.
         num_episodes: number of finished episodes.
         metrics: losses and diagnostics of the iteration's updates, by name.
         execution: execution of the updates and its reason, as text.
@@ -96,6 +99,7 @@ class Report:
     mean_return: float
     num_episodes: int
     metrics: dict[str, float]
+    std_return: float = math.nan
     execution: str = ""
     evaluation: Evaluation | None = None
     resumed: str = ""
@@ -183,6 +187,11 @@ class RunProgress:
         recent = self._recent_returns
         return sum(recent) / len(recent) if recent else math.nan
 
+    @property
+    def _std_return(self) -> float:
+        with np.errstate(all="ignore"):  # of infinite returns
+            return float(np.std(self._recent_returns)) if self._recent_returns else math.nan
+
     def state(self) -> ProgressState:
         """Return the state for a checkpoint."""
         return ProgressState(
@@ -228,6 +237,7 @@ class RunProgress:
                     total_timesteps=self._total_timesteps,
                     elapsed_s=self.elapsed_s,
                     mean_return=self.mean_return,
+                    std_return=self._std_return,
                     num_episodes=self._num_episodes,
                     metrics=metrics,
                     execution=self._execution,

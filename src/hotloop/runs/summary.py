@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,7 +34,9 @@ class RunSummary:
         timesteps: transitions collected.
         total_timesteps: transitions of the complete run.
         mean_return: mean undiscounted return of the last 100 training episodes.
+        std_return: standard deviation of these returns.
         best_evaluation: highest mean return of an evaluation.
+        best_evaluation_std: standard deviation of its returns.
         num_episodes: number of finished training episodes.
         steps_per_s: transitions per second in the training loop.
         started_at: start time in `config.json`, ISO 8601.
@@ -47,7 +50,9 @@ class RunSummary:
     timesteps: int
     total_timesteps: int
     mean_return: float | None
+    std_return: float | None
     best_evaluation: float | None
+    best_evaluation_std: float | None
     num_episodes: int
     steps_per_s: float | None
     started_at: str | None
@@ -86,11 +91,14 @@ def summarize_run(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunS
     """
     content, path = run.config, run.path
     returns = [float(x) for line in lines for x in line["episode_returns"]]
-    evaluations = [line["evaluation"]["mean_return"] for line in lines if line.get("evaluation")]
+    evaluations = [line["evaluation"] for line in lines if line.get("evaluation")]
+    evaluations = [x for x in evaluations if math.isfinite(x["mean_return"])]
+    best = max(evaluations, key=lambda x: x["mean_return"], default={})
     last = lines[-1] if lines else {"timesteps": 0, "elapsed_s": 0.0}
     timesteps, elapsed_s = last["timesteps"], last.get("elapsed_s") or 0.0
     total_timesteps = content["config"]["total_timesteps"]
     recent = returns[-100:]
+    mean = _finite(sum(recent) / len(recent)) if recent else None
     return RunSummary(
         path=path,
         env_id=content["env_id"],
@@ -99,8 +107,10 @@ def summarize_run(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunS
         status="finished" if timesteps >= total_timesteps else _unfinished_status(path),
         timesteps=timesteps,
         total_timesteps=total_timesteps,
-        mean_return=_finite(sum(recent) / len(recent)) if recent else None,
-        best_evaluation=max(filter(math.isfinite, evaluations), default=None),
+        mean_return=mean,
+        std_return=statistics.pstdev(recent) if mean is not None else None,
+        best_evaluation=best.get("mean_return"),
+        best_evaluation_std=best.get("std_return"),
         num_episodes=len(returns),
         steps_per_s=_finite(timesteps / elapsed_s) if elapsed_s > 0 else None,
         started_at=content["started_at"],

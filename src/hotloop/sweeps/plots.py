@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.rounding import format_number
 from hotloop.runs.plots import new_figure
 from hotloop.sweeps.results import Run, Trial
 from hotloop.sweeps.spaces import Choices, Range, Space
@@ -87,7 +88,7 @@ def parallel_coordinates(
     for index, (low, high) in enumerate(ends):
         is_log = index < len(space) and getattr(list(space.values())[index], "is_log", False)
         for end, height in ((low, -0.06), (high, 1.03)):
-            text = f"{10**end if is_log else end:.3g}"
+            text = f"{10**end:.3g}" if is_log else format_number(end, high - low)
             option = list(space.values())[index] if index < len(space) else None
             if isinstance(option, Choices):
                 text = str(option.values[int(end)])

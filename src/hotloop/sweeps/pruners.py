@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from hotloop.errors import ConfigError
+from hotloop.rounding import format_number
 from hotloop.sweeps.results import Run
 
 PRUNERS = {
@@ -66,11 +67,13 @@ class Pruner:
         if self.name == "median":
             if len(scores) < _MIN_RUNS or score >= statistics.median(scores):
                 return ""
-            return f"{score:.4g} after {timesteps:,} steps, below the median of {len(scores)} runs"
+            text = format_number(score, abs(score - statistics.median(scores)))
+            return f"{text} after {timesteps:,} steps, below the median of {len(scores)} runs"
         better = sum(x > score for x in scores)
         if better < max(1, math.ceil((len(scores) + 1) / _ETA)):
             return ""
-        return f"{score:.4g} after {timesteps:,} steps: {better} of {len(scores)} runs were better"
+        text = format_number(score, max(scores) - score)
+        return f"{text} after {timesteps:,} steps: {better} of {len(scores)} runs were better"
 
     def _score_at(self, curve: Sequence[tuple[int, float]], rung: int) -> float | None:
         """Return the first score of a curve at or after a rung, None if there is none."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.errors import ConfigError, MissingExtraError, install_command, shortened
+from hotloop.rounding import format_number
 from hotloop.sweeps.ray_trainable import TrialSettings, train_trial
 from hotloop.sweeps.runner import Runner, RunSpec, SweepPlan
 from hotloop.sweeps.spaces import Choices, Range, Space
@@ -345,7 +346,8 @@ class RayRunner(Runner):
             self._finish(spec, "failed", None, error, None)
         else:
             score, steps = result.get("score", math.nan), result.get("timesteps", 0)
-            reason = f"{score:.4g} after {steps:,} steps: stopped by Ray Tune's {self._pruner.name}"
+            text = format_number(score)
+            reason = f"{text} after {steps:,} steps: stopped by Ray Tune's {self._pruner.name}"
             self._finish(spec, "pruned", score, reason, result.get("time_total_s"))
 
     def show_progress(self) -> None:

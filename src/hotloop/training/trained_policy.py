@@ -19,6 +19,7 @@ from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts import evaluation
+from hotloop.rounding import format_mean
 from hotloop.runs import RunDirectory
 from hotloop.runs.report import episode_info
 from hotloop.types import Episode
@@ -61,7 +62,7 @@ class EvaluationResult:
         cut = [episode.length for episode in self.episodes if episode.is_cut]
         if cut:
             episodes += f", {len(cut)} of them cut at {max(cut):,} steps"
-        return f"mean return {self.mean_return:.1f} ± {self.std_return:.1f} over {episodes}"
+        return f"mean return {format_mean(self.mean_return, self.std_return)} over {episodes}"
 
 
 def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> ActingPolicy:

@@ -21,6 +21,7 @@ from hotloop.bandits.plots.canvas import (
 )
 from hotloop.bandits.results import BanditResult
 from hotloop.errors import ConfigError
+from hotloop.rounding import format_number
 from hotloop.types import Array
 
 # Vertical offsets of the caps of a box's two whiskers.
@@ -131,7 +132,14 @@ def reward_distributions(
             linewidth=0,
         )
         axes.plot([arm - 0.42, arm + 0.42], [mean, mean], color="black", linewidth=1.2)
-        axes.text(arm, mean + 0.04 * noise, f"{mean:.2f}", fontsize=8, ha="center", va="bottom")
+        axes.text(
+            arm,
+            mean + 0.04 * noise,
+            format_number(mean, noise / 10),
+            fontsize=8,
+            ha="center",
+            va="bottom",
+        )
     axes.axhline(0, color="gray", linewidth=0.8, linestyle=":")
     axes.set_xticks(range(len(means)))
     axes.set_xlabel("arm, number")

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotloop.cli.tables import plain_table, print_table, wide_console
+from hotloop.rounding import format_mean, format_number
 
 if TYPE_CHECKING:
-    from hotloop.bandits.figures import BookFigure
+    from hotloop.bandits.figures import BookFigure, FigureRow
     from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate
 
 
@@ -34,7 +35,7 @@ def print_figure(figure: BookFigure) -> None:
                 "reference",
                 [_or_blank("{:.1f} %", ref and ref.optimal and 100 * ref.optimal) for ref in refs],
             ),
-            ("regret", [_or_blank("{:.3f}", row.regret) for row in rows]),
+            ("regret", [_regret_text(row) for row in rows]),
             ("reference", [_or_blank("{:.3f}", ref and ref.regret) for ref in refs]),
         ]
     columns = [(heading, cells) for heading, cells in columns if any(cells)]
@@ -51,6 +52,10 @@ def print_figure(figure: BookFigure) -> None:
         )
     if any(row.reference for row in rows):
         print(f"Reference: computed independently {figure.plan.reference}.")
+
+
+def _regret_text(row: FigureRow) -> str:
+    return "" if row.regret is None else format_number(row.regret, row.reward.se)
 
 
 def _or_blank(style: str, value: float | None) -> str:
@@ -125,9 +130,8 @@ def plus_minus(estimate: MeanEstimate | None, *, percent: bool = False, sign: bo
     plus = "+" if sign else ""
     unit = " %" if percent else ""
     if not se > 0:  # a single run, or equal runs
-        return f"{mean:{plus},.4g}{unit}"
-    digits = min(max(1 - math.floor(math.log10(se)), 0), 9)
-    return f"{mean:{plus},.{digits}f} ± {se:,.{digits}f}{unit}"
+        return format_number(mean, sign=plus) + unit
+    return format_mean(mean, se, sign=plus, least=0) + unit
 
 
 def print_speed(results: Sequence[BanditResult], elapsed_s: float) -> None:
