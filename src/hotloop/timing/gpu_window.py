@@ -401,7 +401,9 @@ def _record_markers(torch: ModuleType) -> list[list[int]]:
 
 def _span_totals() -> list[list[Any]]:
     """Return the totals of this process's spans, or none if the program has no NumPy."""
-    return [[list(total.path), *total[1:]] for total in totals()] if "numpy" in sys.modules else []
+    if not hasattr(sys.modules.get("numpy"), "ndarray"):
+        return []
+    return [[list(total.path), *total[1:]] for total in totals()]
 
 
 def _name_thread() -> None:

@@ -589,3 +589,36 @@ def test_the_wheel_contains_the_start_up_code_of_children(tmp_path) -> None:
     assert "hotloop/profiler/collect/boot/sitecustomize.py" in names
     # At the top, every Python of the installation would import it.
     assert "sitecustomize.py" not in names
+
+
+def test_the_scripts_modules_come_before_pythons(tmp_path) -> None:
+    """Also if the profiler has imported Python's module of that name, here and in children."""
+    names = ["random", "types", "queue", "json", "threading", "contextlib", "collections", "ctypes"]
+    names += ["signal", "re", "pathlib", "enum", "warnings", "traceback", "subprocess", "numpy"]
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    for name in names:
+        write(scripts, "name = 'own'", f"{name}.py")
+    write(
+        scripts,
+        f"""
+        import os, sys, time
+        print(sys.path, flush=True)
+        for name in {names}:
+            print(name, getattr(__import__(name), "name", "library"), flush=True)
+        if sys.argv[1:] == ["parent"]:
+            os.system(f"{{sys.executable}} scripts/train.py")
+            os.system(f"cd scripts; {{sys.executable}} -c 'import train'")
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            pass
+        """,
+        "train.py",
+    )
+    bare = run([sys.executable, "scripts/train.py", "parent"], tmp_path)
+    assert "random own" in bare.stdout
+    result, session = record(tmp_path, "scripts/train.py", "parent")
+    assert result.stdout == bare.stdout
+    assert len(session.processes) == 3
+    assert all(process.samples for process in session.processes)
+    assert not session.problems

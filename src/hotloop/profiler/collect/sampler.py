@@ -42,6 +42,11 @@ from hotloop.timing import _control
 from hotloop.timing._totals import totals
 from hotloop.timing._writer import CLOSED, OwnedFile
 
+try:  # at once, since the program may have a module of this name
+    import ctypes
+except ImportError:
+    ctypes = None
+
 # Writing takes at most this fraction of the time: periods grow with the amount to write.
 _WRITE_FRACTION = 0.01
 _PERIOD_S = 1.0
@@ -429,7 +434,7 @@ def _spans() -> list[list[Any]]:
     # Reading it needs NumPy, which only the program may import: it may still set NumPy's number of
     # threads in its environment.
     numpy = sys.modules.get("numpy")
-    if numpy is None or is_being_imported(numpy):
+    if numpy is None or is_being_imported(numpy) or not hasattr(numpy, "ndarray"):
         return []
     return [[list(total.path), *total[1:]] for total in totals()]
 
@@ -455,10 +460,8 @@ def _call_if_imported(module: str, function: str) -> bool:
 
 def _set_timer_slack() -> None:
     """Have Linux wake this thread on time, instead of up to 50 µs late."""
-    with contextlib.suppress(ImportError, OSError, AttributeError):
-        import ctypes
-
-        prctl = ctypes.CDLL(None).prctl
+    with contextlib.suppress(OSError, AttributeError):
+        prctl = ctypes.CDLL(None).prctl  # pyright: ignore[reportOptionalMemberAccess]
         prctl(_PR_SET_NAME, f"{THREAD_PREFIX}sampler".encode(), 0, 0, 0)
         prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 

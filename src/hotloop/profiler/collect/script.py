@@ -20,6 +20,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from hotloop.profiler.collect.module_names import forget_shadowed_modules
 from hotloop.profiler.collect.processes import begin
 from hotloop.system.children import imports_safely
 
@@ -50,8 +51,7 @@ def main(argv: list[str]) -> int:
 
 def _run_file(path: str, arguments: list[str]) -> None:
     sys.argv = [path, *arguments]
-    if not imports_safely():
-        sys.path.insert(0, str(Path(path).resolve().parent))
+    _add_directory(str(Path(path).resolve().parent))
     path = os.path.abspath(path)  # like `__file__` since Python 3.9
     # The `__future__` imports of this file must not apply.
     code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
@@ -59,11 +59,17 @@ def _run_file(path: str, arguments: list[str]) -> None:
     _run_as_main(code, __file__=path, __loader__=loader, __spec__=None, __cached__=None)
 
 
+def _add_directory(directory: str) -> None:
+    """Search a directory first, as Python does, also for modules that are imported already."""
+    if not imports_safely():
+        sys.path.insert(0, directory)
+        forget_shadowed_modules("site", directory)
+
+
 def _run_module(name: str, arguments: list[str]) -> None:
     sys.argv = ["-m", *arguments]
-    # hotloop's own commands never search the working directory first.
-    if not imports_safely() and name != "hotloop":
-        sys.path.insert(0, os.getcwd())
+    if name != "hotloop":  # its own commands never search the working directory first
+        _add_directory(os.getcwd())
     spec = _find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         package, spec = name, _find_spec(f"{name}.__main__")

@@ -1,29 +1,42 @@
 """Start profiling in every Python process that a profiled program starts."""
 
-import contextlib
-import importlib.machinery
-import importlib.util
 import os
 import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
+_standard_library = os.path.dirname(os.__file__)
 
 
 def _import_shadowed_module() -> None:
     """Import the installation's own `sitecustomize`, if there is one."""
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
+        module = module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
 
-try:
-    _import_shadowed_module()
-finally:
-    # An interpreter without hotloop runs unchanged, and the report lists it as not recorded.
-    with contextlib.suppress(ImportError):
+def _begin() -> None:
+    """Record this process. The program's modules on PYTHONPATH are not imported for it."""
+    path = list(sys.path)
+    sys.path.sort(key=lambda entry: not entry.startswith(_standard_library))
+    try:
+        from hotloop.profiler.collect import module_names
         from hotloop.profiler.collect.processes import begin_in_child
 
         begin_in_child()
+    except ImportError:  # without hotloop, it runs unchanged, and the report lists it
+        return
+    finally:
+        sys.path[:] = path
+    module_names.forget_shadowed_modules("sitecustomize", module_names.program_directory())
+
+
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _here]
+try:
+    _import_shadowed_module()
+finally:
+    _begin()
