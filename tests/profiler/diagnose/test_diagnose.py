@@ -220,6 +220,43 @@ def test_queued_torch_threads():
     assert diagnosis.gain == pytest.approx(10 / 7)
 
 
+def beside_a_neighbor(slow_s, lock_s, waited_s):
+    """Return SAC's small networks on two cores, one of which a neighbor uses."""
+    spans = repeat("backward", 900, 0.01, took_s=0.001)
+    spans += repeat("backward", 20, slow_s, took_s=slow_s, start_s=9.0)
+    return process(
+        cores=2,
+        spans=spans,
+        samples=[
+            sample("f (a.py:1)", path="update", elapsed_s=9, on_core_s=9 - lock_s, lock=lock_s),
+            sample("g (a.py:9)", elapsed_s=1, on_core_s=1),
+        ],
+        threads=[ThreadTotals(100, "python", ns(3), ns(1)), ThreadTotals(101, "", ns(1), waited_s)],
+        facts={"torch_threads": 2.0},
+    )
+
+
+def test_threads_that_wait_for_a_neighbor():
+    diagnosis = apply(threads.too_many_threads, beside_a_neighbor(0.24, 7, ns(4)))
+    assert diagnosis.rule == "too-many-threads"
+    # One thread would need the 2 s on a core of the main thread.
+    assert diagnosis.gain == pytest.approx(10 / 3)
+    assert "OMP_NUM_THREADS=1" in diagnosis.advice
+    assert any("one in a hundred 2" in text for text in diagnosis.evidence)
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "lock_s", "waited_s"),
+    [
+        (0.24, 0.5, 4),  # the networks compute
+        (0.24, 7, 0.5),  # the threads have cores
+    ],
+)
+def test_threads_that_do_not_wait_for_a_neighbor(slow_s, lock_s, waited_s):
+    main = beside_a_neighbor(slow_s, lock_s, ns(waited_s))
+    assert apply(threads.too_many_threads, main) is None
+
+
 def test_idle_threads():
     assert apply(threads.too_many_threads, crowded(on_core_s=0.1, queued_s=3)) is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, describe_place
+from hotloop.profiler.diagnose.evidence import Evidence, describe_place, total_time
 from hotloop.profiler.diagnose.replay import sampling_grows
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series
 from hotloop.profiler.session import ProfiledProcess
@@ -55,6 +55,8 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     main = evidence.main
     if sampling_grows(evidence) is not None:
         return None  # the replay buffer is the cause
+    if total_time(evidence.rows_of(main)).queued_ns > 0.33 * evidence.duration_ns:
+        return None  # the rate depends on other programs
     found = first_nonempty_series(main, UPDATES, STEPS)
     if found is None:
         return None

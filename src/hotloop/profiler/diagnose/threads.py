@@ -14,6 +14,9 @@ from hotloop.timing.table import duration
 # A shorter backward pass gains nothing from a second thread. It has dozens of operations, and each
 # hand-over to another thread takes 5 to 20 µs.
 _TINY_NS = 2_000_000
+# Operations over several threads, and the mean relative to the median of a usual and a heavy tail.
+_OPERATIONS = ("backward", "optimizer_step")
+_MIN_OPERATIONS, _USUAL_TAIL, _HEAVY_TAIL = 20, 1.2, 2.0
 
 
 def _native(process: ProfiledProcess) -> list[ThreadTotals]:
@@ -74,6 +77,8 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     working threads wait for 15 % of their time, or there are more library threads than cores and
     their operations are too small to share. If no other program runs, one thread per core is
     10 % faster than a single thread even on small networks.
+
+    Beside a busy neighbor, each operation waits for its thread whose core is taken (`_stalled_ns`).
     """
     if (known := crowding_of(evidence)) is not None and known.has_many_threads:
         return None  # `crowded_cores` reports this with hotloop's own option
@@ -84,11 +89,14 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     numbers = total_time(evidence.rows)
     # With more threads than cores, they queue for longer than they run.
     is_queue = waiting > extra > 0.2 * numbers.on_core_ns
-    if not evidence.has_enough_samples or not (extra > 0.5 * numbers.on_core_ns or is_queue):
+    stalled = _stalled_ns(evidence, waiting)
+    if not evidence.has_enough_samples or not (
+        extra > 0.5 * numbers.on_core_ns or is_queue or stalled
+    ):
         return None
     if any("/jax/" in frame.file for row in evidence.rows for frame in row.stack.frames):
         return None  # JAX threads do the work that the main thread waits for
-    at_work = [thread for thread in native if thread.on_core_ns > 0.02 * whole]
+    at_work = [thread for thread in native if sum(_runnable(thread)) > 0.02 * whole]
     running = len(at_work) + 1 + len(evidence.working_processes)
     queued = numbers.queued_ns / numbers.ns if numbers.ns else 0.0
     mean_ns = evidence.mean_ns("backward")
@@ -100,15 +108,17 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
         running >= cores and fills_cores and (queued > 0.15 or (is_queue and running > cores))
     )
     is_tiny = running > cores and mean_ns < _TINY_NS and networks > 0.3 * whole
-    if not (is_crowded or is_tiny):
+    if not (is_crowded or is_tiny or stalled):
         return None
     threads = int(evidence.fact("torch_threads"))
     evidences = [
-        f"{len(at_work)} library threads were on a core for {extra / 1e9:.1f} s in total, "
+        f"library threads ({len(at_work)}) were on a core for {extra / 1e9:.1f} s in total, "
         f"{extra / whole:.1f} cores on average, while the program may use {cores} cores",
         f"working threads waited for a core for {queued:.0%} of their time",
     ]
-    if mean_ns < float("inf"):
+    if stalled:
+        evidences += _describe_stalls(evidence, waiting)
+    elif mean_ns < float("inf"):
         evidences.append(f"a backward pass takes {duration(mean_ns)} on average")
     if threads:
         evidences.append(f"torch uses {threads} threads per operation")
@@ -116,11 +126,13 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     # An operation ends when its last thread ends.
     shared = (row for row in evidence.rows if row.stage in ("act", "update"))
     locked = sum(row.weight * row.sample.waits.get("lock", 0) for row in shared)
-    saved = min(numbers.queued_ns, extra) + (locked if is_queue else 0.0)
+    saved = max(stalled, min(numbers.queued_ns, extra) + (locked if is_queue else 0.0))
     return Diagnosis(
         "too-many-threads",
-        "too many library threads compete for the cores",
-        0.8 if is_crowded and is_tiny else 0.6 if is_crowded else 0.5,
+        "operations wait for library threads whose cores other programs use"
+        if stalled
+        else "too many library threads compete for the cores",
+        0.8 if is_crowded and is_tiny else 0.6 if is_crowded or stalled else 0.5,
         evidence.gain(saved) if saved > 0.05 * whole else None,
         tuple(evidences),
         "Use one thread per process: torch.set_num_threads(1), or OMP_NUM_THREADS=1 and "
@@ -128,6 +140,59 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
         f"OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 {evidence.verify_command}",
         evidence.lines_calling(frozenset({"set_num_threads"})),
     )
+
+
+def _runnable(thread: ThreadTotals) -> tuple[int, int]:
+    return thread.on_core_ns, thread.queued_ns
+
+
+def _stalled_ns(evidence: Evidence, waiting_ns: float) -> float:
+    """Return the time that one thread would save beside a busy neighbor, 0 without such stalls.
+
+    An operation over several threads ends when the last one has got a core. If a neighbor has it,
+    the main thread spins (on a core, or queued) and then sleeps on a lock. Networks are stalled for
+    a third of their time, library threads are queued for a sixth of it, and some operations take
+    much longer than most.
+    """
+    inside = [row for row in evidence.rows_of(evidence.main) if row.stage in ("act", "update")]
+    networks = total_time(inside)
+    locked_ns = sum(row.sample.waits.get("lock", 0) for row in inside)
+    medians_ns = totals_ns = tail_ns = 0.0
+    for _, node in evidence.main.tree.walk():
+        if node.name in _OPERATIONS and node.count >= _MIN_OPERATIONS:
+            median_ns = node.count * node.percentile(50)
+            medians_ns, totals_ns = medians_ns + median_ns, totals_ns + node.total_ns
+            tail_ns += max(0.0, node.total_ns - _USUAL_TAIL * median_ns)
+    has_tail = totals_ns > _HEAVY_TAIL * medians_ns > 0
+    if (
+        networks.ns < 0.2 * evidence.duration_ns
+        or locked_ns + networks.queued_ns < networks.ns / 3
+        or waiting_ns < networks.ns / 6
+        or not (has_tail or locked_ns > networks.ns / 10)
+    ):
+        return 0.0
+    # A single thread needs at most the main thread's time on a core, which includes its spinning,
+    # and gets the same share of a core as the rest of the program.
+    outside = total_time(
+        row for row in evidence.rows_of(evidence.main) if row.stage not in ("act", "update")
+    )
+    queue_ratio = min(
+        times.queued_ns / times.on_core_ns
+        for times in (outside, networks)
+        if times.on_core_ns > 0.1 * networks.on_core_ns
+    )
+    single_ns = networks.on_core_ns * (1.0 + queue_ratio)
+    return min(max(networks.ns - single_ns, tail_ns), networks.ns - networks.on_core_ns)
+
+
+def _describe_stalls(evidence: Evidence, waiting_ns: float) -> list[str]:
+    texts = [f"they were queued for a core for {waiting_ns / 1e9:.1f} s"]
+    nodes = [node for _, node in evidence.main.tree.walk() if node.name == "backward"]
+    slowest = max(nodes, key=lambda node: node.total_ns, default=None)
+    if slowest is not None and slowest.count:
+        median, high = duration(slowest.percentile(50)), duration(slowest.percentile(99))
+        texts.append(f"half of the backward passes take up to {median}, one in a hundred {high}")
+    return texts
 
 
 def cores_taken(evidence: Evidence) -> Diagnosis | None:
