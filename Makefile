@@ -33,7 +33,7 @@ ifeq ($(shell command -v $(PYTHON)),)
 PYTHON := python3
 endif
 
-.PHONY: demo test test-quick test-slow test-outside test-faults test-all long-ones lint docs bench
+.PHONY: demo test test-quick test-slow test-outside test-faults test-damage test-all long-ones lint docs bench
 .PHONY: matrix wheel clean
 
 # Train CartPole, look at the curve and at where the time went, play 100 episodes.
@@ -68,6 +68,11 @@ long-ones: $(VENV)/installed
 test-faults: $(VENV)/installed
 	own=; for way in "unshare -m" "unshare -rm"; do $$way true 2>/dev/null && own=$$way && break; done; \
 		$$own $(BIN)/python -m pytest -m faults tests/faults
+
+# Its parts on damaged files and on files of strangers, with a twentieth of the trials: two minutes.
+test-damage: $(VENV)/installed
+	HOTLOOP_FAULTS_SCALE=0.05 $(PYTEST) -m faults tests/faults/test_fuzz.py \
+		tests/faults/test_checkpoints.py tests/faults/test_untrusted_runs.py
 
 test-all: test test-outside test-slow
 

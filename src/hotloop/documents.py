@@ -23,6 +23,7 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     dict: ("an object", (dict,)),
     list: ("a list", (list,)),
 }
+_DIGEST_LENGTH = 64
 _INTEGER_LIMIT = 2**63
 _MAX_PRINTED = 60
 
@@ -47,11 +48,23 @@ def read(path: Path) -> Any:
         ValueError: The file is not JSON, or its digest is another one.
     """
     value = parse(read_regular(path))
-    if isinstance(value, dict) and "digest" in value:  # older files have none
-        if value["digest"] != digest(value):
-            raise ValueError("its content does not have its digest")
-        del value["digest"]
+    if (
+        isinstance(value, dict)
+        and _has_digest(value)
+        and value.pop("digest", None) != digest(value)
+    ):
+        raise ValueError("its content does not have its digest")
     return value
+
+
+def _has_digest(document: Mapping[str, Any]) -> bool:
+    """Return whether a document has a digest, perhaps under a damaged name.
+
+    Documents of older versions have none.
+    """
+    last, text = [*document.items()][-1] if document else ("", None)
+    is_nameless = isinstance(text, str) and len(text) == _DIGEST_LENGTH and last != "signature"
+    return "digest" in document or is_nameless
 
 
 def digest(document: Mapping[str, Any]) -> str:

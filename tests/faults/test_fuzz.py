@@ -1,19 +1,31 @@
-"""Damaged configurations, states and metrics: commands report them in a sentence, or succeed."""
+"""Damaged files of every kind: readers and commands report them in a sentence, or succeed.
+
+No damaged file with a checksum is used as if it were intact, and none runs code.
+"""
 
 import contextlib
+import importlib
 import json
 import os
 import random
 import shutil
+import signal
+import subprocess
+import traceback
+import warnings
 from pathlib import Path
 
 import pytest
 
-from tests.faults.damage import damage
+from hotloop.errors import HotloopError
+from hotloop.timing import RecordingError
+from tests.faults import canary, readers
+from tests.faults.damage import BYTES, INSTEAD, damage
 from tests.faults.forks import ProcessResult
-from tests.faults.trials import KINDS, Failed, check_error_message, check_success, scale
+from tests.faults.trials import KINDS, SEED, Failed, check_error_message, check_success, scale
 
 faults = pytest.mark.faults
+_READ_S = 20  # for one file, on a busy machine
 FILES = {
     "config.json": "config.json",
     "metrics.jsonl": "metrics.jsonl",
@@ -138,3 +150,126 @@ def test_damaged_files(forks, runs, tally, tmp_path, file):
     tally(f"damaged {file}").run(
         lambda seed: _fuzz(forks, runs, tmp_path, file, seed), range(100, 100 + scale(250))
     )
+
+
+# --- every reader, in this process ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def artefacts(reference, tmp_path_factory):
+    """Return a function that makes the folder of an artefact once."""
+    folders = {}
+
+    def get(name):
+        if name not in folders:
+            folders[name] = _make_artefact(name, get, reference, tmp_path_factory)
+        return folders[name]
+
+    return get
+
+
+def _make_artefact(name, get, reference, tmp_path_factory):
+    if name == "run":
+        return reference("plain")
+    if name == "timing":
+        return reference("plain") / "timing"
+    if name == "saved":
+        return get("made profile") / "saved"
+    if name == "profile":
+        return get("made profile") / "profile"
+    folder = tmp_path_factory.mktemp("artefact")
+    make = getattr(readers, f"make_{name.removeprefix('made ')}")
+    make(folder)
+    return folder
+
+
+class _TookTooLong(BaseException):
+    """A reader hung. `except Exception` must not catch it."""
+
+
+def _interrupt(number, frame):
+    raise _TookTooLong
+
+
+def _read_damaged(reader, source, folder, intact, seed):
+    """Damage a file and read it; return a note, or raise Failed."""
+    rng = random.Random(f"{SEED} {reader.file} {seed}")
+    path = readers.copy(source, folder, reader)
+    before = path.read_bytes()
+    is_sealed = reader.seal is not None and rng.random() < 0.5
+    if is_sealed:
+        reader.seal(path, rng)
+        name = "a changed value"
+    elif rng.random() < 0.85:
+        name, change = rng.choice(list(BYTES.items()))
+        path.write_bytes(change(before, rng))
+    else:
+        name, make = rng.choice(list(INSTEAD.items()))
+        path.unlink()
+        make(path)
+    place = f"{seed}, {name} of {reader.file}"
+    signal.alarm(_READ_S)
+    try:
+        with canary.watch() as events, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = reader.read(folder)
+            note = "refused" if found is None else "as if undamaged"
+    except (HotloopError, RecordingError) as error:
+        found, note = None, "refused"
+        if not str(error) or len(str(error)) > 3000 or "\n" in str(error).strip():
+            raise Failed(f"{place}: no sentence: {str(error)[:300]!r}") from None
+    except FileNotFoundError:
+        found, note = None, "refused"
+    except _TookTooLong:
+        raise Failed(f"{place}: took longer than {_READ_S} s") from None
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename}:{frame.lineno}"
+        raise Failed(f"{place}: {type(error).__name__}: {str(error)[:200]} in {where}") from None
+    finally:
+        signal.alarm(0)
+    if events:
+        raise Failed(f"{place}: it ran {events}")
+    # A file that is cut between two lines may be that of a killed process.
+    is_prefix = (
+        path.suffix == ".jsonl" and isinstance(found, list) and found == intact[: len(found)]
+    )
+    is_protected = (
+        reader.has_checksum and not is_sealed and name not in ("nothing", "a link to nothing")
+    )
+    if is_protected and found is not None and found != intact and not is_prefix:
+        raise Failed(f"{place}: it was used as if it were intact")
+    shutil.rmtree(folder)
+    return note
+
+
+def _fuzz_reader(artefacts, tally, tmp_path, name, seeds):
+    artefact, reader = readers.READERS[name]
+    source = artefacts(artefact)
+    intact = reader.read(source)  # which imports what reading needs
+    assert intact is not None
+    previous = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        tally(f"{name}, read").run(
+            lambda seed: _read_damaged(reader, source, tmp_path / str(seed), intact, seed),
+            seeds,
+            jobs=0,
+        )
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+@faults
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", list(readers.READERS))
+def test_damaged_files_of_every_kind(artefacts, tally, tmp_path, name):
+    _fuzz_reader(artefacts, tally, tmp_path, name, range(1000, 1000 + scale(1000)))
+
+
+def test_the_canary_notices_code():
+    with canary.watch() as events:
+        subprocess.run(["true"], check=True)
+        with contextlib.suppress(ImportError):
+            importlib.import_module(canary.STRANGER)
+    assert any(event.startswith("subprocess.Popen") for event in events)
+    assert any(canary.STRANGER in event for event in events)

@@ -98,7 +98,7 @@ class Tally:
         Args:
             trial: Runs one trial, and may return a note about an unusual result.
             places: Argument of each trial.
-            jobs: Number of trials at a time.
+            jobs: Number of trials at a time, 0 to run them in this thread.
 
         Raises:
             AssertionError: A trial failed.
@@ -117,8 +117,12 @@ class Tally:
                 self.notes.update([note] if note else [])
                 self.failures += [failure] if failure else []
 
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(attempt, places))
+        if not jobs:
+            for place in places:
+                attempt(place)
+        else:
+            with ThreadPoolExecutor(jobs) as pool:
+                list(pool.map(attempt, places))
         self.check()
 
     def check(self) -> None:

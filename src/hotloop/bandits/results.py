@@ -18,9 +18,9 @@ import numpy as np
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.parsing import make_agent, make_environment
-from hotloop.errors import BanditError, ConfigError, UnknownNameError, nearest
+from hotloop.errors import BanditError, ConfigError, nearest, shortened
 from hotloop.rounding import format_mean
-from hotloop.system.files import atomic_write
+from hotloop.system.files import atomic_write, read_regular
 from hotloop.types import Array
 
 FORMAT = 1
@@ -313,7 +313,7 @@ class BanditResult(RunEstimates):
             BanditError: The file is missing, cut short, or of another kind or version.
         """
         try:
-            with np.load(io.BytesIO(Path(path).read_bytes()), allow_pickle=False) as file:
+            with np.load(io.BytesIO(read_regular(Path(path))), allow_pickle=False) as file:
                 header = json.loads(file["about"].tobytes())
                 sums, regrets = file["sums"].tobytes(), file["final_regrets"]
         except FileNotFoundError:
@@ -342,9 +342,11 @@ class BanditResult(RunEstimates):
             )
             result._check_fit()
             return result
-        except (KeyError, TypeError, ConfigError, UnknownNameError) as error:
+        except Exception as error:  # the file may have any content
+            reason = shortened(str(error))
             raise BanditError(
-                f"{path} was changed, or is from another version of hotloop ({error}): run it again"
+                f"{path} was changed, or is from another version of hotloop ({reason}): run it "
+                "again"
             ) from error
 
     def _check_fit(self) -> None:

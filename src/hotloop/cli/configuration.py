@@ -29,7 +29,10 @@ def toml_loads(text: str) -> dict[str, Any]:
     else:
         import tomli as toml  # pyright: ignore[reportMissingImports]
 
-    return toml.loads(text)
+    try:
+        return toml.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def read(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import json
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -14,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hotloop
+from hotloop import documents
 from hotloop.algorithms import find
 from hotloop.cli import add_trust_option, notify, require_module
 from hotloop.cli.stored_sweep import open_sweep
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, shortened
+from hotloop.system.files import read_regular
 from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
     from hotloop.cli.configuration import toml_loads
 
     try:
-        return toml_loads(path.read_text(encoding="utf-8"))
+        return toml_loads(read_regular(path).decode("utf-8"))
     except OSError as error:
         raise ConfigError(
             f"`--space` must be a TOML file, got {path} ({error.strerror})"
@@ -462,9 +463,11 @@ def _parse_resources(text: str | None) -> dict[str, float]:
 def _parse_json(option: str, text: str | None, example: str) -> dict[str, Any]:
     """Return the value of an option in JSON, or an empty dictionary for None."""
     try:
-        value = json.loads(text or "{}")
+        value = documents.parse(text or "{}")
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise ConfigError(f"`--{option}` must be a JSON object, got '{text}': write '{example}'")
+        raise ConfigError(
+            f"`--{option}` must be a JSON object, got '{shortened(text or '')}': write '{example}'"
+        )
     return value

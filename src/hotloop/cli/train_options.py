@@ -13,7 +13,8 @@ from itertools import pairwise
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from hotloop.errors import ConfigError, UnknownNameError
+from hotloop import documents
+from hotloop.errors import ConfigError, UnknownNameError, shortened
 from hotloop.training.options.base import unknown_option_message
 from hotloop.training.options.constraints import check_value, leaf_types, type_hints
 
@@ -324,9 +325,10 @@ def _number_or_text(text: str) -> float | str:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = documents.parse(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):
+        text = shortened(text)
         raise ConfigError(f"expected a JSON object such as '{{\"g\": 1.62}}', got '{text}'")
     return value

@@ -163,7 +163,13 @@ class CustomSchedule(Schedule):
     name: str
 
     def __call__(self, progress: float) -> float:
-        value = self.call(progress)
+        try:
+            value = self.call(progress)
+        except Exception as error:  # the user's function may raise any exception
+            raise ConfigError(
+                f"the schedule {self.name} must be a function of the progress from 0 to 1, but "
+                f"at {progress:g} it raised {type(error).__name__}: {error}; change it"
+            ) from error
         try:
             value = float(value)
             _check_finite(value)

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import CheckpointError, ConfigError, HotloopError
+from hotloop.errors import CheckpointError, ConfigError, HotloopError, shortened
 from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.native.handle import MAX_WEIGHT
 from hotloop.replay.native.rows import HEAD
 from hotloop.replay.samplers import sampler_from_json, sampler_to_json
-from hotloop.system.files import atomic_write
+from hotloop.system.files import atomic_write, open_regular
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -31,19 +30,6 @@ if TYPE_CHECKING:
     from hotloop.replay.storage.host_store import HostStore
 
 FORMAT, VERSION = "hotloop replay", 1
-# Exceptions of zipfile and json for damaged files.
-_READ_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    IndexError,
-    KeyError,
-    NotImplementedError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 _CHUNK_BYTES = 1 << 24
 _HANDLE_FIELDS = ("random", "added", "base", "filled", "stale", "finals_free")
 # State of each environment: fields of the handle, and the names of their parts of the file.
@@ -175,7 +161,7 @@ def _as_chunks(pieces: list[Array]) -> Iterator[memoryview]:
 def _open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
     """Yield the archive and its header. Convert errors of the body into CheckpointError."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             header = json.loads(archive.read("header.json"))
             if not isinstance(header, dict) or header.get("format") != FORMAT:
                 raise CheckpointError(f"{path} is no saved replay buffer: pass a file of `save`")
@@ -195,12 +181,14 @@ def _open_archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]
         raise CheckpointError(f"there is no {path}: pass a file of `save`") from error
     except HotloopError:
         raise
-    except _READ_ERRORS as error:
-        raise CheckpointError(
-            f"{path} is cut short or damaged ({error}), or no saved replay buffer: use another copy"
-        ) from error
     except OSError as error:
         raise CheckpointError(f"{path} can't be read ({error.strerror or error})") from error
+    except Exception as error:  # the file may have any content
+        reason = shortened(str(error))
+        raise CheckpointError(
+            f"{path} is cut short or damaged ({reason}), or no saved replay buffer: use another "
+            "copy"
+        ) from error
 
 
 def _read_arrays(

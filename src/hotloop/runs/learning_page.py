@@ -16,6 +16,7 @@ from hotloop.durations import duration
 from hotloop.runs.learning_curves import LearningCurves, format_number
 from hotloop.runs.plots import running_mean
 from hotloop.runs.svg_charts import ChartData, ChartSeries, chart
+from hotloop.system.files import read_regular
 from hotloop.types import Array
 
 WINDOW = 100  # episodes in a running mean
@@ -270,14 +271,14 @@ def _videos(run: Path, page: Path) -> str:
     remaining_bytes, figures = _EMBEDDED_BYTES, []
     for path in reversed(paths):
         kind = _VIDEO_TYPES[path.suffix.lower()]
-        link = quote(os.path.relpath(path, page.resolve().parent))
+        link = quote(os.fsencode(os.path.relpath(path, page.resolve().parent)))
         steps = re.fullmatch(r"step-(\d+)", path.stem)
         title = f"at {int(steps[1]):,} steps" if steps else path.stem
         body = f'<a href="{_escaped(link)}">{_escaped(path.name)}</a>'
         try:
             size = path.stat().st_size
             if 0 < size <= remaining_bytes:
-                content = base64.b64encode(path.read_bytes()).decode()
+                content = base64.b64encode(read_regular(path)).decode()
                 source = f"data:{kind};base64,{content}"
                 remaining_bytes -= size
                 body = (

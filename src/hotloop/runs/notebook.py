@@ -12,6 +12,7 @@ from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.plots import CURVE_FILE, learning_curve
 from hotloop.runs.summary import summarize
+from hotloop.system.files import read_regular
 
 
 def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
@@ -56,7 +57,7 @@ def _curve(run: Path) -> str:
     try:
         if not path.exists():
             learning_curve(RunDirectory.open(run))
-        picture = base64.b64encode(path.read_bytes()).decode()
+        picture = base64.b64encode(read_regular(path)).decode()
     except (HotloopError, OSError) as error:
         return f"<p>no learning curve: {html.escape(str(error))}</p>"
     return f"<img alt='learning curve' width='560' src='data:image/png;base64,{picture}'>"

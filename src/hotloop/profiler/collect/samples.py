@@ -50,6 +50,8 @@ _HEADER_TYPES = {
     "boot_id": str,
     "start_ns": int,
 }
+# Fields that older versions lack.
+_OPTIONAL_TYPES = {"host": str, "ticks": int, "interval_s": float, "command": list, "cores": int}
 SUFFIX = ".samples.jsonl"
 THREAD_PREFIX = "hotloop-"  # names of the sampling threads start with this
 # Parts of the paths of files that are not the user's code.
@@ -126,7 +128,7 @@ def read(path: Path) -> Samples:
                 break  # later lines may refer to numbers that this one defined
             is_torn = False
     header = lines[0] if lines else None
-    if not isinstance(header, dict) or not _HEADER_TYPES.items() <= _types(header).items():
+    if not isinstance(header, dict) or not _has_types(header):
         raise SamplesError(
             f"expected samples of a profile in {path}, got a file without their "
             "header: remove it, or profile again"
@@ -145,5 +147,8 @@ def read(path: Path) -> Samples:
     return Samples(header, periods, is_torn, damage)
 
 
-def _types(header: dict[str, Any]) -> dict[str, type]:
-    return {name: type(value) for name, value in header.items()}
+def _has_types(header: dict[str, Any]) -> bool:
+    """Return whether the fields of a header have their types."""
+    types = {name: type(value) for name, value in header.items()}
+    optional = {name: kind for name, kind in _OPTIONAL_TYPES.items() if name in header}
+    return _HEADER_TYPES.items() | optional.items() <= types.items()

@@ -83,7 +83,7 @@ class SampleTotals:
 
 def sum_samples(file: Samples) -> SampleTotals:
     """Return the sums over a file, up to the first damaged period."""
-    totals = SampleTotals(file.header, file.periods[-1] if file.periods else {})
+    totals = SampleTotals(file.header)
     try:
         _add_periods(totals, file)
         for period in file.periods:
@@ -144,6 +144,10 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
             totals.threads = [ThreadTotals(*thread) for thread in period["threads"]]
             totals.own_ns = period["own_ns"]
             totals.facts = dict(period["facts"])
+            texts = [*period["recordings"], *period.get("problems", {}).items()]
+            if not all(isinstance(text, str) for item in texts for text in item):
+                raise TypeError("`recordings` and `problems` must be texts")
+            totals.last_period = period
     finally:
         totals.samples = [
             Sample(thread, paths[path], stack, *row) for (thread, path, stack), row in rows.items()

@@ -83,7 +83,7 @@ def _is_json_object(value: Any) -> bool:
     """Return whether `config.json` can store a value, so that evaluation can restore it."""
     try:
         return isinstance(value, dict) and json.loads(json.dumps(value)) == value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return False
 
 
