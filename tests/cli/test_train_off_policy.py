@@ -90,7 +90,11 @@ def test_help_lists_every_option_and_the_presets(capsys, name, monkeypatch):
     assert code == 0
     for field in fields(algorithm.config):
         assert f"--{field.name.replace('_', '-')}" in out
-    assert f"preset, which exists for {', '.join(algorithm.presets)}." in out
+    where = "`hotloop presets` lists them"
+    if len(algorithm.presets) <= 3:
+        where = f"it exists for {', '.join(algorithm.presets)}"
+    assert f"\nThe environment's preset replaces defaults ({where}).\n" in out
+    assert max(map(len, out.partition("╭")[0].splitlines())) < 100
 
 
 def test_help_lists_the_algorithms(capsys):

@@ -150,17 +150,22 @@ def library():
 def test_auto_uses_the_artifact_of_an_earlier_run(tmp_path, monkeypatch, library):
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "cache"))
     few = choose("auto", num_calls=10, flop_per_call=10.0)
-    execution = Execution(step, few)
+    execution, notes = Execution(step, few), []
+    execution.on_progress = notes.append
+    assert "unless" not in few.reason
     execution(*arguments())
     assert execution.mode_used == "eager"
+    assert notes == [f"update: {few.reason}"]  # announced once it is certain
     key = artifacts.record(step, arguments()).key
     with cache.creating(key, ".so", lambda: None) as making:
         making.save(library)  # as another run does
     execution(*arguments())  # an eager execution stays eager
     assert execution.mode_used == "eager"
     later = Execution(step, few)
+    later.on_progress = notes.append
     assert later.mode_used is None
     later(*arguments())
+    assert notes[1:] == ["update: compiled: an earlier run has compiled it"]
     assert later.mode_used == "compile"
     assert "an earlier run has compiled it" in later.summary()
     # A resumed run keeps its execution.

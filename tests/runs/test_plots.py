@@ -1,3 +1,5 @@
+import io
+
 import pytest
 
 from hotloop.errors import OutputError
@@ -39,6 +41,27 @@ def test_contents_of_a_comparison_plot(groups, tmp_path, monkeypatch):
     (band,) = cartpole.collections  # within the range of the seeds
     extent = band.get_paths()[0].get_extents()
     assert (extent.ymin, extent.ymax) == (1.0, 9.0)
+
+
+@pytest.mark.parametrize("num_groups", [1, 12])
+@pytest.mark.parametrize("metric", ["return", "info/" + "the_share_of_visited_rooms_" * 3])
+def test_vertical_labels_fit_beside_their_axes(tmp_path, monkeypatch, num_groups, metric):
+    """They neither leave the image nor reach into another panel, whatever the legends need."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr("os.replace", lambda source, target: None)
+    figures, save = [], Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **_: figures.append(self))
+    for k in range(num_groups):
+        make_run(tmp_path / f"run{k}", lr=0.1 / (k + 1), returns=[[1e6], [2e6]])
+    groups = group_runs(sorted(tmp_path.iterdir())).groups
+    comparison_plot(groups, tmp_path / "curves.png", metric=metric)
+    (figure,) = figures
+    save(figure, io.BytesIO())  # computes the layout
+    (axes,) = figure.axes
+    label = axes.yaxis.label.get_window_extent()
+    assert label.height <= axes.bbox.height + 20
+    assert 0 <= label.y0 < label.y1 <= figure.bbox.height
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
 
 _MIN_COLUMNS = 40
+_MAX_LISTED = 3  # presets in a help text
 
 # Options of the command itself → placeholder and help.
 COMMAND_OPTIONS = {
@@ -143,14 +144,13 @@ def parse(
     presets = presets or {}
     description = config_class.__doc__ or ""
     if presets:
-        description += (
-            "\n\nOptions that are not set come from the environment's preset, which exists "
-        )
-        description += f"for {', '.join(presets)}. The command prints what it takes from there."
-    command_help = (
-        f"{f'{name} {value}'.strip()}: {text}" for name, (value, text) in COMMAND_OPTIONS.items()
-    )
-    description += f"\n\nOptions of the command itself: {'; '.join(command_help)}."
+        where = "`hotloop presets` lists them"
+        if len(presets) <= _MAX_LISTED:
+            where = f"it exists for {', '.join(presets)}"
+        description += f"\n\nThe environment's preset replaces defaults ({where})."
+    description += "\n\nOptions of the command itself:"
+    for name, (value, text) in COMMAND_OPTIONS.items():
+        description += f"\n  {f'{name} {value}'.strip()}: {text}"
     args = _checked_arguments(args, config_class, prog)
     options: dict[str, Any] = {"args": args, "prog": prog, "registry": _type_rules()}
     if defaults:

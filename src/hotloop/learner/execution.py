@@ -69,7 +69,8 @@ class ExecutionChoice:
         is_compiled: whether the update is compiled instead of run operation by operation.
         reason: a sentence for the user.
         may_fall_back: whether to fall back if compiling or capturing fails.
-        may_use_cached: whether to use a compiled update from the cache, from an earlier run.
+        may_use_cached: whether the first call uses a compiled update from the cache, if an earlier
+            run has compiled it.
         is_captured: whether the update, compiled or not, is replayed as a CUDA graph.
     """
 
@@ -148,7 +149,7 @@ def choose(
     if on_gpu:
         name = "compiled, and a CUDA graph" if is_worth_it else "a CUDA graph of the eager update"
     else:
-        name = "compiled" if is_worth_it else "eager, unless an earlier run has compiled it"
+        name = "compiled" if is_worth_it else "eager"
     reason = (
         f"{name}: compiling takes about {costs.compile_s:.0f} s once and would save about "
         f"{saved_s:.0f} s of {num_calls:,} updates"
@@ -195,7 +196,8 @@ class Execution:
         choice: the execution mode, after a possible fall-back of `auto`.
         compile_s: seconds of compiling and capturing, 0 if eager.
         eager_s: seconds of an eager call, measured on copies just before compiling, 0 if eager.
-        on_progress: called with a progress message before each stage of compiling.
+        on_progress: called with a message before each stage of compiling, and when the first call
+            has searched the cache.
     """
 
     def __init__(
@@ -300,6 +302,7 @@ class Execution:
                 self.eager_s = self._measure_eager_s(state, args)
                 reason = "compiled: an earlier run has compiled it"
                 self.choice = ExecutionChoice(True, reason, may_fall_back=True)
+        self.on_progress(f"{self.name}: {self.choice.reason}")
 
     def _prepare_graph(self, state: Any, args: tuple[Any, ...]) -> Graph | None:
         """Return a graph for these arguments, or None if the update runs eagerly."""

@@ -83,7 +83,8 @@ class LiveLine:
     def _show(self, report: Report, *, is_first: bool) -> None:
         if is_first:
             workers = report.workers and f"workers: {report.workers}"
-            for line in (report.resumed, workers, report.interface, f"update: {report.execution}"):
+            execution = report.execution and f"update: {report.execution}"
+            for line in (report.resumed, workers, report.interface, execution):
                 if line:
                     print(line, flush=True)
         now = time.monotonic()

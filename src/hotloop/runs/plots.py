@@ -28,6 +28,9 @@ from hotloop.types import Array
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LEGEND_LINE = 0.2  # inches
+_MAX_LABEL = 42  # characters of a vertical label in one line
+
 
 def training_episodes(run: RunDirectory) -> tuple[Array, Array]:
     """Return the training episodes of a run.
@@ -107,7 +110,13 @@ def comparison_plot(
         panels.setdefault(group.env_id, []).append(group)
     num_columns = min(len(panels), 3)
     num_rows = -(-len(panels) // num_columns)
-    figure = new_figure(7 if len(panels) == 1 else 5.5 * num_columns, 4.5 * num_rows)
+    # Legends are below the curves, and get a place of their own.
+    num_lines = max(
+        sum(_legend_label(group).count("\n") + 1 for group in members)
+        for members in panels.values()
+    )
+    height = (4.2 + _LEGEND_LINE * num_lines) * num_rows
+    figure = new_figure(7 if len(panels) == 1 else 5.5 * num_columns, height)
     all_axes = figure.subplots(num_rows, num_columns, squeeze=False).flat
     for axes in all_axes[len(panels) :]:
         axes.remove()
@@ -117,23 +126,27 @@ def comparison_plot(
             _draw_group(axes, group, points, width, color=f"C{k}")
         axes.set_title(env_id, parse_math=False)
         axes.set_xlabel(X_AXIS_LABELS[x_axis])
-        axes.set_ylabel(METRIC_LABELS.get(metric, metric), parse_math=False)
+        y_label = fill(METRIC_LABELS.get(metric, metric), _MAX_LABEL)
+        axes.set_ylabel(y_label, parse_math=False)
         axes.grid(alpha=0.3)
-        # Put the legend below the curves, as labels are long.
         legend = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize="small")
         for text in legend.get_texts():
             text.set_parse_math(False)
     with atomic_write(path) as temp_path:
-        figure.savefig(temp_path, dpi=120)
+        figure.savefig(temp_path, dpi=120, bbox_inches="tight")
+
+
+def _legend_label(group: RunGroup) -> str:
+    count = len(group.seeds)
+    seeds = "1 seed, no band" if count == 1 else f"{count} seeds, 95 %"
+    return fill(f"{group.label} ({seeds})", 60)
 
 
 def _draw_group(axes: Any, group: RunGroup, points: Array, width: float, *, color: str) -> None:
     curves = np.stack([seed.smoothed(points, width) for seed in group.seeds])
     middle, band = aggregate_seeds(curves)
-    seeds = "1 seed, no band" if band is None else f"{len(curves)} seeds, 95 %"
     marker = "o" if len(points) == 1 else None  # a single point has no line
-    label = fill(f"{group.label} ({seeds})", 60)
-    axes.plot(points, middle, color=color, label=label, marker=marker)
+    axes.plot(points, middle, color=color, label=_legend_label(group), marker=marker)
     if band is not None:
         axes.plot(points, curves.T, color=color, alpha=0.35, linewidth=0.7)
         axes.fill_between(points, *band, color=color, alpha=0.2, linewidth=0)

@@ -82,7 +82,8 @@ class Report:
         std_return: standard deviation of these returns.
         num_episodes: number of finished episodes.
         metrics: losses and diagnostics of the iteration's updates, by name.
-        execution: execution of the updates and its reason, as text.
+        execution: execution of the updates and its reason, as text. Empty if the first update
+            decides, by whether an earlier run has compiled it.
         evaluation: evaluation of this iteration's policy, if there was one.
         resumed: a sentence on the checkpoint and on losses if the run was resumed, "" otherwise.
         workers: processes that step the environments and the reason, "" for the default.

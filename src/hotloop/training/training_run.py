@@ -264,14 +264,14 @@ class Training:
         for update in learner.executions:
             update.on_progress = self._reporter.show_activity
         self._cores.start()
-        execution = (
-            learner.executions[0].choice.reason
+        choice = (
+            learner.executions[0].choice
             if self._shared is None
-            else learner.choose(num_lanes=self._shared.num_runs).reason
+            else learner.choose(num_lanes=self._shared.num_runs)
         )
         return self._reporter.begin(
             config,
-            execution=execution,
+            execution="" if choice.may_use_cached else choice.reason,  # the first update decides
             resumed=summary,
             workers=describe_workers(config, self._options, self._run),
             position=None if resumed is None else resumed.position,

@@ -51,6 +51,8 @@ def crowded_cores(evidence: Evidence) -> Diagnosis | None:
         evidences.append(f"{crowding.workers} workers account for {part:.0%} of the wait")
     if crowding.threads > 1:
         evidences.append(f"{crowding.threads} threads of the learner were working")
+    before = shlex.quote(evidence.session.directory or "RUN")
+    after = shlex.quote(f"{evidence.session.directory or 'RUN'}-after")
     return Diagnosis(
         "too-many-for-the-cores",
         f"more processes or threads than {crowding.cores} "
@@ -59,7 +61,7 @@ def crowded_cores(evidence: Evidence) -> Diagnosis | None:
         crowding.gain,
         tuple(evidences),
         "; ".join(f"{cause}: {cure}" for cause, cure in causes) + ".",
-        f"hotloop compare {shlex.quote(evidence.session.directory or 'RUN')} AGAIN",
+        f"hotloop compare {before} {after}  # after another training, with --run-dir {after}",
         wait="queued",
     )
 
