@@ -1,11 +1,13 @@
 import functools
 import math
+import sys
+import types
 
 import pytest
 
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.importing import describe_exception, import_object, name_of
+from hotloop.importing import describe_exception, import_object, importable_name, name_of
 
 
 class Outer:
@@ -56,6 +58,22 @@ def test_a_file_with_the_name_of_another_module_is_named(tmp_path, monkeypatch):
         find("json:Net")
     with pytest.raises(UnknownNameError, match=r"'json:Net': json.py here has the name of another"):
         make_vec("json:Net", 1)
+
+
+def test_objects_of_the_running_script_are_not_imported_again(tmp_path, monkeypatch):
+    script = types.ModuleType("__main__")
+    script.Net, script.__file__, script.__spec__ = Outer, str(tmp_path / "my_script.py"), None
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert find("my_script:Net") is find("__main__:Net") is Outer
+    monkeypatch.setattr(Outer, "__module__", "__main__")
+    assert importable_name(Outer) == "my_script:Outer"
+
+
+def test_an_object_of_another_script_gets_advice():
+    with pytest.raises(UnknownNameError, match=r"'__main__:Net' is defined in the script that.*"):
+        find("__main__:Net")
+    with pytest.raises(UnknownNameError, match=r"move `Line` to a module beside the script, .*"):
+        make_vec("__main__:Line", 1)
 
 
 def test_names_that_can_not_be_imported_are_marked():

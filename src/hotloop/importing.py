@@ -30,8 +30,12 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
         raise UnknownNameError(
             f"there is no {kind} '{name}': write `module:name`, such as `{example}`"
         )
+    script = sys.modules.get("__main__")
     try:
-        module = importlib.import_module(module_name)
+        if module_name == importable("__main__") and hasattr(script, attribute.split(".")[0]):
+            module: Any = script  # importing the script again would run it again
+        else:
+            module = importlib.import_module(module_name)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):
@@ -45,10 +49,22 @@ def import_object(name: str, *, kind: str, example: str) -> Any:
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError as error:
+        if module_name == "__main__":
+            raise script_object_error(name, kind=kind) from error
         raise UnknownNameError(
             f"{kind} '{name}': '{module_name}' has no '{attribute}'"
             f"{hidden_file_note(module) or nearest(attribute, vars(module))}"
         ) from error
+
+
+def script_object_error(name: str, *, kind: str) -> UnknownNameError:
+    """Return an error about an object of a script that another process has run."""
+    attribute = name.rpartition(":")[2]
+    return UnknownNameError(
+        f"{kind} '{name}' is defined in the script that trained, which does not run now: move "
+        f"`{attribute}` to a module beside the script, such as my_module.py, import it there, and "
+        f"train again; its name is then 'my_module:{attribute}'"
+    )
 
 
 def hidden_file_note(module: ModuleType) -> str:
@@ -70,6 +86,12 @@ def name_of(target: Any) -> str:
     if not (hasattr(target, "__qualname__") and hasattr(target, "__module__")):
         return f"{type(target).__module__}:<{type(target).__qualname__}>"
     return f"{target.__module__}:{target.__qualname__}"
+
+
+def importable_name(target: Any) -> str:
+    """Return `name_of` a class or function, with the module's name for a script."""
+    module, _, name = name_of(target).partition(":")
+    return f"{importable(module)}:{name}"
 
 
 def importable(module: str) -> str:

@@ -30,7 +30,7 @@ from hotloop.errors import (
     install_command,
     nearest,
 )
-from hotloop.importing import describe_exception, hidden_file_note, name_of
+from hotloop.importing import describe_exception, hidden_file_note, name_of, script_object_error
 from hotloop.system import processes
 from hotloop.system.cores import available_cores
 from hotloop.system.memory import require_memory
@@ -353,6 +353,8 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
         )
     if module is not None and callable(getattr(module, name, None)):
         return env, getattr(module, name)
+    if module_name == "__main__":
+        raise script_object_error(env, kind="environment")
     if module is not None:
         # A suggestion must work as it is written, with the module that registers the environment.
         hint = hidden_file_note(module)

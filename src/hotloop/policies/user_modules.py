@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import ConfigError, MissingExtraError, UnknownNameError, install_command
-from hotloop.importing import import_object, name_of
+from hotloop.importing import import_object, importable_name
 from hotloop.policies.heads import Head
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def find_module(network: str | Callable[..., Any]) -> UserModule:
         raise MissingExtraError(
             f"a network of your own needs torch, which is not installed: {install_command('train')}"
         ) from error
-    name = network if isinstance(network, str) else name_of(network)
+    name = network if isinstance(network, str) else importable_name(network)
     if isinstance(network, str):
         if "<" in name:
             raise UnknownNameError(f"'{name}' can't be imported: it must be a name in a module")

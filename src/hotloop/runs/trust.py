@@ -82,7 +82,8 @@ def named_modules(content: Mapping[str, Any]) -> list[str]:
     modules = [text.partition(":")[0] for text in objects if ":" in text]
     if not content["env_id"].startswith(_KNOWN_LIBRARIES):
         modules.append(content["env_id"].rpartition(":")[0])
-    return [name for name in dict.fromkeys(modules) if _MODULE.fullmatch(name)]
+    names = dict.fromkeys(modules).keys() - {"__main__"}  # a script, which is never imported
+    return sorted(name for name in names if _MODULE.fullmatch(name))
 
 
 def check_modules(path: Path, content: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 from hotloop.errors import ConfigError
-from hotloop.importing import importable, name_of
+from hotloop.importing import importable_name
 from hotloop.ops.schedules import as_schedule
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
@@ -33,7 +33,7 @@ def to_json(config: Any) -> dict[str, Any]:
         if options[name] is not None:
             schedule = as_schedule(options[name])
             options[name] = schedule(0.0) if schedule.is_constant else str(schedule)
-    return json.loads(json.dumps(options, default=_importable_name))
+    return json.loads(json.dumps(options, default=importable_name))
 
 
 def differing_defaults(config: Any, stored: dict[str, Any]) -> dict[str, Any] | None:
@@ -51,12 +51,6 @@ def differing_defaults(config: Any, stored: dict[str, Any]) -> dict[str, Any] | 
     except (TypeError, ValueError):
         return None
     return {name: defaults[name] for name, value in stored.items() if value != defaults[name]}
-
-
-def _importable_name(function: Any) -> str:
-    """Return an importable name of a class or function, even if a script defines it."""
-    module, _, name = name_of(function).partition(":")
-    return f"{importable(module)}:{name}"
 
 
 def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyConfig:
