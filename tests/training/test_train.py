@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,11 +28,13 @@ from hotloop.errors import (
     EnvironmentFailure,
     RunDirectoryError,
 )
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, actor_critic
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.runs import RunDirectory
+from hotloop.training.resume import check_network
 from tests import toy_envs
 from tests.policies import nets
+from tests.policies.test_policies import DISCRETE, obs_spec
 
 FILE_EVENTS = {"open", "os.rename", "os.symlink", "os.remove", "os.mkdir", "os.rmdir"}
 SMALL = {
@@ -603,3 +606,16 @@ def test_windows_on_a_gpu_are_in_the_report(tmp_path):
     assert use is not None
     assert use.num_updates
     assert use.busy_share > 0
+
+
+def test_a_checkpoint_without_newer_fields_of_observations_fits():
+    network = actor_critic(nets.Spaces(obs_spec(3), DISCRETE))
+    stored = network.to_json()
+    for part in stored["obs_spec"]["layout"]:
+        del part["byte_bounds"]
+    snapshot = SimpleNamespace(params=network.initial_parameters(0))
+    resumed = SimpleNamespace(checkpoint=SimpleNamespace(network=stored, snapshot=snapshot))
+    check_network(network, resumed, Path("run"))
+    stored["obs_spec"]["shape"] = [4]
+    with pytest.raises(CheckpointError, match="the checkpoint's obs_spec is"):
+        check_network(network, resumed, Path("run"))

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
+from hotloop.envs import ObsSpec
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting
@@ -234,8 +235,14 @@ def check_network(network: Network, resumed: ResumedRun, path: Path) -> None:
         )
 
     for part, value in network.to_json().items():
-        if value != checkpoint.network.get(part):
-            raise mismatch(part, checkpoint.network.get(part), value)
+        stored_value = checkpoint.network.get(part)
+        if part == "obs_spec" and stored_value is not None:
+            # A run of an older version lacks fields that do not matter here.
+            is_equal = ObsSpec.from_json(stored_value) == network.obs_spec
+        else:
+            is_equal = value == stored_value
+        if not is_equal:
+            raise mismatch(part, stored_value, value)
     stored = {name: array.shape for name, array in checkpoint.snapshot.params.items()}
     shapes = network.parameter_shapes()
     for name in sorted({*stored, *shapes}):
