@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from hotloop import cli
+from hotloop.cli import profile as profile_command
+from hotloop.errors import ConfigError
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
 from hotloop.system.children import python_command
@@ -86,6 +88,50 @@ ENDS = {
     "gone": "import os; print('x', flush=True); os._exit(3)",
     "recursive group": "raise BaseExceptionGroup('g', [ValueError(1)])",
 }
+
+
+def test_python_before_a_script_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "launcher"):
+        (tmp_path / name).write_text("print(1)")
+    python, check_target = sys.executable, profile_command._check_target
+    assert check_target([python, "train.py", "--seed", "1"]) == ["train.py", "--seed", "1"]
+    assert check_target([python, "-m", "train", "-x"]) == ["-m", "train", "-x"]
+    assert check_target(["launcher", "-x"]) == ["launcher", "-x"]
+    with monkeypatch.context() as patched:  # a script of a package
+        patched.setenv("PATH", str(tmp_path))
+        (tmp_path / "launcher").chmod(0o755)
+        patched.chdir(tmp_path.parent)
+        launcher = str(tmp_path / "launcher")
+        assert check_target(["launcher", "-x"]) == [launcher, "-x"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nb.ipynb", "the notebook nb.ipynb: run `jupyter nbconvert --to script nb.ipynb`"),
+        ("binary", "which is a program in machine code: pass the Python script or module that"),
+        ("run.sh", "which is a program for /bin/bash: pass the Python script"),
+        ("notes.txt", "which is not valid Python: pass the Python script"),
+        ("sh run.sh", "which is a program in machine code: pass the Python script"),
+        ("PYTHON", "a script or `-m MODULE` after `/.*`, got nothing"),
+        ("PYTHON -c 1", "after `/.*`, got `-c`: options of Python are environment variables here"),
+        ("PYTHON nb.ipynb", "the notebook nb.ipynb"),
+        ("other/python3 x.py", "which runs hotloop, got other/python3: leave `other/python3` out"),
+    ],
+)
+def test_targets_that_are_no_script_get_advice(target, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nb.ipynb").write_text('{"cells": []}')
+    (tmp_path / "binary").write_bytes(b"\x7fELF\0\0")
+    (tmp_path / "run.sh").write_text("#!/bin/bash\npython x.py\n")
+    (tmp_path / "notes.txt").write_text("remember the milk\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "python3").write_text("")
+    (tmp_path / "other" / "python3").chmod(0o755)
+    args = [sys.executable if x == "PYTHON" else x for x in target.split()]
+    with pytest.raises(ConfigError, match=message):
+        profile_command._check_target(args)
 
 
 @pytest.mark.parametrize("name", ENDS)

@@ -598,6 +598,10 @@ def test_the_run_config_gives_the_number_of_environments(profile: Path) -> None:
     config = {"config": {"num_envs": 8, "workers": 0}}
     (profile / "config.json").write_text(json.dumps(config))
     assert read(profile).main.facts["num_envs"] == 8
+    assert not read(profile).metadata["training"]["has_auto_workers"]
+    config["auto"] = {"asked": {"workers": "auto"}, "chosen": {"workers": 0}}
+    (profile / "config.json").write_text(json.dumps(config))
+    assert read(profile).metadata["training"]["has_auto_workers"]
     (profile / "config.json").write_text("[]")
     assert "num_envs" not in read(profile).main.facts
 
@@ -697,3 +701,34 @@ def test_a_resumed_run_has_a_second_learner():
         "process 200 started after learner had ended, as in a resumed run: shares are relative to "
         "each process"
     ]
+
+
+def test_a_resumed_learner_that_steps_environments_keeps_its_name():
+    steps = [span("env_step", 21.0, 29.0)]
+    merged = merge(
+        [
+            recording("learner", pid=100, spans=[span("env_step", 1.0, 9.0)]),
+            recording("learner", pid=200, start_s=20.0, end_s=30.0, spans=steps),
+        ],
+        [],
+    )
+    names = [(process.name, process.role) for process in merged.processes]
+    assert names == [("learner", "main"), ("learner (200)", "helper")]
+
+
+def test_a_notebook_s_kernel_and_a_program_s_own_names_are_kept():
+    """Processes without a name are numbered as workers."""
+    kernel = ["python", "-m", "ipykernel_launcher", "-f", "/run/kernel.json"]
+    recordings = [
+        recording(pid=100),
+        recording("process", pid=101, parent_pid=100, spans=[span("env_step", 1.0, 9.0)]),
+        recording("collector", pid=102, parent_pid=100, spans=[span("env_step", 1.0, 9.0)]),
+        recording("process", pid=103, parent_pid=100, spans=[span("env_step", 1.0, 9.0)]),
+        recording("process", pid=104, parent_pid=101, spans=[span("env_step", 1.0, 9.0)]),
+    ]
+    totals = [
+        samples(line(9.0), pid=pid, component="process", command=kernel) for pid in (101, 104)
+    ]
+    merged = merge(recordings, totals)
+    names = {process.pid: process.name for process in merged.processes}
+    assert names == {100: "main", 101: "kernel", 102: "collector", 103: "worker-0", 104: "worker-1"}

@@ -26,10 +26,10 @@ from hotloop.profiler.session import (
     UnrecordedProcess,
 )
 from hotloop.profiler.session.kineto import read_windows
+from hotloop.profiler.session.run_facts import add_run_facts, read_crowding
 from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
 from hotloop.profiler.session.saving import SESSION_FILE, load
 from hotloop.profiler.session.validation import check_metadata, check_session
-from hotloop.system.crowding import Crowding
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.clocks import read_clocks
 from hotloop.timing.recording_state import RecordingState, recording_state
@@ -81,10 +81,10 @@ def read(directory: str | os.PathLike[str]) -> Session:
         )
     # Merge, and add the facts of runs and the GPU windows.
     run_directories = (root, *(folder.parent for folder in sorted(directories)))
-    metadata |= _read_crowding(run_directories, problems)
+    metadata |= read_crowding(run_directories, problems)
     session = merge(recordings, totals, directory=str(root), metadata=metadata, problems=problems)
     for run_directory in run_directories:
-        _add_run_facts(session, run_directory)
+        add_run_facts(session, run_directory)
     _add_windows(session, [root / "timing", root, *sorted(directories)])
     try:
         check_session(session)
@@ -182,44 +182,6 @@ def _unique(items: Iterable[_Item], identity: Callable[[_Item], object]) -> list
     for item in items:
         first.setdefault(identity(item), item)
     return list(first.values())
-
-
-def _add_run_facts(session: Session, run_directory: Path) -> None:
-    """Add what a hotloop run's spans do not contain: environments, and options for advice."""
-    try:
-        content = documents.read(run_directory / "config.json")
-        config, auto = content["config"], content.get("auto") or {}
-        num_envs, workers = int(config["num_envs"]), int(config.get("workers") or 0)
-        options = {
-            "num_envs": num_envs,
-            "execution": str(config.get("execution")),
-            "has_replay": "save_replay" in config,
-            "has_auto_workers": "auto" in auto.get("asked", {}).values(),
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return
-    session.metadata.setdefault("training", options)
-    for process in session.processes:
-        num_stepped = num_envs // workers if workers and process.role == "worker" else num_envs
-        process.facts.setdefault("num_envs", float(num_stepped))
-
-
-def _read_crowding(run_directories: Iterable[Path], problems: list[str]) -> dict[str, Any]:
-    """Return how long threads of a hotloop run waited for cores, as metadata."""
-    for directory in run_directories:
-        path = directory / "cores.json"
-        try:
-            crowding = Crowding.from_json(documents.read(path))
-            if crowding is None:
-                raise ValueError("it has other fields or values than this version writes")
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            problems.append(f"{path} is damaged ({reason}) and is ignored: remove it")
-            continue
-        return {"crowding": vars(crowding)}
-    return {}
 
 
 def _read_recordings(directories: Iterable[Path]) -> tuple[list[Recording], list[str]]:
@@ -445,6 +407,8 @@ def _order_and_name(processes: list[ProfiledProcess]) -> None:
         if _is_fork_server(process.command) and not is_fork:
             process.name = "forkserver"
             worker_parents.add(process.pid)
+        elif any("ipykernel" in argument for argument in process.command) and not is_fork:
+            process.name = "kernel"
     for process in processes:
         names = {path[-1] for path, _ in process.tree.walk()}
         if process is main:
@@ -455,17 +419,20 @@ def _order_and_name(processes: list[ProfiledProcess]) -> None:
             is_named = process.name.startswith("worker-")
             computes = process.cpu_ns > 0.01 * main_ns and process.parent_pid in worker_parents
             is_worker = is_named or computes or names.intersection(STEP_SPANS)
-            process.role = "worker" if is_worker else "helper"
+            # The learner of a resumed run has the first one's name, and was not started by it.
+            is_resumed = process.name == main.name and process.parent_pid not in pids
+            process.role = "worker" if is_worker and not is_resumed else "helper"
     used_names = {process.name for process in processes}
     number = 0
     for process in processes[1:]:
-        if process.role == "worker" and not process.name.startswith("worker-"):
+        is_fork = process.name == main.name and process.parent_pid in pids
+        if process.role == "worker" and (is_fork or process.name in ("main", "process")):
             while f"worker-{number}" in used_names:
                 number += 1
             process.name = f"worker-{number}"
             used_names.add(process.name)
-        elif process.name == main.name and process.parent_pid in pids:
-            process.name = "process"  # a fork, which has the name of its parent
+        elif is_fork:
+            process.name = "process"  # it has the name of its parent
     processes[1:] = sorted(processes[1:], key=lambda item: (item.role, _natural_key(item.name)))
     counts: dict[str, int] = {}
     for process in processes:
