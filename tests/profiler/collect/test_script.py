@@ -668,3 +668,51 @@ def test_the_scripts_modules_come_before_pythons(tmp_path) -> None:
     assert len(session.processes) == 3
     assert all(process.samples for process in session.processes)
     assert not session.problems
+
+
+@pytest.mark.parametrize("target", ["sh", "python", "python-with-empty-environment"])
+def test_a_program_that_replaces_itself(tmp_path, target: str) -> None:
+    write(tmp_path, "import time\nend = time.monotonic() + 0.4\nwhile time.monotonic() < end: pass")
+    script = write(
+        tmp_path,
+        f"""
+        import os, sys, time
+
+        def first():
+            end = time.monotonic() + 0.6
+            while time.monotonic() < end:
+                pass
+
+        first()
+        try:
+            os.execv("/bin", ["/bin"])  # fails
+        except OSError:
+            first()
+        if {target!r} == "sh":
+            os.execlp("sh", "sh", "-c", "sleep 0.5; exit 3")
+        env = {{}} if "empty" in {target!r} else os.environ
+        os.execve(sys.executable, [sys.executable, "script.py"], env)
+        """,
+        "first.py",
+    )
+    result, session = record(tmp_path, str(script))
+    assert result.returncode == (3 if target == "sh" else 0)
+    main = session.main
+    (problem,) = session.problems
+    assert (main.name, main.state) == ("main", "complete")
+    functions = {frame.function for stack in main.stacks for frame in stack.frames}
+    assert "first" in functions
+    # Everything up to the call is recorded.
+    elapsed_ns = sum(
+        sample.elapsed_ns
+        for sample in main.samples
+        if "first" in [frame.function for frame in main.stacks[sample.stack].frames]
+    )
+    assert elapsed_ns > 1.15e9
+    assert "became another program, `" in problem
+    if target == "sh":
+        assert "`sh -c 'sleep 0.5; exit 3'`, which is not recorded: its time is missing" in problem
+    elif target == "python":
+        assert problem.endswith("script.py`: its times are those of both programs")
+    else:
+        assert "which is not recorded, because its environment lacks" in problem

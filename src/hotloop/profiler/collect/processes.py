@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from hotloop import timing
+from hotloop.profiler.collect.exec_calls import ExecCalls
 from hotloop.profiler.collect.import_hooks import ImportHooks
 from hotloop.profiler.collect.sampler import StackSampler
 from hotloop.timing._writer import in_multiprocessing_child
@@ -73,6 +74,8 @@ class Capture:
             after_in_child=self._after_fork_in_child,
         )
         atexit.register(self.end)
+        self._exec_calls = ExecCalls(self._before_exec, SETTINGS_VARIABLE)
+        self._exec_calls.install()
 
     def end(self) -> None:
         """Write the remaining data. No effect when repeated."""
@@ -84,6 +87,11 @@ class Capture:
             sampler.stop()
         if self.hooks is not None:
             self.hooks.remove()
+        self._exec_calls.remove()
+
+    def _before_exec(self, command: list[str], has_settings: bool) -> None:
+        if self._sampler is not None:
+            self._sampler.record_exec(command, has_settings)
 
     def _hook_cuda_start(self, cuda: ModuleType) -> None:
         """Start GPU windows when torch initializes CUDA, if it ever does."""

@@ -186,6 +186,13 @@ class StackSampler:
             self.release()
         self._has_failed = True
 
+    def record_exec(self, command: list[str], has_settings: bool) -> None:
+        """Write all samples, since another program is about to replace this one."""
+        with self._lock:
+            # A fork that has not written anything leaves no file.
+            if os.getpid() == self._pid and self._file:
+                self._flush(last=True, executed={"command": command, "has_settings": has_settings})
+
     def release(self) -> None:
         """Close the files and free the ticker. A forked child does so with those of its parent."""
         self._file.close()
@@ -359,7 +366,7 @@ class StackSampler:
         except OSError as error:
             self._fail(error)
 
-    def _flush(self, *, last: bool = False) -> None:
+    def _flush(self, *, last: bool = False, executed: dict[str, Any] | None = None) -> None:
         """Add a line. With the extension, `_wait` writes all lines but the last."""
         if not self._file and not self._has_failed:
             self._open()
@@ -392,6 +399,8 @@ class StackSampler:
             "others": [list(process) for process in self._descendants],
             "recordings": [str(path) for path in _control.recording_paths()],
         }
+        if executed is not None:
+            line["executed"] = executed
         self._pending_text += self._line(line)
         if self._uses_ticker and not last:
             return

@@ -27,6 +27,7 @@ places, stacks and paths are numbered in the order of their first use.
 * `spans`: [names of the path, kind, count, total ns, open], of the process since its start.
 * `own_ns`: CPU time of the sampling. `facts`: numbers that hooks recorded, by name.
   `problems`: modules that could not be hooked, and the errors.
+* `executed`: only before a call of exec, {"command": […], "has_settings": …} of the new program.
 * `others`: descendants, [pid, parent, command, cpu ns]. `recordings`: the recordings' files.
 """
 

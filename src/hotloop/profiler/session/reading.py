@@ -25,6 +25,7 @@ from hotloop.profiler.session import (
     SpanThread,
     UnrecordedProcess,
 )
+from hotloop.profiler.session.executed import note_executed_programs
 from hotloop.profiler.session.kineto import read_windows
 from hotloop.profiler.session.run_facts import add_run_facts, read_crowding
 from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
@@ -40,8 +41,7 @@ METADATA_FILE = "profile.json"
 # A sampled process that ends its own recording writes its last samples just before its end. If they
 # are older than this, it could not write them.
 _SILENCE_NS = 10_000_000_000
-# Time after the last line of samples, written about once a second, in which a process of a running
-# program may have started.
+# Time after the last line of samples in which a process of a running program may have started.
 _UNLISTED_NS = 5_000_000_000
 # The command that starts the script. Forks of the script have it too.
 _SCRIPT_COMMAND = re.compile(r"^.*? hotloop\.profiler\.collect\.script \{.*?\} ")
@@ -284,6 +284,7 @@ def merge(
                     f"samples of process {pid} are damaged ({file.damage}) and are ignored "
                     "from there on"
                 )
+        problems += note_executed_programs(process, files, metadata or {})
         hooks = {
             name: text
             for file in files
@@ -333,7 +334,7 @@ def _merge_process(recordings: list[Recording], totals: list[SampleTotals]) -> P
     if recordings:
         # A name chosen by the program is more informative than one chosen by the profiler.
         named = [item for item in recordings if item.component not in ("main", "process")]
-        name = max(named or recordings, key=lambda item: item.duration_ns).component
+        name = max(named or recordings[:1], key=lambda item: item.duration_ns).component
         pid, parent_pid = recordings[0].pid, recordings[0].parent_pid
     else:
         header = totals[0].header
