@@ -5,6 +5,11 @@ from __future__ import annotations
 from hotloop.envs.checks import advice_for_non_finite, as_flag, as_reward, check_finite
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.factory import environment_name, make_double_buffered, make_env, make_vec
+from hotloop.envs.global_generators import (
+    kept_global_generators,
+    seed_global_generators,
+    seed_torch_generator,
+)
 from hotloop.envs.protocol import VectorEnv, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec, Spaces
@@ -23,8 +28,11 @@ __all__ = [
     "check_finite",
     "environment_name",
     "episode_seed",
+    "kept_global_generators",
     "make_double_buffered",
     "make_env",
     "make_vec",
     "obs_hash",
+    "seed_global_generators",
+    "seed_torch_generator",
 ]

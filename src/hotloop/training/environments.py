@@ -8,7 +8,13 @@ from typing import Any
 
 import torch
 
-from hotloop.envs import Spaces, VectorEnv, environment_name, make_vec
+from hotloop.envs import (
+    Spaces,
+    VectorEnv,
+    environment_name,
+    make_vec,
+    seed_global_generators,
+)
 from hotloop.envs.device import is_on_device, make_device_vec
 from hotloop.errors import ConfigError
 from hotloop.learner import Execution, choose
@@ -41,6 +47,7 @@ def make_environments(
     num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
     stagger = config.total_envs if config.workers else 0
     first_episode = _first_new_episode(resumed)
+    seed_global_generators(config.seed, "learner", first_episode)
     action_masks = getattr(config, "action_masks", False)
     # Make them in Ray actors, in worker processes, or here.
     if config.has_workers and config.backend == "ray":
@@ -149,6 +156,7 @@ def make_device_environments(
         ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
             environments can't be made.
     """
+    seed_global_generators(config.seed, "learner")
     envs = make_device_vec(environment, config.total_envs, device, config.env_kwargs)
     # A step launches about the same number of operations as an update.
     num_steps = config.total_timesteps // config.total_envs

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.envs import make_vec
+from hotloop.envs import kept_global_generators, make_vec, seed_global_generators
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
@@ -95,7 +95,8 @@ class Evaluator:
         """
         assert self._envs is not None
         config = self._config
-        with span("evaluation"):
+        with span("evaluation"), kept_global_generators():
+            seed_global_generators(config.seed, "evaluation")
             policy = ActingPolicy(network, snapshot)
             usual_steps = self._reporter.longest_episode
             limit = config.eval_max_steps

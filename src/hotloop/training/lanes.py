@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from hotloop import timing
+from hotloop.envs import kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
 from hotloop.learner.lanes import Lanes
@@ -55,6 +56,7 @@ def train_lanes(
     """
     check_lanes(algorithm, configs)
     with contextlib.ExitStack() as exits:
+        exits.enter_context(kept_global_generators())
         envs_to_close = exits.enter_context(closing_environments())
         threads, gpu = set_up_torch(configs[0], exits)
         shared = exits.enter_context(_copying_timing(SharedProcess(threads, gpu, len(configs))))

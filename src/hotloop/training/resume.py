@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hotloop.envs import ObsSpec
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
-from hotloop.rollouts import Accounting
+from hotloop.rollouts import Accounting, Environments
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.training.checkpoint_state import CheckpointState
 from hotloop.training.options import (
@@ -218,6 +218,17 @@ def rewind_run(
     at = {"timesteps": position.timesteps, "iteration": position.iteration}
     run.resume(stored, **at, defaults=defaults)
     checkpoints.remove_later(checkpoint)
+
+
+def describe_restarts(count: int, envs: Environments) -> str:
+    """Return how many environments began new episodes on a resume, and why."""
+    text = f"the episodes of {count} of {envs.num_envs} environments can't be replayed and restart"
+    if not envs.can_replay:
+        return text
+    return (
+        f"{text}: with the same seed and actions they differ, as if the environment drew from a "
+        "global random generator instead of `self.np_random`, or depended on time"
+    )
 
 
 def check_network(network: Network, resumed: ResumedRun, path: Path) -> None:

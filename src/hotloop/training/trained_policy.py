@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.envs import environment_name, make_vec
+from hotloop.envs import (
+    environment_name,
+    kept_global_generators,
+    make_vec,
+    seed_global_generators,
+)
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
@@ -137,11 +142,13 @@ def evaluate(
     config = {"num_envs": 1, "env_kwargs": {}, "log_info": (), **directory.config["config"]}
     run_kwargs = config["env_kwargs"] if env is None else {}
     environment = directory.config["env_id"] if env is None else env
-    with closing_environments() as to_close:
+    seed = config["seed"] if seed is None else seed
+    with kept_global_generators(), closing_environments() as to_close:
+        seed_global_generators(seed, "evaluation")
         envs = make_vec(
             environment,
             config["num_envs"],
-            seed=config["seed"] if seed is None else seed,
+            seed=seed,
             env_kwargs=run_kwargs if env_kwargs is None else env_kwargs,
             stream="evaluation",
             action_masks=network.obs_spec.mask_size > 0,

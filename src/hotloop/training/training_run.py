@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import timing
-from hotloop.envs import advice_for_non_finite, environment_name
+from hotloop.envs import advice_for_non_finite, environment_name, kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
@@ -38,7 +38,7 @@ from hotloop.training.environments import (
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.options import changeable_options, differing_defaults, to_json
 from hotloop.training.reporting import Reporter
-from hotloop.training.resume import ResumedRun, check_network, reopen, rewind_run
+from hotloop.training.resume import ResumedRun, check_network, describe_restarts, reopen, rewind_run
 from hotloop.training.saving import Saver
 from hotloop.training.update_requests import Run, drive
 from hotloop.types import Array
@@ -92,7 +92,7 @@ def train(
     if network is not None:
         config = dataclasses.replace(config, network=network)
     environment = config.env_id if env is None else env
-    with closing_environments() as envs:
+    with kept_global_generators(), closing_environments() as envs:
         return drive(
             run_training(
                 algorithm, config, environment, on_report, on_end, resume_from, envs_to_close=envs
@@ -240,10 +240,7 @@ class Training:
         if resumed is not None:
             summary = f"resumed at {resumed.position.timesteps:,} steps"
             if restarted_envs:
-                summary += (
-                    f"; the episodes of {len(restarted_envs)} of {self.envs.num_envs} environments "
-                    "can't be replayed and restart"
-                )
+                summary += f"; {describe_restarts(len(restarted_envs), self.envs)}"
             summary += "".join(f"; {note}" for note in notes)
             if str(learner.device) != resumed.position.device:
                 summary += (

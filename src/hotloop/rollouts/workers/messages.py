@@ -23,12 +23,14 @@ class Greeting:
         timing_dir: Directory of the recording.
         wakeup_fds: Event descriptors. A worker gets its own and that of the inference process, or
             none if it acts by itself. The inference process gets its own and those of all workers.
+        restarts: Number of earlier processes of this worker.
     """
 
     worker: int
     component: str
     timing_dir: str
     wakeup_fds: Sequence[int]
+    restarts: int = 0
     env: str
     num_envs: int
     seed: int

@@ -193,6 +193,7 @@ class WorkerSupervisor:
         if number != INFERENCE:
             fds = [fds[1 + number], fds[0]] if fds else []
             extra |= {"component": f"worker-{number}", "first_env": number * self.greeting.num_envs}
+            extra["restarts"] = self.restarts[number]
         greeting = dataclasses.replace(self.greeting, wakeup_fds=fds, **extra)
         try:
             token = f"{self._token}-{secrets.token_hex(4)}"

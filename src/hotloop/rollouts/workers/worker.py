@@ -14,7 +14,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hotloop.envs import DoubleBufferedEnvs, VectorEnv, make_double_buffered, make_vec
+from hotloop.envs import (
+    DoubleBufferedEnvs,
+    VectorEnv,
+    make_double_buffered,
+    make_vec,
+    seed_global_generators,
+    seed_torch_generator,
+)
 from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
 from hotloop.rollouts.inference.central_collector import CentralCollector
@@ -69,9 +76,12 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
         "action_masks": greeting.action_masks,
         "log_info": greeting.log_info,
     }
+    key = greeting.seed, greeting.first_env, greeting.first_episode, greeting.restarts
+    seed_global_generators(*key)
     with span("make_envs"):
         make = make_double_buffered if greeting.wakeup_fds else make_vec
         envs: VectorEnv = make(greeting.env, greeting.num_envs, **options)
+    seed_torch_generator(*key)
     try:
         channel.send(
             Ready(

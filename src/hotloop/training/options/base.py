@@ -7,6 +7,8 @@ import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from hotloop.errors import UnknownNameError, nearest
 from hotloop.training.options.constraints import check_value, type_hints
 from hotloop.training.options.other_names import translate
@@ -45,12 +47,23 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():
-            if isinstance(getattr(self, name), os.PathLike):  # stored as a string
-                object.__setattr__(self, name, os.fspath(getattr(self, name)))
-            check_value(name, hint, getattr(self, name))
+            value = _as_plain(getattr(self, name))
+            object.__setattr__(self, name, value)
+            check_value(name, hint, value)
         for group in reversed(type(self).__mro__):
             if "check" in vars(group):
                 vars(group)["check"](self)
+
+
+def _as_plain(value: Any) -> Any:
+    """Return NumPy's numbers and paths as values that JSON can hold, also within containers."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if type(value) is dict:
+        return {name: _as_plain(item) for name, item in value.items()}
+    return type(value)(map(_as_plain, value)) if type(value) in (list, tuple) else value
 
 
 def unknown_option_message(name: str, config_class: type) -> str:

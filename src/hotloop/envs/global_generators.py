@@ -1,0 +1,57 @@
+"""Seeds of the global generators of Python, NumPy and torch, from which some environments draw.
+
+Environments should draw from `self.np_random`, which each reset seeds: their episodes then depend
+on nothing else. One that draws from a global generator still repeats a run of one seed, because
+every process that steps environments seeds these generators before it makes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+
+def seed_global_generators(*key: int | str) -> None:
+    """Seed the global generators of Python, of NumPy and, if it is loaded, of torch on the CPU.
+
+    Args:
+        key: the run's seed and what else distinguishes the process, such as its environments.
+    """
+    seed = _derive_seed(key)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    seed_torch_generator(*key)
+
+
+def seed_torch_generator(*key: int | str) -> None:
+    """Seed torch's global generator on the CPU, if torch is loaded.
+
+    Call it again after the environments were made, which may have loaded torch.
+    """
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.manual_seed(_derive_seed(key) >> 1)
+
+
+def _derive_seed(key: tuple[int | str, ...]) -> int:
+    text = "/".join(map(str, ("global", *key)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@contextmanager
+def kept_global_generators() -> Iterator[None]:
+    """Restore the states of the global generators at the end, which belong to the caller."""
+    state, numpy_state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    torch_state = None if torch is None else torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        if torch is not None:
+            torch.set_rng_state(torch_state)
