@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 from hotloop import algorithms
@@ -365,6 +366,37 @@ def test_bad_schedules(options, message):
 def test_missing_schedule_is_refused():
     with pytest.raises(UnknownNameError, match="`learning_rate`: schedule 'no_such:f': there is"):
         Config(learning_rate="no_such:f")
+
+
+def test_numbers_of_numpy_are_stored_as_plain_numbers():
+    from hotloop.algorithms import ppo
+
+    config = ppo.Config(
+        seed=np.int64(5),
+        total_timesteps=np.uint32(1_000),
+        gamma=np.float64(0.5),
+        learning_rate=np.float32(0.25),
+        normalize_obs=np.bool_(True),
+        hidden_sizes=(np.int16(8), 8),
+        env_id=np.str_("CartPole-v1"),
+        env_kwargs={"a": np.float64(1.5), "b": [np.int8(2), {"c": np.bool_(False)}]},
+    )
+    plain = ppo.Config(
+        seed=5,
+        total_timesteps=1_000,
+        gamma=0.5,
+        learning_rate=0.25,
+        normalize_obs=True,
+        hidden_sizes=(8, 8),
+        env_id="CartPole-v1",
+        env_kwargs={"a": 1.5, "b": [2, {"c": False}]},
+    )
+    assert repr(config) == repr(plain)
+    assert to_json(config) == to_json(plain)
+    with pytest.raises(ConfigError, match=r"`seed` must be an integer in \[0, 2⁶³\), got -1$"):
+        ppo.Config(seed=np.int64(-1))
+    with pytest.raises(ConfigError, match=r"`num_steps` must be a positive integer, got 8\.0"):
+        ppo.Config(num_steps=np.float64(8.0))
 
 
 def test_paths_are_stored_as_text(tmp_path):

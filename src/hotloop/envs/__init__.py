@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from hotloop.envs.checks import advice_for_non_finite, as_flag, as_reward, check_finite
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
-from hotloop.envs.factory import environment_name, make_double_buffered, make_env, make_vec
+from hotloop.envs.factory import (
+    environment_name,
+    import_environment,
+    make_double_buffered,
+    make_env,
+    make_vec,
+)
 from hotloop.envs.global_generators import (
     kept_global_generators,
     seed_global_generators,
@@ -28,6 +34,7 @@ __all__ = [
     "check_finite",
     "environment_name",
     "episode_seed",
+    "import_environment",
     "kept_global_generators",
     "make_double_buffered",
     "make_env",

@@ -162,6 +162,12 @@ def make_vec(
     return _make_groups(env, num_envs, env_kwargs, 1, **options)[0]
 
 
+def import_environment(env: str | EnvFactory) -> None:
+    """Import the module of an environment, if it has one. `make_vec` reports a failure."""
+    with contextlib.suppress(HotloopError):
+        _resolve(env)
+
+
 def make_double_buffered(
     env: str | EnvFactory,
     num_envs: int,

@@ -57,15 +57,17 @@ class Evaluator:
         self._run = run
         self._envs = None
         if config.eval_interval is not None:
-            self._envs = make_vec(
-                environment,
-                config.total_envs,
-                seed=config.seed,
-                env_kwargs=config.env_kwargs,
-                stream="evaluation",
-                action_masks=getattr(config, "action_masks", False),
-                log_info=config.log_info,
-            )
+            with kept_global_generators():  # training draws the same with and without evaluations
+                seed_global_generators(config.seed, "evaluation")
+                self._envs = make_vec(
+                    environment,
+                    config.total_envs,
+                    seed=config.seed,
+                    env_kwargs=config.env_kwargs,
+                    stream="evaluation",
+                    action_masks=getattr(config, "action_masks", False),
+                    log_info=config.log_info,
+                )
             envs_to_close.append(self._envs)
         self._camera: Camera | None = None
         if config.eval_videos:

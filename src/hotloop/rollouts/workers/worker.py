@@ -17,6 +17,7 @@ from typing import Any
 from hotloop.envs import (
     DoubleBufferedEnvs,
     VectorEnv,
+    import_environment,
     make_double_buffered,
     make_vec,
     seed_global_generators,
@@ -77,8 +78,9 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
         "log_info": greeting.log_info,
     }
     key = greeting.seed, greeting.first_env, greeting.first_episode, greeting.restarts
-    seed_global_generators(*key)
     with span("make_envs"):
+        import_environment(greeting.env)  # it may load torch, which is seeded too
+        seed_global_generators(*key)
         make = make_double_buffered if greeting.wakeup_fds else make_vec
         envs: VectorEnv = make(greeting.env, greeting.num_envs, **options)
     seed_torch_generator(*key)
