@@ -93,8 +93,8 @@ def test_help_lists_every_option_and_the_presets(capsys, name, monkeypatch):
     where = "`hotloop presets` lists them"
     if len(algorithm.presets) <= 3:
         where = f"it exists for {', '.join(algorithm.presets)}"
-    assert f"\nThe environment's preset replaces defaults ({where}).\n" in out
-    assert max(map(len, out.partition("╭")[0].splitlines())) < 100
+    assert f"The environment's preset replaces defaults ({where})." in out
+    assert len(out.partition("Options of the command itself")[0]) < 300  # not all presets
 
 
 def test_help_lists_the_algorithms(capsys):
