@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from hotloop import documents
 from hotloop.errors import ConfigError, UnknownNameError, shortened
-from hotloop.training.options.base import unknown_option_message
-from hotloop.training.options.constraints import check_value, leaf_types, type_hints
 
 if TYPE_CHECKING:
     from tyro.constructors import ConstructorRegistry
@@ -181,6 +179,9 @@ def _checked_arguments(args: Sequence[str], config_class: type, prog: str) -> li
         UnknownNameError: An option does not exist.
         ConfigError: An option has too many or too few values, or an invalid one.
     """
+    from hotloop.training.options.base import unknown_option_message
+    from hotloop.training.options.constraints import leaf_types, type_hints
+
     if {"-h", "--help"} & set(args):
         return list(args)
     hints, checked = type_hints(config_class), []
@@ -205,6 +206,8 @@ def _checked_arguments(args: Sequence[str], config_class: type, prog: str) -> li
 
 def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
     """Return an option's values as tyro reads them, or raise ConfigError."""
+    from hotloop.training.options.constraints import check_value, leaf_types
+
     name, kinds = option.removeprefix("--").replace("-", "_"), leaf_types(hint)
     if kinds == {bool}:
         if values:
