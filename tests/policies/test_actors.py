@@ -181,7 +181,7 @@ EMPTY_ACTION = ActionSpec(kind="box", shape=(0,), dtype="float32")
             "squashed_gaussian",
             obs_spec(4),
             BOX,
-            r"must be finite, .* got \[-0\.1, -inf\] to .*Rescale",
+            r"must be finite float32 numbers, .* got \[-0\.1, -inf\] to .*TransformAction",
         ),
         (
             "deterministic",
@@ -215,7 +215,7 @@ def test_heads_for_other_action_spaces_are_refused(kind, action, message):
 def test_critics_refuse_unsuitable_spaces_and_options():
     for obs, action, message in (
         (obs_spec(4), DISCRETE, r"\(box\) action space is needed"),
-        (obs_spec(4), BOX, "must be finite"),
+        (obs_spec(4), BOX, "must be finite float32 numbers"),
         (obs_spec(0), BOUNDED, "observations must hold a number"),
         (IMAGES, BOUNDED, "these observations hold images: choose `network` 'perceptron'"),
     ):

@@ -783,8 +783,8 @@ IMAGES = spaces.Box(0, 255, (12, 12, 3), np.uint8)
         (sac, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
         (td3, {"action": spaces.MultiDiscrete([2, 3])}, "got a multi_discrete one: use ppo"),
         (dqn, {"action": spaces.MultiDiscrete([2, 3])}, r"got a multi_discrete space.*use ppo"),
-        (sac, {"action": UNBOUNDED}, r"must be finite, .* got \[-1.0, -inf\] to \[1.0, inf\]"),
-        (td3, {"action": UNBOUNDED}, r"RescaleAction or give its space bounds, or use ppo"),
+        (sac, {"action": UNBOUNDED}, r"must be finite .* got \[-1.0, -inf\] to \[1.0, inf\]"),
+        (td3, {"action": UNBOUNDED}, r"TransformAction\(env, .*, or use ppo"),
         (
             sac,
             {"obs": IMAGES, "action": spaces.Box(-1, 1, (2,), np.float32)},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.envs.checks import describe_range, describe_value
-from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec
+from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec, round_inwards
 from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError, SpaceError
 from hotloop.stacks import num_stacked_frames
 from hotloop.types import Array
@@ -365,8 +365,8 @@ def _as_array(value: Any) -> Array:
 class ActionDecoder:
     """Converts a policy's actions to actions of the environments.
 
-    Adds the offset of discrete actions, clips box actions to their bounds, and casts to the space's
-    own dtype, for all environments at once.
+    Adds the offset of discrete actions, clips box actions to their bounds, rounds those of integer
+    boxes, and casts to the space's own dtype, for all environments at once.
 
     Args:
         space: action space of one environment.
@@ -401,19 +401,22 @@ class ActionDecoder:
                 nvec=tuple(space.nvec.tolist()),
                 starts=tuple(self._offset.tolist()),
             )
-        elif isinstance(space, spaces.Box) and space.dtype.kind == "f" and space.shape:
-            self._low, self._high = space.low, space.high
+        elif isinstance(space, spaces.Box) and space.dtype.kind in "fiu" and space.shape:
+            # Comparing integers with floats is exact only for Python's.
+            low, high = (x.ravel().astype(object) for x in (space.low, space.high))
+            low, high = round_inwards(low, high, np.float64)
             self.spec = ActionSpec(
                 kind="box",
                 shape=space.shape,
                 dtype="float32",
-                low=tuple(space.low.astype(np.float64).ravel().tolist()),
-                high=tuple(space.high.astype(np.float64).ravel().tolist()),
+                low=tuple(low.tolist()),
+                high=tuple(high.tolist()),
+                space_dtype=space.dtype.name,
             )
         else:
             raise SpaceError(
-                "action spaces may be Discrete, MultiDiscrete with one axis, or Box of floats with "
-                f"at least one axis, got {space}: {_action_hint(space)}"
+                "action spaces may be Discrete, or MultiDiscrete with one axis, or Box with at "
+                f"least one axis, got {space}: {_action_hint(space)}"
             )
 
     def batch(self, action: Array) -> Array:
@@ -424,8 +427,7 @@ class ActionDecoder:
         """
         self._check(action)
         if self.spec.kind == "box":
-            clipped = action.clip(self._low, self._high)
-            return clipped if clipped.dtype is self._dtype else clipped.astype(self._dtype)
+            return self.spec.fitted(action)
         return (action + self._offset).astype(self._dtype, copy=False)
 
     def rows(self, action: Array) -> list[Any]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from hotloop.errors import ShapeError
+from hotloop.errors import ShapeError, SpaceError
 from hotloop.types import Array
 
 Encoding = Literal["box", "one_hot", "binary"]
@@ -223,6 +224,33 @@ class ActionSpec:
     """`box`: lower bounds, flattened, −inf if unbounded. `step` clips to them."""
     high: tuple[float, ...] = ()
     """`box`: upper bounds, flattened, inf if unbounded."""
+    space_dtype: str = field(default="", compare=False)
+    """`box`: dtype of the environment's actions. "" for a policy of an older version."""
+
+    def __post_init__(self) -> None:
+        """Raise `SpaceError` if a lower bound is not a number or above the upper one."""
+        if not all(low <= high for low, high in zip(self.low, self.high, strict=True)):
+            raise SpaceError(
+                "the lower bounds of actions must not exceed the upper ones, got "
+                f"{list(self.low)} to {list(self.high)}: correct the action space"
+            )
+
+    @cached_property
+    def bounds(self) -> tuple[Array, Array]:
+        """The bounds of box actions, action_shape: float64, or float32 if the space is.
+
+        If the dtype of the space is unknown, the bounds are float32 numbers within them.
+        """
+        low, high = (np.array(x, np.float64).reshape(self.shape) for x in (self.low, self.high))
+        if self.space_dtype not in ("", "float32"):
+            return low, high
+        return round_inwards(low, high, np.float32)
+
+    def fitted(self, action: Array) -> Array:
+        """Return box actions, (…, *shape), within the bounds and in the dtype of the space."""
+        clipped = np.clip(action, *self.bounds)
+        dtype = np.dtype(self.space_dtype or np.float32)
+        return (np.rint(clipped) if dtype.kind in "iu" else clipped).astype(dtype, copy=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values. Infinite bounds, which JSON lacks, become strings."""
@@ -236,6 +264,7 @@ class ActionSpec:
             "starts": list(self.starts),
             "low": [_bound_to_json(bound) for bound in self.low],
             "high": [_bound_to_json(bound) for bound in self.high],
+            "space_dtype": self.space_dtype,
         }
 
     @classmethod
@@ -251,7 +280,18 @@ class ActionSpec:
             starts=tuple(values["starts"]),
             low=tuple(float(bound) for bound in values["low"]),
             high=tuple(float(bound) for bound in values["high"]),
+            space_dtype=values.get("space_dtype", ""),
         )
+
+
+def round_inwards(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
+    """Return the nearest bounds in a float dtype that lie within `low` and `high`."""
+    infinity = np.array(np.inf, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # of huge bounds, and of those that are NaN
+        inner_low, inner_high = low.astype(dtype), high.astype(dtype)
+        inner_low = np.where(inner_low < low, np.nextafter(inner_low, infinity), inner_low)
+        inner_high = np.where(inner_high > high, np.nextafter(inner_high, -infinity), inner_high)
+    return inner_low, inner_high
 
 
 def image_axes(shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -17,7 +17,7 @@ from hotloop.envs.encoding import MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
 from hotloop.policies.heads import Exploration
-from hotloop.policies.heads.base import MASKED, action_limits
+from hotloop.policies.heads.base import MASKED, action_offset
 from hotloop.policies.network import Network
 from hotloop.policies.numpy_forward import NumpyForward
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
@@ -67,7 +67,6 @@ class ActingPolicy:
         self.has_value = network.has_value
         self._has_memory = network.memory_size > 0
         self._head = network.make_head(exploration)
-        self._limits = action_limits(network.action_spec)
         self.has_last_value = network.has_value and network.layers.numpy_layers is None
         self._forward = self._make_forward(device) if forward is None else forward
         self._has_external_forward = forward is not None
@@ -333,7 +332,7 @@ class ActingPolicy:
             rng: generator for sampling; default: the policy's own, seeded with 0.
 
         Returns:
-            One action or a batch of them, box actions clipped to their bounds.
+            One action or a batch of them, box actions within their bounds and in the space's dtype.
 
         Raises:
             ShapeError: `obs` is neither one observation nor a batch of them, or `action_mask` or
@@ -352,9 +351,9 @@ class ActingPolicy:
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self.choose(head, noise, action)
         if spec.kind == "box":
-            np.clip(action, self._limits["low"], self._limits["high"], out=action)
+            action = spec.fitted(action)
         else:
-            action += self._limits["start"]
+            action += action_offset(spec)
         return action[0] if is_single else action
 
     def to_numpy_file(self, path: str | Path) -> list[Path]:

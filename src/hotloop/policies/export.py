@@ -122,10 +122,11 @@ def export_onnx(
     """Write the policy as one ONNX graph, from raw observations to the environment's actions.
 
     The input is `obs`, (batch, *obs_shape), float32, or uint8 if the observations are bytes. The
-    outputs are `action`, the most probable action for the environment, int64 or float32, (batch,
-    *action_shape), `head`, the outputs of the network, float32, (batch, H), and, for a network with
-    a value function, `value`, float32, (batch,). A recurrent policy has a second input `memory`,
-    float32, (batch, M), 0 at the start of an episode, and a last output `next_memory` for the next
+    outputs are `action`, the most probable action for the environment, int64 or the dtype of its
+    box space, (batch, *action_shape), `head`, the outputs of the network, float32, (batch, H), and,
+    for a network with a value function, `value`, float32, (batch,). A recurrent policy has a second
+    input `memory`, float32, (batch, M), 0 at the start of an episode, and a last output
+    `next_memory` for the next
     step. The outputs of onnxruntime must match the policy's before the file is written.
 
     Args:
@@ -204,6 +205,7 @@ def _interface(network: Network) -> dict[str, Any]:
         "obs_layout": obs_spec["layout"],
         "action": action_spec.kind,
         "action_shape": list(action_spec.shape),
+        "action_dtype": action_spec.space_dtype or action_spec.dtype,
         "head": network.make_head().meaning,
     }
 

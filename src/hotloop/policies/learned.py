@@ -144,6 +144,8 @@ class LearnedNetwork(_FlatNetwork):
         evaluate = self._head_method("evaluate")
         named = self.layout.unpack(params)
         head, value = self._forward(named, obs, memory, begins)
+        if self._scale is not None:
+            action = self.unit_action(action)
         return *evaluate(named, head, action), value
 
     def draw(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Any]:
@@ -161,7 +163,11 @@ class LearnedNetwork(_FlatNetwork):
         named = self.layout.unpack(params)
         head, value = self._forward(named, obs)
         action = draw(named, head, noise)
-        return action, evaluate(named, head, action)[0], value
+        log_prob = evaluate(named, head, action)[0]
+        if self._scale is not None:
+            center, half_width = self._scale
+            action = (action.flatten(1) * half_width + center).view_as(action)
+        return action, log_prob, value
 
     def draw_noise(self, key: Tensor, first_step: Tensor, *, num_steps: int, num_envs: int) -> Any:
         """Return the noise of actions: float32, (T, N, K), see `ops.tensor_noise`."""

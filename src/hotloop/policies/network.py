@@ -19,7 +19,7 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
-from hotloop.policies.heads import HEADS, Exploration, Head
+from hotloop.policies.heads import HEADS, Exploration, Head, describe_scale, gaussian_for
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.numpy_forward import Activation
 from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _HEAD_OF_ACTIONS = {
     "discrete": "categorical",
     "multi_discrete": "multi_categorical",
-    "box": "gaussian",
 }
 
 
@@ -99,9 +98,12 @@ class Network:
         return self.layers.initial_parameters(seed, self.parameter_shapes())
 
     def describe_interface(self) -> str:
-        """Return how the network reads bytes, as a sentence, or "" without bytes."""
+        """Return how the network reads bytes and scales actions, a line each, or ""."""
         encoder = getattr(self.body, "encoder", None)
-        return "" if encoder is None else describe_choice(self.obs_spec, encoder)
+        lines = [] if encoder is None else [describe_choice(self.obs_spec, encoder)]
+        if self.head in ("gaussian", "scaled_gaussian"):
+            lines.append(describe_scale(self.action_spec))
+        return "\n".join(filter(None, lines))
 
     @cached_property
     def _head(self) -> Head:
@@ -165,7 +167,8 @@ def actor_critic(
     """Return a policy and a value function.
 
     The head holds the logits of discrete actions, or the means of a diagonal Gaussian for
-    continuous ones. Its log standard deviation, `policy.log_std`, is the same in all states.
+    continuous ones, scaled to bounds that are far from [−1, 1]. Its log standard deviation,
+    `policy.log_std`, is the same in all states.
 
     Args:
         spaces: the observations and actions.
@@ -186,6 +189,7 @@ def actor_critic(
         SpaceError: the spaces are empty, or the network does not support the observations.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
+    spec = spaces.action_spec
     body = _body(
         spaces,
         network,
@@ -198,9 +202,9 @@ def actor_critic(
     )
     return Network(
         obs_spec=spaces.obs_spec,
-        action_spec=spaces.action_spec,
+        action_spec=spec,
         body=body,
-        head=_HEAD_OF_ACTIONS[spaces.action_spec.kind],
+        head=gaussian_for(spec) if spec.kind == "box" else _HEAD_OF_ACTIONS[spec.kind],
         has_value=True,
     )
 

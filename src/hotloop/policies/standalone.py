@@ -61,17 +61,20 @@ class Policy:
             memory: hidden state of a recurrent policy, float32, (M,) or (B, M), changed in place.
 
         Returns:
-            int64 for discrete actions, float32 within the bounds for continuous ones: one action,
-            `action_shape`, or (B, *action_shape).
+            int64 for discrete actions. For box actions, numbers within the bounds in the dtype of
+            the space. One action, `action_shape`, or (B, *action_shape).
         """
         batch, is_single = self._batch(obs)
         head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
         if self.metadata["action"] == "box":
             if "half" in self._arrays:
-                unit = np.tanh(head[:, : len(self._arrays["half"])])
+                is_mean = self.metadata["head"] == "means"
+                unit = head if is_mean else np.tanh(head[:, : len(self._arrays["half"])])
                 head = unit * self._arrays["half"] + self._arrays["centre"]
             action = head.reshape(len(batch), *self.action_shape)
             action = np.clip(action, self._arrays["low"], self._arrays["high"])
+            dtype = np.dtype(self.metadata["action_dtype"])
+            action = (np.rint(action) if dtype.kind in "iu" else action).astype(dtype, copy=False)
         elif self.metadata["action"] == "discrete":
             action = head.argmax(axis=1) + self._arrays["start"]
         else:
@@ -83,9 +86,10 @@ class Policy:
     def head(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
         """Return the network's outputs for the actions: float32, (H,) or (B, H).
 
-        Their meaning is `metadata["head"]`: `logits`, `means` of continuous actions,
-        `action_values`, one for each action, `deterministic`, actions before tanh, or
-        `squashed_gaussian`, means before tanh followed by raw log standard deviations of training.
+        Their meaning is `metadata["head"]`: `logits`, `means` of continuous actions, before they
+        are scaled to distant bounds, `action_values`, one for each action, `deterministic`, actions
+        before tanh, or `squashed_gaussian`, means before tanh followed by raw log standard
+        deviations of training.
         `memory` changes as in `act`.
         """
         batch, is_single = self._batch(obs)

@@ -10,6 +10,8 @@ from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
+_WIDE_UNSIGNED = ("uint1", "uint3", "uint6")
+
 
 class TracedPolicy(nn.Module):
     """`ActingPolicy.act` and `ActingPolicy.head` as a module.
@@ -33,6 +35,10 @@ class TracedPolicy(nn.Module):
             self._register(mean=snapshot.obs_scale.mean, std=snapshot.obs_scale.std)
         self._has_value = network.has_value
         self._shape = network.action_spec.shape
+        dtype = network.action_spec.space_dtype or "float32"
+        self._is_integer = "int" in dtype
+        # Torch has hardly any operation for unsigned integers of more than 8 bits.
+        self._dtype = torch.int64 if dtype[:5] in _WIDE_UNSIGNED else getattr(torch, dtype)
         self._register(**action_limits(network.action_spec))
         if self._head.action_scale is not None:
             center, half_width = self._head.action_scale
@@ -46,8 +52,9 @@ class TracedPolicy(nn.Module):
             memory: hidden state of a recurrent policy, (B, M).
 
         Returns:
-            The action for the environment, int64 or float32, (B, *action_shape), the head, float32,
-            (B, H), the value, float32, (B,), and the hidden state after the step, (B, M).
+            The action for the environment, int64 or of the dtype of its box, (B, *action_shape),
+            the head, float32, (B, H), the value, float32, (B,), and the hidden state after the
+            step, (B, M).
         """
         if self._is_scaled:
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
@@ -64,8 +71,9 @@ class TracedPolicy(nn.Module):
             return mode + self.get_buffer("start")
         if self._head.action_scale is not None:
             mode = mode * self.get_buffer("action_half") + self.get_buffer("action_centre")
-        mode = mode.reshape(-1, *self._shape)
-        return torch.clamp(mode, self.get_buffer("low"), self.get_buffer("high"))
+        low, high = self.get_buffer("low"), self.get_buffer("high")
+        action = torch.clamp(mode.reshape(-1, *self._shape).to(low.dtype), low, high)
+        return (action.round() if self._is_integer else action).to(self._dtype)
 
     def _register(self, **arrays: Array) -> None:
         for name, array in arrays.items():

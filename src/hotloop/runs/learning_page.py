@@ -35,6 +35,8 @@ _DESCRIPTIONS = {
     "entropy": "entropy of the policy, nats",
     "approx_kl": "KL of the policy before and after an update, nats",
     "clip_fraction": "share of clipped ratios",
+    "policy_std": "mean standard deviation of the actions, before scaling",
+    "clipped_actions": "share of the actions' numbers outside the bounds",
     "explained_variance": "explained share of the variance of returns",
     "grad_norm": "norm of the gradient, before clipping",
     "q_value": "mean Q value, discounted return",
@@ -52,7 +54,10 @@ _DESCRIPTIONS = {
 # Groups of metrics. A metric belongs to the first group with a word of its name.
 _GROUPS = (
     ("Losses", ("loss",)),
-    ("Policy", ("entropy", "kl", "clip_fraction", "alpha", "temperature", "epsilon")),
+    (
+        "Policy",
+        ("entropy", "kl", "clip_fraction", "_std", "_actions", "alpha", "temperature", "epsilon"),
+    ),
     ("Values", ("q_value", "td_error", "explained_variance", "value")),
     ("Steps and schedules", ("",)),
 )

@@ -30,6 +30,7 @@ from hotloop.rollouts import (
 from hotloop.runs import RunResult
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
+from hotloop.training.action_metrics import ActionMetrics
 from hotloop.training.algorithm import (
     Algorithm,
     joined_arrays,
@@ -151,6 +152,7 @@ class OnPolicy(Algorithm):
             rollout = training.make_rollout(policy if device_policy is None else device_policy)
             if device_policy is not None:
                 learner.executions += training.envs.executions
+        action_metrics = ActionMetrics(network)
         delay = FragmentDelay(getattr(config, "hold_back", 0))
         stream = FragmentStream() if config.schedule == "async" else None
         # Restore the checkpoint of a resumed run.
@@ -202,6 +204,7 @@ class OnPolicy(Algorithm):
             with span("publish"):
                 snapshot = learner.publish(iteration, normalizer.obs_scale)
                 rollout.publish(snapshot)
+                metrics |= action_metrics(fragments, snapshot.params)
                 state = rollout.state()
                 parts = (learner.state_snapshot(), normalizer.array_snapshot(), state.to_arrays)
                 position = CheckpointState(

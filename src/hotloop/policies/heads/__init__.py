@@ -11,13 +11,19 @@ from hotloop.policies.heads.base import Exploration, Head
 from hotloop.policies.heads.bounded import Deterministic, SquashedGaussian
 from hotloop.policies.heads.categorical import Categorical, MultiCategorical
 from hotloop.policies.heads.dueling import Dueling
-from hotloop.policies.heads.gaussian import Gaussian
+from hotloop.policies.heads.gaussian import (
+    Gaussian,
+    ScaledGaussian,
+    describe_scale,
+    gaussian_for,
+)
 from hotloop.policies.heads.greedy import Greedy
 
 HEADS: dict[str, type[Head]] = {
     "categorical": Categorical,
     "multi_categorical": MultiCategorical,
     "gaussian": Gaussian,
+    "scaled_gaussian": ScaledGaussian,
     "squashed_gaussian": SquashedGaussian,
     "deterministic": Deterministic,
     "greedy": Greedy,
@@ -25,4 +31,4 @@ HEADS: dict[str, type[Head]] = {
 }
 """Heads by name."""
 
-__all__ = ["HEADS", "Exploration", "Head"]
+__all__ = ["HEADS", "Exploration", "Head", "describe_scale", "gaussian_for"]

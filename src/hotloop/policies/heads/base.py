@@ -152,14 +152,17 @@ def action_limits(spec: ActionSpec) -> dict[str, Array]:
     """Return the arrays that map chosen actions to the environment's.
 
     Returns:
-        `low` and `high`, float32, action_shape, for clipping continuous actions, or `start`, int64,
-        () or (K,), to add to discrete ones.
+        `low` and `high`, action_shape, see `ActionSpec.bounds`, or `start`, see `action_offset`.
     """
     if spec.kind == "box":
-        bounds = {"low": spec.low, "high": spec.high}
-        return {name: np.asarray(x, np.float32).reshape(spec.shape) for name, x in bounds.items()}
+        return dict(zip(("low", "high"), spec.bounds, strict=True))
+    return {"start": action_offset(spec)}
+
+
+def action_offset(spec: ActionSpec) -> Array:
+    """Return the numbers to add to discrete actions, int64, () or (K,)."""
     start = spec.start if spec.kind == "discrete" else spec.starts or 0
-    return {"start": np.asarray(start, np.int64)}
+    return np.asarray(start, np.int64)
 
 
 def num_action_values(spec: ActionSpec) -> int:

@@ -146,15 +146,19 @@ def check_bounded(spec: ActionSpec) -> None:
             f"a continuous (box) action space is needed, got a {spec.kind} one: use "
             + ("dqn or ppo" if spec.kind == "discrete" else "ppo")
         )
-    if not np.isfinite([*spec.low, *spec.high]).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        low, high = (np.array(x, np.float64).astype(np.float32) for x in (spec.low, spec.high))
+        is_finite = bool(np.isfinite(high - low).all())
+    bounds = f"{list(spec.low)} to {list(spec.high)}"
+    if not is_finite:
+        shape = f"({', '.join(map(str, spec.shape))}{',' if len(spec.shape) == 1 else ''})"
         raise SpaceError(
-            "the bounds of the actions must be finite, since tanh squashes actions to them, got "
-            f"{list(spec.low)} to {list(spec.high)}: wrap the environment in Gymnasium's "
-            "RescaleAction or give its space bounds, or use ppo"
+            "the bounds of the actions must be finite float32 numbers, since tanh squashes actions "
+            f"to them, got {bounds}: set bounds with `gymnasium.wrappers.TransformAction(env, "
+            f"lambda action: action, gymnasium.spaces.Box(-1.0, 1.0, {shape}))`, or use ppo"
         )
-    if not all(low < high for low, high in zip(spec.low, spec.high, strict=True)):
+    if not (low < high).all():
         raise SpaceError(
-            "the upper bound of each action must be greater than the lower one, got "
-            f"{list(spec.low)} to {list(spec.high)}: leave out actions with only one value, or use "
-            "ppo"
+            "the upper bound of each action must be greater than the lower one, as float32 "
+            f"numbers, got {bounds}: leave out actions with only one value, or use ppo"
         )

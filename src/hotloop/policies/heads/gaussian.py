@@ -11,13 +11,17 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.heads.base import Head
+from hotloop.policies.heads.base import Exploration, Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LOG_STD = "policy.log_std"
+# Half widths of bounds that a Gaussian with mean 0 and standard deviation 1 explores as it is.
+_NEAR = 0.25, 4.0
+# Finite bounds beyond this magnitude count as infinite.
+MOST_FAR = 1e15
 _LOG_SQRT_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
@@ -82,3 +86,60 @@ class Gaussian(Head):
         from hotloop.ops import distributions
 
         return distributions.diagonal_gaussian(outputs, params[_LOG_STD], action.flatten(1))
+
+
+class ScaledGaussian(Gaussian):
+    """A Gaussian of u for actions c + h · u, where the bounds are far from [−1, 1].
+
+    c and h are the center and half the width of these bounds. All other actions are u itself. The
+    standard deviation and the density are those of u.
+    """
+
+    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+        super().__init__(spec, exploration)
+        is_far, center, half_width = _far_bounds(spec)
+        self._center = np.where(is_far, center, 0.0).astype(np.float32)
+        self._half_width = np.where(is_far, half_width, 1.0).astype(np.float32)
+        self.action_scale = self._center, self._half_width
+
+    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
+        super().choose(outputs, noise, out)
+        self._scale(out, outputs.shape)
+
+    def greedy(self, outputs: Array, out: Array) -> None:
+        super().greedy(outputs, out)
+        self._scale(out, outputs.shape)
+
+    def _scale(self, out: Array, shape: tuple[int, ...]) -> None:
+        flat = out.reshape(shape)
+        np.multiply(flat, self._half_width, out=flat)
+        np.add(flat, self._center, out=flat)
+
+
+def gaussian_for(spec: ActionSpec) -> str:
+    """Return the name of the head for continuous actions with these bounds."""
+    return "scaled_gaussian" if _far_bounds(spec)[0].any() else "gaussian"
+
+
+def describe_scale(spec: ActionSpec) -> str:
+    """Return a sentence on actions that are scaled, or on bounds that count as infinite, or ""."""
+    is_far, center, half_width = _far_bounds(spec)
+    if is_far.any():
+        k = int(is_far.argmax())
+        low, high = center[k] - half_width[k], center[k] + half_width[k]
+        return (
+            f"actions: {is_far.sum()} of {len(is_far)} numbers are scaled from −1 … 1 to their "
+            f"bounds, such as {low:g} … {high:g}"
+        )
+    is_huge = [MOST_FAR < abs(bound) < math.inf for bound in (*spec.low, *spec.high)]
+    return f"actions: bounds beyond ±{MOST_FAR:g} count as infinite" if any(is_huge) else ""
+
+
+def _far_bounds(spec: ActionSpec) -> tuple[Array, Array, Array]:
+    """Return which bounds are finite and far from [−1, 1], their centers and half widths, (A,)."""
+    low, high = np.array(spec.low, np.float64), np.array(spec.high, np.float64)
+    is_finite = (np.maximum(abs(low), abs(high)) <= MOST_FAR) & (low < high)
+    low, high = np.where(is_finite, low, -1.0), np.where(is_finite, high, 1.0)
+    center, half_width = (low + high) / 2, (high - low) / 2
+    is_near = (_NEAR[0] <= half_width) & (half_width <= _NEAR[1]) & (abs(center) <= half_width)
+    return is_finite & ~is_near, center, half_width

@@ -1,0 +1,73 @@
+"""Metrics of continuous actions: the spread of the policy, and how many actions are clipped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hotloop.policies import Network
+from hotloop.types import Array
+
+_LOG_STD = "policy.log_std"
+_LARGE_STD = 100.0  # with bounds of ±1, all but 1 % of such actions are clipped
+
+
+class ActionMetrics:
+    """Metrics of the actions of a diagonal Gaussian policy.
+
+    - `policy_std`: mean standard deviation over the numbers of an action, before actions are scaled
+      to distant bounds.
+    - `clipped_actions`: share of the numbers outside the bounds, if any bound is finite.
+
+    It warns once if the standard deviation explodes.
+
+    Args:
+        network: the acting network.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._is_gaussian = network.head in ("gaussian", "scaled_gaussian")
+        self._bounds: tuple[Array, Array] | None = None
+        spec = network.action_spec
+        if self._is_gaussian and np.isfinite([*spec.low, *spec.high]).any():
+            low, high = spec.bounds
+            self._bounds = low.astype(np.float32), high.astype(np.float32)
+        self._may_warn = True
+
+    def __call__(self, fragments: Sequence[Any], params: Mapping[str, Array]) -> dict[str, float]:
+        """Return the metrics of an iteration, or none for other policies.
+
+        Args:
+            fragments: the fragments of arrays or of tensors.
+            params: the policy's parameters after the update.
+        """
+        if not self._is_gaussian:
+            return {}
+        log_std = params[_LOG_STD].astype(np.float64)
+        with np.errstate(over="ignore"):
+            metrics = {"policy_std": float(np.exp(log_std).mean())}
+        if metrics["policy_std"] > _LARGE_STD and self._may_warn:
+            self._may_warn = False
+            warnings.warn(
+                f"the standard deviation of the policy's actions grew to "
+                f"{metrics['policy_std']:.2g}, so they are all but random: lower `entropy_coef` or "
+                "`learning_rate`, and see `clipped_actions` in metrics.jsonl",
+                stacklevel=2,
+            )
+        if self._bounds is not None and fragments:
+            shares = [_outside_share(fragment, *self._bounds) for fragment in fragments]
+            metrics["clipped_actions"] = float(np.mean(shares))
+        return metrics
+
+
+def _outside_share(fragment: Any, low: Array, high: Array) -> float:
+    """Return the share of a fragment's numbers outside the bounds."""
+    action = fragment.action
+    if isinstance(action, np.ndarray):
+        action = action[fragment.valid]
+        return float(((action < low) | (action > high)).mean()) if len(action) else 0.0
+    low, high = (action.new_tensor(bound.tolist()) for bound in (low, high))
+    return float(((action < low) | (action > high)).float().mean())
