@@ -325,13 +325,14 @@ def test_pipes_and_directories_are_refused(path, tmp_path):
 def test_a_reader_does_not_wait_for_a_writer(intact, tmp_path, monkeypatch):
     shutil.copy(intact[0], tmp_path / "sweep.sqlite")
     monkeypatch.setattr(results_file, "_WAIT_S", 0.0)
-    writer, reader = (sqlite3.connect(tmp_path / "sweep.sqlite") for _ in range(2))
-    writer.execute("BEGIN EXCLUSIVE")
-    results = Results(tmp_path / "sweep.sqlite")
+    writer = sqlite3.connect(tmp_path / "sweep.sqlite")
+    writer.execute("BEGIN IMMEDIATE")
+    results, statements = Results(tmp_path / "sweep.sqlite"), []
+    results._sqlite.set_trace_callback(statements.append)
     assert len(results.trials()) == 30
     results.close()
+    assert not [text for text in statements if not text.startswith("SELECT")]
     writer.close()
-    reader.close()
 
 
 def test_bytes_of_a_path_that_are_no_utf_8(tmp_path):
