@@ -322,7 +322,11 @@ def test_trusted_runs_work(forks, source, tally, tmp_path):
     """Check that trusted runs work, so that the trials above can fail."""
 
     def trial(kind):
-        sandbox = _Sandbox(tmp_path / kind.replace(" ", "-"), source, is_signed=kind == "signed")
+        sandbox = _Sandbox(
+            tmp_path / kind.replace(" ", "-"),
+            source,
+            is_signed=kind in ("signed", "an option of a signed run changed"),
+        )
         if kind == "a name and --trust":
             sandbox.edit(_set_environment("stranger:make"))
             env = {"HOTLOOP_FAULTS_MARKER": str(sandbox.marker)}
@@ -335,10 +339,20 @@ def test_trusted_runs_work(forks, source, tally, tmp_path):
             sandbox.edit(lambda content: content.update(signature="0" * 64))
         elif kind == "an option changed":
             sandbox.edit(_set_options(checkpoint_interval=64))
+        elif kind == "an option of a signed run changed":
+            sandbox.edit(_set_options(checkpoint_interval=64))
+            for command in ("eval", "export", "resume"):
+                result = _run_command(forks, sandbox, command)
+                check_error_message(result)
+                if "was changed after your training had signed it" not in result.err:
+                    raise Failed(f"{command} does not give the reason: {result.summary}")
+                check_success(_run_command(forks, sandbox, command, "--trust"), command)
+            return
         for command in ("eval", "export", "resume"):
             check_success(_run_command(forks, sandbox, command), command)
 
     kinds = ["signed", "not signed", "signed by another key", "an option changed"]
+    kinds.append("an option of a signed run changed")
     tally("trusted runs").run(trial, [*kinds, "a name and --trust"])
 
 
