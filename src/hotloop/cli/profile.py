@@ -47,6 +47,14 @@ options:
 """
 _VALUE_OPTIONS = {"--out": "DIR", "--interval": "MS", "--gpu-window": "MS"}
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
+# Environment variables that change the speed of a program. No others are stored.
+_SPEED = re.compile(
+    r"(OMP|KMP|GOMP|MKL|OPENBLAS|BLIS|VECLIB|NUMEXPR|NUMBA)_(NUM|DYNAMIC|PROC|PLACES|WAIT|SCHEDULE|"
+    r"BLOCKTIME|AFFINITY|CPU_AFFINITY|SPINCOUNT|MAXIMUM|MAX|THREAD|CBWR|DISABLE|DEBUG)\w*$|"
+    r"(CUDA_VISIBLE_DEVICES|CUDA_LAUNCH_BLOCKING|PYTORCH_CUDA_ALLOC_CONF|PYTORCH_ALLOC_CONF|"
+    r"XLA_FLAGS|LD_PRELOAD|MALLOC_ARENA_MAX|PYTHON(DEVMODE|ASYNCIODEBUG|MALLOC|OPTIMIZE|"
+    r"TRACEMALLOC|HASHSEED))$"
+)
 _OWN_COMMANDS = ("train", "resume", "eval", "bandit")
 # Signals to this process are for the script. Clusters send SIGUSR1 or 2 before they end a job.
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
@@ -72,6 +80,9 @@ def run(args: list[str]) -> int:
     metadata: dict[str, Any] = {
         "command": ["python", *target],
         "options": options["repeat"],
+        "environment": {
+            name: os.environ[name] for name in sorted(os.environ) if _SPEED.match(name)
+        },
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "start_ns": time.monotonic_ns(),
     }

@@ -326,6 +326,21 @@ def test_differences_are_noted() -> None:
     assert "only in B: logging (main)" in text
 
 
+def test_environment_variables_that_differ_are_noted() -> None:
+    a, b = (
+        program(NOISE, facts={"torch_threads": 8.0}),
+        program(NOISE, facts={"torch_threads": 1.0}),
+    )
+    a.metadata["environment"] = {"OMP_WAIT_POLICY": "active", "MKL_NUM_THREADS": "4"}
+    b.metadata["environment"] = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "4"}
+    notes = compare(a, b).notes
+    assert "environment variable OMP_NUM_THREADS: not set in A, 1 in B" in notes
+    assert "environment variable OMP_WAIT_POLICY: active in A, not set in B" in notes
+    assert "torch used 8 threads per operation in A, 1 in B" in notes
+    assert not any("MKL" in note for note in notes)
+    assert not any("environment variable" in note for note in compare(b, b).notes)
+
+
 def test_nothing_in_common() -> None:
     a = session(process(spans=[span("update", 0.0, 1.0)]))
     b = session(process(spans=[span("forward", 0.0, 1.0)]))

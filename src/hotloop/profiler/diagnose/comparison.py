@@ -286,6 +286,14 @@ def _notes(first: Timeline, second: Timeline, *, per_step: bool) -> list[str]:
     if first.session.main.cores != second.session.main.cores:
         cores = first.session.main.cores or "?", second.session.main.cores or "?"
         notes.append(f"A was allowed to run on {cores[0]} cores, B on {cores[1]}")
+    environments = [dict(x.session.metadata.get("environment") or {}) for x in (first, second)]
+    for name in sorted({*environments[0], *environments[1]}):
+        a, b = (environment.get(name, "not set") for environment in environments)
+        if a != b:
+            notes.append(f"environment variable {name}: {a} in A, {b} in B")
+    threads = [x.session.main.facts.get("torch_threads", 0.0) for x in (first, second)]
+    if min(threads) > 0 and threads[0] != threads[1]:
+        notes.append(f"torch used {threads[0]:g} threads per operation in A, {threads[1]:g} in B")
     sizes = [
         max((process.facts.get("num_envs", 0.0) for process in x.session.processes), default=0.0)
         for x in (first, second)

@@ -38,6 +38,7 @@ class _Metadata:
     end_ns: int = 0
     exit_code: int = 0
     crowding: dict[str, float] | None = None
+    environment: dict[str, str] | None = None
 
 
 def check_metadata(metadata: Any) -> None:
