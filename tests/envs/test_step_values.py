@@ -7,7 +7,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 
-from hotloop.envs import make_double_buffered, make_vec
+from hotloop.envs import advice_for_non_finite, make_double_buffered, make_vec
 from hotloop.errors import EnvironmentFailure, NonFiniteStep
 
 BOX = Box(-1, 1, (2,), np.float32)
@@ -270,3 +270,11 @@ def test_usual_numbers_do_not_warn(recwarn):
     serial(space=Box(0, 2**62, (2,), np.int64), first=np.array([0, 2**24 - 1])).reset()
     for_evaluation(space=Box(0, 2**62, (2,), np.int64), first=np.array([0, 2**24])).reset()
     assert not recwarn.list
+
+
+def test_large_observations_are_the_cause_of_nan_in_a_network():
+    usual = "lower the learning rate, and check the scale of the rewards"
+    for obs in (None, np.ones((3, 2), np.float32), np.full(2, 255, np.uint8)):
+        assert advice_for_non_finite(obs) == usual
+    advice = advice_for_non_finite(np.array([[0.0, -1.7e18]], np.float32))
+    assert advice.startswith("scale the observations, which are as large as 1.7e+18,")
