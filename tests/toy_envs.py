@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import time
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 
 
@@ -111,26 +109,6 @@ class Misbehaves(ConstantReward):
             if self.how == "huge_reward":
                 reward = 1e38
         return obs, reward, terminated, truncated, info
-
-
-class DrawsGlobally(ConstantReward):
-    """An environment that draws from global generators, also when it is made."""
-
-    def __init__(self) -> None:
-        super().__init__(length=7)
-        self.offset = self.draw()
-
-    def draw(self) -> float:
-        return random.random() + np.random.rand() + torch.rand(1).item()  # noqa: NPY002
-
-    def reset(self, *, seed=None, options=None):
-        obs, info = super().reset(seed=seed)
-        self.start = np.float32(self.draw())
-        return obs + self.start, info
-
-    def step(self, action):
-        obs, reward, *ends = super().step(action)
-        return obs + self.start, reward * self.offset * self.draw(), *ends
 
 
 class NeverResets(ConstantReward):

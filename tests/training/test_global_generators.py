@@ -15,7 +15,7 @@ SMALL = {
     "hidden_sizes": (8,),
     "total_timesteps": 128,
     "execution": "eager",
-    "env_id": "tests.toy_envs:DrawsGlobally",
+    "env_id": "tests.global_envs:DrawsGlobally",
 }
 
 
