@@ -104,8 +104,13 @@ class ScoreTracker:
             return ["failed", None, failure_reason(result), None]
         score = self._evaluation if self._by_evaluation else result.mean_return
         if score is None or not math.isfinite(score):
-            cause = "evaluation was due" if self._by_evaluation else "episode ended"
-            return ["failed", None, f"no {cause}: train for longer", result.elapsed_s]
+            reason = "no evaluation was due: train for longer"
+            if not self._by_evaluation:
+                reason = (
+                    "no episode ended: train for longer, or pass `--metric evaluation` and "
+                    "`--eval-interval` if episodes have no end"
+                )
+            return ["failed", None, reason, result.elapsed_s]
         state = "done" if result.status == "finished" else "pruned"
         return [state, score, "", result.elapsed_s]
 
