@@ -1,6 +1,8 @@
 import copy
 import dataclasses
+import errno
 import shutil
+import tempfile
 from functools import partial
 
 import numpy as np
@@ -313,3 +315,20 @@ def test_a_compiled_training_learns_and_repeats(tmp_path):
     for name, array in first.items():
         np.testing.assert_array_equal(array, again[name], name)
     assert "0 recompilations" in results[0].execution
+
+
+@pytest.mark.parametrize("may_fall_back", [True, False])
+def test_a_full_directory_of_temporary_files_is_named(may_fall_back):
+    error = RuntimeError("the backend failed")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    execution = Execution(dict, ExecutionChoice(True, "compiled", may_fall_back))
+    if may_fall_back:
+        execution._fall_back(error)
+        problem = execution.choice.reason
+    else:
+        with pytest.raises(ConfigError) as raised:
+            execution._fall_back(error)
+        problem = str(raised.value)
+        assert "free some space there, or set TMPDIR" in problem
+    assert f"can't be compiled because {tempfile.gettempdir()} or" in problem
+    assert "is full" in problem

@@ -326,3 +326,12 @@ def test_a_foreign_state_is_validated(tmp_path):
         (folder / "state.json").write_text(json.dumps(other))
         with pytest.raises(Exception, match=r"cut short or damaged|there is no head"):
             checkpoints.load_policy()
+
+
+def test_a_missing_array_is_named(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(checkpoint(10))
+    arrays = checkpoints.load().arrays()
+    assert arrays["step"] == 5
+    with pytest.raises(CheckpointError, match=r"step-000000000010 has no array `adam.variance`"):
+        arrays["adam.variance"]

@@ -19,6 +19,7 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.streams import short_warnings, steady_output
+from hotloop.system.children import PARENT, end_with_parent
 
 if TYPE_CHECKING:
     import argparse
@@ -75,6 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 for a failure, 2 for invalid arguments, 130 after Ctrl-C.
     """
+    parent = os.environ.pop(PARENT, "")  # not for the processes that this one starts
+    if parent.isdigit():
+        end_with_parent(int(parent))
     debug, args = _split_debug(list(sys.argv[1:] if argv is None else argv))
     with steady_output() as output:
         code = _run_guarded(args, debug=debug)

@@ -21,6 +21,7 @@ from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
 from hotloop.profiler.collect.stacks import MISSING_EXTENSION
 from hotloop.system.children import python_command
+from hotloop.system.redaction import redacted
 from hotloop.timing.gpu_window import LENGTH_S
 
 if TYPE_CHECKING:
@@ -75,10 +76,11 @@ def run(args: list[str]) -> int:
         # hotloop's own commands record spans without hooks.
         "hooks": options["hooks"] and target[:2] != ["-m", "hotloop"],
         "gpu_window_s": options["gpu_window_s"],
+        "parent": os.getpid(),
     }
     command = python_command("hotloop.profiler.collect.script", json.dumps(settings), *target)
     metadata: dict[str, Any] = {
-        "command": ["python", *target],
+        "command": redacted(["python", *target]),
         "options": options["repeat"],
         "environment": {
             name: os.environ[name] for name in sorted(os.environ) if _SPEED.match(name)

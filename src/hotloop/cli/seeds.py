@@ -21,7 +21,7 @@ from hotloop.cli.runs import print_runs
 from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.new_directory import default_name
-from hotloop.system.children import python_command
+from hotloop.system.children import PARENT, python_command
 from hotloop.system.crowding import CROWDED, JOBS
 from hotloop.system.signals import Interrupted, interrupt_once, start_thread
 
@@ -182,6 +182,7 @@ class _Child:
                 "PYTHONUNBUFFERED": "1",
                 "PYTHONIOENCODING": "utf-8",
                 JOBS: str(at_once),
+                PARENT: str(os.getpid()),
             },
             start_new_session=True,
         )

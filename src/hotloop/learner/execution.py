@@ -7,6 +7,7 @@ import copy
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -347,6 +348,10 @@ class Execution:
         elif isinstance(error, artifacts.CompilerError):
             problem = f"AOTInductor of {problem}"
             advice = "choose 'auto' or 'eager', or install another version of torch"
+        if _is_disk_full(error):
+            places = f"{tempfile.gettempdir()} or {cache.directory()}"
+            problem = f"the {self.name} can't be compiled because {places} is full"
+            advice = "free some space there, or set TMPDIR or HOTLOOP_CACHE to another directory"
         if not self.choice.may_fall_back:
             if is_graph_error:
                 raise error
@@ -424,6 +429,13 @@ def _flatten(args: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
     ids = [id(x) for x in leaves]
     repeated = () if len(set(ids)) == len(ids) else tuple([ids.index(x) for x in ids])
     return leaves, (repeated, *[(x.shape, x.stride(), x.dtype) for x in leaves])
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Return whether a compiler failed because it could not write a file, by any of its causes."""
+    while error and "No space left on device" not in str(error):  # also of compilers' output
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 # A compiled update: a function of the state, the other arguments, and the tensors in these.

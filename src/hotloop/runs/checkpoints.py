@@ -307,7 +307,7 @@ class Checkpoints:
         return Checkpoint(
             network=header.network,
             snapshot=PolicySnapshot(header.policy_version, params, scale),
-            arrays=lambda: remaining[0] if remaining else {},
+            arrays=lambda: _StoredArrays(target, remaining[0] if remaining else {}),
             state=state,
             path=target,
         )
@@ -379,6 +379,20 @@ class Checkpoints:
                     path.unlink()
             else:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+class _StoredArrays(dict[str, Array]):
+    """The arrays of a checkpoint by name."""
+
+    def __init__(self, path: Path, arrays: Mapping[str, Array]) -> None:
+        super().__init__(arrays)
+        self._path = path
+
+    def __missing__(self, name: str) -> Array:
+        raise CheckpointError(
+            f"the checkpoint {self._path} has no array `{name}`: it is of another algorithm, "
+            "network or version, or was changed; use another one with `--checkpoint`"
+        )
 
 
 def write_arrays(arrays: Mapping[str, Array], path: Path) -> None:

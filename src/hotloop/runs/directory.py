@@ -29,6 +29,7 @@ from hotloop.runs.library_versions import library_versions
 from hotloop.runs.new_directory import create_directory, default_name
 from hotloop.system.files import atomic_write, sync
 from hotloop.system.line_checksums import LineChecksums
+from hotloop.system.redaction import redacted
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class RunDirectory:
                 may_change=sorted(may_change),
                 defaults=None if defaults is None else dict(defaults),
                 versions=library_versions(),
-                command=sys.argv,
+                command=redacted(sys.argv),
                 started_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             )
         except BaseException:

@@ -7,6 +7,7 @@ someone else. Python 3.10 has no option against that.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
 
@@ -20,6 +21,22 @@ _PROGRAM = (
 def python_command(module: str, *arguments: str) -> list[str]:
     """Return the command of a process that runs a module like `python -m`."""
     return [sys.executable, "-c", _PROGRAM, module, *arguments]
+
+
+# Environment variable of a `hotloop` process that ends with the process of this pid, its parent.
+PARENT = "HOTLOOP_PARENT"
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent_pid: int) -> None:
+    """Let the kernel send SIGTERM to this process when its parent ends, even by SIGKILL (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it has ended before
+        signal.raise_signal(signal.SIGTERM)
 
 
 def module_paths() -> list[str]:

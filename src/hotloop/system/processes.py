@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop.system.redaction import redacted
+
 _IMPORTED_AT = time.monotonic()
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10_000_000
 
@@ -194,7 +196,7 @@ def descendants() -> list[DescendantProcess]:
             with suppress(KeyError, ValueError, IndexError):
                 # Fields after the command: state, parent, …, user time, system time.
                 stat = texts[f"/proc/{pid}/stat"].rpartition(")")[2].split()
-                command = texts[f"/proc/{pid}/cmdline"].replace("\0", " ").strip()
+                command = " ".join(redacted(texts[f"/proc/{pid}/cmdline"].split("\0"))).strip()
                 cpu_ns = (int(stat[11]) + int(stat[12])) * _TICK_NS
                 processes[pid] = DescendantProcess(pid, int(stat[1]), command[:300], cpu_ns)
         new_pids &= processes.keys()

@@ -37,6 +37,7 @@ from hotloop.system import processes
 from hotloop.system.cores import available_cores
 from hotloop.system.line_checksums import LineChecksums
 from hotloop.system.processes import boot_id, process_start
+from hotloop.system.redaction import redacted
 from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
@@ -478,6 +479,6 @@ def _set_timer_slack() -> None:
 def _command() -> list[str]:
     try:
         with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
-            return file.read().split("\0")[:-1]
+            return redacted(file.read().split("\0")[:-1])
     except OSError:
-        return list(sys.argv)
+        return redacted(sys.argv)

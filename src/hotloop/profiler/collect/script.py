@@ -22,7 +22,7 @@ from typing import Any
 
 from hotloop.profiler.collect.module_names import forget_shadowed_modules
 from hotloop.profiler.collect.processes import begin
-from hotloop.system.children import imports_safely
+from hotloop.system.children import end_with_parent, imports_safely
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 
@@ -30,6 +30,8 @@ _PACKAGE = str(Path(__file__).parent) + os.sep
 def main(argv: list[str]) -> int:
     """Run the script and return its exit code, unless it exits by itself."""
     settings = json.loads(argv[0])
+    if "parent" in settings:
+        end_with_parent(settings["parent"])
     begin(
         Path(settings["directory"]),
         interval_s=settings["interval_s"],

@@ -1,0 +1,72 @@
+"""Secrets in command lines reach no file of a run or a profile."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from hotloop.profiler.collect import sampler
+from hotloop.system.processes import descendants
+from hotloop.system.redaction import redacted
+from tests.runs.test_directory import create
+
+SECRET = "s3cr3t-0123456789"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [f"WANDB_API_KEY={SECRET}"],
+        [f"--hf-token={SECRET}"],
+        ["--mlflow-tracking-password", SECRET],
+        [f"https://user:{SECRET}@proxy.example:8080/x"],
+        [f"--tracker=http://:{SECRET}@host"],
+        [json.dumps({"aws_secret_access_key": SECRET, "a": 1})],
+        [f"postgresql://me:{SECRET}@db/mlflow"],
+        [f"x{SECRET}y"],
+    ],
+)
+def test_secrets_are_masked(monkeypatch, arguments):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", SECRET)
+    texts = redacted(["train", *arguments, "--env-id", "CartPole-v1"])
+    assert SECRET not in " ".join(texts)
+    assert texts[0] == "train"
+    assert texts[-2:] == ["--env-id", "CartPole-v1"]
+
+
+def test_other_arguments_stay_as_they_are():
+    arguments = [
+        "--env-kwargs",
+        '{"key": 1, "keys": [2]}',
+        "--run-dir",
+        "runs/a:b@c",
+        "--seeds=1-5",
+    ]
+    arguments += ["lr=1e-3", "https://host/path", "user@host", "--hidden-sizes", "64", "64"]
+    assert redacted(arguments) == arguments
+
+
+def test_no_secret_of_a_command_line_is_stored(monkeypatch, tmp_path):
+    command = ["hotloop", "train", f"--api-key={SECRET}", f"http://u:{SECRET}@proxy"]
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    run = create(tmp_path)
+    assert SECRET not in (run.path / "config.json").read_text()
+    # A process that is profiled, and one that it starts.
+    program = "import json; from hotloop.profiler.collect import sampler; print(sampler._command())"
+    arguments = [sys.executable, "-c", program, f"--token={SECRET}"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert "--token=***" in done.stdout
+    assert SECRET not in done.stdout
+    assert SECRET not in repr(sampler._command())
+    program = "print(flush=True); input()"
+    arguments = [sys.executable, "-c", program, f"PASSWORD={SECRET}"]
+    child = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        commands = [process.command for process in descendants() if process.pid == child.pid]
+        assert commands[0].endswith("PASSWORD=***")
+    finally:
+        child.communicate(b"\n")
