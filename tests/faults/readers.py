@@ -231,7 +231,7 @@ def _read_sweep(folder: Path) -> Any:
 
 def make_toml(folder: Path) -> None:
     """Save a configuration of PPO."""
-    config = find("ppo").config(env_id="CartPole-v1", env_kwargs={"a": [1, {"b": 2.0}]})
+    config = find("ppo").config(env_id="CartPole-v1", env_kwargs={"a": 1, "b": 2.0})
     configuration.save(str(folder / "config.toml"), config, "ppo")
 
 
