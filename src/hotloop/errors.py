@@ -129,8 +129,8 @@ def install_command(extras: str) -> str:
     from urllib.parse import unquote, urlsplit
 
     try:
-        noted = distribution("hotloop").read_text("direct_url.json")
-        origin = json.loads(noted) if noted else {}
+        origin_text = distribution("hotloop").read_text("direct_url.json")
+        origin = json.loads(origin_text) if origin_text else {}
     except (PackageNotFoundError, ValueError):
         origin = {}
     url = urlsplit(origin.get("url", ""))

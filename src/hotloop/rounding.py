@@ -1,4 +1,4 @@
-"""Numbers as text, with as many decimals as their spread needs."""
+"""Numbers as text, with the decimals that their spread needs."""
 
 from __future__ import annotations
 

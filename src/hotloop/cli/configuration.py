@@ -102,7 +102,7 @@ def read(
             functions.append(name)
         else:
             _check(path, name, hints[name], options[name])
-    # A file is data, whoever wrote it: only the command line names code.
+    # A file is data, no matter who wrote it: only the command line names code.
     used = {name: value for name, value in options.items() if name not in overridden}
     untrusted = _untrusted(config_class, used)
     if untrusted and not is_trusted:

@@ -214,17 +214,17 @@ def _faster_schedules(last: ClusterForecast, cluster: Cluster, measured: EnvTimi
     from hotloop.rollouts.cluster_forecast import forecast_cluster
 
     cluster = dataclasses.replace(cluster, workers=last.workers)
-    others = {
+    alternatives = {
         "--schedule variable": dataclasses.replace(cluster, schedule="variable"),
         "--overlap": cluster,
         "--schedule async": dataclasses.replace(cluster, schedule="async", overlap=False),
     }
     if cluster.schedule in ("barrier", "variable"):
-        others["--overlap"] = dataclasses.replace(cluster, overlap=True)
+        alternatives["--overlap"] = dataclasses.replace(cluster, overlap=True)
     return [
         option
-        for option, other in others.items()
-        if forecast_cluster(measured, other).steps_per_s > _MIN_SPEEDUP * last.steps_per_s
+        for option, alternative in alternatives.items()
+        if forecast_cluster(measured, alternative).steps_per_s > _MIN_SPEEDUP * last.steps_per_s
     ]
 
 

@@ -238,11 +238,11 @@ class _TransitionIndex:
         Args:
             oldest: number of the oldest transition in the buffer for each environment, (N,).
         """
-        needed = numbers - oldest[envs] + 1
+        min_sizes = numbers - oldest[envs] + 1
         # A ring of the buffer's capacity holds all that the buffer can hold.
-        is_short = (needed > self._sizes[envs]) & (self._sizes[envs] < self._capacity)
+        is_short = (min_sizes > self._sizes[envs]) & (self._sizes[envs] < self._capacity)
         for env in np.unique(envs[is_short]).tolist():
-            size = min(2 * int(needed[envs == env].max()), self._capacity)
+            size = min(2 * int(min_sizes[envs == env].max()), self._capacity)
             self._grow(env, size, np.arange(int(oldest[env]), int(numbers[envs == env].max())))
         self._places[self._starts[envs] + numbers % self._sizes[envs]] = places
 

@@ -68,7 +68,7 @@ def wrapper_position(stack: Stack) -> CodePosition | None:
 
 def wrapper_places(rows: list[SampleRow]) -> tuple[CodeLine, ...]:
     """Return the lines of wrappers: where a library's are made, their work, and their callers."""
-    made: dict[CodeLine, float] = {}
+    constructions: dict[CodeLine, float] = {}
     work: dict[CodeLine, float] = {}
     callers: dict[CodeLine, float] = {}
     for row in rows:
@@ -85,14 +85,14 @@ def wrapper_places(rows: list[SampleRow]) -> tuple[CodeLine, ...]:
             name = frozenset({class_name(at.frame)})
             for file in dict.fromkeys(position.frame.file for position in chain):
                 if line := source.first_line_calling(file, name):
-                    _add(made, CodeLine("<module>", file, line), row.ns)
+                    _add(constructions, CodeLine("<module>", file, line), row.ns)
         _add(work, CodeLine(place.frame.function, place.frame.file, place.line), row.ns)
         for position in outside[:1]:
             leaf = CodeLine(position.frame.function, position.frame.file, position.line)
             _add(callers, leaf, row.ns)
     order = [
         line
-        for times, count in ((made, 3), (work, 3), (callers, 1))
+        for times, count in ((constructions, 3), (work, 3), (callers, 1))
         for line in sorted(times, key=lambda line: -times[line])[:count]
     ]
     return tuple(dict.fromkeys(order))[:_MAX_PLACES]

@@ -40,15 +40,15 @@ def note_executed_programs(
             sentences.append(f"{sentence}: its times are those of both programs")
             continue
         process.state = "complete"
-        rest = "its time is missing"
+        missing = "its time is missing"
         end_ns = metadata.get("end_ns")
         if files[0].header["component"] == "main" and isinstance(end_ns, int):
-            rest = f"its {max(0, end_ns - file.end_ns) / 1e9:.1f} s are missing"
+            missing = f"its {max(0, end_ns - file.end_ns) / 1e9:.1f} s are missing"
         reason = "is not recorded"
         if not executed.get("has_settings"):
             reason = (
                 "is not recorded, because its environment lacks the profiler's variables "
                 "(HOTLOOP_PROFILE, PYTHONPATH)"
             )
-        sentences.append(f"{sentence}, which {reason}: {rest}")
+        sentences.append(f"{sentence}, which {reason}: {missing}")
     return sentences
