@@ -10,7 +10,7 @@
     │   ├── NonFiniteStep  it returned NaN or infinity
     │   └── MaskError      its action mask is missing or invalid
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
-    ├── UntrustedError     another user's run directory names modules to import (OSError)
+    ├── UntrustedError     a run, sweep or file may run code of another user (OSError)
     ├── OutputError        an output file can't be written (OSError)
     ├── ReplayError        an invalid request to a replay buffer (ValueError)
     ├── BanditError        an invalid agent, arm or file of results (ValueError)
@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,25 @@ def install_command(extras: str) -> str:
     source = path if url.scheme == "file" and Path(path).exists() else "hotloop"
     is_editable = source == path and origin.get("dir_info", {}).get("editable", False)
     return f"pip install {'-e ' if is_editable else ''}'{source}[{extras}]'"
+
+
+@contextmanager
+def requires_extra(purpose: str, extras: str, *, note: str = "") -> Iterator[None]:
+    """Turn an ImportError of the body into one with the command that installs extras.
+
+    Args:
+        purpose: The start of the message, such as "Parquet needs pyarrow".
+        extras: The extras, see `install_command`.
+        note: The end of the message, such as an alternative.
+
+    Raises:
+        MissingExtraError: A library is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        command = install_command(extras)
+        raise MissingExtraError(f"{purpose} ({error}): {command}{note}") from error
 
 
 def shortened(text: str, max_length: int = 200) -> str:

@@ -29,6 +29,7 @@ from hotloop.errors import (
     UnknownNameError,
     install_command,
     nearest,
+    requires_extra,
 )
 from hotloop.importing import describe_exception, hidden_file_note, name_of, script_object_error
 from hotloop.system import processes
@@ -303,12 +304,8 @@ def _is_vector(env: Any) -> bool:
 
 def import_gymnasium() -> Any:
     """Return the module `gymnasium`, or raise an error with the install command."""
-    try:
+    with requires_extra("environments need Gymnasium", "train"):
         import gymnasium
-    except ImportError as error:
-        raise MissingExtraError(
-            f"environments need Gymnasium, which is not installed: {install_command('train')}"
-        ) from error
     return gymnasium
 
 
@@ -394,13 +391,9 @@ def _import_module(env: str, module_name: str) -> ModuleType:
 def _register_late(name: str) -> None:
     for prefix, module_name, extra in _LATE_REGISTRATION:
         if name.startswith(prefix):
-            try:
+            library = module_name.partition(".")[0]
+            with requires_extra(f"environment '{name}' needs '{library}'", extra):
                 module = importlib.import_module(module_name)
-            except ImportError as error:
-                raise MissingExtraError(
-                    f"environment '{name}' needs '{module_name.partition('.')[0]}', which is not "
-                    f"installed: {install_command(extra)}"
-                ) from error
             import_gymnasium().register_envs(module)
 
 
@@ -454,12 +447,8 @@ def _install_hint(env_id: str) -> str:
 
 def _make_envpool(env: str, num_envs: int, seed: int, kwargs: Mapping[str, Any]) -> Any:
     import_gymnasium()
-    try:
+    with requires_extra(f"environment '{env}' needs EnvPool", "atari"):
         import envpool  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingExtraError(
-            f"environment '{env}' needs EnvPool, which is not installed: {install_command('atari')}"
-        ) from error
     name = env.partition(":")[2]
     known = envpool.list_all_envs()
     if name not in known:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import ConfigError, MissingExtraError, install_command
+from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
@@ -126,8 +126,8 @@ def export_onnx(
     box space, (batch, *action_shape), `head`, the outputs of the network, float32, (batch, H), and,
     for a network with a value function, `value`, float32, (batch,). A recurrent policy has a second
     input `memory`, float32, (batch, M), 0 at the start of an episode, and a last output
-    `next_memory` for the next
-    step. The outputs of onnxruntime must match the policy's before the file is written.
+    `next_memory` for the next step. The outputs of onnxruntime must match the policy's before the
+    file is written.
 
     Args:
         network: any network.
@@ -144,18 +144,14 @@ def export_onnx(
         OutputError: the file can't be written.
     """
     _check_unmasked(network)
-    try:
+    libraries = "onnx, onnxscript, onnxruntime and torch"
+    with requires_extra(f"exporting to ONNX needs {libraries}", "train,export"):
         import onnx
         import onnxruntime
         import onnxscript  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import torch
 
         from hotloop.policies.traced import TracedPolicy
-    except ImportError as error:
-        raise MissingExtraError(
-            f"exporting to ONNX needs onnx, onnxscript, onnxruntime and torch ({error}): "
-            + install_command("train,export")
-        ) from error
     # Trace the policy. The tracer might specialize on a batch of 1 or 2, so the batch is 3.
     policy = TracedPolicy(network, snapshot)
     example = {name: torch.from_numpy(x) for name, x in _sample_inputs(network, 3).items()}

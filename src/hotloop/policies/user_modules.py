@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hotloop.envs.spaces import ObsSpec
-from hotloop.errors import ConfigError, MissingExtraError, UnknownNameError, install_command
+from hotloop.errors import ConfigError, UnknownNameError, requires_extra
 from hotloop.importing import import_object, importable_name
 from hotloop.policies.heads import Head
 
@@ -82,12 +82,8 @@ def find_module(network: str | Callable[..., Any]) -> UserModule:
         ConfigError: it can't be imported, or is not callable.
         MissingExtraError: torch is not installed.
     """
-    try:
+    with requires_extra("a network of your own needs torch", "train"):
         import torch
-    except ImportError as error:
-        raise MissingExtraError(
-            f"a network of your own needs torch, which is not installed: {install_command('train')}"
-        ) from error
     name = network if isinstance(network, str) else importable_name(network)
     if isinstance(network, str):
         if "<" in name:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotloop.errors import ConfigError, MissingExtraError, SpaceError, install_command
+from hotloop.errors import ConfigError, SpaceError, requires_extra
 from hotloop.stacks import num_stacked_frames
 
 
@@ -85,13 +85,8 @@ def _transition_fields(obs: Any, action: Any) -> dict[str, Any]:
 
 def _space_fields(space: Any, label: str) -> Any:
     """Return the shape and dtype of a space, or a dictionary of these."""
-    try:
+    with requires_extra("`for_env` needs Gymnasium", "train", note=", or declare `fields`"):
         from gymnasium import spaces
-    except ImportError as error:
-        raise MissingExtraError(
-            "`for_env` needs Gymnasium, which is not installed: "
-            f"{install_command('train')}, or declare `fields`"
-        ) from error
     if isinstance(space, spaces.Dict):
         return {str(key): _space_fields(part, label) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):

@@ -20,6 +20,7 @@ from hotloop.errors import (
     HotloopError,
     MissingExtraError,
     install_command,
+    requires_extra,
 )
 from hotloop.importing import describe_exception
 from hotloop.policies import ActingPolicy
@@ -401,10 +402,6 @@ def _check_suffix(path: Path) -> None:
 
 
 def _import_ffmpeg() -> Any:
-    try:
+    with requires_extra("writing a video needs imageio-ffmpeg", "video"):
         import imageio_ffmpeg
-    except ImportError as error:
-        raise MissingExtraError(
-            f"writing a video needs imageio-ffmpeg ({error}): {install_command('video')}"
-        ) from error
     return imageio_ffmpeg

@@ -33,9 +33,8 @@ from hotloop import documents
 from hotloop.errors import (
     CheckpointError,
     HotloopError,
-    MissingExtraError,
     RunDirectoryError,
-    install_command,
+    requires_extra,
     shortened,
 )
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
@@ -458,11 +457,7 @@ def _folder(timesteps: int) -> str:
 
 
 def _safetensors() -> Any:
-    try:
+    with requires_extra("checkpoints need safetensors", "train"):
         import safetensors
         import safetensors.numpy
-    except ImportError as error:
-        raise MissingExtraError(
-            f"checkpoints need safetensors: {install_command('train')}"
-        ) from error
     return safetensors

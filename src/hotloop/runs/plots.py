@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import MissingExtraError, install_command
+from hotloop.errors import requires_extra
 from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_groups import (
@@ -161,13 +161,9 @@ def warm_up() -> None:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure without pyplot, which has global state, windows and backends."""
-    try:
+    with requires_extra("drawing a curve needs matplotlib", "train"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            f"drawing a curve needs matplotlib: {install_command('train')}"
-        ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

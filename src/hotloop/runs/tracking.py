@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hotloop import documents
-from hotloop.errors import ConfigError, MissingExtraError, RunDirectoryError, install_command
+from hotloop.errors import ConfigError, RunDirectoryError, requires_extra
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.tracker_files import last_tensorboard_step, last_wandb_step
 from hotloop.system.signals import blocked_signals
@@ -147,14 +147,9 @@ class _TensorBoard:
     title = "TensorBoard"
 
     def __init__(self, run: RunDirectory, resumed: bool) -> None:
-        try:
+        with requires_extra("tracking with TensorBoard needs tensorboard", "train,tensorboard"):
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
-        except ImportError as error:
-            raise MissingExtraError(
-                f"tracking with TensorBoard needs tensorboard ({error}): "
-                + install_command("train,tensorboard")
-            ) from error
         directory = run.path / "tensorboard"
         lines = run.metrics() if resumed else []
         # Remove the points after the checkpoint. The resumed run logs them again.
@@ -213,14 +208,9 @@ class _WandB:
 
     def __init__(self, run: RunDirectory, resumed: bool) -> None:
         _check_wandb_settings(run)
-        try:
+        with requires_extra("tracking with W&B needs wandb", "wandb"):
             import wandb
-
-            wandb.init  # noqa: B018  # a folder named `wandb` can be imported too
-        except (ImportError, AttributeError) as error:
-            raise MissingExtraError(
-                f"tracking with W&B needs wandb: {install_command('wandb')}"
-            ) from error
+            from wandb import init  # a folder named `wandb` can be imported too, without it
         stored = _read_json(run, "wandb.json") if resumed else {}
         settings: dict[str, Any] = {"console": "off", "silent": True}
         if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait forever
@@ -228,7 +218,7 @@ class _WandB:
         try:
             with blocked_signals():  # it starts threads, and `init`, which may take long, does not
                 wandb.setup()
-            self._run = wandb.init(
+            self._run = init(
                 dir=str(run.path),
                 project=stored.get("project") or os.environ.get("WANDB_PROJECT") or "hotloop",
                 entity=stored.get("entity") or None,

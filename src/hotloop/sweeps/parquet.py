@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import MissingExtraError, install_command
+from hotloop.errors import requires_extra
 from hotloop.system.files import atomic_write
 
 
@@ -21,12 +21,8 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         MissingExtraError: pyarrow is not installed.
         OutputError: the file can't be written.
     """
-    try:
+    with requires_extra("Parquet needs pyarrow", "parquet"):
         arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-    except ImportError as error:
-        raise MissingExtraError(
-            f"Parquet needs pyarrow ({error}): {install_command('parquet')}"
-        ) from error
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: arrow.array(_uniform([row.get(name) for row in rows])) for name in names}
     with atomic_write(path) as temporary_path:

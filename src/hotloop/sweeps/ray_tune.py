@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import ConfigError, MissingExtraError, install_command, shortened
+from hotloop.errors import ConfigError, requires_extra, shortened
 from hotloop.rounding import format_number
 from hotloop.sweeps.ray_trainable import TrialSettings, train_trial
 from hotloop.sweeps.runner import Runner, RunSpec, SweepPlan
@@ -68,13 +68,9 @@ def import_tune() -> Any:
     from hotloop.rollouts.ray.cluster import import_ray
 
     os.environ.update({name: os.environ.get(name, value) for name, value in _ENV.items()})
-    try:
+    with requires_extra("`--backend ray` of a sweep needs Ray Tune", "tune"):
         import_ray()
         from ray import tune
-    except ImportError as error:
-        raise MissingExtraError(
-            f"`--backend ray` of a sweep needs Ray Tune ({error}): {install_command('tune')}"
-        ) from error
     for name in ("ray.tune", "ray.air", "ray.train"):
         logging.getLogger(name).setLevel(logging.ERROR)
     return tune

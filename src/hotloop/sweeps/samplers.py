@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from hotloop.errors import ConfigError, MissingExtraError, install_command
+from hotloop.errors import ConfigError, MissingExtraError, requires_extra
 from hotloop.sweeps.results import Trial
 from hotloop.sweeps.spaces import MAX_POINTS, Choices, Space, draw, grid_size, point
 
@@ -170,12 +170,8 @@ def _as_tuple(x: Any) -> Any:
 def _import_optuna() -> Any:
     import warnings
 
-    try:
+    with requires_extra("this needs Optuna", "sweep", note=", or use `--sampler random`"):
         import optuna
-    except ImportError as error:
-        raise MissingExtraError(
-            f"this needs Optuna ({error}): {install_command('sweep')}, or use `--sampler random`"
-        ) from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.bandits.results import BanditResult
-from hotloop.errors import ConfigError, MissingExtraError, install_command
+from hotloop.errors import ConfigError, requires_extra
 from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
@@ -46,13 +46,9 @@ def check_plot_path(path: str | Path, *, option: str = "path") -> Path:
 
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure without pyplot: no global state, no window, no backend to choose."""
-    try:
+    with requires_extra("drawing a plot needs matplotlib", "bandit"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            f"drawing a plot needs matplotlib: {install_command('bandit')}"
-        ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

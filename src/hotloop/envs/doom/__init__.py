@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hotloop.errors import ConfigError, MissingExtraError, install_command, nearest
+from hotloop.errors import ConfigError, nearest, requires_extra
 
 _MODULE = "vizdoom"
 # Settings of the game in `env_kwargs`, besides rewards, penalties and `render_…` settings.
@@ -89,12 +89,8 @@ def make_scenario(spec: Any, kwargs: Mapping[str, Any]) -> Any:
         ConfigError: an argument is invalid.
         MissingExtraError: ViZDoom or OpenCV is not installed.
     """
-    try:
+    with requires_extra(f"environment '{spec.id}' needs ViZDoom", "doom"):
         import vizdoom
-    except ImportError as error:
-        raise MissingExtraError(
-            f"environment '{spec.id}' needs ViZDoom ({error}): {install_command('doom')}"
-        ) from error
     from hotloop.envs.doom.scenario import Scenario, render_resolution
 
     # Check the arguments.

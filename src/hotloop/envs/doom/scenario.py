@@ -17,7 +17,7 @@ import vizdoom
 from gymnasium import spaces
 
 from hotloop.envs.doom import processes
-from hotloop.errors import MissingExtraError, install_command
+from hotloop.errors import requires_extra
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -159,12 +159,8 @@ def _make(spec: Any, arguments: Mapping[str, Any]) -> Any:
 
 def _resizer(raw_size: tuple[int, int], size: tuple[int, int]) -> Any:
     """Return a function that resizes images from one size, (W, H), to another."""
-    try:
+    with requires_extra("resizing Doom's images needs OpenCV", "doom"):
         import cv2
-    except ImportError as error:
-        raise MissingExtraError(
-            f"resizing Doom's images needs OpenCV ({error}): {install_command('doom')}"
-        ) from error
     factors = [before / after for before, after in zip(raw_size, size, strict=True)]
     # The mean of an area takes 10 µs for integer factors. For others it takes ten times as long as
     # bilinear interpolation, which skips no pixel up to a factor of 2.

@@ -16,8 +16,7 @@ from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
     HotloopError,
-    MissingExtraError,
-    install_command,
+    requires_extra,
 )
 from hotloop.system.cores import available_cores
 
@@ -48,12 +47,8 @@ def import_ray() -> Any:
     # Ray prompts for usage statistics at its first start, and warns of its own variables.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
+    with requires_extra("`backend` 'ray' needs Ray", "ray"):
         import ray
-    except ImportError as error:
-        raise MissingExtraError(
-            f"`backend` 'ray' needs Ray ({error}): {install_command('ray')}"
-        ) from error
     return ray
 
 
