@@ -608,14 +608,17 @@ def test_windows_on_a_gpu_are_in_the_report(tmp_path):
     assert use.busy_share > 0
 
 
-def test_a_checkpoint_without_newer_fields_of_observations_fits():
+def test_a_checkpoint_without_newer_fields_of_spaces_fits():
     network = actor_critic(nets.Spaces(obs_spec(3), DISCRETE))
     stored = network.to_json()
     for part in stored["obs_spec"]["layout"]:
         del part["byte_bounds"]
+    del stored["action_spec"]["space_dtype"]
     snapshot = SimpleNamespace(params=network.initial_parameters(0))
     resumed = SimpleNamespace(checkpoint=SimpleNamespace(network=stored, snapshot=snapshot))
     check_network(network, resumed, Path("run"))
-    stored["obs_spec"]["shape"] = [4]
-    with pytest.raises(CheckpointError, match="the checkpoint's obs_spec is"):
-        check_network(network, resumed, Path("run"))
+    for part, field, value in (("obs_spec", "shape", [4]), ("action_spec", "num_actions", 5)):
+        changed = {**stored, part: {**stored[part], field: value}}
+        resumed.checkpoint.network = changed
+        with pytest.raises(CheckpointError, match=f"the checkpoint's {part} is"):
+            check_network(network, resumed, Path("run"))

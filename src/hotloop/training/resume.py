@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 
-from hotloop.envs import ObsSpec
+from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting, Environments
@@ -245,11 +245,12 @@ def check_network(network: Network, resumed: ResumedRun, path: Path) -> None:
             "resume with the environment and the network of the original run, or start a new run"
         )
 
+    specs = {"obs_spec": ObsSpec, "action_spec": ActionSpec}
     for part, value in network.to_json().items():
         stored_value = checkpoint.network.get(part)
-        if part == "obs_spec" and stored_value is not None:
+        if part in specs and stored_value is not None:
             # A run of an older version lacks fields that do not matter here.
-            is_equal = ObsSpec.from_json(stored_value) == network.obs_spec
+            is_equal = specs[part].from_json(stored_value) == getattr(network, part)
         else:
             is_equal = value == stored_value
         if not is_equal:
