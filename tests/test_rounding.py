@@ -55,3 +55,7 @@ def test_interval():
     interval = format_interval(0.0043, (0.0042, 0.0045), sign="+")
     assert interval == "+0.00430 (+0.00420 to +0.00450)"
     assert format_interval(0.5, None, sign="+") == "+0.5"
+
+
+def test_an_unknown_value_has_no_interval():
+    assert format_interval(math.nan, None) == format_interval(math.nan, (0.0, 1.0)) == "–"

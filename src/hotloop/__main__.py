@@ -6,8 +6,11 @@ import os
 import sys
 
 # `python -m` searches the working directory first.
-if sys.orig_argv[-len(sys.argv) - 1] == "-m" and sys.path[0] == os.getcwd():
-    del sys.path[0]
+try:
+    if sys.orig_argv[-len(sys.argv) - 1] == "-m" and sys.path[0] == os.getcwd():
+        del sys.path[0]
+except OSError:  # it was deleted, which the command reports
+    pass
 
 from hotloop.cli import main
 

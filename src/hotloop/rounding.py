@@ -46,7 +46,9 @@ def format_mean(mean: float, spread: float, *, sign: str = "", least: int = 1) -
 
 
 def format_interval(middle: float, bounds: tuple[float, float] | None, *, sign: str = "") -> str:
-    """Return a number and the interval around it, such as `1.37 (1.35 to 1.39)`."""
+    """Return a number and the interval around it, such as `1.37 (1.35 to 1.39)`, or – for NaN."""
+    if math.isnan(middle):
+        return "–"
     if bounds is None:
         return format_number(middle, sign=sign)
     spread = bounds[1] - bounds[0]

@@ -267,6 +267,16 @@ def test_a_deleted_working_directory_is_reported(tmp_path, monkeypatch, capsys):
     )
 
 
+def test_a_deleted_working_directory_is_reported_with_dash_m(tmp_path):
+    script = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); "
+    script += "os.execv(sys.executable, [sys.executable, '-m', 'hotloop', 'runs'])"
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith("hotloop: the current directory must exist")
+
+
 # --- environments that don't close ----------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def test_the_inference_mode_is_chosen_once(capsys, tmp_path, monkeypatch, acting
 def test_requested_central_inference_is_named():
     run = SimpleNamespace(auto_choice=None)
     config = ppo.Config(workers=2, num_envs=4, inference="central")
-    description = describe_workers(config, None, run)
+    description = describe_workers(config, run)
     assert description == "2 × 2 environments, barrier, central inference"
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hotloop.errors import ConfigError, MissingExtraError, install_command
 from hotloop.runs import RunDirectory
+from hotloop.runs.tracker_files import last_tensorboard_step
 from hotloop.runs.tracking import Trackers, open_trackers, tracker_scalars
 
 
@@ -472,3 +473,9 @@ def test_settings_of_wandb_in_a_run_directory_are_refused(tmp_path, monkeypatch,
     )
     with pytest.raises(ConfigError, match=r"read its settings from a run directory, .*settings"):
         open_trackers(["wandb"], run, resumed=False)
+
+
+def test_a_pipe_among_the_files_of_a_tracker_is_skipped(tmp_path):
+    pytest.importorskip("tensorboard")
+    os.mkfifo(tmp_path / "events.out.tfevents.1")
+    assert last_tensorboard_step(tmp_path, "charts/steps_per_s") == 0

@@ -15,7 +15,8 @@ import pytest
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError
 from hotloop.sweeps import Results, Run, results_file
 from hotloop.sweeps.bandits.grid_file import GridFile
-from hotloop.sweeps.results import ResumeOptions, SweepSettings
+from hotloop.sweeps.results import ResumeOptions, SweepSettings, is_alive
+from hotloop.system.processes import boot_id
 
 
 @pytest.fixture
@@ -83,6 +84,11 @@ def test_a_run_is_claimed_once_and_again_after_its_process_ends(path):
     assert not first.claim(1, 2, 100, "tune", "0.1", "d")  # it is finished
     assert first.claim(1, 2, 200, "tune", "0.1", "d")  # another budget
     assert first.claim(1, 2, 100, "test", "0.1", "d")  # another purpose
+
+
+@pytest.mark.parametrize("numbers", ["", ":", ":x:1", ":1:2:3", f":{2**80}:1", f":{'9' * 5000}:1"])
+def test_a_malformed_owner_is_no_process(numbers):
+    assert not is_alive(boot_id() + numbers)
 
 
 def test_two_sweeps_of_one_file(path):
@@ -343,5 +349,5 @@ def test_bytes_of_a_path_that_are_no_utf_8(tmp_path):
     assert results.claim(1, 1, 100, "tune", "0.1", str(results.directory / "trial"))
     results.finish(finished()._replace(reason="caf\udce9"))
     (run,) = results.runs()
-    assert run.directory.endswith("/caf\\xe9/trial")
+    assert run.directory.endswith("/caf\N{REPLACEMENT CHARACTER}/trial")
     results.close()

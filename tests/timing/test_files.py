@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 
@@ -16,6 +17,7 @@ import pytest
 from hotloop import timing
 from hotloop.timing import _control
 from hotloop.timing import _format as f
+from hotloop.timing._writer import Recorder
 
 
 @pytest.fixture
@@ -445,8 +447,67 @@ def test_the_extension_uses_the_format_constants():
     )  # fmt: skip
 
 
+def open_recorder(tmp_path):
+    recorder = Recorder(tmp_path, "main", _control.backend.FLAGS)
+    recorder.open()
+    segment = recorder.acquire_segment()
+    segment.state = _control.backend.RecorderState(segment)
+    return recorder, segment
+
+
+def test_a_thread_that_was_about_to_write_leaves_a_closed_file_unchanged(tmp_path):
+    recorder, segment = open_recorder(tmp_path)
+    path = recorder.close()
+    content = path.read_bytes()
+    segment.attach()
+    segment.add_node(0, "late", "work")
+    segment.release()
+    assert path.read_bytes() == content
+    assert timing.read(path).complete
+
+
+def test_a_recording_that_is_closed_during_a_write_has_no_checksum(tmp_path):
+    recorder, segment = open_recorder(tmp_path)
+
+    class Nodes(list):
+        def append(self, item):  # after the node was written, and before their number is
+            recorder.close()
+            super().append(item)
+
+    segment.parents = Nodes(segment.parents)
+    segment.add_node(0, "step", "work")
+    recording = timing.read(recorder.path)
+    assert recording.complete
+    assert [path for path, _ in recording.tree().walk()] == [("step",)]
+
+
+def test_a_thread_that_attaches_during_a_switch_keeps_its_segment(span, tmp_path, monkeypatch):
+    has_attached, may_end = threading.Event(), threading.Event()
+
+    def work():
+        with span("a"):
+            has_attached.set()
+            may_end.wait(60)
+
+    thread = threading.Thread(target=work)
+    close = Recorder.close
+
+    def close_later(recorder):
+        thread.start()
+        has_attached.wait(60)
+        return close(recorder)
+
+    timing.start(tmp_path)
+    with monkeypatch.context() as context:
+        context.setattr(Recorder, "close", close_later)
+        timing.stop()
+    threads = [segment.thread for segment in _control.recorder().segments]
+    may_end.set()
+    thread.join()
+    assert thread.native_id in threads
+
+
 def test_both_recorders_start_and_stop_while_threads_record(span, tmp_path):
-    import threading
 
     running = True
 

@@ -185,19 +185,15 @@ def _print_table(section: MetricTable) -> None:
 
 
 def _cells(row: SideResult, *, has_level: bool) -> list[str]:
-    cells = [row.letter, str(len(row.seeds)), _interval(row.middle, row.band)]
+    cells = [row.letter, str(len(row.seeds)), format_interval(row.middle, row.band)]
     if row.difference is None:
         cells += ["", ""]
     else:
-        cells.append(_interval(row.difference, row.difference_band, sign="+"))
+        cells.append(format_interval(row.difference, row.difference_band, sign="+"))
         cells.append(_percent(row.improvement, row.improvement_band))
     if has_level:
         cells.append("–" if row.steps_to is None else f"{row.steps_to:,.0f}")
     return [*cells, row.verdict]
-
-
-def _interval(middle: float, band: Interval, *, sign: str = "") -> str:
-    return "–" if math.isnan(middle) else format_interval(middle, band, sign=sign)
 
 
 def _percent(share: float | None, band: Interval) -> str:

@@ -106,14 +106,10 @@ def _print_table(groups: list[RunGroup], metric: str, over: XAxis) -> None:
     for group in groups:
         label = f"{group.env_id}: {group.label}" if has_several_envs else group.label
         end = f"{group.end:,.0f}"
-        table.add_row(Text(label), str(len(group.seeds)), end, _interval(*group.final_score()))
+        table.add_row(
+            Text(label), str(len(group.seeds)), end, format_interval(*group.final_score())
+        )
     print_table(table, wide_console())
-
-
-def _interval(middle: float, band: tuple[float, float] | None) -> str:
-    if math.isnan(middle):
-        return "–"
-    return format_interval(middle, band)
 
 
 def _to_json(comparison: GroupedRuns, options: argparse.Namespace) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from hotloop.cli import add_trust_option, notify, require_module
 from hotloop.cli.stored_sweep import open_sweep
 from hotloop.cli.sweep import make_plan
 from hotloop.cli.sweep_table import format_params, format_score, print_best, ranked_trials
-from hotloop.errors import ConfigError, OutputError
+from hotloop.errors import ConfigError
 from hotloop.rounding import format_interval
 from hotloop.statistics import bootstrap_interval, interquartile_mean, stratified_interval
+from hotloop.system.files import make_directory
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -47,16 +48,14 @@ def run(args: list[str]) -> int:
     add_trust_option(parser)
     options = parser.parse_args(args)
     require_module("matplotlib", extra="train", purpose="drawing plots")
-    algorithm, config, space, results = open_sweep(options.path, is_trusted=options.trust)
+    _, config, space, results = open_sweep(options.path, is_trusted=options.trust)
     try:
-        return _report(algorithm.name, config, space, results, options)
+        return _report(config, space, results, options)
     finally:
         results.close()
 
 
-def _report(
-    name: str, config: Any, space: Space, results: Results, options: argparse.Namespace
-) -> int:
+def _report(config: Any, space: Space, results: Results, options: argparse.Namespace) -> int:
     from hotloop.cli.configuration import trust_option
     from hotloop.cli.training_plan import parse_seeds
     from hotloop.sweeps.pruners import Pruner
@@ -92,14 +91,7 @@ def _report(
     test_scores = _test_scores(results, runner.steps, best)
     # Write the report.
     directory = options.output or results.report_directory
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = "a file has its name" if isinstance(error, FileExistsError) else error.strerror
-        raise OutputError(
-            f"the report's directory {directory} can't be created ({reason}): pass another "
-            "`--output`"
-        ) from error
+    make_directory(directory, f"the report's directory {directory}", "pass another `--output`")
     preset = _write_winner(directory, config, winner, settings.algorithm)
     lines = _summary_lines(test_scores, winner, runner.steps)
     print("\n" + "\n".join(lines))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from hotloop.system.files import open_regular, read_regular
 
 # An iteration has fewer records than this.
 _LAST_EVENTS = 2_000
@@ -24,19 +27,16 @@ def last_tensorboard_step(directory: Path, tag: str) -> int:
     messages: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
     last = 0
     for path in sorted(directory.glob("events.out.tfevents.*")):
-        places = list(_event_places(path))
         steps = [0]
-        with path.open("rb") as file:
-            for index, (start, size) in enumerate(places):
-                if _FIRST_EVENTS <= index < len(places) - _LAST_EVENTS:
-                    continue
+        with contextlib.suppress(OSError), open_regular(path) as file:
+            places = list(_event_places(file))
+            for start, size in (*places[:_FIRST_EVENTS], *places[_FIRST_EVENTS:][-_LAST_EVENTS:]):
                 file.seek(start)
                 event = messages.Event()
                 with contextlib.suppress(Exception):  # damaged
                     event.ParseFromString(file.read(size))
-                if (
-                    event.session_log.status == messages.SessionLog.START
-                ):  # purges this step and later ones
+                # The start of a writer purges its step and later ones.
+                if event.session_log.status == messages.SessionLog.START:
                     last = min(last, event.step - 1)
                 if any(value.tag == tag for value in event.summary.value):
                     steps.append(event.step)
@@ -49,28 +49,25 @@ def last_wandb_step(directory: Path, run_id: str) -> int:
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     last = 0
     for path in directory.glob(f"*run-*/run-{run_id}.wandb"):
-        for content in _wandb_records(path.read_bytes()):
-            record = messages.Record()
-            try:
+        with contextlib.suppress(Exception):  # damaged: nothing after it can be read
+            for content in _wandb_records(read_regular(path)):
+                record = messages.Record()
                 record.ParseFromString(content)
-            except Exception:  # damaged: nothing after it can be read
-                break
-            last = max(last, record.history.step.num)
+                last = max(last, record.history.step.num)
     return last
 
 
-def _event_places(path: Path) -> Iterator[tuple[int, int]]:
+def _event_places(file: BinaryIO) -> Iterator[tuple[int, int]]:
     """Yield the offset and the size of each event: length, checksum, content, checksum."""
-    end = path.stat().st_size
-    with path.open("rb") as file:
-        position = 0
-        while position + 12 <= end:
-            file.seek(position)
-            (size,) = struct.unpack("<Q", file.read(8))
-            if position + 16 + size > end:
-                return
-            yield position + 12, size
-            position += 16 + size
+    end = os.fstat(file.fileno()).st_size
+    position = 0
+    while position + 12 <= end:
+        file.seek(position)
+        (size,) = struct.unpack("<Q", file.read(8))
+        if position + 16 + size > end:
+            return
+        yield position + 12, size
+        position += 16 + size
 
 
 def _wandb_records(content: bytes) -> Iterator[bytes]:

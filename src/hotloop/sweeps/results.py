@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hotloop import documents
-from hotloop.errors import ConfigError, HotloopError, OutputError
+from hotloop.errors import ConfigError, HotloopError
 from hotloop.runs import trust
+from hotloop.streams import printable
 from hotloop.sweeps.parquet import write
 from hotloop.sweeps.results_file import ResultsFile, checksum
-from hotloop.system.processes import boot_id, process_start
+from hotloop.system.files import make_directory
+from hotloop.system.processes import boot_id, is_running, process_start
 
 # The last column of each row is a checksum of the others.
 _TABLES = """
@@ -246,16 +248,10 @@ class Results(ResultsFile):
             ConfigError: it has the runs of another file, which new ones would replace.
             OutputError: it can't be created.
         """
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            is_used = any(self.directory.glob("trial_*"))
-        except OSError as error:
-            reason = "a file has its name" if isinstance(error, FileExistsError) else error.strerror
-            raise OutputError(
-                f"the runs of {self.path} need the directory {self.directory}, which can't be "
-                f"created ({reason}): pass another `--file`"
-            ) from error
-        if is_used and not self.trials():  # another process would store a trial before its run
+        description = f"the directory {self.directory} for the runs of {self.path}"
+        make_directory(self.directory, description, "pass another `--file`")
+        # Another process would store a trial before its run.
+        if any(self.directory.glob("trial_*")) and not self.trials():
             raise ConfigError(
                 f"{self.directory} has the runs of another sweep, whose file was moved or deleted: "
                 "move this directory too, or pass another `--file`"
@@ -325,9 +321,8 @@ class Results(ResultsFile):
         score, seconds = (
             None if x is None or math.isnan(x) else float(x) for x in (run.score, run.seconds)
         )
-        # A path's bytes that are no UTF-8 can't be stored.
-        directory = run.directory.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        reason = run.reason.encode(errors="backslashreplace").decode()
+        # Bytes of paths that are no UTF-8 can't be stored.
+        directory, reason = printable(run.directory), printable(run.reason)
         self._store(
             "runs",
             *(run.trial, run.seed, run.steps, run.purpose, claim.version, run.state, claim.owner),
@@ -384,5 +379,9 @@ def _trial(number: int, params: str, attrs: str) -> Trial:
 
 def is_alive(owner: str) -> bool:
     """Return whether an owner, as stored in the file, is a running process on this machine."""
-    boot, pid, start = owner.split(":")
-    return boot == boot_id() and int(start) != 0 and process_start(int(pid)) == int(start)
+    boot, *numbers = owner.split(":")
+    try:
+        pid, start = map(int, numbers)
+    except ValueError:  # the file was damaged, or made by someone else
+        return False
+    return boot == boot_id() and start != 0 and is_running(pid, start)

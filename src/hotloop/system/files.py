@@ -60,6 +60,24 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
             temporary_path.unlink()
 
 
+def make_directory(path: Path, description: str, advice: str) -> None:
+    """Create a directory with its parents, unless it exists.
+
+    Args:
+        path: the directory.
+        description: its purpose and path, for the error.
+        advice: what to do if it can't be created.
+
+    Raises:
+        OutputError: it can't be created.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "a file has its name" if isinstance(error, FileExistsError) else error.strerror
+        raise OutputError(f"{description} can't be created ({reason}): {advice}") from error
+
+
 def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write a new file. An existing file or link of this name is an error.
 

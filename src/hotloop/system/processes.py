@@ -41,6 +41,18 @@ def process_state(pid: int) -> str:
         return ""
 
 
+def is_running(pid: int, start: int) -> bool:
+    """Return whether a process runs that started at this time, see `process_start`."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        pass
+    # A zombie has ended, but its parent has not waited for it.
+    return process_start(pid) == start and process_state(pid) not in ("Z", "X")
+
+
 def process_age_s() -> float:
     """Return the seconds since this process started, imports included."""
     try:

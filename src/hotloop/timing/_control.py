@@ -64,14 +64,17 @@ def _attach() -> Any:
 def _switch_recorder(recorder: Recorder, *, in_child: bool = False) -> Path | None:
     """Switch all threads to `recorder`, end the previous one, and return its file."""
     global _recorder, _guards
-    previous, _recorder = _recorder, recorder
+    previous, previous_guards = _recorder, _guards
+    # In this order: a thread may attach in between, and its guard must live as long as its segment.
+    _guards = threading.local()
+    _recorder = recorder
     backend.reset()
     path = previous.abandon() if in_child else previous.close()
     if in_child:
         _closed_paths.clear()
     elif path is not None:
         _closed_paths.append(path)
-    _guards = threading.local()  # after the end, so that open spans stay recorded as open
+    del previous_guards  # after the end, so that open spans stay recorded as open
     return path
 
 

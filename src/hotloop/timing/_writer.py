@@ -23,6 +23,7 @@ import warnings
 import weakref
 import zlib
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,7 @@ class Segment:
         self.parents: list[int] = []
         self.kinds: list[Kind] = []
         self._paths: list[tuple[str, ...]] = []
+        self.is_writing = False  # while a method of this class changes the file
         self._num_threads = self._num_unnamed = self._lived_ns = self._attached_ns = 0
         words = self.words
         words[fmt.S_SIZE] = layout.size
@@ -131,34 +133,51 @@ class Segment:
         words[fmt.S_STATE] = fmt.ENDED
         words[fmt.S_MAGIC] = fmt.SEGMENT_MAGIC  # last, because a reader stops if it is missing
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[bool]:
+        """Yield whether the body may write, which it may not after the end of the recording.
+
+        Another thread may close the recording at any time, and then writes a checksum of the file
+        unless `is_writing` is set.
+        """
+        self.is_writing = True
+        try:
+            yield not self.recorder.closed and os.getpid() == self.recorder.pid
+        finally:
+            self.is_writing = False
+
     def attach(self) -> None:
-        """Assign the segment to the calling thread."""
-        words, opens = self.words, self.layout.opens // 8
-        for node in range(len(self.parents)):
-            words[opens + node] = 0
-        name = fmt.clip_utf8(threading.current_thread().name, fmt.THREAD_NAME_SIZE - 1)
-        start = fmt.THREAD_NAME_OFFSET
-        self.buffer[start : start + fmt.THREAD_NAME_SIZE] = name.ljust(fmt.THREAD_NAME_SIZE, b"\0")
-        self.thread = words[fmt.S_IDENT] = threading.get_native_id()
-        self._num_threads += 1
-        words[fmt.S_NUM_THREADS] = self._num_threads
-        # The main thread's time includes the time before its first span.
-        is_first = self.layout is fmt.MAIN and self._num_threads == 1
-        self._attached_ns = self.recorder.started_ns if is_first else time.monotonic_ns()
-        words[fmt.S_ATTACHED] = self._attached_ns
-        words[fmt.S_STATE] = fmt.LIVE
+        """Assign the segment to the calling thread. Does nothing after the recording's end."""
+        with self._writing() as may_write:
+            if not may_write:
+                return
+            words, opens = self.words, self.layout.opens // 8
+            for node in range(len(self.parents)):
+                words[opens + node] = 0
+            name = fmt.clip_utf8(threading.current_thread().name, fmt.THREAD_NAME_SIZE - 1)
+            stop = fmt.THREAD_NAME_OFFSET + fmt.THREAD_NAME_SIZE
+            self.buffer[fmt.THREAD_NAME_OFFSET : stop] = name.ljust(fmt.THREAD_NAME_SIZE, b"\0")
+            self.thread = words[fmt.S_IDENT] = threading.get_native_id()
+            self._num_threads += 1
+            words[fmt.S_NUM_THREADS] = self._num_threads
+            # The main thread's time includes the time before its first span.
+            is_first = self.layout is fmt.MAIN and self._num_threads == 1
+            self._attached_ns = self.recorder.started_ns if is_first else time.monotonic_ns()
+            words[fmt.S_ATTACHED] = self._attached_ns
+            words[fmt.S_STATE] = fmt.LIVE
 
     def release(self) -> None:
         """Release the segment after its thread has ended."""
         # In a forked child this memory is the parent's, and Python ends the parent's threads there
         # before it calls the hooks of `os.register_at_fork`.
-        if self.recorder.closed or os.getpid() != self.recorder.pid:
-            return
-        self.thread = None
-        self.state.rewind()
-        self._lived_ns += time.monotonic_ns() - self._attached_ns
-        self.words[fmt.S_LIVED] = self._lived_ns
-        self.words[fmt.S_STATE] = fmt.ENDED
+        with self._writing() as may_write:
+            if not may_write:
+                return
+            self.thread = None
+            self.state.rewind()
+            self._lived_ns += time.monotonic_ns() - self._attached_ns
+            self.words[fmt.S_LIVED] = self._lived_ns
+            self.words[fmt.S_STATE] = fmt.ENDED
         # Without the lock: the garbage collector may call this on a thread that holds it.
         self.recorder.free_segments[self.layout].append(self)
 
@@ -171,18 +190,21 @@ class Segment:
         """Add a node to the table and return its index."""
         index = self.num_nodes
         encoded = fmt.clip_utf8(name, fmt.NODE_NAME_SIZE)
-        fmt.NODE.pack_into(
-            self.buffer,
-            fmt.SEGMENT_HEAD + index * fmt.NODE.size,
+        fields = (
             parent if index else -1,
             fmt.KINDS.index(kind),  # pyright: ignore[reportArgumentType]
             len(encoded),
             encoded,
         )
-        self._paths.append((*self._paths[parent], encoded.decode()) if index else ())
-        self.kinds.append(kind)  # pyright: ignore[reportArgumentType]
-        self.parents.append(parent)
-        self.words[fmt.S_NUM_NODES] = index + 1
+        with self._writing() as may_write:
+            if may_write:
+                offset = fmt.SEGMENT_HEAD + index * fmt.NODE.size
+                fmt.NODE.pack_into(self.buffer, offset, *fields)
+            self._paths.append((*self._paths[parent], encoded.decode()) if index else ())
+            self.kinds.append(kind)  # pyright: ignore[reportArgumentType]
+            self.parents.append(parent)
+            if may_write:
+                self.words[fmt.S_NUM_NODES] = index + 1
         return index
 
     def path(self, index: int) -> tuple[str, ...]:
@@ -323,9 +345,11 @@ class Recorder:
         return self.path
 
     def _write_checksum(self, header: mmap.mmap) -> None:
-        """Write a checksum of everything, unless other threads may still be writing an event."""
+        """Write a checksum of everything, unless other threads may still be writing."""
         threads = {segment.thread for segment in self.segments} - {None, threading.get_native_id()}
-        if threads and self.flags & fmt.PYTHON_RECORDER:
+        if threads and self.flags & fmt.PYTHON_RECORDER:  # they may be writing an event
+            return
+        if any(segment.is_writing for segment in self.segments):
             return
         checksum = zlib.crc32(memoryview(header)[: fmt.CHECKSUM_OFFSET])
         for segment in self.segments:

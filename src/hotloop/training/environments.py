@@ -252,7 +252,7 @@ def choose_inference(
     return dataclasses.replace(config, inference=choice.inference)
 
 
-def describe_workers(config: Any, options: CollectionOptions, run: RunDirectory) -> str:
+def describe_workers(config: Any, run: RunDirectory) -> str:
     """Return a description of the workers, empty without workers or a stored choice."""
     choice = run.auto_choice
     if choice is not None:

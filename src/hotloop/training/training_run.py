@@ -270,7 +270,7 @@ class Training:
             config,
             execution="" if choice.may_use_cached else choice.reason,  # the first update decides
             resumed=summary,
-            workers=describe_workers(config, self._options, self._run),
+            workers=describe_workers(config, self._run),
             position=None if resumed is None else resumed.position,
             is_resumed=self._is_resumed,
         )

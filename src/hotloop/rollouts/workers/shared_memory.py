@@ -45,8 +45,7 @@ _NUM_WORDS = 16
 NO_WAKE_TARGET = 2**62
 
 # Lines between a worker and the inference process: each has one request at a time.
-HALVES = 2  # number of lines for acting, one for each half of the environments
-EVALUATION = 2  # line for evaluation
+EVALUATION = 2  # line for evaluation, after one for each half of the environments
 _NUM_LINES = 3
 # Words of a request, written by the worker, the serial last.
 SERIAL = 0  # serial of the request, repeated in its answer
