@@ -1,5 +1,7 @@
 import functools
 import math
+import os
+import subprocess
 import sys
 import types
 
@@ -87,3 +89,23 @@ def test_exceptions_in_a_few_words():
         raise ValueError("first\nsecond")
     assert describe_exception(caught.value) == "ValueError: first"
     assert describe_exception(KeyError()) == "KeyError"
+
+
+SHOW_SETTINGS = """
+from hotloop.runs.plots import new_figure
+new_figure(1, 1)
+import matplotlib
+print(*(matplotlib.rcParams[name] for name in ("text.usetex", "font.size")))
+"""
+
+
+def test_matplotlib_ignores_the_settings_of_the_current_directory(tmp_path):
+    # LaTeX would be started, and reads any file.
+    (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 3\n")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "matplotlibrc").write_text("font.size: 7\n")
+    environ = {**os.environ, "MATPLOTLIBRC": str(own)}
+    command = [sys.executable, "-c", SHOW_SETTINGS]
+    output = subprocess.check_output(command, cwd=tmp_path, env=environ, text=True)
+    assert output == "False 7.0\n"

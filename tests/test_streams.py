@@ -11,6 +11,7 @@ from hotloop import cli, streams
 # A color, a title, a bell, the C1 form of an escape, a carriage return, a change of direction, and
 # a byte that is no UTF-8.
 CONTROLS = ["\x1b[31m", "\x1b]0;title\x07", "\x07", "\x9b31m", "\r", "\x7f", "\u202e", "\udce9"]
+INVISIBLE = ["\u200b", "\u2060", "\u2063", "\u00ad", "\u180e", "\U000e0041", "\ufeff"]
 COMMANDS = [
     "NAME",
     "runs NAME",
@@ -26,15 +27,16 @@ def is_plain(text):
     return not any(control[0] in text for control in CONTROLS)
 
 
-@pytest.mark.parametrize("control", CONTROLS)
+@pytest.mark.parametrize("control", CONTROLS + INVISIBLE)
 def test_control_characters_are_replaced(control):
     text = streams.printable(f"a{control}b")
     assert text.startswith("a\N{REPLACEMENT CHARACTER}")
     assert is_plain(text)
+    assert control[0] not in text
 
 
 def test_other_text_stays_as_it_is():
-    text = "größer, 行, 😀, a\tb\nc, ±1\N{NO-BREAK SPACE}ms"
+    text = "größer, 行, 😀, می\u200cخواهم, 👩\u200d💻, a\tb\nc, ±1\N{NO-BREAK SPACE}ms"
     assert streams.printable(text) == text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from functools import partial, reduce
@@ -115,3 +116,26 @@ def describe_exception(error: BaseException, *, skip: tuple[str, ...] = ()) -> s
     lines = [frame for frame in frames if not frame.filename.startswith(skip)]
     where = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""
     return f"{type(error).__name__}{': ' if text else ''}{text}{where}"
+
+
+def import_matplotlib() -> None:
+    """Import matplotlib with the user's settings, but without those of the working directory.
+
+    Its first choice is a `matplotlibrc` there, which may come with a run of someone else, be a pipe
+    or start LaTeX, which reads any file.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    if "matplotlib" in sys.modules:
+        return
+    exists = os.path.exists
+
+    def exists_elsewhere(path: Any) -> bool:
+        return path != "matplotlibrc" and exists(path)
+
+    os.path.exists = exists_elsewhere  # no variable or function of matplotlib changes its choice
+    try:
+        importlib.import_module("matplotlib")
+    finally:
+        os.path.exists = exists

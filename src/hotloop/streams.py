@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # Characters that a terminal obeys or hides: all controls but tab and line feed, marks that change
-# the direction of text, other line ends, and halves of surrogate pairs (bytes that are no UTF-8).
+# the direction of text, invisible ones (but the joiners of many scripts), other line ends, and
+# halves of surrogate pairs (bytes that are no UTF-8).
 _UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 # Gymnasium colors its warnings, also in a pipe.
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.errors import requires_extra
+from hotloop.importing import import_matplotlib
 from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_groups import (
@@ -162,6 +163,7 @@ def warm_up() -> None:
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure without pyplot, which has global state, windows and backends."""
     with requires_extra("drawing a curve needs matplotlib", "train"):
+        import_matplotlib()
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, height), layout="constrained")

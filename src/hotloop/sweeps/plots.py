@@ -60,9 +60,9 @@ def parallel_coordinates(
     space: Space, trials: Sequence[Trial], scores: Mapping[int, float]
 ) -> Figure:
     """Draw a line for each trial through its options and its score, the best trial on top."""
+    figure = new_figure(max(1.6 * (len(space) + 1), 4.0), 3.4)
     from matplotlib import colormaps
 
-    figure = new_figure(max(1.6 * (len(space) + 1), 4.0), 3.4)
     axes = figure.subplots()
     scored = sorted((x for x in trials if x.number in scores), key=lambda x: scores[x.number])
     ends: list[tuple[float, float]] = []

@@ -11,6 +11,7 @@ import numpy as np
 
 from hotloop.bandits.results import BanditResult
 from hotloop.errors import ConfigError, requires_extra
+from hotloop.importing import import_matplotlib
 from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
@@ -47,6 +48,7 @@ def check_plot_path(path: str | Path, *, option: str = "path") -> Path:
 def new_figure(width: float, height: float) -> Figure:
     """Return a figure without pyplot: no global state, no window, no backend to choose."""
     with requires_extra("drawing a plot needs matplotlib", "bandit"):
+        import_matplotlib()
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, height), layout="constrained")
