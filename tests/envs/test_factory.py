@@ -91,6 +91,23 @@ def test_a_name_without_a_version_means_the_newest(name):
         assert make_env(name).spec.id in ("CartPole-v1", "ToyCounting-v0")
 
 
+@pytest.mark.parametrize(
+    ("env", "advice"),
+    [
+        (
+            "tests.envs.toy.CountingEnv",
+            "a colon before the class or function, `tests.envs.toy:",
+        ),
+        ("./my/toy.py", "write its module and a class or a function, `toy:Name`"),
+        ("toy.py:CountingEnv", "without its suffix, `toy:CountingEnv`"),
+        ("no.such.Env", "write its module too, such as `module:no.such.Env`"),
+    ],
+)
+def test_other_ways_to_name_an_object_get_its_name(env, advice):
+    with pytest.raises(UnknownNameError, match=re.escape(advice)):
+        make_vec(env)
+
+
 def test_a_vector_environment_without_its_spaces():
     class Bare(gymnasium.vector.VectorEnv):
         num_envs = 2

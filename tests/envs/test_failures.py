@@ -68,6 +68,17 @@ def test_reset_failures(failure, message):
     assert (error.value.__cause__ is not None) == (failure == "reset_raise")
 
 
+@pytest.mark.parametrize("method", ["__init__", "reset", "step"])
+def test_an_environment_that_exits_is_a_failure(monkeypatch, method):
+    class Exits(CountingEnv):
+        def exits(self, *args, **kwargs):
+            raise SystemExit(3)
+
+    monkeypatch.setattr(Exits, method, Exits.exits)
+    with pytest.raises(EnvironmentFailure, match=r"raised SystemExit: 3 \(test_failures.py:\d+\)"):
+        step_on(make_vec(Exits))
+
+
 def test_steps_are_counted_within_the_episode():
     with pytest.raises(EnvironmentFailure, match="episode 0, step 3: "):
         step_on(make_vec(lambda: FailingEnv(at=3)))

@@ -274,7 +274,24 @@ def test_usual_numbers_do_not_warn(recwarn):
 
 def test_large_observations_are_the_cause_of_nan_in_a_network():
     usual = "lower the learning rate, and check the scale of the rewards"
-    for obs in (None, np.ones((3, 2), np.float32), np.full(2, 255, np.uint8)):
-        assert advice_for_non_finite(obs) == usual
-    advice = advice_for_non_finite(np.array([[0.0, -1.7e18]], np.float32))
+    for obs in (np.ones((3, 2), np.float32), np.full(2, 255, np.uint8)):
+        assert advice_for_non_finite({"obs": obs}) == usual
+    advice = advice_for_non_finite({"obs": np.array([[0.0, -1.7e18]], np.float32)})
     assert advice.startswith("scale the observations, which are as large as 1.7e+18,")
+    # The batch of an off-policy update may be lost.
+    assert "the scale of the observations and the rewards" in advice_for_non_finite({})
+
+
+@pytest.mark.parametrize("name", ["reward", "returns"])
+@pytest.mark.parametrize("value", [3e38, -1e19, np.inf, np.nan])
+def test_large_rewards_are_the_cause_of_nan_in_an_update(name, value):
+    batch = {"obs": np.ones((2, 3), np.float32), name: np.array([1, value], np.float32)}
+    assert advice_for_non_finite(batch).startswith("scale the rewards down in the environment")
+
+
+def test_large_observations_raise_no_warning_of_numpy(recwarn):
+    envs = serial(space=Box(-np.inf, np.inf, (2,), np.float64), first=np.zeros(2))
+    envs.reset()
+    envs._envs[0].first = np.full(2, 1e30)
+    envs.step(np.zeros(1, np.int64))
+    assert not recwarn.list

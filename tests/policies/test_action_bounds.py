@@ -241,3 +241,13 @@ def test_bounds_that_coincide_in_float32_are_refused():
     spec = ActionDecoder(Box(1e9, 1e9 + 1, (1,), np.float64)).spec
     with pytest.raises(SpaceError, match="greater than the lower one, as float32 numbers"):
         check_bounded(spec)
+
+
+def test_advice_about_bounds_that_coincide_works_literally():
+    env = Reach(1e9, 1e9 + 1)
+    with pytest.raises(SpaceError, match="different float32 numbers, got") as error:
+        policy_for(env.action_space)
+    (advice,) = re.findall(r"`(gymnasium\..*\))`", str(error.value))
+    wrapped = eval(advice, {"gymnasium": gymnasium, "env": env})
+    assert wrapped.action_space == Box(-1.0, 1.0, (1,), np.float64)
+    policy_for(wrapped.action_space).act(observations())

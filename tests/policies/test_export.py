@@ -260,6 +260,7 @@ RAW_SPACES = {
     "discrete": spaces.Discrete(7, start=-3),
     "table": spaces.MultiDiscrete([[3, 2], [4, 5]]),
     "matrix": MATRIX_OBS,
+    "number": spaces.Box(-1, 1, (), np.float32),
 }
 
 
@@ -282,6 +283,7 @@ def test_numpy_accepts_raw_observations(tmp_path, case):
         batch = tuple(np.stack(part) for part in zip(*observations, strict=True))
     else:
         batch = np.stack(observations)
+        batch = batch[:, None] if case == "number" else batch
     np.testing.assert_array_equal(exported.act(batch), expected)
     np.testing.assert_array_equal(exported.act(batch), policy.act(batch))
 
@@ -318,6 +320,9 @@ def test_numpy_export_refuses_user_modules(tmp_path):
     with pytest.raises(ConfigError, match=r"tests\.policies\.nets:Net.*--format onnx"):
         export_numpy(network, snapshot_of(network), tmp_path)
     assert not list(tmp_path.iterdir())
+    images = actor_critic(specs(IMAGES, DISCRETE), network="impala")
+    with pytest.raises(ConfigError, match=r"compute network 'impala', .*--format onnx"):
+        export_numpy(images, snapshot_of(images), tmp_path)
 
 
 @pytest.mark.parametrize("module", ["onnx", "onnxscript", "onnxruntime"])

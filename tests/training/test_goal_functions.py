@@ -157,6 +157,13 @@ def test_one_number_may_be_an_array_of_one_element(result):
     assert rewards.tolist() == [-2, -2, -2]
 
 
+def test_errors_show_arrays_of_goals_in_one_line():
+    env = Goals(Box(-1, 1, (2, 2), np.float32), lambda a, d, info: None)
+    with pytest.raises(EnvironmentFailure, match=r"achieved goal \[\[.*\]\] and desired") as error:
+        GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
+    assert "\n" not in str(error.value)
+
+
 def test_exceptions_and_missing_functions():
     def broken(achieved, desired, info):
         raise KeyError("is_success")
@@ -250,5 +257,12 @@ def test_terminations_of_unknown_cause_warn_once():
 def test_rewards_must_be_finite():
     with np.errstate(divide="ignore"):
         env = Goals(Discrete(4), lambda a, d, info: -1.0 / np.abs(a - d), lambda a, d, info: a == d)
-        with pytest.raises(EnvironmentFailure, match="must return finite numbers, got -inf for"):
+        with pytest.raises(EnvironmentFailure, match=r"within ±3.4e38, got -inf for .* by zero"):
             relabel(env)
+
+
+def test_rewards_must_lie_in_the_range_of_float32(recwarn):
+    env = Goals(Discrete(4), lambda a, d, info: 1e300, lambda a, d, info: False)
+    with pytest.raises(EnvironmentFailure, match=r"got 1e\+300 for .*: scale it down"):
+        relabel(env)
+    assert not recwarn.list

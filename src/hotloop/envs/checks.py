@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hotloop.types import Array, Fragment
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 # From here on, float32 does not hold all integers: its numbers are at least 2 apart.
 _COARSE = 2.0**24
+_SQUARE_OVERFLOWS = 1e18
 
 
 def environment_failure(
@@ -131,8 +132,8 @@ def describe_bad_info(info: Any) -> str:
 def has_finite_square(values: Array) -> bool:
     """Return whether float32 numbers are finite, and the sum of their squares too."""
     # A third of the time of `isfinite`, which is too slow for a check of every step.
-    flat = values.reshape(-1)
-    return values.dtype != np.float32 or math.isfinite(flat.dot(flat))
+    # `vdot`, other than `dot`, does not warn of an overflow.
+    return values.dtype != np.float32 or math.isfinite(np.vdot(values, values))
 
 
 def describe_range(name: str, value: float) -> str:
@@ -161,16 +162,22 @@ def warn_of_coarse_numbers(env_id: str, spec: ObsSpec, obs: Array) -> None:
         )
 
 
-def advice_for_non_finite(obs: Array | None) -> str:
-    """Return the advice if a network computed NaN or infinity from observations."""
-    largest = 0.0
+def advice_for_non_finite(batch: Mapping[str, Any]) -> str:
+    """Return the advice if an update on a batch of arrays, by name, gave NaN or infinity."""
+    if not batch:
+        return "lower the learning rate, and check the scale of the observations and the rewards"
+    obs = batch.get("obs")
     if isinstance(obs, np.ndarray) and obs.dtype.kind == "f":
         largest = np.abs(obs).max(initial=0.0)
-    if largest >= _COARSE:
-        return (
-            f"scale the observations, which are as large as {largest:.3g}, in the environment, or "
-            "set `normalize_obs`"
-        )
+        if largest >= _COARSE:
+            return (
+                f"scale the observations, which are as large as {largest:.3g}, in the environment, "
+                "or set `normalize_obs`"
+            )
+    # A policy that gives NaN ends the run earlier, so that NaN in the returns is an overflow.
+    rewards = batch.get("reward", batch.get("returns", np.zeros(1)))
+    if not (np.abs(rewards) < _SQUARE_OVERFLOWS).all():
+        return "scale the rewards down in the environment: the square of their sums exceeds float32"
     return "lower the learning rate, and check the scale of the rewards"
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import itertools
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -365,7 +367,7 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
         hint = hint or f": register it in '{module_name}', or name a factory"
     else:
         package = next((x for prefix, x in _PACKAGES.items() if name.startswith(prefix)), None)
-        hint = "" if package else nearest(name, registry)
+        hint = "" if package else _module_hint(name) or nearest(name, registry)
         hint = hint or (
             ": for an environment of another package, write its module too, such as "
             f"`{package or 'module'}:{name or 'Id'}`"
@@ -373,18 +375,36 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
     raise UnknownNameError(f"there is no environment '{env}'{hint}")
 
 
+def _module_hint(name: str) -> str:
+    """Return the advice on a file's path or a dotted name in place of `module:name`, or ""."""
+    if name.endswith(".py"):
+        return f": write its module and a class or a function, `{Path(name).stem}:Name`"
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        is_module = attribute.isidentifier() and importlib.util.find_spec(module_name) is not None
+    except (ImportError, ValueError):
+        return ""
+    advice = f": write a colon before the class or function, `{module_name}:{attribute}`"
+    return advice if is_module else ""
+
+
 def _import_module(env: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None or not f"{module_name}.".startswith(f"{missing}."):
             raise EnvironmentFailure(
                 f"environment '{env}': importing '{module_name}' raised {describe_exception(error)}"
             ) from error
+        name = env.rpartition(":")[2]
+        advice = (
+            f"write the module's name without its suffix, `{Path(module_name).stem}:{name}`"
+            if module_name.endswith(".py")
+            else "check its spelling, and that it is installed or on PYTHONPATH"
+        )
         raise UnknownNameError(
-            f"environment '{env}': there is no module '{module_name}' (no '{missing}'): "
-            "check its spelling, and that it is installed or on PYTHONPATH"
+            f"environment '{env}': there is no module '{module_name}' (no '{missing}'): {advice}"
         ) from error
 
 
@@ -415,7 +435,7 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
             f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}: its factory is "
             "called with `env_kwargs` only"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the program goes on if an environment exits
         raise EnvironmentFailure(
             f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}"
         ) from error

@@ -224,7 +224,7 @@ class SerialVectorEnv:
         for i, step_env, row, env_action in islice(steps, first, None) if first else steps:
             try:
                 result = step_env(env_action)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise self._failure(i, f"`step` raised {describe_exception(error)}") from error
             try:
                 observation, value, is_terminated, is_truncated, infos[i] = result
@@ -310,7 +310,7 @@ class SerialVectorEnv:
             result = self._resets[i](
                 seed=episode_seed(self._seed, env, self._episode[i], self._stream)
             )
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure(
                 i, f"`reset` raised {describe_exception(error)}", at_reset=True
             ) from error

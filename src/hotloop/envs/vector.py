@@ -159,7 +159,7 @@ class VectorAdapter:
         # Step all environments, and copy the results.
         try:
             result = self._envs.step(self._decoder.batch(action))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure(f"`step` raised {describe_exception(error)}") from error
         try:
             observations, rewards, is_terminated, is_truncated, info = result
@@ -351,7 +351,7 @@ class VectorAdapter:
     def _call_reset(self, **arguments: Any) -> Any:
         try:
             result = self._envs.reset(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._failure(f"`reset` raised {describe_exception(error)}") from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
             raise self._failure(

@@ -453,6 +453,8 @@ class ActingPolicy:
                 self._writer = RowWriter(spec)
             return self._writer.rows(obs)
         array, shape = _as_array(obs), spec.shape
+        if array.shape == () and spec.layout[0].raw_shape == () and not spec.is_composite:
+            array = array.reshape(shape)
         if array.dtype.kind not in "biuf":
             expected = self._parts_text() if spec.is_composite else f"numbers of shape {shape}"
             raise ShapeError(f"`obs` must be {expected}, got {shortened(repr(obs))}")

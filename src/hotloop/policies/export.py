@@ -66,9 +66,10 @@ def export_numpy(
     _check_unmasked(network)
     layers = network.layers.numpy_layers
     if layers is None:
+        name = getattr(network.body, "encoder", None) or network.body.name
         raise ConfigError(
-            f"NumPy can't compute network '{network.body.name}', which acts through torch: export "
-            "it with --format onnx"
+            f"NumPy can't compute network '{name}', which acts through torch: export it with "
+            "--format onnx"
         )
     spec, head = network.action_spec, network.make_head()
     # Collect the description and the arrays of the layers that act.

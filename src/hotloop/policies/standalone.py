@@ -147,7 +147,8 @@ class Policy:
                 return obs
             values = [obs]
         else:
-            return np.asarray(obs)
+            obs = np.asarray(obs)
+            return obs.reshape(1) if obs.shape == () and self.obs_shape == (1,) else obs
         return np.concatenate(
             [_numbers(value, part) for value, part in zip(values, parts, strict=True)], axis=-1
         )

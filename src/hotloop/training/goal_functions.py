@@ -59,14 +59,14 @@ class GoalFunctions:
         spaces: Any = env.observation_space
         self._dtypes = [spaces[name].dtype for name in (ACHIEVED, DESIRED)]
         goals = self._sample_pairs(spaces[ACHIEVED])
-        self._reward = _GoalFunction("compute_reward", compute_reward, as_reward, np.float32, goals)
+        self._reward = _GoalFunction("compute_reward", compute_reward, as_reward, np.float64, goals)
         if compute_terminated is not None:
             self._terminated = _GoalFunction(
                 "compute_terminated", compute_terminated, as_flag, np.bool_, goals
             )
 
     def reward(self, achieved: Array, desired: Array) -> Array:
-        """Return the rewards of encoded goals, (B, *shape), as float32, (B,)."""
+        """Return the rewards of encoded goals, (B, *shape), as float64, (B,)."""
         return self._reward(*self._decode_pairs(achieved, desired))
 
     def terminated(self, achieved: Array, desired: Array) -> Array:
@@ -150,7 +150,12 @@ class _GoalFunction:
         return results.astype(self._dtype)
 
     def _call_once(self, achieved: Any, desired: Any) -> Any:
-        pair = shortened(f"achieved goal {achieved!r} and desired goal {desired!r}")
+        pair = shortened(
+            " and ".join(
+                f"{name} goal {goal.tolist() if isinstance(goal, np.ndarray) else repr(goal)}"
+                for name, goal in (("achieved", achieved), ("desired", desired))
+            )
+        )
         try:
             result = self._function(achieved, desired, {})
         except Exception as error:

@@ -140,12 +140,14 @@ class Hindsight:
             self._spec.unflatten(obs)[DESIRED][chosen] = goals
         # Stored rewards are clipped too.
         reward = self._functions.reward(achieved, goals)
-        if not np.isfinite(reward).all():
-            pair = int(np.isfinite(reward).argmin())
+        is_bad = ~(np.abs(reward) <= np.finfo(np.float32).max)
+        if is_bad.any():
+            pair = int(is_bad.argmax())
+            advice = "scale it down" if np.isfinite(reward[pair]) else "look for a division by zero"
             raise EnvironmentFailure(
-                f"`compute_reward` must return finite numbers, got {reward[pair]} for the achieved "
-                f"goal {achieved[pair].tolist()} and the desired goal {goals[pair].tolist()}: look "
-                "for a division by zero"
+                f"`compute_reward` must return numbers within ±3.4e38, got {reward[pair]} for the "
+                f"achieved goal {achieved[pair].tolist()} and the desired goal "
+                f"{goals[pair].tolist()}: {advice}"
             )
         limit = self._clip_reward
         batch.reward[chosen] = reward if limit is None else reward.clip(-limit, limit)

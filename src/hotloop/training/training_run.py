@@ -357,7 +357,7 @@ class Training:
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
             f"{self._saver.iteration + 1} gave NaN or infinity in {', '.join(error.names)}: "
-            f"{advice_for_non_finite(error.batch.get('obs'))}; {note}"
+            f"{advice_for_non_finite(error.batch)}; {note}"
         )
 
     def close(self, *, is_interrupted: bool) -> None:

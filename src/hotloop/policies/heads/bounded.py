@@ -160,5 +160,6 @@ def check_bounded(spec: ActionSpec) -> None:
     if not (low < high).all():
         raise SpaceError(
             "the upper bound of each action must be greater than the lower one, as float32 "
-            f"numbers, got {bounds}: leave out actions with only one value, or use ppo"
+            f"numbers, got {bounds}: leave out actions with only one value, and shift others with "
+            "`gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)`"
         )

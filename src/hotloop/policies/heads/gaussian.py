@@ -98,6 +98,13 @@ class ScaledGaussian(Gaussian):
     def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
         super().__init__(spec, exploration)
         is_far, center, half_width = _far_bounds(spec)
+        low, high = (x.astype(np.float32) for x in (center - half_width, center + half_width))
+        if (is_far & (low >= high)).any():
+            raise SpaceError(
+                "different bounds of an action must be different float32 numbers, got "
+                f"{list(spec.low)} to {list(spec.high)}: shift and scale the actions with "
+                "`gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)`"
+            )
         self._center = np.where(is_far, center, 0.0).astype(np.float32)
         self._half_width = np.where(is_far, half_width, 1.0).astype(np.float32)
         self.action_scale = self._center, self._half_width
