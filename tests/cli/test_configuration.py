@@ -47,6 +47,13 @@ def test_saved_configurations_are_read_back(tmp_path, name, args):
     assert to_json(parsed(name, file_options=file_options)) == to_json(config)
 
 
+def test_whole_floats_are_integers_where_an_option_takes_them(tmp_path):
+    text = "total_timesteps = 1e5\neval_interval = 1e4\ngamma = 1.0\nclip_reward = 10.0"
+    options = configuration.read(write(tmp_path, text), ppo.Config, "ppo")
+    assert repr(list(options.values())) == "[100000, 10000, 1.0, 10.0]"
+    assert ppo.Config(**options).total_timesteps == 100_000
+
+
 def test_options_override_the_file_and_the_file_overrides_the_preset():
     file_options = {"buffer_size": 7_000, "learning_starts": 600}
     config = parsed(

@@ -61,6 +61,7 @@ def test_options_that_may_be_none():
         (["--seed", "1", "2"], "takes one value, got 2 .1 2.: .* `--seeds 1,2`"),
         (["--seed", "1,2,3"], "takes one value, got 3 .1 2 3.: .* `--seeds 1,2,3`"),
         (["--num-envs", "1", "2"], "write `--vary num_envs=1,2`"),
+        (["--learning-rate", "3e-4,1e-3"], "write `--vary learning_rate=3e-4,1e-3`"),
         (["--num-envs"], "`--num-envs` needs a value"),
         (["--total-timesteps", "1e-5"], "must be a positive integer, got 1e-05"),
         (["--total-timesteps", "100k"], "must be a positive integer, got '100k'"),

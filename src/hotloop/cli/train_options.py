@@ -224,8 +224,10 @@ def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
         return list(map(str, items))
     if not values:
         raise ConfigError(f"`{option}` needs a value")
-    if kinds <= {int, float, NoneType}:
-        values = [part for value in values for part in value.split(",")]
+    parts = [part for value in values for part in value.split(",")]
+    are_numbers = not any(isinstance(_as_number(part, kinds), str) for part in parts)
+    if kinds <= {int, float, NoneType} or are_numbers:  # a schedule has a colon
+        values = parts
     if len(values) > 1:
         joined = ",".join(values[:9])
         each = f"`--seeds {joined}`" if name == "seed" else f"`--vary {name}={joined}`"
