@@ -290,8 +290,8 @@ def test_large_rewards_are_the_cause_of_nan_in_an_update(name, value):
 
 
 def test_large_observations_raise_no_warning_of_numpy(recwarn):
-    envs = serial(space=Box(-np.inf, np.inf, (2,), np.float64), first=np.zeros(2))
+    space, obs = Box(-np.inf, np.inf, (2,), np.float64), np.full(2, 1e30)
+    envs = serial(space=space, first=np.zeros(2), obs=obs)
     envs.reset()
-    envs._envs[0].first = np.full(2, 1e30)
-    envs.step(np.zeros(1, np.int64))
+    envs.step(np.zeros(2, np.int64))
     assert not recwarn.list
