@@ -63,7 +63,7 @@ test-outside: $(VENV)/installed
 long-ones: $(VENV)/installed
 	$(BIN)/python -m tests.costs build/costs.json --write-long-ones
 
-# Kills, full disks, damaged files (docs/faults.md): twenty minutes at most. Disks are mounted in a
+# Kills, full disks, damaged files (docs/faults.md): forty minutes on two cores. Disks are mounted in a
 # namespace of its own where that is allowed, and left out where nothing is.
 test-faults: $(VENV)/installed
 	own=; for way in "unshare -m" "unshare -rm"; do $$way true 2>/dev/null && own=$$way && break; done; \

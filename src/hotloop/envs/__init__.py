@@ -6,16 +6,12 @@ from hotloop.envs.checks import advice_for_non_finite, as_flag, as_reward, check
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.factory import (
     environment_name,
-    import_environment,
     make_double_buffered,
     make_env,
     make_vec,
+    seeded_generators,
 )
-from hotloop.envs.global_generators import (
-    kept_global_generators,
-    seed_global_generators,
-    seed_torch_generator,
-)
+from hotloop.envs.global_generators import kept_global_generators, seed_global_generators
 from hotloop.envs.protocol import VectorEnv, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec, Spaces
@@ -34,12 +30,11 @@ __all__ = [
     "check_finite",
     "environment_name",
     "episode_seed",
-    "import_environment",
     "kept_global_generators",
     "make_double_buffered",
     "make_env",
     "make_vec",
     "obs_hash",
     "seed_global_generators",
-    "seed_torch_generator",
+    "seeded_generators",
 ]

@@ -9,7 +9,7 @@ import importlib.util
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from hotloop.envs.checks import describe_value
 from hotloop.envs.closing import close_all
 from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
+from hotloop.envs.global_generators import seed_global_generators, seed_torch_generator
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.serial import SerialVectorEnv
@@ -165,10 +166,19 @@ def make_vec(
     return _make_groups(env, num_envs, env_kwargs, 1, **options)[0]
 
 
-def import_environment(env: str | EnvFactory) -> None:
-    """Import the module of an environment, if it has one. `make_vec` reports a failure."""
-    with contextlib.suppress(HotloopError):
+@contextlib.contextmanager
+def seeded_generators(env: str | EnvFactory, *key: int | str) -> Iterator[None]:
+    """Seed the global generators before the body makes environments, see `global_generators`.
+
+    Args:
+        env: the environment. Its module, which may load torch, is imported first.
+        key: see `seed_global_generators`.
+    """
+    with contextlib.suppress(HotloopError):  # `make_vec` reports a failure
         _resolve(env)
+    seed_global_generators(*key)
+    yield
+    seed_torch_generator(*key)  # the environments may have loaded torch
 
 
 def make_double_buffered(

@@ -29,10 +29,7 @@ def seed_global_generators(*key: int | str) -> None:
 
 
 def seed_torch_generator(*key: int | str) -> None:
-    """Seed torch's global generator on the CPU, if torch is loaded.
-
-    Call it again after the environments were made, which may have loaded torch.
-    """
+    """Seed torch's global generator on the CPU, if torch is loaded."""
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.manual_seed(_derive_seed(key) >> 1)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotloop import timing
-from hotloop.envs import import_environment, make_vec, seed_global_generators, seed_torch_generator
+from hotloop.envs import make_vec, seeded_generators
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
 from hotloop.rollouts.collector import Collector, Slot
@@ -145,13 +145,10 @@ class Actor:
                 )
 
         key = [spec.kwargs[name] for name in ("seed", "first_env", "first_episode")]
-        with span("make_envs"):
-            import_environment(spec.env)  # it may load torch, which is seeded too
-            seed_global_generators(*key)
+        with span("make_envs"), seeded_generators(spec.env, *key):
             self._envs = make_vec(
                 spec.env, spec.num_envs, on_failure=on_failure, num_threads=1, **spec.kwargs
             )
-        seed_torch_generator(*key)
 
     def ready(self) -> ActorInfo:
         """Return the specifications of the environments, and the actor's node."""

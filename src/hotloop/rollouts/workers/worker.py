@@ -17,11 +17,9 @@ from typing import Any
 from hotloop.envs import (
     DoubleBufferedEnvs,
     VectorEnv,
-    import_environment,
     make_double_buffered,
     make_vec,
-    seed_global_generators,
-    seed_torch_generator,
+    seeded_generators,
 )
 from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
@@ -78,12 +76,9 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
         "log_info": greeting.log_info,
     }
     key = greeting.seed, greeting.first_env, greeting.first_episode, greeting.restarts
-    with span("make_envs"):
-        import_environment(greeting.env)  # it may load torch, which is seeded too
-        seed_global_generators(*key)
+    with span("make_envs"), seeded_generators(greeting.env, *key):
         make = make_double_buffered if greeting.wakeup_fds else make_vec
         envs: VectorEnv = make(greeting.env, greeting.num_envs, **options)
-    seed_torch_generator(*key)
     try:
         channel.send(
             Ready(
