@@ -17,6 +17,7 @@ import pytest
 from hotloop import timing
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
+from hotloop.profiler.diagnose.source import source_line
 from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess
 from hotloop.profiler.session.reading import merge, read
 from hotloop.profiler.session.saving import load, save
@@ -732,3 +733,17 @@ def test_a_notebook_s_kernel_and_a_program_s_own_names_are_kept():
     merged = merge(recordings, totals)
     names = {process.pid: process.name for process in merged.processes}
     assert names == {100: "main", 101: "kernel", 102: "collector", 103: "worker-0", 104: "worker-1"}
+
+
+@pytest.mark.parametrize("training", [{}, [], {"execution": 5}, {"has_replay": "yes"}])
+def test_options_of_a_training_are_checked(profile: Path, training: object) -> None:
+    (profile / "profile.json").write_text(json.dumps({"training": training}))
+    session = read(profile)
+    assert "training" not in session.metadata
+    assert any("profile.json is damaged" in problem for problem in session.problems)
+
+
+def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(b"x = 1\n\x0c\r\ny = 2\rz = 3\n")
+    assert source_line(str(tmp_path / "a.py"), 3) == "y = 2"
+    assert source_line(str(tmp_path / "a.py"), 4) == "z = 3"

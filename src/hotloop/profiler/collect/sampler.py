@@ -375,6 +375,7 @@ class StackSampler:
             return
         if self._uses_ticker:
             self._count_records()
+        # Read the kernel's numbers from time to time, which is slow.
         self._num_lines += 1
         now = time.monotonic()
         is_due = now - self._kernel_read_s > _KERNEL_PERIOD_S or self._num_lines == len(_FIRST_S)
@@ -384,6 +385,7 @@ class StackSampler:
             self._resident_bytes = processes.resident_bytes()
             if self._records_descendants:
                 self._descendants = processes.descendants()
+        # Add the line to the text to write.
         line = {
             "t": time.monotonic_ns(),
             "early": not last and self._num_lines < len(_FIRST_S),

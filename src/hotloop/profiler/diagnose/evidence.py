@@ -74,9 +74,8 @@ class Evidence:
 
     @property
     def training(self) -> dict[str, Any]:
-        """Options of a hotloop training, see `reading`. Empty for other programs."""
-        training = self.session.metadata.get("training")
-        return training if isinstance(training, dict) else {}
+        """Options of a hotloop training, see `run_facts`. Empty for other programs."""
+        return self.session.metadata.get("training") or {}
 
     # --- time -------------------------------------------------------------------------------------
 

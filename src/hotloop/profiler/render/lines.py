@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, is_library
 from hotloop.profiler.session.stages import TimeSum, path_weights, stage_by_key
+from hotloop.profiler.session.syntax import split_lines
+from hotloop.system.files import read_regular
 
 # Minimum share of a reported line.
 MIN_SHARE = 0.01
@@ -324,10 +326,9 @@ class Sources:
             status = path.stat()
             if status.st_size > _MAX_BYTES:
                 return [], "is too large to show"
-            text = path.read_bytes().decode("utf-8", "replace")
+            lines = split_lines(read_regular(path))
         except (OSError, ValueError) as error:
             return [], f"can't be read ({type(error).__name__})"
-        lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         # The recorded start has a resolution of a second.
         is_newer = self._started_s is not None and status.st_mtime > self._started_s + 1
         return lines, "is newer than the profile: its lines may have changed" if is_newer else ""

@@ -24,6 +24,12 @@ def source_lines(file: str) -> list[str]:
     if not file.endswith(".py"):  # a profile of someone else may name any file
         return []
     try:
-        return read_regular(Path(file)).decode("utf-8", "replace").splitlines()
+        return split_lines(read_regular(Path(file)))
     except OSError:
         return []
+
+
+def split_lines(content: bytes) -> list[str]:
+    """Return the lines of a file as Python counts them: a form feed ends no line."""
+    text = content.decode("utf-8", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

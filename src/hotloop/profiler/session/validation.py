@@ -27,8 +27,18 @@ _PLAIN = (int, str, bool)
 
 
 @dataclass(kw_only=True)
+class _Training:
+    """Schema of `training`, see `run_facts`."""
+
+    num_envs: int
+    execution: str
+    has_replay: bool
+    has_auto_workers: bool
+
+
+@dataclass(kw_only=True)
 class _Metadata:
-    """Schema of `profile.json`, to which reading adds `crowding`."""
+    """Schema of `profile.json`, to which reading adds `crowding` and `training`."""
 
     command: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
@@ -38,6 +48,7 @@ class _Metadata:
     end_ns: int = 0
     exit_code: int = 0
     crowding: dict[str, float] | None = None
+    training: _Training | None = None
     environment: dict[str, str] | None = None
 
 
