@@ -76,7 +76,7 @@ class RunDirectoryError(HotloopError, OSError):
 
 
 class UntrustedError(HotloopError, OSError):
-    """A run directory of another user names modules that would be imported and called."""
+    """A run, sweep or file that another user may have written, or that was changed, may run code."""
 
 
 class OutputError(HotloopError, OSError):
