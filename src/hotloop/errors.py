@@ -76,7 +76,7 @@ class RunDirectoryError(HotloopError, OSError):
 
 
 class UntrustedError(HotloopError, OSError):
-    """A run, sweep or file that another user may have written, or that was changed, may run code."""
+    """A file that another user may have written, or that was changed, could run code."""
 
 
 class OutputError(HotloopError, OSError):

@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 import warnings
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -17,8 +18,18 @@ from hotloop.errors import (
 )
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts.evaluation import evaluate
-from hotloop.rollouts.video import check_filmable, record_video
+from hotloop.rollouts.video import Camera
 from tests.rollouts.video_envs import Counter, OnlyText, chooses_itself, no_modes, takes_no_mode
+
+
+def record_video(env, policy, path, *, env_kwargs=None, **options):
+    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
+        return camera.record(policy, path, **options)
+
+
+def check_filmable(env, *, env_kwargs=None, path="video.mp4"):
+    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
+        camera.check(path)
 
 
 def make_policy(env, **env_kwargs):
@@ -75,7 +86,7 @@ def test_a_long_episode_is_cut_off(tmp_path):
 
 
 def test_a_factory_may_choose_the_render_mode_itself(tmp_path):
-    check_filmable(chooses_itself, env_kwargs={"length": 2}, suffix=".gif")
+    check_filmable(chooses_itself, env_kwargs={"length": 2}, path="video.gif")
     policy = make_policy(chooses_itself)
     path = tmp_path / "video.gif"
     episode = record_video(chooses_itself, policy, path, env_kwargs={"length": 2})
@@ -252,3 +263,8 @@ def test_a_video_of_one_image_is_reported(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         record_video(Draws, policy, path, env_kwargs={"is_moving": True})
+
+
+def test_another_suffix_is_rejected_before_the_environment_is_made():
+    with pytest.raises(ConfigError, match=r"must end in \.mp4 or \.gif, got 'video\.avi'"):
+        check_filmable(None, path="video.avi")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,7 +69,7 @@ def run(args: list[str]) -> int:
         require_module(module, extra="train", purpose="evaluation")
 
     from hotloop.rollouts.video import MAX_STEPS as VIDEO_STEPS
-    from hotloop.rollouts.video import check_filmable, record_video
+    from hotloop.rollouts.video import Camera
     from hotloop.runs import RunDirectory
     from hotloop.training.trained_policy import evaluate, load
 
@@ -79,29 +80,26 @@ def run(args: list[str]) -> int:
         enable_local_imports()
     chosen = {"checkpoint": options.checkpoint, "trust": options.trust}
     config = {"env_kwargs": {}, **directory.config["config"]}
-    kwargs = {"env_kwargs": config["env_kwargs"]}
-    if options.video is not None:
-        check_filmable(directory.config["env_id"], **kwargs)
-    # Play the episodes, and record the video.
-    played = evaluate(
-        options.run,
-        episodes=options.episodes,
-        seed=options.seed,
-        max_steps=options.max_steps,
-        on_note=lambda text: notify(f"{text}; --max-steps {options.max_steps:,} cuts an episode"),
-        **chosen,
-    )
-    episode = None
-    if options.video is not None:
-        seed = config["seed"] if options.seed is None else options.seed
-        policy = load(options.run, **chosen)
-        max_steps = min(VIDEO_STEPS, options.max_steps)
-        episode = record_video(
-            *(directory.config["env_id"], policy, options.video),
-            seed=seed,
-            max_steps=max_steps,
-            **kwargs,
+    camera = Camera(directory.config["env_id"], env_kwargs=config["env_kwargs"])
+    with closing(camera):
+        if options.video is not None:
+            camera.check(options.video)
+        # Play the episodes, and record the video.
+        limit = f"--max-steps {options.max_steps:,} cuts an episode"
+        played = evaluate(
+            options.run,
+            episodes=options.episodes,
+            seed=options.seed,
+            max_steps=options.max_steps,
+            on_note=lambda text: notify(f"{text}; {limit}"),
+            **chosen,
         )
+        episode = None
+        if options.video is not None:
+            policy = load(options.run, **chosen)
+            seed = config["seed"] if options.seed is None else options.seed
+            max_steps = min(VIDEO_STEPS, options.max_steps)
+            episode = camera.record(policy, options.video, seed=seed, max_steps=max_steps)
     _print_result(directory, played, episode, options)
     return 0
 

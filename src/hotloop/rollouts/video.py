@@ -38,41 +38,6 @@ MAX_STEPS = 20_000
 """Default maximum number of steps in a video."""
 
 
-def record_video(
-    env: str | Callable[..., Any],
-    policy: ActingPolicy,
-    path: str | Path,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    max_steps: int = MAX_STEPS,
-) -> Episode:
-    """Record a video of one episode with the most probable actions.
-
-    See `Camera`, which records several videos.
-    """
-    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
-        return camera.record(policy, path, seed=seed, max_steps=max_steps)
-
-
-def check_filmable(
-    env: str | Callable[..., Any],
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    suffix: str = ".mp4",
-) -> None:
-    """Check before a run that `record_video` will work.
-
-    It makes, resets and renders an environment once.
-
-    Raises:
-        HotloopError: See `Camera.record`.
-    """
-    _check_suffix(Path(f"video{suffix}"))
-    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
-        camera.check()
-
-
 class Camera:
     """Records videos of an environment.
 
@@ -129,12 +94,16 @@ class Camera:
                 warnings.warn(f"{self._name}: {text}", stacklevel=2)
         return episode
 
-    def check(self) -> None:
+    def check(self, path: str | Path = "video.mp4") -> None:
         """Check that `record` will work, by rendering one image.
+
+        Args:
+            path: Output file, of which only the suffix matters.
 
         Raises:
             HotloopError: See `record`.
         """
+        _check_suffix(Path(path))
         _import_ffmpeg()
         with self._drawing_settings():
             self._begin(None, seed=0)
