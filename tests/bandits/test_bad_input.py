@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import warnings
 
 import numpy as np
@@ -268,8 +269,12 @@ def test_rewards_from_a_file(tmp_path):
     (tmp_path / "empty.npy").write_bytes(b"")
     (tmp_path / "empty.csv").write_bytes(b"")
     (tmp_path / "archive.npy").write_bytes(b"PK\x03\x04")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,)}"
+    (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00\x44\x00" + header.ljust(68))
+    for name in ("pipe.npy", "pipe.csv"):  # would block
+        os.mkfifo(tmp_path / name)
     files = ("missing.npy", "words.csv", "objects.npy", "short.npy", "empty.npy", "archive.npy")
-    for name in (*files, "empty.csv"):
+    for name in (*files, "empty.csv", "huge.npy", "pipe.npy", "pipe.csv"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no warnings by NumPy
             with pytest.raises(ConfigError, match=name):

@@ -124,6 +124,20 @@ def test_a_damaged_line_of_metrics_is_named(tmp_path):
         run.metrics()
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"timesteps": -5}, {"timesteps": 10**18}, {"iteration": 0}]
+    + [{"elapsed_s": x} for x in (-1.0, float("inf"), float("nan"))],
+)
+def test_impossible_counts_and_times_are_damage(tmp_path, changed):
+    run = create(tmp_path)
+    run.close()
+    line = {"iteration": 1, "timesteps": 1, "episode_returns": [], **changed}
+    (run.path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(RunDirectoryError, match=r"is damaged in line 1 \(`"):
+        run.metrics()
+
+
 def test_running_mean_literal():
     got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
     np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])
@@ -135,6 +149,9 @@ def test_sparkline_literal():
     assert got == "20 ▁▂█ 370"  # means 20, 90, 370; no episode ended in the second quarter
     assert sparkline(steps, np.ones(5), width=2) == "1 ▁▁ 1"
     assert sparkline(steps[:0], np.empty(0)) == ""
+    for extreme in (1e308, -1e308, np.inf):
+        curve = sparkline(steps, np.array([extreme, extreme, 0.0, -extreme, extreme]), width=3)
+        assert len(curve.split()[1]) == 3
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3])

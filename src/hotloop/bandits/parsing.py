@@ -15,6 +15,7 @@ import numpy as np
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment
 from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.system.files import open_regular
 
 _WORDS = {"none": None, "true": True, "false": False}
 _RATIO = re.compile(r"([^/]+)/([^/]+)")
@@ -104,16 +105,17 @@ def _parse_field(field: str, value: Any) -> Any:
 
 def _load_matrix(path: Path) -> Any:
     try:
-        if path.suffix == ".npy":
-            with path.open("rb") as file:
+        with open_regular(path) as file:
+            if path.suffix == ".npy":
                 return np.lib.format.read_array(file, allow_pickle=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # an empty file raises below
-            matrix = np.loadtxt(path, delimiter=",", ndmin=2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # an empty file raises below
+                matrix = np.loadtxt(file, delimiter=",", ndmin=2)
         if not matrix.size:
             raise ValueError("it contains no numbers")
         return matrix
     except (OSError, EOFError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
         raise ConfigError(
-            f"`rewards` must be a .npy or .csv file of numbers, one row per step; {path}: {error}"
+            f"`rewards` must be a .npy or .csv file of numbers, one row per step; {path}: {reason}"
         ) from None

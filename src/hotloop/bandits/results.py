@@ -321,9 +321,10 @@ class BanditResult(RunEstimates):
                 f"there is no file {path}: pass the path of a file that `save` wrote"
             ) from None
         except Exception as error:  # zipfile and zlib raise any kind on wrong bytes
+            reason = str(error).split("\n")[0]  # NumPy has more lines, with unsafe advice
             raise BanditError(
                 f"{path} is no result of `hotloop bandit run --save`, or it is cut short "
-                f"({error}): run it again"
+                f"({reason}): run it again"
             ) from error
         if not isinstance(header, dict) or "format" not in header:
             raise BanditError(f"{path} is no result of `hotloop bandit run --save`: run it again")

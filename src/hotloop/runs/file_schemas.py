@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ DEFAULT_MAY_CHANGE = (
     *("eval_interval", "eval_episodes", "eval_videos"),
     *("backend", "step_timeout_s", "max_failures"),
 )
+
+_MAX_STEPS = 2**53  # exact as a float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +226,10 @@ def parse_metrics_line(value: Any) -> dict[str, Any]:
     line = documents.record(_MetricsLine, value, ignore_unknown=True)
     if line.evaluation is not None:
         documents.record(_EvaluationEntry, line.evaluation, where="evaluation", ignore_unknown=True)
+    if not 0 <= line.timesteps <= _MAX_STEPS or line.iteration < 1:
+        raise ValueError("`iteration` and `timesteps` must count iterations and steps")
+    if line.elapsed_s is not None and not 0 <= line.elapsed_s < math.inf:
+        raise ValueError("`elapsed_s` must be a number of seconds")
     if not _are_numbers(line.episode_returns):
         raise ValueError("`episode_returns` must be numbers")
     for name, values in line.episode_info.items():

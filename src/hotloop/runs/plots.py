@@ -194,10 +194,12 @@ def sparkline(steps: Array, returns: Array, *, width: int = 50) -> str:
         return ""
     column = np.minimum(steps * width // (steps.max() + 1), width - 1)
     counts = np.bincount(column, minlength=width)
-    sums = np.bincount(column, weights=returns, minlength=width)
-    means = sums[counts > 0] / counts[counts > 0]
-    span = means.max() - means.min()
-    levels = np.round(7 * (means - means.min()) / span if span else np.zeros_like(means))
+    with np.errstate(all="ignore"):  # returns up to the largest float, and infinite ones
+        sums = np.bincount(column, weights=returns, minlength=width)
+        means = sums[counts > 0] / counts[counts > 0]
+        span = means.max() - means.min()
+        levels = np.round(7 * (means - means.min()) / span if span else np.zeros_like(means))
+        levels = np.nan_to_num(levels, posinf=7).clip(0, 7)
     bars = "".join("▁▂▃▄▅▆▇█"[int(level)] for level in levels)
     first, last = (format_number(mean, span, least=0) for mean in means[[0, -1]].tolist())
     return f"{first} {bars} {last}"

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -684,6 +685,14 @@ def test_invalid_session_files_raise(tmp_path: Path) -> None:
         load(path)
     with pytest.raises(ProfileError, match="choose another path"):
         save(full_session(), tmp_path / "none" / "s.npz")
+    # NumPy's own message has several lines and advises to trust the file.
+    header = b"{'descr': " + b"(" * 20_000
+    with zipfile.ZipFile(path, "w") as archive:
+        start = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little")
+        archive.writestr("session.npy", start + header)
+    with pytest.raises(ProfileError, match=r"can't be read \(ValueError: Header") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_resumed_run_has_a_second_learner():

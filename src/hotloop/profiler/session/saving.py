@@ -123,10 +123,11 @@ def load(path: str | os.PathLike[str]) -> Session:
         raise
     except Exception as error:  # the file may have any content
         reason = error.strerror if isinstance(error, OSError) else None
+        # NumPy's messages have several lines, with advice to trust the file.
+        reason = reason or f"{type(error).__name__}: {error}".split("\n")[0]
         raise ProfileError(
             f"expected a session of `hotloop profile` in {path}, got a file that can't be read "
-            f"({reason or f'{type(error).__name__}: {error}'}): save it again from the profile's "
-            "directory"
+            f"({reason}): save it again from the profile's directory"
         ) from error
 
 
