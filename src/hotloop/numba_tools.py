@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.errors import MissingExtraError, install_command
+from hotloop.errors import requires_extra
 
-try:
+with requires_extra("hotloop.replay and hotloop.bandits need Numba", "replay,bandit"):
     import numba
     from llvmlite import ir
     from numba import types
@@ -32,11 +32,6 @@ try:
     from numba.core.errors import NumbaError as NumbaError  # raised by users' functions
     from numba.core.registry import CPUDispatcher, cpu_target
     from numba.extending import intrinsic as _intrinsic
-except ImportError as error:
-    raise MissingExtraError(
-        "hotloop.replay and hotloop.bandits need Numba, which is not installed: "
-        + install_command("replay,bandit")
-    ) from error
 
 # Numba reads `.numba_config.yaml` of the working directory, which may name a directory of pickled
 # code. Environment variables set the same.

@@ -228,7 +228,7 @@ def _read_metadata(root: Path) -> tuple[dict[str, Any], list[str]]:
         return {}, []
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        return {}, [f"{path} is damaged ({reason}) and is ignored"]
+        return {}, [f"{path} is damaged ({reason}) and is ignored: remove it"]
     return metadata, metadata.pop("problems", [])
 
 
