@@ -1,5 +1,7 @@
 """Rewards, flags and numbers in odd containers: the exact value, or an error at the first step."""
 
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 
 from hotloop.envs import advice_for_non_finite, make_double_buffered, make_vec
-from hotloop.errors import EnvironmentFailure, NonFiniteStep
+from hotloop.errors import EnvironmentFailure, NonFiniteError, NonFiniteStep
+from hotloop.rollouts.collector import check_rows
 
 BOX = Box(-1, 1, (2,), np.float32)
 GOOD = {"obs": np.zeros(2, np.float32), "reward": 1.0, "terminated": False, "truncated": False}
@@ -280,6 +283,14 @@ def test_large_observations_are_the_cause_of_nan_in_a_network():
     assert advice.startswith("scale the observations, which are as large as 1.7e+18,")
     # The batch of an off-policy update may be lost.
     assert "the scale of the observations and the rewards" in advice_for_non_finite({})
+
+
+def test_a_policy_that_gives_nan_gets_the_same_advice():
+    rows = SimpleNamespace(obs=np.full((3, 1, 2), 1e20, np.float32))
+    slot = SimpleNamespace(head=np.full((3, 1, 2), np.nan), fragment=rows)
+    spec = serial().obs_spec
+    with pytest.raises(NonFiniteError, match=r"outputs .* step 7 .*: scale the obs.* as 1e\+20,"):
+        check_rows(slot, 0, 2, spec=spec, first_env=0, first_step=7)
 
 
 @pytest.mark.parametrize("name", ["reward", "returns"])

@@ -382,7 +382,7 @@ def check_rows(
         if np.isfinite(obs).all():
             raise NonFiniteError(
                 f"the policy's outputs must be finite, but at step {first_step + step} "
-                f"they were not: {advice_for_non_finite(obs)}"
+                f"they were not: {advice_for_non_finite({'obs': obs})}"
             )
     rows = slot.fragment.rows(start, stop)
     check_finite(rows, spec=spec, first_env=first_env, first_step=first_step)
