@@ -89,6 +89,7 @@ def regret_curves(
     path = check_plot_path(path)
     labels = result_labels(results)
     check_regret(results)
+    # Draw the curves in three panels.
     figure = new_figure(15, 5.2)
     panels = figure.subplots(1, 3)
     last = max(result.num_steps for result in results)
@@ -110,6 +111,7 @@ def regret_curves(
         axes.set_xlabel("steps")
         axes.set_ylabel("cumulative regret, units of reward")
         axes.grid(alpha=0.3)
+    # Set the scales and limits of the axes.
     linear, semilog, logarithmic = panels
     linear.set_title("linear axes: growth as t is straight", fontsize="medium")
     semilog.set_title("logarithmic steps: growth as ln t is straight", fontsize="medium")

@@ -95,6 +95,7 @@ def parse_window(metadata: Mapping[str, Any], events: Iterable[_Event]) -> GpuWi
         else:
             tid = _integer(event.get("tid", 0))
             calls.append((start, end, name, native_ids.get(tid, tid), correlation))
+    # Add the spans and the samples of the host.
     before, after = (_totals(spans) for spans in metadata["spans"])
     frames = [Frame(*place) for place in metadata["places"]]
     return GpuWindow(

@@ -80,6 +80,7 @@ class WorkerPool:
             raise ConfigError(f"`inference` must be 'worker' or 'central', got '{inference}'")
         if not hasattr(os, "memfd_create"):
             raise ConfigError("workers need Linux: omit `workers`, or set `backend` 'inline'")
+        # Prepare the directory of the recordings.
         self.num_workers = num_workers
         self.envs_per_worker = envs_per_worker
         self._rollout: ProcessRollout | None = None
@@ -127,6 +128,7 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
+        # Take the layouts over from the first one.
         ready = self.supervisor.ready
         self._obs_spec = ObsSpec.from_json(dict(ready.obs_spec))
         self._action_spec = ActionSpec.from_json(dict(ready.action_spec))
