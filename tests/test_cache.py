@@ -158,6 +158,15 @@ def test_clearing(directory):
     assert cache.clear() == []
 
 
+def test_only_own_files_are_cleared(directory):
+    make()
+    others = {"my-thesis.tex", "a-b.so", f"{KEY}-copy.pt2", ".editor.lock"}
+    for name in others:
+        (directory / name).write_text("precious")
+    assert len(cache.clear()) == 1
+    assert {path.name for path in directory.iterdir()} == others
+
+
 def test_the_torch_compiler_uses_a_folder_of_the_cache(directory, monkeypatch):
     variable = "TORCHINDUCTOR_CACHE_DIR"
     monkeypatch.delenv(variable, raising=False)
@@ -180,7 +189,7 @@ def test_the_torch_compiler_uses_a_folder_of_the_cache(directory, monkeypatch):
         spoil()
         with cache.inductor_directory(default_cache_dir()):
             temporary = Path(os.environ[variable])
-            assert directory not in temporary.parents
+            assert temporary != folder
             assert os.stat(temporary).st_mode & 0o777 == 0o700
         assert not temporary.exists()
     monkeypatch.setenv(variable, "the user's own")

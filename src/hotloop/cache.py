@@ -20,6 +20,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -33,6 +34,9 @@ from hotloop.system.files import write_new
 # Creating a file takes less time: a process that holds a lock for longer is suspended.
 _LOCK_TIMEOUT_S = 600.0
 _TEMPORARY_PREFIX = ".making-"
+# Only these are listed and removed: HOTLOOP_CACHE may be a directory with other files.
+_ENTRY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{64}\.\w+")
+_LOCK = re.compile(r"\.[0-9a-f]{64}\.lock")
 # The directory of torch's compiler, and the environment variable that sets it.
 _INDUCTOR, _INDUCTOR_VARIABLE = "inductor", "TORCHINDUCTOR_CACHE_DIR"
 
@@ -80,7 +84,7 @@ def entries() -> list[CacheEntry]:
         for path in directory().iterdir():
             with contextlib.suppress(OSError):  # another process has cleared it
                 status = path.lstat()
-                if stat.S_ISREG(status.st_mode) and "-" in path.stem and path.name[0] != ".":
+                if stat.S_ISREG(status.st_mode) and _ENTRY.fullmatch(path.name):
                     entries_found.append(CacheEntry(path, status.st_size, status.st_mtime))
                 elif stat.S_ISDIR(status.st_mode) and path.name == _INDUCTOR:
                     files = [file.lstat() for file in path.rglob("*") if file.is_file()]
@@ -101,11 +105,11 @@ def clear() -> list[CacheEntry]:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(entry.path) if entry.path.is_dir() else entry.path.unlink()
             removed.append(entry)
-    for leftover in (*directory().glob(f"{_TEMPORARY_PREFIX}*"), *directory().glob(".*.lock")):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    for leftover in directory().glob(f"{_TEMPORARY_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for lock in directory().glob(".*.lock"):
+        if _LOCK.fullmatch(lock.name):
+            lock.unlink(missing_ok=True)
     return removed
 
 

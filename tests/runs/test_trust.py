@@ -139,6 +139,12 @@ def test_the_key_is_created_once_and_is_private(tmp_path, state_home):
     assert not trust.is_signed({"a": 1, "signature": ""})
 
 
+def test_a_pipe_as_key_does_not_block(state_home):
+    (state_home / "hotloop").mkdir(parents=True)
+    os.mkfifo(state_home / "hotloop" / "key", mode=0o600)
+    assert trust.signature({"a": 1}) == ""
+
+
 def test_a_run_without_a_home_directory_is_unsigned(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))

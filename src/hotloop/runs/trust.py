@@ -226,9 +226,9 @@ def _key() -> bytes | None:
                     os.link(temp_path, path)
             finally:
                 temp_path.unlink(missing_ok=True)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status, key = os.fstat(descriptor), file.read(_KEY_BYTES + 1)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be a pipe
+        with open(os.open(path, flags), "rb") as file:
+            status, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
         is_secret = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
         return key if is_secret and len(key) == _KEY_BYTES else None
     return None
