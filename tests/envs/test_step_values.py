@@ -269,6 +269,25 @@ def test_numbers_that_float32_cannot_tell_apart_warn_once(space, first, message)
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("first_step", [0, 5])
+def test_large_numbers_of_the_first_steps_warn_once(recwarn, first_step):
+    space = Dict(time=Box(0, 2e9, (1,), np.float64), id=Box(0, 2e9, (1,), np.float64))
+    spec = make_vec(lambda: Returns(space, {"time": np.zeros(1), "id": np.zeros(1)}), 1).obs_spec
+    obs = np.zeros((3, 2, 2), np.float32)
+    obs[:, :, 1] = 1.7e9  # `id`, of which the first observation warned
+    next_obs = obs.copy()
+    next_obs[1, 0, 0] = 1.6e9  # `time`
+    rows = SimpleNamespace(obs=obs, next_obs=next_obs, reward=np.zeros((3, 2), np.float32))
+    rows.rows = lambda start, stop: rows
+    slot = SimpleNamespace(head=np.zeros((3, 2, 2)), fragment=rows)
+    check_rows(slot, 0, 3, spec=spec, first_env=0, first_step=first_step)
+    rows.obs, rows.next_obs = obs[:0], obs[:0]  # the first step failed
+    check_rows(slot, 0, 0, spec=spec, first_env=0, first_step=0)
+    texts = [str(warning.message) for warning in recwarn.list]
+    assert len(texts) == (first_step == 0)
+    assert all("the part 'time' of the observation has numbers as large as 1.6" in t for t in texts)
+
+
 def test_usual_numbers_do_not_warn(recwarn):
     serial(space=Box(0, 2**62, (2,), np.int64), first=np.array([0, 2**24 - 1])).reset()
     for_evaluation(space=Box(0, 2**62, (2,), np.int64), first=np.array([0, 2**24])).reset()

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from hotloop.envs.checks import advice_for_non_finite, as_flag, as_reward, check_finite
+from hotloop.envs.checks import (
+    advice_for_non_finite,
+    as_flag,
+    as_reward,
+    check_finite,
+    warn_of_coarse_numbers,
+)
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.factory import (
     environment_name,
@@ -37,4 +43,5 @@ __all__ = [
     "obs_hash",
     "seed_global_generators",
     "seeded_generators",
+    "warn_of_coarse_numbers",
 ]

@@ -144,13 +144,24 @@ def describe_range(name: str, value: float) -> str:
     )
 
 
-def warn_of_coarse_numbers(env_id: str, spec: ObsSpec, obs: Array) -> None:
-    """Warn if an observation has numbers so large that float32 does not tell neighbors apart."""
+def warn_of_coarse_numbers(
+    env_id: str, spec: ObsSpec, obs: Array, *, first_obs: Array | None = None
+) -> None:
+    """Warn if observations have numbers so large that float32 does not tell neighbors apart.
+
+    Args:
+        env_id: the environment's name in the warning.
+        spec: the layout of observations.
+        obs: observations, (…, *obs_shape).
+        first_obs: earlier ones, whose large numbers are not named again.
+    """
+    known = {} if first_obs is None else spec.unflatten(first_obs)
     for name, values in spec.unflatten(obs).items():
         if values.dtype != np.float32:
             continue
         largest = np.abs(values).max(initial=0.0)
-        if not largest >= _COARSE:
+        is_known = name in known and np.abs(known[name]).max(initial=0.0) >= _COARSE
+        if is_known or not largest >= _COARSE:
             continue
         field = f"the part {name!r} of the observation" if name else "the observation"
         warnings.warn(

@@ -10,7 +10,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hotloop.envs import ActionSpec, ObsSpec, VectorEnv, advice_for_non_finite, check_finite
+from hotloop.envs import (
+    ActionSpec,
+    ObsSpec,
+    VectorEnv,
+    advice_for_non_finite,
+    check_finite,
+    warn_of_coarse_numbers,
+)
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.policies import ActingPolicy, Network
 from hotloop.timing import span
@@ -386,3 +393,7 @@ def check_rows(
             )
     rows = slot.fragment.rows(start, stop)
     check_finite(rows, spec=spec, first_env=first_env, first_step=first_step)
+    if (
+        first_env == first_step == 0 and start < stop
+    ):  # the environments check the first observation
+        warn_of_coarse_numbers("environment 0", spec, rows.next_obs[:, 0], first_obs=rows.obs[0, 0])
