@@ -131,6 +131,30 @@ def test_an_unrelated_database_is_rejected(path):
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("table", ["sweep", "trials"])
+def test_views_without_an_end_are_not_queried(path, table):
+    Results(path).close()
+    endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            f"ALTER TABLE {table} RENAME TO hidden; CREATE VIEW {table} AS {endless} "
+            "SELECT x AS name, x AS value, x AS number, x AS params, x AS attrs, x AS crc32 FROM c"
+        )
+        file.commit()
+    with pytest.raises(ConfigError, match="but not a hotloop sweep"):
+        Results(path)
+
+
+def test_a_long_name_of_a_version_is_cut(path):
+    Results(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("UPDATE sweep SET value = ? WHERE name = 'format'", ("9" * 10**6,))
+        file.commit()
+    with pytest.raises(ConfigError) as caught:
+        Results(path)
+    assert len(str(caught.value)) < 1000
+
+
 def test_grids_and_sweeps_refuse_each_other_s_files(path, tmp_path):
     GridFile(tmp_path / "grid.sqlite", seed=0, kernel_version=1).close()
     with pytest.raises(ConfigError, match="not a hotloop sweep: it has the tables meta, points"):
