@@ -133,7 +133,7 @@ def test_a_lane_that_fails(capfd, tmp_path):
         (["--seeds", "1-2", "--lanes"], "`--lanes` needs a value"),
         (["--vary", "hidden_sizes=8;9", "--lanes", "on"], "lanes can't differ in `hidden_sizes`"),
         (["--vary", "gamma=0.9,2"], "`gamma` must lie in [0, 1], got 2.0"),
-        (["--vary", "num_envs=2,zwei", "--lanes", "on"], "num-envs"),
+        (["--vary", "num_envs=2,zwei", "--lanes", "on"], "`num_envs` must be a positive integer"),
         (["--seeds", "1-2", "--seed", "4", "--lanes", "on"], "can't be combined"),
     ],
 )

@@ -224,7 +224,7 @@ def test_episode_returns_are_summed_in_float64():
         for _ in range(11):
             envs.step(np.zeros(1, np.int64))
         (episode,) = envs.pop_episodes()
-        assert episode == (0, 0, 2**24 + 10, 11, {})
+        assert episode == (0, 0, 2**24 + 10, 11, {}, False)
         assert envs.pop_episodes() == []
 
 

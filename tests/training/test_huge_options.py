@@ -20,7 +20,8 @@ HUGE = [10**9, 10**12, 10**18, 10**30]
 # These counts use no memory. Huge values only take long, or are never reached.
 UNBOUNDED = {
     *("total_timesteps", "checkpoint_interval", "eval_interval", "report_interval"),
-    *("keep_checkpoints", "max_failures", "target_interval", "policy_frequency", "max_policy_age"),
+    *("eval_max_steps", "keep_checkpoints"),
+    *("max_failures", "target_interval", "policy_frequency", "max_policy_age"),
 }
 # These are checked later, with the environment's spaces: see the tests of replay and policies.
 CHECKED_LATER = {"buffer_size", "n_step"}

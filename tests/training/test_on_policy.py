@@ -41,7 +41,7 @@ def test_run_directory_holds_the_results(tmp_path):
     np.testing.assert_allclose(rates, [1e-3 * (1 - 0.128 * k) for k in range(8)], rtol=1e-5)
     assert set(lines[0]) > METRICS
     assert sum(len(line["episode_returns"]) for line in lines) == reports[-1].num_episodes > 10
-    assert [report.timesteps for report in reports] == list(range(0, 1025, 128))
+    assert sorted({report.timesteps for report in reports}) == list(range(0, 1025, 128))
     assert reports[-1].mean_return == pytest.approx(result.mean_return)
     _, snapshot, state = run.load_policy()
     assert state["timesteps"] == 1024

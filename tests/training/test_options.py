@@ -182,7 +182,7 @@ def test_configurations_are_values():
         ({"depth": 1.5}, "`depth` must be an integer, got 1.5"),
         ({"depth": None}, "`depth` must be given, got None"),
         ({"scale": "1"}, "`scale` must be a number, got '1'"),
-        ({"clip_obs": 0.0}, "`clip_obs` must be positive and finite, got 0.0"),
+        ({"clip_obs": 0.0}, "`clip_obs` must be positive and finite or 'auto', got 0.0"),
         ({"eval_interval": 0}, "`eval_interval` must be a positive integer, got 0"),
         ({"keep_checkpoints": -1}, "`keep_checkpoints` must be an integer ≥ 0, got -1"),
         ({"gpu_window_ms": 19, "device": "cuda"}, "`gpu_window_ms` must be 0 or between 20 and"),

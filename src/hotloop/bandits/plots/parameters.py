@@ -19,7 +19,6 @@ from hotloop.bandits.plots.canvas import (
 )
 from hotloop.bandits.results import MeanEstimate
 from hotloop.errors import ConfigError
-from hotloop.rounding import format_number
 from hotloop.types import Array
 
 
@@ -148,13 +147,12 @@ def heat_map(
     edges = np.arange(shape[1] + 1) - 0.5, np.arange(shape[0] + 1) - 0.5
     mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(values), cmap="viridis", linewidth=0)
     figure.colorbar(mesh, ax=axes, label=value_label)
-    precision = float(np.nanmax(values) - np.nanmin(values)) / 100
     if values.size <= 200:
         middle = (np.nanmin(values) + np.nanmax(values)) / 2
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
                 color = "black" if value > middle else "white"
-                text = format_number(value, precision)
+                text = f"{value:.4g}"
                 axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     # Frame the best cell, and label the axes.
     if best is not None:
@@ -167,7 +165,7 @@ def heat_map(
             linewidth=2.5,
             clip_on=False,
             zorder=3,
-            label=f"best: {format_number(values[row, column], precision)} at {position}",
+            label=f"best: {values[row, column]:.4g} at {position}",
         )
         figure.legend(handles=[frame], loc="outside lower center", frameon=False)
     axes.set_xticks(range(shape[1]), [_format_value(value) for value in x_values])
