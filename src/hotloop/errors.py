@@ -130,7 +130,7 @@ def install_command(extras: str) -> str:
     from urllib.parse import unquote, urlsplit
 
     try:
-        origin_text = distribution("hotloop").read_text("direct_url.json")  # UTF-8
+        origin_text = distribution("hotloop").read_text("direct_url.json")
         origin = json.loads(origin_text) if origin_text else {}
     except (PackageNotFoundError, ValueError):
         origin = {}

@@ -93,6 +93,8 @@ def _is_text(call):
     """Return whether a call reads or writes text without naming an encoding."""
     if "encoding" in {keyword.arg for keyword in call.keywords}:
         return False
+    if ast.unparse(call.func).startswith("distribution("):  # of a package, always UTF-8
+        return False
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in ("run", "Popen"):
         return bool({"text", "universal_newlines"} & {node.arg for node in call.keywords})

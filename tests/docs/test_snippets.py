@@ -121,6 +121,12 @@ def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:
         profile._parse_options(options)
         assert program
         return hotloop_exit_code(program, tmp_path) if program[0] in profile._OWN_COMMANDS else 0
+    if args[0] == "resume":  # the other options are those of the run, which does not exist
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
+            cli.main(["resume", "--help"])
+        known = set(re.findall(OPTION, text.getvalue())) | algorithm_options()
+        return int(not set(re.findall(OPTION, " ".join(args))) <= known)
     try:
         return cli.main(args)
     except OptionsRead:
@@ -235,10 +241,16 @@ def options() -> set[str]:
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             cli.main([*command, "--help"])
     known = set(re.findall(OPTION, text.getvalue()))
-    for name in ALGORITHMS:
-        fields = [field.name.replace("_", "-") for field in dataclasses.fields(find(name).config)]
-        known.update(f"--{prefix}{field}" for field in fields for prefix in ("", "no-"))
-    return known
+    return known | algorithm_options()
+
+
+def algorithm_options() -> set[str]:
+    """Return the options of all algorithms."""
+    configs = [find(name).config for name in ALGORITHMS]
+    names = {
+        field.name.replace("_", "-") for config in configs for field in dataclasses.fields(config)
+    }
+    return {f"--{prefix}{name}" for name in names for prefix in ("", "no-")}
 
 
 @pytest.mark.parametrize("page", ALL, ids=[path.relative_to(ROOT).as_posix() for path in ALL])

@@ -399,22 +399,14 @@ def test_learner_gets_clipped_rewards(tmp_path, monkeypatch):
     assert result.mean_return < -300  # reported returns are raw
 
 
-@pytest.mark.parametrize("how", ["nan_reward", "endless"])
-def test_an_evaluation_that_fails_loses_nothing(tmp_path, how, monkeypatch):
+def test_an_evaluation_that_fails_loses_nothing(tmp_path):
     created = []
 
     def factory():
         created.append(1)
-        is_evaluation = len(created) > 4
-        if how == "endless":
-            return toy_envs.ConstantReward(10**9 if is_evaluation else 10)
-        return toy_envs.Misbehaves(how if is_evaluation else "well", at=5)
+        return toy_envs.Misbehaves("nan_reward" if len(created) > 4 else "well", at=5)
 
-    evaluate_briefly = partial(evaluate, max_episode_steps=300)
-    monkeypatch.setattr("hotloop.training.evaluation.evaluate", evaluate_briefly)
-    with pytest.raises(
-        EnvironmentFailure, match=r"must be finite|must end, but one did not within"
-    ):
+    with pytest.raises(EnvironmentFailure, match="must be finite"):
         ppo.train(config(tmp_path, eval_interval=200), env=factory)
     run = RunDirectory.open(tmp_path / "run")
     assert run.load_policy()[2]["timesteps"] == run.metrics()[-1]["timesteps"] == 256
