@@ -17,7 +17,7 @@ from hotloop.training.update_requests import UpdateRequest, run_updates
 from hotloop.types import Fragment
 from tests import toy_envs
 from tests.policies.nets import Spaces
-from tests.policies.test_policies import BOX, DISCRETE, obs_spec
+from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, FAR_SCALE, obs_spec
 from tests.reference import appo as reference
 from tests.reference.ppo import ActorCriticNetworks
 
@@ -65,10 +65,10 @@ def test_appo_equals_ppo_without_lag(tmp_path, env, options):
 # --- compared with the reference -----------------------------------------------------------------
 
 
-def experience(action_spec, params, policy):
+def experience(action_spec, networks):
     """Return a fragment of the policy in which episodes terminate and are truncated."""
     num_steps, num_envs = SMALL["num_steps"], SMALL["num_envs"]
-    rng, networks = np.random.default_rng(3), ActorCriticNetworks(params)
+    rng = np.random.default_rng(3)
     shape = {"obs_shape": (4,), "obs_dtype": np.float32}
     action = {"action_shape": action_spec.shape, "action_dtype": action_spec.dtype}
     fragment = Fragment.allocate(num_steps, num_envs, **shape, **action)
@@ -104,6 +104,7 @@ def experience(action_spec, params, policy):
         (DISCRETE, {"max_rho": 2.0, "max_c": 0.8, "max_importance": 1.5}),
         (DISCRETE, {"vtrace": False, "proximal_power": 0.0}),
         (BOX, {"entropy_coef": 0.1, "proximal_power": 1.0}),
+        (FAR_BOX, {"entropy_coef": 0.1}),
     ],
 )
 def test_update_equals_the_reference(action_spec, options):
@@ -127,7 +128,8 @@ def test_update_equals_the_reference(action_spec, options):
         for name, x in params.items()
     }
     policy = ActingPolicy(nets.network, PolicySnapshot(0, acting_params))
-    fragment = experience(action_spec, acting_params, policy)
+    action_scale = FAR_SCALE if action_spec is FAR_BOX else (0.0, 1.0)
+    fragment = experience(action_spec, ActorCriticNetworks(acting_params, action_scale))
 
     (reevaluated,) = reevaluate(
         [fragment], nets, learner.state.params, policy, reference.AGE, learner.upload
@@ -135,7 +137,7 @@ def test_update_equals_the_reference(action_spec, options):
     prepared = appo.prepare(fragment, learner.hyper.floats, config, reevaluated)
     fields = {name: x for name, x in prepared._asdict().items() if x is not None}
     rows = {name: torch.from_numpy(x).flatten(0, 1) for name, x in fields.items()}
-    peer = ActorCriticNetworks(params).double()
+    peer = ActorCriticNetworks(params, action_scale).double()
     expected_rows = reference.prepared(peer, fragment, config)
     importance = (expected_rows["newest_log_prob"] - expected_rows["log_prob"]).exp()
     assert importance.max() > 1.5  # the acting policy matters

@@ -11,7 +11,7 @@ from hotloop.runs import RunDirectory
 from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests import toy_envs
 from tests.policies.nets import Spaces
-from tests.policies.test_policies import BOX, DISCRETE, obs_spec
+from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, FAR_SCALE, obs_spec
 from tests.reference import ppo as reference
 
 SMALL = {"num_envs": 4, "num_steps": 32, "num_minibatches": 2, "update_epochs": 4}
@@ -30,6 +30,7 @@ def train(tmp_path, env=None, name="run", on_report=None, **options):
     [
         (DISCRETE, {}),
         (BOX, {"clip_value_loss": True, "entropy_coef": 0.1, "max_grad_norm": 0.05}),
+        (FAR_BOX, {"entropy_coef": 0.1}),
         (DISCRETE, {"target_kl": 0.001, "learning_rate": 0.01}),
     ],
 )
@@ -46,7 +47,8 @@ def test_update_equals_the_reference(action_spec, options):
     nets = ppo.networks(config, Spaces(obs_spec(4), action_spec), device)
     params = nets.network.initial_parameters(0)
     rng = np.random.default_rng(0)
-    peer = reference.ActorCriticNetworks(params)
+    action_scale = FAR_SCALE if action_spec is FAR_BOX else (0.0, 1.0)
+    peer = reference.ActorCriticNetworks(params, action_scale)
     size = config.batch_size
     obs = torch.from_numpy(rng.standard_normal((size, 4)).astype(np.float32))
     with torch.no_grad():

@@ -181,7 +181,7 @@ EMPTY_ACTION = ActionSpec(kind="box", shape=(0,), dtype="float32")
             "squashed_gaussian",
             obs_spec(4),
             BOX,
-            r"must be finite float32 numbers, .* got \[-0\.1, -inf\] to .*TransformAction",
+            r"must be finite float32 numbers, .* got \[-0\.3, -inf\] to .*TransformAction",
         ),
         (
             "deterministic",

@@ -19,6 +19,7 @@ ACTIONS = [
     ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=5),
     ActionSpec(kind="multi_discrete", shape=(2,), dtype="int64", nvec=(3, 4), starts=(0, 0)),
     ActionSpec(kind="box", shape=(2, 2), dtype="float32", low=(-1.0,) * 4, high=(1.0,) * 4),
+    ActionSpec(kind="box", shape=(2,), dtype="float32", low=(10.0, -1.0), high=(30.0, 1.0)),
 ]
 
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.errors import ConfigError, MissingExtraError, OutputError, install_command
-from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
+from hotloop.policies import HEADS, ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
 from hotloop.policies.standalone import Policy
 from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
@@ -17,8 +17,12 @@ from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
 DISCRETE = spaces.Discrete(5, start=-2)
 MULTI = spaces.MultiDiscrete([3, 2, 4], start=[0, 5, -1])
 BOX = spaces.Box(
-    np.array([[-0.1, -np.inf], [-2.0, 0.0]], np.float32),
-    np.array([[0.1, np.inf], [2.0, 0.3]], np.float32),
+    np.array([[-0.3, -np.inf], [-2.0, 0.0]], np.float32),
+    np.array([[0.3, np.inf], [2.0, 1.0]], np.float32),
+)
+FAR_BOX = spaces.Box(
+    np.array([[-0.1, -np.inf], [-2.0, 10.3]], np.float32),
+    np.array([[0.1, np.inf], [2.0, 30.3]], np.float32),
 )
 BOUNDED = spaces.Box(
     np.array([[-0.1, 3.0], [-2.0, 0.0]], np.float32), np.array([[0.1, 5.0], [2.0, 0.3]], np.float32)
@@ -35,6 +39,7 @@ CASES = {
     "multi-discrete": (UINT8_OBS, MULTI, {"shared_trunk": True, "is_scaled": True}),
     "box": (PARTS, BOX, {"hidden_sizes": (16,), "shared_trunk": True}),
     "linear": (UINT8_OBS, BOX, {"hidden_sizes": ()}),
+    "far box": (FLAT_OBS, FAR_BOX, {"hidden_sizes": (16,), "is_scaled": True}),
     "squashed": (PARTS, BOUNDED, {"actor": "squashed_gaussian", "hidden_sizes": (16, 8)}),
     "deterministic": (
         MATRIX_OBS,
@@ -131,7 +136,7 @@ def test_onnx_matches_the_policy(tmp_path, case):
 @pytest.mark.parametrize(
     ("obs_space", "action_space", "module", "is_scaled"),
     [
-        (FLAT_OBS, BOX, Net, True),
+        (FLAT_OBS, FAR_BOX, Net, True),
         (IMAGES, MULTI, Images, False),
         (MATRIX_OBS, DISCRETE, WithConstants, False),
     ],
@@ -209,6 +214,7 @@ MEANINGS = {
     "categorical": "logits",
     "multi_categorical": "logits",
     "gaussian": "means",
+    "scaled_gaussian": "means",
     "squashed_gaussian": "squashed_gaussian",
     "deterministic": "deterministic",
     "greedy": "action_values",
@@ -219,6 +225,8 @@ MEANINGS = {
 def test_numpy_matches_the_policy(tmp_path):
     """Outputs are bitwise equal, in a process that cannot import hotloop or torch."""
     policies = {case: make(case) for case in CASES}
+    heads = {network.head for network, _ in policies.values()}
+    assert heads == MEANINGS.keys() == HEADS.keys()
     for case, (network, snapshot) in policies.items():
         written = export_numpy(network, snapshot, tmp_path / case, metadata={"env_id": "My-v0"})
         assert [path.name for path in written] == ["policy.npz", "policy.py"]

@@ -16,7 +16,7 @@ from hotloop.policies import (
 from hotloop.policies.heads.bounded import bounded_log_std
 from tests.policies.nets import Spaces
 from tests.policies.test_actors import BOUNDED, make_actor
-from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
+from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, MULTI, obs_spec
 
 LOW, HIGH = np.float32(BOUNDED.low), np.float32(BOUNDED.high)
 CENTRE, HALF = np.float32([0.0, 2.5]), np.float32([0.5, 1.5])
@@ -30,6 +30,7 @@ CASES = {
     "categorical": (linear_network(DISCRETE), None),
     "multi_categorical": (linear_network(MULTI), None),
     "gaussian": (linear_network(BOX), None),
+    "scaled_gaussian": (linear_network(FAR_BOX), None),
     "squashed_gaussian": (make_actor("squashed_gaussian"), Exploration(random_steps=13)),
     "deterministic": (
         make_actor("deterministic"),

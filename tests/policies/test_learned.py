@@ -267,6 +267,7 @@ def make_composition(name):
         "discrete": torch.randint(3, (9,), generator=generator),
         "multi_discrete": torch.randint(2, (9, 2), generator=generator),
         "box": noise,
+        "far_box": noise,
     }
     bounded, discrete = Spaces(obs_spec(4), BOUNDED), Spaces(obs_spec(4), DISCRETE)
     if name.startswith("critics"):

@@ -27,9 +27,13 @@ def obs_spec(*shape, dtype="float32"):
 DISCRETE = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=3, start=5)
 MULTI = ActionSpec(kind="multi_discrete", shape=(2,), dtype="int64", nvec=(2, 3), starts=(0, 10))
 BOX = ActionSpec(
-    kind="box", shape=(2,), dtype="float32", low=(-0.1, -math.inf), high=(0.1, math.inf)
+    kind="box", shape=(2,), dtype="float32", low=(-0.3, -math.inf), high=(0.3, math.inf)
 )
-SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX}
+FAR_BOX = ActionSpec(
+    kind="box", shape=(2,), dtype="float32", low=(10.3, -math.inf), high=(30.3, math.inf)
+)
+FAR_SCALE = np.float32([20.3, 0.0]), np.float32([10.0, 1.0])  # c and h of the actions c + h · u
+SPECS = {"discrete": DISCRETE, "multi_discrete": MULTI, "box": BOX, "far_box": FAR_BOX}
 
 
 def random_policy(action_spec, *, hidden_sizes=(16, 8), shape=(4,), **options):
@@ -96,17 +100,20 @@ def test_actions_follow_the_softmax(kind):
         np.testing.assert_allclose(shares, probs, atol=4 * 0.5 / math.sqrt(40_000))
 
 
-def test_gaussian_actions_have_the_policys_mean_and_std():
-    _, params, policy = random_policy(BOX)
-    width = np.float32([0.1, 1.0])  # the first bounds are far from ±1
+@pytest.mark.parametrize(
+    ("action_spec", "center", "half_width"), [(BOX, 0.0, 1.0), (FAR_BOX, *FAR_SCALE)]
+)
+def test_gaussian_actions_have_the_policys_mean_and_std(action_spec, center, half_width):
+    _, params, policy = random_policy(action_spec)
     obs = np.repeat(np.random.default_rng(2).standard_normal((1, 4)), 40_000, axis=0)
     head = policy.head(obs.astype(np.float32))
     noise = policy.draw_noise(7, first_step=0, num_steps=1, num_envs=40_000)[0]
     action = np.empty((40_000, 2), np.float32)
     policy.choose(head, noise, action)
     std = np.exp(params["policy.log_std"])
-    np.testing.assert_allclose(action.mean(0) / width, head[0], atol=4 * std.max() / 200)
-    np.testing.assert_allclose(action.std(0) / width, std, rtol=0.02)
+    unit = (action.astype(np.float64) - center) / half_width
+    np.testing.assert_allclose(unit.mean(0), head[0], atol=4 * std.max() / 200)
+    np.testing.assert_allclose(unit.std(0), std, rtol=0.02)
 
 
 def test_act_returns_environment_actions():
@@ -124,8 +131,15 @@ def test_act_returns_environment_actions():
     _, _, policy = random_policy(BOX)
     action = policy.act(10 * obs)
     assert action.shape == (6, 2)
-    assert np.abs(action[:, 0]).max() == np.nextafter(np.float32(0.1), np.float32(0))
-    assert np.abs(action[:, 1]).max() > 0.1
+    assert np.abs(action[:, 0]).max() == np.nextafter(np.float32(0.3), np.float32(0))
+    assert np.abs(action[:, 1]).max() > 0.3
+
+    _, _, policy = random_policy(FAR_BOX)
+    center, half_width = FAR_SCALE
+    action, unit = policy.act(10 * obs), policy.head(10 * obs)
+    expected = center + half_width * np.clip(unit, [-1, -np.inf], [1, np.inf])
+    np.testing.assert_allclose(action, expected, rtol=1e-6)
+    assert 10.3 <= float(action[:, 0].min()) < float(action[:, 0].max()) <= 30.3
 
 
 def test_act_requires_one_observation_or_a_batch():

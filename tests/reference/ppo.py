@@ -6,11 +6,35 @@ import torch
 from torch import nn
 
 
-class ActorCriticNetworks(nn.Module):
-    """Two perceptrons with the parameters of an actor and critic."""
+class ScaledNormal:
+    """Independent normal numbers u of the actions c + h · u, with the density of u."""
 
-    def __init__(self, params):
+    def __init__(self, mean, std, center, half_width):
+        normal = torch.distributions.Normal(mean, std)
+        self._unit = torch.distributions.Independent(normal, 1)
+        self._center, self._half_width = center, half_width
+
+    def sample(self):
+        return self._center + self._half_width * self._unit.sample()
+
+    def log_prob(self, action):
+        return self._unit.log_prob((action - self._center) / self._half_width)
+
+    def entropy(self):
+        return self._unit.entropy()
+
+
+class ActorCriticNetworks(nn.Module):
+    """Two perceptrons with the parameters of an actor and critic.
+
+    Args:
+        params: the parameters by name.
+        action_scale: c and h, float32, (A,), of continuous actions c + h · u.
+    """
+
+    def __init__(self, params, action_scale=(0.0, 1.0)):
         super().__init__()
+        self._action_scale = [torch.as_tensor(x) for x in action_scale]
         self.policy = self._perceptron(params, "policy")
         self.value = self._perceptron(params, "value")
         self.log_std = None
@@ -31,8 +55,7 @@ class ActorCriticNetworks(nn.Module):
     def distribution(self, obs):
         head = self.policy(obs)
         if self.log_std is not None:
-            normal = torch.distributions.Normal(head, self.log_std.exp())
-            return torch.distributions.Independent(normal, 1)
+            return ScaledNormal(head, self.log_std.exp(), *self._action_scale)
         return torch.distributions.Categorical(logits=head)
 
     def numpy(self):
