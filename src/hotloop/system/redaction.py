@@ -24,6 +24,8 @@ def redacted(arguments: Iterable[str]) -> list[str]:
     These are passwords in URLs, values of options and variables that are named like secrets, and
     the values of such environment variables of this process wherever they appear.
     """
+    # No templates like r"\1": for them, Python imports `re` by name, and a profiled program may
+    # have a module of that name.
     secrets = sorted(
         (
             value
@@ -40,6 +42,6 @@ def redacted(arguments: Iterable[str]) -> list[str]:
         is_secret = _OPTION.fullmatch(argument) is not None
         for secret in secrets:
             text = text.replace(secret, _MASK)
-        text = _URL_PASSWORD.sub(rf"\1{_MASK}@", text)
-        texts.append(_ASSIGNMENT.sub(rf"\1{_MASK}", text))
+        text = _URL_PASSWORD.sub(lambda match: f"{match[1]}{_MASK}@", text)
+        texts.append(_ASSIGNMENT.sub(lambda match: f"{match[1]}{_MASK}", text))
     return texts
