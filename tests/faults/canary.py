@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-# Events of Python that reading data never needs. Imports are judged by the module's name.
+# Events of Python that reading data never needs.
 _EVENTS = {
     *("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork"),
     *("os.forkpty", "pty.spawn", "pickle.find_class", "ctypes.dlopen", "socket.connect"),
     *("socket.bind", "webbrowser.open", "code.__new__", "sys.setprofile", "sys.settrace"),
 }
-# Module that damaged files name. No module of this name exists, but an import is an event.
+# Module that damaged files name. No module of this name exists, but an import asks `_Finder`.
 STRANGER = "hotloop_faults_stranger"
 
 _is_watching = False
@@ -23,11 +23,23 @@ _seen: list[str] = []
 def _record(event: str, arguments: tuple[Any, ...]) -> None:
     if not _is_watching:
         return
-    if event in _EVENTS or (event == "import" and str(arguments[0]).startswith(STRANGER)):
+    if event in _EVENTS:
         _seen.append(f"{event} {str(arguments[:1])[:100]}")
 
 
 sys.addaudithook(_record)
+
+
+class _Finder:
+    """A finder that notices imports of `STRANGER`.
+
+    `importlib.import_module` raises no audit event.
+    """
+
+    @staticmethod
+    def find_spec(name: str, _path: object = None, _target: object = None) -> None:
+        if name.startswith(STRANGER):
+            _seen.append(f"import {name}")
 
 
 @contextlib.contextmanager
@@ -39,7 +51,9 @@ def watch() -> Iterator[list[str]]:
     global _is_watching
     _seen.clear()
     _is_watching = True
+    sys.meta_path.insert(0, _Finder)
     try:
         yield _seen
     finally:
+        sys.meta_path.remove(_Finder)
         _is_watching = False
