@@ -37,7 +37,7 @@ def test_resume_finishes_a_run_killed_after_its_last_step(capsys, copy_trained_r
     assert main(["resume", str(run)]) == 0
     out = capsys.readouterr().out
     assert "is finished, with 512 steps" in out
-    assert "pass --total-timesteps N to continue" in out
+    assert "pass --total-timesteps with a larger number" in out
     assert (run / "learning_curve.png").stat().st_size > 1000
     assert (run / "metrics.jsonl").read_bytes() == before
     finished = json.loads((run / "accounting.json").read_text())

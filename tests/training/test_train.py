@@ -564,7 +564,7 @@ def test_hotloop_resume(tmp_path, capsys):
     assert "resumed at 768 steps" in out
     assert "1,536/1,500 steps" in out
     assert main(["resume", str(path)]) == 0
-    assert "run is finished, with 1,500 steps; learning curve: " in capsys.readouterr().out
+    assert "run is finished, with 1,536 steps; learning curve: " in capsys.readouterr().out
     assert main(["resume", str(path), "--total-timesteps", "2000"]) == 0
     assert main(["resume", str(path), "--checkpoint", "best"]) == 1
     assert "no checkpoint 'best': it has last" in capsys.readouterr().err

@@ -84,8 +84,8 @@ def run(args: list[str]) -> int:
         finally:
             directory.close()
         print(
-            f"{options.run} is finished, with {config.total_timesteps:,} steps; learning curve: "
-            f"{curve}; pass --total-timesteps N to continue"
+            f"{options.run} is finished, with {checkpoint.state['timesteps']:,} steps; learning "
+            f"curve: {curve}; pass --total-timesteps with a larger number to continue"
         )
         return 0
     # Train from the checkpoint.
