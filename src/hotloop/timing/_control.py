@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from hotloop.system.signals import blocked_signals
 from hotloop.timing import _span
 from hotloop.timing._writer import Recorder, Segment, in_multiprocessing_child
 
@@ -22,7 +23,8 @@ def _choose_backend() -> ModuleType:
             return _recorder
         except ImportError:
             pass
-    from hotloop.timing import _pure
+    with blocked_signals():  # NumPy starts threads, which must not take the program's signals
+        from hotloop.timing import _pure
 
     return _pure
 
