@@ -127,8 +127,8 @@ with span("parts"):
                 report["parts"].get(f.__name__, 0) + time.monotonic() - began
             )
 with span("begin"):
-    end = time.thread_time() + 0.8
-    while time.thread_time() < end:
+    # No clock of the thread here: on a loaded machine, the kernel takes the core in that call.
+    for _ in range(250):
         multiply()
 is_over = False
 holder = threading.Thread(target=hold)
@@ -279,7 +279,7 @@ def test_a_new_call_has_no_time(phases: Phases) -> None:
     for sample in phases.samples("begin"):
         leaf = phases.leaf(sample).function
         counts[leaf] = counts.get(leaf, 0) + sample.count
-    assert counts["multiply"] > 0.8 * sum(counts.values())
+    assert counts["multiply"] > 0.9 * sum(counts.values())
     assert counts.get("nothing", 0) <= 2
 
 
