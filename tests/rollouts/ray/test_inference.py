@@ -309,7 +309,7 @@ def test_waiting_for_inference_does_not_count_as_step_time(tmp_path):
         ({"inference_actors": 2}, "'ray' with `inference` 'central', got 'ray' with 'worker'"),
         (
             {**CENTRAL, "inference_resources": {"num_gpus": "x"}},
-            "`inference_resources` must be numbers",
+            "`inference_resources` must be a dict of numbers",
         ),
         (
             {"backend": "processes", "inference": "central", "inference_resources": {"a": 1}},
