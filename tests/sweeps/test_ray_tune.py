@@ -260,7 +260,7 @@ def test_failed_and_stopped_trials_are_reported(ray, tmp_path, capsys):
     args = ("--total-timesteps", "8192", "--num-steps", "64")
     sweep(path, *space, *args, *RAY, "--jobs", "1", code=1)
     output = capsys.readouterr()
-    assert "trial 5 failed: NaN: " in output.err
+    assert "trial 5 failed with seed 1: NaN: " in output.err
     results = Results(path)
     states = {run.trial: (run.state, run.reason) for run in results.runs()}
     results.close()
