@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 
@@ -13,6 +13,7 @@ from hotloop.cli.train_options import parse, split_command_options
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.ops.schedules import linear
 from hotloop.training.options import to_json
+from hotloop.training.options.constraints import Sizes
 from hotloop.training.options.other_names import OTHER_NAMES
 from tests.cli.custom_algorithm import Config, TrainCalled
 
@@ -95,6 +96,18 @@ def test_mistakes(args, message):
 )
 def test_values(args, name, value):
     assert getattr(parsed(*args), name) == value
+
+
+@pytest.mark.parametrize(
+    ("args", "sizes"), [(["64,32"], (64, 32)), (["64", "32"], (64, 32)), (["none"], None)]
+)
+def test_sizes_that_may_be_none(args, sizes):
+    @dataclass(frozen=True, kw_only=True)
+    class WithSizes(Config):
+        sizes: Sizes | None = (8,)
+        """Sizes."""
+
+    assert parse(WithSizes, ["--sizes", *args], prog="hotloop train own").sizes == sizes
 
 
 @pytest.mark.parametrize(

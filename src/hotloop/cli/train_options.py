@@ -216,10 +216,10 @@ def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
                 "to turn it on, or put `no-` before the name to turn it off"
             )
         return []
-    (kind, *_) = kinds
-    if get_origin(kind) is tuple and kind != tuple[str, ...]:
+    sequences = [kind for kind in kinds if get_origin(kind) is tuple and kind != tuple[str, ...]]
+    if sequences and not (NoneType in kinds and [x.lower() for x in values] == ["none"]):
         parts = [part for value in values for part in value.split(",") if part]
-        items = tuple(_as_number(part, {get_args(kind)[0]}) for part in parts)
+        items = tuple(_as_number(part, {get_args(sequences[0])[0]}) for part in parts)
         check_value(name, hint, items)
         return list(map(str, items))
     if not values:

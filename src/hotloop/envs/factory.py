@@ -356,11 +356,12 @@ def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
     scenario = doom.find_scenario(name, registry) if module is None else None
     if scenario is not None:
         return name, functools.partial(_call_with_mapping, doom.make_scenario, scenario)
-    versions = [known for known in registry if re.fullmatch(rf"{re.escape(name)}-v\d+", known)]
-    if name and name not in registry and versions:
-        newest = max(versions, key=lambda known: int(known.rpartition("-v")[2]))
-        warnings.warn(f"'{name}' has no version: using '{newest}'", stacklevel=2)
-        name = newest
+    if name and name not in registry:
+        versions = [known for known in registry if re.fullmatch(rf"{re.escape(name)}-v\d+", known)]
+        if versions:
+            newest = max(versions, key=lambda known: int(known.rpartition("-v")[2]))
+            warnings.warn(f"'{name}' has no version: using '{newest}'", stacklevel=2)
+            name = newest
     if name in registry:
         # Gymnasium's checker inspects only the first step. hotloop checks every step.
         return name, lambda **kwargs: gymnasium.make(
