@@ -457,6 +457,7 @@ def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        time.sleep(0.3)  # a new sampler has its name only once it has run
         names = []
         for task in os.listdir("/proc/self/task"):
             # A thread may have ended in the meantime.
