@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-EXTENSIONS = ["hotloop.timing._recorder", "hotloop.system._files"]
+EXTENSIONS = ["hotloop.timing._recorder", "hotloop.base._files"]
 # The extension reads the interpreter's frames; on other systems the profiler does not use it.
 if sys.platform == "linux" and (3, 11) <= sys.version_info < (3, 14):
     EXTENSIONS.append("hotloop.profiler.collect._ticker")

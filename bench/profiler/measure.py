@@ -46,10 +46,10 @@ from bench import storage
 from bench.parts import run_parts
 from bench.profiler import stages
 from hotloop import timing
+from hotloop.base.children import python_command
 from hotloop.profiler.diagnose import Diagnosis, diagnose
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
-from hotloop.system.children import python_command
 
 EXAMPLES = storage.ROOT / "examples" / "slow"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import storage
+from hotloop.base.children import python_command
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.stages import TimeSum, stage_times
-from hotloop.system.children import python_command
 
 STAGES = ("env", "act", "replay", "update")
 # Allowed difference between two shares of the total time.

@@ -20,10 +20,10 @@ import numpy as np
 import safetensors.numpy
 
 from bench import storage
+from hotloop.base.files import read_regular
 from hotloop.policies import PolicySnapshot
 from hotloop.runs import Checkpoint, Checkpoints
 from hotloop.runs import checkpoints as checkpoint_module
-from hotloop.system.files import read_regular
 
 # Bytes of the policy and of the learner, by name.
 SIZES = {"ppo, 64 × 64": (45_000, 90_000), "10 MB": (3_300_000, 6_700_000)}

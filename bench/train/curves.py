@@ -22,7 +22,7 @@ from typing import Any
 from bench import storage
 from bench.train.settings import add_options, complete_options, worker_settings, worker_suffix
 from bench.train.speed import last_tenth_return, run_in_process
-from hotloop.statistics import student_t
+from hotloop.base.statistics import student_t
 
 
 def lower_bound(values: list[float], peer: list[float], quantile: float = 0.95) -> float:

@@ -24,7 +24,7 @@ from typing import Any
 
 from bench import storage
 from bench.markdown import table
-from hotloop.system.cores import available_cores
+from hotloop.base.cores import available_cores
 
 _TRAIN = """
 import signal, sys, time

@@ -7,7 +7,7 @@ import pytest
 
 from hotloop.bandits.kernels.kl_ucb import solve_index
 from hotloop.bandits.kernels.mathematics import exp_f32, exp_f64, log2_f32, log_f64
-from hotloop.numba_tools import njit
+from hotloop.base.numba_tools import njit
 
 
 @njit

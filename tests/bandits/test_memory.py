@@ -19,8 +19,8 @@ from hotloop.bandits import (
     kernel_plans,
     run,
 )
+from hotloop.base import memory
 from hotloop.errors import ConfigError
-from hotloop.system import memory
 
 MEASURE = """
 import re

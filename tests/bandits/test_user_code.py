@@ -8,7 +8,6 @@ import numba
 import numpy as np
 import pytest
 
-from hotloop import cache
 from hotloop.bandits import (
     EpsilonGreedy,
     GaussianRewards,
@@ -19,8 +18,9 @@ from hotloop.bandits import (
 )
 from hotloop.bandits import user_code as code
 from hotloop.bandits.user_code import fingerprint
+from hotloop.base import cache
+from hotloop.base.numba_tools import CFunc
 from hotloop.errors import BanditError
-from hotloop.numba_tools import CFunc
 
 SCALE, TABLE, SAME_TABLE = 2.0, np.array([1.0, 2.0]), np.array([1.0, 2.0])
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.children import python_command
 from hotloop.cli import main
-from hotloop.system.children import python_command
 
 TIMEOUT_S = 60.0
 

@@ -3,10 +3,10 @@
 import pytest
 
 from hotloop.algorithms import find
+from hotloop.base.crowding import Crowding
 from hotloop.cli import main
 from hotloop.cli.bottleneck import _overlap_options, describe_bottleneck
 from hotloop.runs import RunDirectory
-from hotloop.system.crowding import Crowding
 from hotloop.timing import Node
 from hotloop.training.options import to_json
 

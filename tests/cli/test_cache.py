@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotloop import cache
+from hotloop.base import cache
 from hotloop.cli import main
 
 

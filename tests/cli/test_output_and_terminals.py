@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.cli import main
 from hotloop.runs.live_line import LiveLine
-from hotloop.system.signals import Interrupted, interrupt_once
 from tests.cli.test_cli import report_at
 from tests.runs.run_factory import make_run
 

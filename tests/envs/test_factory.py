@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 
+from hotloop.base import memory, processes
 from hotloop.envs import make_env, make_vec
 from hotloop.errors import (
     ConfigError,
@@ -19,7 +20,6 @@ from hotloop.errors import (
     UnknownNameError,
     install_command,
 )
-from hotloop.system import memory, processes
 from tests.envs.toy import CountingEnv, FailingEnv, numbered
 
 TOY = "tests.envs.toy"

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import documents, timing
+from hotloop import timing
 from hotloop.algorithms import find
 from hotloop.bandits.results import BanditResult
+from hotloop.base import documents
+from hotloop.base.line_checksums import LineChecksums
 from hotloop.cli import configuration
 from hotloop.profiler.render import html, text
 from hotloop.profiler.session import saving as session_file
@@ -27,7 +29,6 @@ from hotloop.replay.saving import _arrays_by_part
 from hotloop.runs import RunDirectory, learning_curves
 from hotloop.runs.summary import summarize
 from hotloop.sweeps import Results
-from hotloop.system.line_checksums import LineChecksums
 from hotloop.timing import _format
 from hotloop.training.checkpoint_state import CheckpointState
 from hotloop.training.options import from_stored

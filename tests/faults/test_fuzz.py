@@ -58,7 +58,7 @@ def copy_run(source, target):
 
 def seal(path):
     """Update the digest of a state, as a deliberate change would."""
-    from hotloop import documents
+    from hotloop.base import documents
 
     if not path.is_file():
         return

@@ -12,7 +12,7 @@ import zipfile
 import pytest
 import torch
 
-from hotloop import cache
+from hotloop.base import cache
 from hotloop.learner import Execution, ExecutionChoice, artifacts, choose
 from hotloop.learner.execution import repeat_choice
 from hotloop.learner.gradients import value_and_grad

@@ -40,7 +40,7 @@ def test_the_choice_weighs_the_work_ahead(monkeypatch):
 def test_shared_compilation_counts_for_every_run(monkeypatch):
     alone = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert not alone.is_compiled
-    monkeypatch.setattr("hotloop.cache.SHARING.runs", 12)
+    monkeypatch.setattr("hotloop.base.cache.SHARING.runs", 12)
     together = choose("auto", num_calls=5_000, flop_per_call=1e7)
     assert together.is_compiled
     assert "would save about 53 s of 5,000 updates in each of 12 runs" in together.reason
@@ -225,7 +225,7 @@ def test_compile_is_one_error_where_aotinductor_fails():
 
 @pytest.mark.usefixtures("broken_aotinductor")
 def test_auto_is_eager_where_aotinductor_fails_and_reports_it_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("hotloop.cache.SHARING.runs", 10**6)  # so that compiling is worth it
+    monkeypatch.setattr("hotloop.base.cache.SHARING.runs", 10**6)  # so that compiling is worth it
     result = ppo.train(
         ppo.Config(total_timesteps=512, num_envs=4, num_steps=64, run_dir=str(tmp_path / "run"))
     )

@@ -20,7 +20,7 @@ if hasattr(time, "CLOCK_BOOTTIME"):
     del time.CLOCK_BOOTTIME
 
 # These extensions read /proc. Their import fails as if they were not built.
-for name in ("hotloop.profiler.collect._ticker", "hotloop.system._files"):
+for name in ("hotloop.profiler.collect._ticker", "hotloop.base._files"):
     sys.modules[name] = None
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from hotloop.base import memory
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, install_command
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
 from hotloop.policies.initialization import orthogonal
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.perceptrons import Perceptrons
-from hotloop.system import memory
 from tests.policies.nets import Spaces
 
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+from hotloop.base.children import python_command
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
-from hotloop.system.children import python_command
 
 TIMEOUT_S = 120
 

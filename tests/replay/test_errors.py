@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 import pytest
 
+from hotloop.base import memory
 from hotloop.errors import (
     ConfigError,
     HotloopError,
@@ -20,7 +21,6 @@ from hotloop.errors import (
 )
 from hotloop.replay import Prioritized, Proportional, RankBased, ReplayBuffer, Uniform
 from hotloop.replay.storage.allocator import Allocator
-from hotloop.system import memory
 
 FIELDS = {
     "obs": ((3,), np.float32),

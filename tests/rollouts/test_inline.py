@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hotloop import gae
+from hotloop.base import memory
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
@@ -11,7 +12,6 @@ from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import NOISE_STEPS, Slot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.state import ActionHistory, GroupState
-from hotloop.system import memory
 from hotloop.types import PER_STEP, Fragment
 from tests import toy_envs
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotloop import documents
+from hotloop.base import documents, files
 from hotloop.errors import CheckpointError, OutputError, RunDirectoryError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.runs import Checkpoint, Checkpoints
-from hotloop.system import files
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, obs_spec
 

@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.crowding import Crowding
+from hotloop.base.signals import delayed_interrupt
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.runs import RunDirectory
 from hotloop.runs.plots import learning_curve, running_mean, sparkline, training_episodes
-from hotloop.system.crowding import Crowding
-from hotloop.system.signals import delayed_interrupt
 
 
 @dataclasses.dataclass

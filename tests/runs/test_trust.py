@@ -6,7 +6,7 @@ import stat
 
 import pytest
 
-from hotloop import documents
+from hotloop.base import documents
 from hotloop.errors import CheckpointError, RunDirectoryError, UntrustedError
 from hotloop.runs import RunDirectory, trust
 from tests.runs.test_checkpoints import checkpoint

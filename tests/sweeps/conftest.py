@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hotloop.base.children import python_command
 from hotloop.sweeps import pool
-from hotloop.system.children import python_command
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.base.processes import boot_id
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError
 from hotloop.sweeps import Results, Run, results_file
 from hotloop.sweeps.bandits.grid_file import GridFile
 from hotloop.sweeps.results import ResumeOptions, SweepSettings, is_alive
-from hotloop.system.processes import boot_id
 
 
 @pytest.fixture

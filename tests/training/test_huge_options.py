@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from hotloop.algorithms import ALGORITHMS, find
+from hotloop.base import memory
 from hotloop.cli import main
 from hotloop.errors import ConfigError
-from hotloop.system import memory
 from hotloop.training.options.constraints import _nested_types, type_hints
 
 GIB = 2**30
@@ -231,7 +231,7 @@ def test_command_prints_the_message(args, message, capsys, tmp_path, monkeypatch
 
 def test_neither_torch_nor_gymnasium_is_imported():
     code = (
-        "import sys, hotloop.training.options, hotloop.system.memory\n"
+        "import sys, hotloop.training.options, hotloop.base.memory\n"
         "assert not {'torch', 'gymnasium', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -16,6 +16,7 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 from hotloop.algorithms import dqn, ppo, sac, td3
+from hotloop.base import memory
 from hotloop.envs import make_vec
 from hotloop.errors import (
     CheckpointError,
@@ -31,7 +32,6 @@ from hotloop.replay.storage import device_store
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
-from hotloop.system import memory
 from hotloop.training import off_policy
 from hotloop.training.replay import Replay
 from tests import toy_envs

@@ -42,7 +42,7 @@ from bench import storage
 from bench.profiler.corpus import plant
 from bench.profiler.corpus.score import alarms, finding_record, is_counted, score, summary
 from bench.profiler.corpus.template import Program, programs
-from hotloop.system.children import python_command
+from hotloop.base.children import python_command
 
 # Module that records a script.
 RECORDER = "hotloop.profiler.collect.script"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from hotloop.base.importing import import_object
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-from hotloop.importing import import_object
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from hotloop.algorithms import ppo
 from hotloop.algorithms.ppo import Hyper, networks
+from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.learner import clip_grad_norm
 from hotloop.learner.gradients import computed_once
 from hotloop.ops import vtrace
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.system.memory import require_memory
 from hotloop.training import OnPolicy
 from hotloop.training.options import Hint, Natural, NotNegative, Positive
 from hotloop.training.policy_reevaluation import PolicyReevaluation

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from hotloop.base.importing import name_of
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
-from hotloop.importing import name_of
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
 from hotloop.policies import actor, critics
 from hotloop.policies.learned import LearnedCritics, LearnedNetwork

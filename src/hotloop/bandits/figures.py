@@ -19,7 +19,7 @@ from hotloop.bandits.agents import UCB
 from hotloop.bandits.environments import GaussianRewards
 from hotloop.bandits.figure_plans import FigurePlan, FigureSetting, get_figure_plan
 from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate
-from hotloop.rounding import format_number
+from hotloop.base.rounding import format_number
 
 if TYPE_CHECKING:
     from hotloop.bandits.games import Progress

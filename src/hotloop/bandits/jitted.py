@@ -48,8 +48,7 @@ from hotloop.bandits.kernels.randomness import (
     lane_words,
 )
 from hotloop.bandits.user_code import CodeCache, fingerprint, part_key
-from hotloop.errors import BanditError, ConfigError
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     CompiledFunction,
     NumbaError,
     carray,
@@ -64,6 +63,7 @@ from hotloop.numba_tools import (
     store_i32,
     store_i64,
 )
+from hotloop.errors import BanditError, ConfigError
 
 SIZE, PARAMS, NUM_PARAMS = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
 _START_STEP = 0xFFFFFFFF

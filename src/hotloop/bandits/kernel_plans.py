@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.bandits.kernels.layout import LANES, ROW_GROUP
-from hotloop.system.memory import require_memory
+from hotloop.base.memory import require_memory
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.numba_tools import CompiledFunction
+    from hotloop.base.numba_tools import CompiledFunction
 
 _TABLE_CHUNK = 2**20
 

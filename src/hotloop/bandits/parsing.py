@@ -14,8 +14,8 @@ import numpy as np
 
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment
+from hotloop.base.files import open_regular
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-from hotloop.system.files import open_regular
 
 _WORDS = {"none": None, "true": True, "false": False}
 _RATIO = re.compile(r"([^/]+)/([^/]+)")

@@ -18,9 +18,9 @@ import numpy as np
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.parsing import make_agent, make_environment
+from hotloop.base.files import atomic_write, read_regular
+from hotloop.base.rounding import format_mean
 from hotloop.errors import BanditError, ConfigError, nearest, shortened
-from hotloop.rounding import format_mean
-from hotloop.system.files import atomic_write, read_regular
 from hotloop.types import Array
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from hotloop.bandits.kernel_plans import KernelPlan, num_rows
 from hotloop.bandits.kernels import driver, layout, recording
 from hotloop.bandits.kernels.layout import LANES, WINDOW
 from hotloop.bandits.settings import RunSettings
-from hotloop.system.memory import require_memory
+from hotloop.base.memory import require_memory
 from hotloop.types import Array
 
 

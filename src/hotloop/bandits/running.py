@@ -20,8 +20,8 @@ from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment, adap
 from hotloop.bandits.python_games import play_python_game
 from hotloop.bandits.results import BanditComparison, BanditResult, RunSums
 from hotloop.bandits.settings import MAX_RUNS, make_settings, resolve_threads
+from hotloop.base.signals import blocked_signals
 from hotloop.errors import ConfigError
-from hotloop.system.signals import blocked_signals
 
 KERNEL_VERSION = 1  # raised with every change that could change any result
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotloop.bandits.block_sums import CHUNK
 from hotloop.bandits.checked_settings import check_int
-from hotloop.system.cores import available_cores
+from hotloop.base.cores import available_cores
 
 MAX_RUNS, MAX_SEED = 2**32 - CHUNK, 2**64 - 1
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import cache
-from hotloop.numba_tools import compiler_version, is_compiled, load_code, save_code
+from hotloop.base import cache
+from hotloop.base.numba_tools import compiler_version, is_compiled, load_code, save_code
 
 _SUFFIX = ".nbc"
 # Modules whose attributes never change while a program runs.

@@ -9,6 +9,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from hotloop.base.children import PARENT, end_with_parent
+from hotloop.base.streams import short_warnings, steady_output
 from hotloop.errors import (
     ConfigError,
     HotloopError,
@@ -18,8 +20,6 @@ from hotloop.errors import (
     install_command,
     nearest,
 )
-from hotloop.streams import short_warnings, steady_output
-from hotloop.system.children import PARENT, end_with_parent
 
 if TYPE_CHECKING:
     import argparse

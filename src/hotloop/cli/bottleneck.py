@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop import documents, timing
+from hotloop import timing
+from hotloop.base import documents
+from hotloop.base.crowding import Crowding
 from hotloop.errors import ConfigError, HotloopError, UnknownNameError
-from hotloop.system.crowding import Crowding
 from hotloop.timing import Node, Recording
 
 # A smaller share of waiting counts as none.

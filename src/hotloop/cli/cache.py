@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from hotloop import cache
+from hotloop.base import cache
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import OutputError

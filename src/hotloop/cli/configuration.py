@@ -11,9 +11,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.files import atomic_write, read_regular
 from hotloop.cli import enable_local_imports
 from hotloop.errors import ConfigError, UnknownNameError, UntrustedError, nearest, shortened
-from hotloop.system.files import atomic_write, read_regular
 
 _NONE = "none"
 

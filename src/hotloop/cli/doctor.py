@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop import cache
+from hotloop.base import cache
+from hotloop.base.cores import available_cores, free_cores
+from hotloop.base.memory import available_memory, format_bytes
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import install_command
-from hotloop.system.cores import available_cores, free_cores
-from hotloop.system.memory import available_memory, format_bytes
 
 # Extra → modules that it installs.
 EXTRAS = {
@@ -43,7 +43,7 @@ EXTRAS = {
 # Compiled parts. Each has a slower version in Python.
 _COMPILED = {
     "hotloop.timing._recorder": "spans",
-    "hotloop.system._files": "reading of /proc",
+    "hotloop.base._files": "reading of /proc",
     "hotloop.profiler.collect._ticker": "the profiler's clock",
 }
 # Instruction sets, by their names on Linux and macOS.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hotloop.base.rounding import format_number
 from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
 from hotloop.errors import ConfigError
-from hotloop.rounding import format_number
 
 if TYPE_CHECKING:
     from hotloop.runs import RunDirectory

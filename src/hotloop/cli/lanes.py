@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.cli import notify
 from hotloop.cli.seeds import count_text, print_summary, run_paths
 from hotloop.cli.training_plan import PlannedTraining
 from hotloop.errors import HotloopError
-from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
@@ -101,7 +101,7 @@ class _CombinedProgress:
         """Return a report with the total of steps and the interquartile mean of the returns."""
         import numpy as np
 
-        from hotloop.statistics import interquartile_mean
+        from hotloop.base.statistics import interquartile_mean
 
         if report.activity:
             return report

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.rounding import format_interval
 from hotloop.cli import notify, require_module
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.rounding import format_interval
 
 if TYPE_CHECKING:
     from hotloop.runs.run_groups import GroupedRuns, RunGroup, XAxis

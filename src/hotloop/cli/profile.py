@@ -15,13 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.children import python_command
+from hotloop.base.redaction import redacted
 from hotloop.cli.report import print_findings
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect.pyspy import attach
 from hotloop.profiler.collect.stacks import MISSING_EXTENSION
-from hotloop.system.children import python_command
-from hotloop.system.redaction import redacted
 from hotloop.timing.gpu_window import LENGTH_S
 
 if TYPE_CHECKING:

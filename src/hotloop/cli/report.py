@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from hotloop.base.streams import make_console
 from hotloop.cli import bottleneck, viewer_files
 from hotloop.cli.workers import print_nodes
 from hotloop.errors import ProfileError, RunDirectoryError, UntrustedError
-from hotloop.streams import make_console
 
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotloop.base.rounding import format_number
+from hotloop.base.streams import printable
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import RunDirectoryError
-from hotloop.rounding import format_number
-from hotloop.streams import printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.children import PARENT, python_command
+from hotloop.base.crowding import CROWDED, JOBS
+from hotloop.base.signals import Interrupted, interrupt_once, start_thread
 from hotloop.cli import notify
 from hotloop.cli.runs import print_runs
 from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.new_directory import default_name
-from hotloop.system.children import PARENT, python_command
-from hotloop.system.crowding import CROWDED, JOBS
-from hotloop.system.signals import Interrupted, interrupt_once, start_thread
 
 _POLL_INTERVAL_S = 0.1
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hotloop
-from hotloop import documents
 from hotloop.algorithms import find
+from hotloop.base import documents
+from hotloop.base.files import read_regular
+from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.cli import add_trust_option, notify, require_module
 from hotloop.cli.stored_sweep import open_sweep
 from hotloop.errors import ConfigError, shortened
-from hotloop.system.files import read_regular
-from hotloop.system.signals import Interrupted, interrupt_once
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Results, Space

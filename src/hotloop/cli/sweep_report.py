@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.files import make_directory
+from hotloop.base.rounding import format_interval
+from hotloop.base.statistics import bootstrap_interval, interquartile_mean, stratified_interval
 from hotloop.cli import add_trust_option, notify, require_module
 from hotloop.cli.stored_sweep import open_sweep
 from hotloop.cli.sweep import make_plan
 from hotloop.cli.sweep_table import format_params, format_score, print_best, ranked_trials
 from hotloop.errors import ConfigError
-from hotloop.rounding import format_interval
-from hotloop.statistics import bootstrap_interval, interquartile_mean, stratified_interval
-from hotloop.system.files import make_directory
 from hotloop.types import Array
 
 if TYPE_CHECKING:

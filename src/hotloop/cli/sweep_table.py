@@ -10,12 +10,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from hotloop.base.durations import duration
+from hotloop.base.rounding import format_interval, format_number
+from hotloop.base.statistics import bootstrap_interval
+from hotloop.base.streams import make_console
 from hotloop.cli import notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
-from hotloop.durations import duration
-from hotloop.rounding import format_interval, format_number
-from hotloop.statistics import bootstrap_interval
-from hotloop.streams import make_console
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Run, Trial

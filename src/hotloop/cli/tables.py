@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from hotloop.streams import make_console
+from hotloop.base.streams import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
+from hotloop.base.crowding import Crowding
+from hotloop.base.processes import process_age_s
+from hotloop.base.rounding import format_number
+from hotloop.base.signals import Interrupted, interrupt_once, start_thread
 from hotloop.cli import notify, require_module
 from hotloop.cli.train_options import build_config, split_command_options
 from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
-from hotloop.rounding import format_number
-from hotloop.system.crowding import Crowding
-from hotloop.system.processes import process_age_s
-from hotloop.system.signals import Interrupted, interrupt_once, start_thread
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
@@ -278,7 +278,7 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
 
 
 def _print_crowding(run_dir: Path) -> None:
-    from hotloop import documents
+    from hotloop.base import documents
 
     with contextlib.suppress(FileNotFoundError):
         crowding = Crowding.from_json(documents.read(run_dir / "cores.json"))

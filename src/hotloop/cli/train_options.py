@@ -13,7 +13,7 @@ from itertools import pairwise
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from hotloop import documents
+from hotloop.base import documents
 from hotloop.errors import ConfigError, UnknownNameError, shortened
 
 if TYPE_CHECKING:

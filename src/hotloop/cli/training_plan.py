@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from hotloop.base.cores import available_cores
 from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
-from hotloop.system.cores import available_cores
 
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _MAX_SEEDS, _MAX_DIGITS = 1_000, 19

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hotloop import documents, timing
+from hotloop import timing
+from hotloop.base import documents
 from hotloop.cli import bottleneck, notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.rollouts.accounting import WorkerAccount

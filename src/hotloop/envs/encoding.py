@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.stacks import num_stacked_frames
 from hotloop.envs.checks import describe_range, describe_value
 from hotloop.envs.spaces import ActionSpec, Encoding, ObsField, ObsSpec, round_inwards
 from hotloop.errors import EnvironmentFailure, NonFiniteStep, ShapeError, SpaceError
-from hotloop.stacks import num_stacked_frames
 from hotloop.types import Array
 
 if TYPE_CHECKING:

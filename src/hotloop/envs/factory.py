@@ -14,6 +14,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base import processes
+from hotloop.base.cores import available_cores
+from hotloop.base.importing import (
+    describe_exception,
+    hidden_file_note,
+    name_of,
+    script_object_error,
+)
+from hotloop.base.memory import require_memory
 from hotloop.envs import atari, doom
 from hotloop.envs.checks import describe_value
 from hotloop.envs.closing import close_all
@@ -34,10 +43,6 @@ from hotloop.errors import (
     nearest,
     requires_extra,
 )
-from hotloop.importing import describe_exception, hidden_file_note, name_of, script_object_error
-from hotloop.system import processes
-from hotloop.system.cores import available_cores
-from hotloop.system.memory import require_memory
 
 if TYPE_CHECKING:
     import gymnasium

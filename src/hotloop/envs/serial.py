@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import (
     FLOAT32_MAX,
     as_flag,
@@ -38,7 +39,6 @@ from hotloop.errors import (
     NonFiniteStep,
     SpaceError,
 )
-from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import (
     as_rows,
     check_call,
@@ -40,7 +41,6 @@ from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mas
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, NonFiniteStep
-from hotloop.importing import describe_exception
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 

@@ -8,7 +8,7 @@ the flow of results between them. An artifact's key is a digest of that record a
 else that machine code depends on (torch's build, the processor, the compiler, the number of
 threads). AOTInductor builds the artifact. Loading it needs neither Dynamo nor Inductor.
 
-An artifact is machine code. hotloop loads it only from the user's own cache (`hotloop.cache`),
+An artifact is machine code. hotloop loads it only from the user's own cache (`hotloop.base.cache`),
 never from a run's directory.
 """
 
@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop import cache
+from hotloop.base import cache
+from hotloop.base.files import private_file
 from hotloop.learner.state import map_tensors, tensors
 from hotloop.learner.threads import graph_threads
-from hotloop.system.files import private_file
 
 OPTIONS = {
     # Compute a value only once, even if several operations use it. The default repeats up to 30

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from hotloop import cache
+from hotloop.base import cache
 from hotloop.errors import ConfigError, shortened
 from hotloop.learner import artifacts
 from hotloop.learner.cuda_graphs import (

@@ -11,8 +11,8 @@ from statistics import fmean
 import torch
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-from hotloop.system.cores import available_cores, free_cores
-from hotloop.system.processes import threads
+from hotloop.base.cores import available_cores, free_cores
+from hotloop.base.processes import threads
 
 # Maximum share of the time that runnable threads may wait for a core.
 _CROWDED_SHARE = 0.15

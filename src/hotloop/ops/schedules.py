@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from hotloop.base.importing import import_object, name_of
 from hotloop.errors import ConfigError, nearest
-from hotloop.importing import import_object, name_of
 
 FORMS = (
     "expected a number (0.001) or a schedule: `linear:0.001,0` (from, to; `linear:1,0.05,0.5` "

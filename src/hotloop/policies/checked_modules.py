@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hotloop.base.importing import describe_exception
 from hotloop.errors import ConfigError, HotloopError, ShapeError
-from hotloop.importing import describe_exception
 from hotloop.ops.products import Precision
 from hotloop.policies.user_modules import UserModule
 from hotloop.types import Array

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
-from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
 OPSET = 18

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hotloop.system.memory import require_memory
+from hotloop.base.memory import require_memory
 from hotloop.types import Array
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.importing import import_object, importable_name
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import ConfigError, UnknownNameError, requires_extra
-from hotloop.importing import import_object, importable_name
 from hotloop.policies.heads import Head
 
 if TYPE_CHECKING:

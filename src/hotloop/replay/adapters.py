@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hotloop.base.stacks import num_stacked_frames
 from hotloop.errors import ConfigError, SpaceError, requires_extra
-from hotloop.stacks import num_stacked_frames
 
 
 class EnvDescription(NamedTuple):

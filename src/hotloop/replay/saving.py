@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.files import atomic_write, open_regular
 from hotloop.errors import CheckpointError, ConfigError, HotloopError, shortened
 from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.native.handle import MAX_WEIGHT
 from hotloop.replay.native.rows import HEAD
 from hotloop.replay.samplers import sampler_from_json, sampler_to_json
-from hotloop.system.files import atomic_write, open_regular
 from hotloop.types import Array
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from hotloop.base.memory import require_memory
 from hotloop.envs import VectorEnv
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
-from hotloop.system.memory import require_memory
 from hotloop.types import Array, Episode
 
 EPISODE_BYTES = 128  # minimum size of an `Episode` and its numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hotloop.base.memory import require_memory
 from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
 from hotloop.envs.closing import close_all
 from hotloop.errors import ConfigError
@@ -19,7 +20,6 @@ from hotloop.rollouts.state import (
     running_episodes,
     saved_hidden_states,
 )
-from hotloop.system.memory import require_memory
 from hotloop.types import Array, Episode, Fragment
 
 

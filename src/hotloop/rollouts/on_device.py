@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hotloop.base.memory import require_memory
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.envs.device.checks import check_obs, check_step
 from hotloop.envs.device.functional import TensorVectorEnv
@@ -35,7 +36,6 @@ from hotloop.rollouts.device_rows import (
 )
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import RolloutPosition, RolloutState
-from hotloop.system.memory import require_memory
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 

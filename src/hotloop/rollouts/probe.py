@@ -16,6 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.cores import available_cores
+from hotloop.base.memory import available_memory
+from hotloop.base.processes import descendants
 from hotloop.envs import VectorEnv, make_vec
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
@@ -23,9 +26,6 @@ from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.collector import Collector, Slot
 from hotloop.rollouts.forecast import CollectionChoice, CollectionTask, EnvTiming, choose_collection
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
-from hotloop.system.cores import available_cores
-from hotloop.system.memory import available_memory
-from hotloop.system.processes import descendants
 from hotloop.timing import span
 
 # Stop after `_MAX_STEPS`, or after `_TARGET_S` and `_MIN_STEPS` if the relative standard error of

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hotloop.base.files import atomic_write
+from hotloop.base.importing import describe_exception
 from hotloop.envs import environment_name, make_env
 from hotloop.envs.checks import describe_value
 from hotloop.envs.serial import SerialVectorEnv
@@ -22,9 +24,7 @@ from hotloop.errors import (
     install_command,
     requires_extra,
 )
-from hotloop.importing import describe_exception
 from hotloop.policies import ActingPolicy
-from hotloop.system.files import atomic_write
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotloop.base.children import python_command
 from hotloop.runs.live_line import remaining_s
-from hotloop.system.children import python_command
 
 if TYPE_CHECKING:
     from hotloop.runs import Report

@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.files import read_regular, sync, write_new
 from hotloop.errors import (
     CheckpointError,
     HotloopError,
@@ -38,7 +39,6 @@ from hotloop.errors import (
     shortened,
 )
 from hotloop.policies import Network, ObsScale, PolicySnapshot, network_from_json
-from hotloop.system.files import read_regular, sync, write_new
 from hotloop.types import Array
 
 CHECKPOINT_VERSION = 4

@@ -16,7 +16,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.files import atomic_write, sync
+from hotloop.base.line_checksums import LineChecksums
+from hotloop.base.redaction import redacted
 from hotloop.errors import (
     HotloopError,
     OutputError,
@@ -27,9 +30,6 @@ from hotloop.runs import file_schemas, module_digests, trust
 from hotloop.runs.checkpoints import Checkpoints, write_arrays
 from hotloop.runs.library_versions import library_versions
 from hotloop.runs.new_directory import create_directory, default_name
-from hotloop.system.files import atomic_write, sync
-from hotloop.system.line_checksums import LineChecksums
-from hotloop.system.redaction import redacted
 from hotloop.types import Array
 
 if TYPE_CHECKING:

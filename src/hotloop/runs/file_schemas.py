@@ -10,11 +10,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.files import read_regular
+from hotloop.base.line_checksums import LineChecksums
+from hotloop.base.streams import printable
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.streams import printable
-from hotloop.system.files import read_regular
-from hotloop.system.line_checksums import LineChecksums
 
 # `may_change` of older runs, whose config.json lacks it.
 DEFAULT_MAY_CHANGE = (

@@ -13,12 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.statistics import (
+    interquartile_mean,
+    probability_of_improvement,
+    stratified_interval,
+)
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.runs import run_groups
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_groups import EPISODE_LISTS, RunGroup, aggregate_seeds, comparison_grid
 from hotloop.runs.summary import find_runs
-from hotloop.statistics import interquartile_mean, probability_of_improvement, stratified_interval
 from hotloop.types import Array
 
 Interval = tuple[float, float] | None

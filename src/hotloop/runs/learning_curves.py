@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import rounding
-from hotloop.durations import duration
+from hotloop.base import rounding
+from hotloop.base.durations import duration
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.plots import sparkline
 from hotloop.runs.run_groups import EPISODE_LISTS, NON_METRICS, info_names, spread_episodes
@@ -146,7 +146,7 @@ def summary_text(curves: LearningCurves) -> str:
 
 
 def format_number(value: float, spread: float | None = None) -> str:
-    """Return the text of `hotloop.rounding.format_number` with a typographic minus."""
+    """Return the text of `hotloop.base.rounding.format_number` with a typographic minus."""
     return rounding.format_number(value, spread, least=1 if spread else 0).replace("-", "−")
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hotloop.durations import duration
+from hotloop.base.durations import duration
+from hotloop.base.files import read_regular
 from hotloop.runs.learning_curves import LearningCurves, format_number
 from hotloop.runs.plots import running_mean
 from hotloop.runs.svg_charts import ChartData, ChartSeries, chart
-from hotloop.system.files import read_regular
 from hotloop.types import Array
 
 WINDOW = 100  # episodes in a running mean

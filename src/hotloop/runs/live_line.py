@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from rich.live import Live
 from rich.text import Text
 
-from hotloop.durations import duration
-from hotloop.rounding import format_number
-from hotloop.streams import make_console
-from hotloop.system.processes import process_age_s
+from hotloop.base.durations import duration
+from hotloop.base.processes import process_age_s
+from hotloop.base.rounding import format_number
+from hotloop.base.streams import make_console
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,8 +13,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from hotloop.importing import importable
-from hotloop.system.files import read_regular
+from hotloop.base.files import read_regular
+from hotloop.base.importing import importable
 
 _LIBRARY_PATHS = tuple(
     os.path.realpath(path) + os.sep

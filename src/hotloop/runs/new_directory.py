@@ -6,8 +6,8 @@ import re
 import time
 from pathlib import Path
 
+from hotloop.base.files import sync
 from hotloop.errors import RunDirectoryError
-from hotloop.system.files import sync
 
 
 def default_name(*parts: str) -> str:

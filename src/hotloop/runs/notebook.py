@@ -7,12 +7,12 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
+from hotloop.base.files import read_regular
+from hotloop.base.rounding import format_number
 from hotloop.errors import HotloopError
-from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.plots import CURVE_FILE, learning_curve
 from hotloop.runs.summary import summarize
-from hotloop.system.files import read_regular
 
 
 def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.files import atomic_write
+from hotloop.base.importing import import_matplotlib
+from hotloop.base.rounding import format_number
 from hotloop.errors import requires_extra
-from hotloop.importing import import_matplotlib
-from hotloop.rounding import format_number
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.run_groups import (
     METRIC_LABELS,
@@ -23,7 +24,6 @@ from hotloop.runs.run_groups import (
     comparison_grid,
     episodes_from_metrics,
 )
-from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hotloop.base.statistics import bootstrap_interval, interquartile_mean
 from hotloop.errors import ConfigError, RunDirectoryError, nearest
 from hotloop.runs.directory import RunDirectory
-from hotloop.statistics import bootstrap_interval, interquartile_mean
 from hotloop.types import Array
 
 # Options that always or never distinguish groups, whatever `may_change` is.

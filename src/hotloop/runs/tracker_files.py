@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hotloop.system.files import open_regular, read_regular
+from hotloop.base.files import open_regular, read_regular
 
 # An iteration has fewer records than this.
 _LAST_EVENTS = 2_000

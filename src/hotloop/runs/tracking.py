@@ -23,11 +23,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.signals import blocked_signals
 from hotloop.errors import ConfigError, RunDirectoryError, requires_extra
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.tracker_files import last_tensorboard_step, last_wandb_step
-from hotloop.system.signals import blocked_signals
 
 TrackerName = Literal["tensorboard", "wandb"]
 Status = Literal["finished", "stopped", "failed"]

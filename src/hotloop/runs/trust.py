@@ -24,9 +24,9 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.files import sync, write_new
 from hotloop.errors import RunDirectoryError, UntrustedError, shortened
 from hotloop.runs import module_digests
-from hotloop.system.files import sync, write_new
 
 _KEY_BYTES = 32
 # Prefixes of environment ids that import known libraries only.

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.files import atomic_write
 from hotloop.errors import requires_extra
-from hotloop.system.files import atomic_write
 
 
 def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

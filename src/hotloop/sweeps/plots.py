@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.rounding import format_number
+from hotloop.base.rounding import format_number
 from hotloop.runs.plots import new_figure
 from hotloop.sweeps.results import Run, Trial
 from hotloop.sweeps.spaces import Choices, Range, Space

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.children import python_command, search_path
+from hotloop.base.crowding import JOBS
 from hotloop.sweeps.worker import pack
-from hotloop.system.children import python_command, search_path
-from hotloop.system.crowding import JOBS
 
 _END_S = 5.0
 

@@ -6,8 +6,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from hotloop.base.rounding import format_number
 from hotloop.errors import ConfigError
-from hotloop.rounding import format_number
 from hotloop.sweeps.results import Run
 
 PRUNERS = {

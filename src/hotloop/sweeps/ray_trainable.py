@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cache import SHARING
+from hotloop.base.cache import SHARING
+from hotloop.base.children import add_module_paths
 from hotloop.ops.schedules import as_schedule, steps
 from hotloop.sweeps.worker import ScoreTracker, failure_reason, unpack
-from hotloop.system.children import add_module_paths
 
 if TYPE_CHECKING:
     from hotloop.runs import Report

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.children import module_paths
+from hotloop.base.processes import process_start
+from hotloop.base.rounding import format_number
 from hotloop.errors import ConfigError, requires_extra, shortened
-from hotloop.rounding import format_number
 from hotloop.sweeps.ray_trainable import TrialSettings, train_trial
 from hotloop.sweeps.runner import Runner, RunSpec, SweepPlan
 from hotloop.sweeps.spaces import Choices, Range, Space
 from hotloop.sweeps.worker import pack
-from hotloop.system.children import module_paths
-from hotloop.system.processes import process_start
 from hotloop.training.options.constraints import scheduled_options
 
 # Time in which a stopped training can write its last checkpoint.

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.files import make_directory
+from hotloop.base.processes import boot_id, is_running, process_start
+from hotloop.base.streams import printable
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.runs import trust
-from hotloop.streams import printable
 from hotloop.sweeps.parquet import write
 from hotloop.sweeps.results_file import ResultsFile, checksum
-from hotloop.system.files import make_directory
-from hotloop.system.processes import boot_id, is_running, process_start
 
 # The last column of each row is a checksum of the others.
 _TABLES = """

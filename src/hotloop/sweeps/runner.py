@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotloop.statistics import interquartile_mean
+from hotloop.base.statistics import interquartile_mean
 from hotloop.sweeps.pool import Pool, PoolProcess
 from hotloop.sweeps.pruners import Pruner
 from hotloop.sweeps.results import MAX_TRIES, Results, Run, Trial

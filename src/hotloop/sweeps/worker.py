@@ -22,10 +22,10 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hotloop.cache import SHARING
+from hotloop.base.cache import SHARING
+from hotloop.base.signals import ignore_job_warnings, start_thread
 from hotloop.errors import HotloopError, NonFiniteError
 from hotloop.sweeps.pruners import NUM_REPORTS
-from hotloop.system.signals import ignore_job_warnings, start_thread
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hotloop.system.signals import blocked_signals
+from hotloop.base.signals import blocked_signals
 from hotloop.timing import _span
 from hotloop.timing._writer import Recorder, Segment, in_multiprocessing_child
 

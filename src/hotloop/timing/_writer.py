@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hotloop.system.processes import boot_id, process_start
+from hotloop.base.processes import boot_id, process_start
 from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.system.files import atomic_write, read_regular
+from hotloop.base.files import atomic_write, read_regular
 
 CLOCKS = "clocks.json"
 # Processes on different machines may have equal pids, so those of other machines are moved above

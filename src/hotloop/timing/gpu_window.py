@@ -38,9 +38,9 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+from hotloop.base.processes import boot_id
+from hotloop.base.signals import blocked_signals
 from hotloop.errors import ProfileError
-from hotloop.system.processes import boot_id
-from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
 from hotloop.timing.frames import end_frames

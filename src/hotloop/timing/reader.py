@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hotloop.system.files import open_regular
+from hotloop.base.files import open_regular
 from hotloop.timing import _control
 from hotloop.timing import _format as fmt
 from hotloop.timing._fold import fold

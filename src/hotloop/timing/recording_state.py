@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Literal
 
-from hotloop.system.processes import boot_id, is_running
+from hotloop.base.processes import boot_id, is_running
 
 RecordingState = Literal["complete", "running", "killed", "unknown"]
 

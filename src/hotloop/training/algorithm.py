@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from hotloop.base.importing import importable
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
-from hotloop.importing import importable
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.learner.normalizers import as_clip

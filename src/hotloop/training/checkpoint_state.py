@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hotloop import documents
+from hotloop.base import documents
 from hotloop.errors import CheckpointError
 from hotloop.rollouts import RolloutPosition
 from hotloop.runs import ProgressState

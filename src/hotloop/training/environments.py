@@ -228,9 +228,9 @@ def choose_inference(
 
     `config` has a number of workers; see `choose_workers` for the arguments.
     """
+    from hotloop.base.cores import available_cores
     from hotloop.rollouts.inference import forecast
     from hotloop.rollouts.probe import measure
-    from hotloop.system.cores import available_cores
 
     with span("probe"):
         measured = measure(

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.importing import describe_exception
 from hotloop.envs import ObsField, as_flag, as_reward, make_env
 from hotloop.errors import ConfigError, EnvironmentFailure, shortened
-from hotloop.importing import describe_exception
 from hotloop.types import Array
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"

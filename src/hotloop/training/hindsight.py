@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.memory import require_memory
 from hotloop.envs import ObsField, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.system.memory import require_memory
 from hotloop.training.goal_functions import ACHIEVED, DESIRED, GoalFunctions
 from hotloop.types import Array, Fragment
 

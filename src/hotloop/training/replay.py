@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.memory import require_memory
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.replay.storage.device_store import Uploads
 from hotloop.rollouts import Environments
-from hotloop.system.memory import require_memory
 from hotloop.training.hindsight import Hindsight
 from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment

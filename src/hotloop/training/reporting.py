@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from hotloop import timing
+from hotloop.base.crowding import Crowding
 from hotloop.errors import RunDirectoryError
 from hotloop.learner import Execution
 from hotloop.policies import ActingPolicy, Network
@@ -22,7 +23,6 @@ from hotloop.runs import (
 )
 from hotloop.runs.report import episode_info
 from hotloop.runs.tracking import Trackers, open_trackers
-from hotloop.system.crowding import Crowding
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import CheckpointState
 from hotloop.types import Episode

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hotloop.base.signals import delayed_interrupt
 from hotloop.runs import Checkpoint, RunDirectory
-from hotloop.system.signals import delayed_interrupt
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import BestEvaluation
 from hotloop.training.resume import ResumedRun

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.rounding import format_mean
 from hotloop.envs import (
     environment_name,
     kept_global_generators,
@@ -24,7 +25,6 @@ from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts import evaluation
-from hotloop.rounding import format_mean
 from hotloop.runs import RunDirectory
 from hotloop.runs.report import episode_info
 from hotloop.types import Episode

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hotloop import timing
+from hotloop.base.crowding import CrowdingMonitor
+from hotloop.base.signals import PendingInterrupt, delayed_interrupt, pending_interrupt
 from hotloop.envs import advice_for_non_finite, environment_name, kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
@@ -21,8 +23,6 @@ from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import Rollout
 from hotloop.runs import Checkpoint, OnReport, RunDirectory, RunResult
-from hotloop.system.crowding import CrowdingMonitor
-from hotloop.system.signals import PendingInterrupt, delayed_interrupt, pending_interrupt
 from hotloop.timing import span
 from hotloop.timing.gpu_window import GpuWindows
 from hotloop.training.algorithm import Algorithm

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 import hotloop
+from hotloop.base.children import python_command
 from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample
 from hotloop.profiler.session.reading import read
-from hotloop.system.children import python_command
 from tests.profiler.programs import record, run, write
 
 needs_ticker = pytest.mark.skipif(_ticker is None, reason="the C extension is not built")

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from hotloop import cli
+from hotloop.base.children import python_command
 from hotloop.cli import profile as profile_command
 from hotloop.errors import ConfigError
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
-from hotloop.system.children import python_command
 from tests.profiler.programs import environment, record, run, spans, write
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from hotloop import timing
+from hotloop.base.processes import boot_id, process_start
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
 from hotloop.profiler.diagnose.source import source_line
 from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess
 from hotloop.profiler.session.reading import merge, read
 from hotloop.profiler.session.saving import load, save
-from hotloop.system.processes import boot_id, process_start
 from hotloop.timing import Node, Recording
 from hotloop.timing.reader import RecordedThread
 from tests.profiler.sessions import (

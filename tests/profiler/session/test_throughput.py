@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from hotloop import timing
+from hotloop.base.processes import boot_id
 from hotloop.profiler.session import ProfiledProcess
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.session.throughput import throughput
-from hotloop.system.processes import boot_id
 from tests.profiler.sessions import period, process, session, span
 
 

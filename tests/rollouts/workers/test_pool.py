@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.base import memory
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -18,7 +19,6 @@ from hotloop.rollouts.workers import pool as pools
 from hotloop.rollouts.workers import supervisor
 from hotloop.rollouts.workers.pool import WorkerPool
 from hotloop.rollouts.workers.supervisor import WorkerSupervisor
-from hotloop.system import memory
 from tests import worker_envs
 from tests.rollouts.workers.pools import (
     begin,
@@ -241,7 +241,7 @@ def test_fragments_larger_than_memory_are_refused(monkeypatch, is_full):
         if is_full:
             monkeypatch.setattr(os, "posix_fallocate", refuse_room)
         else:
-            monkeypatch.setattr("hotloop.system.memory._SMALL_BYTES", 0)
+            monkeypatch.setattr("hotloop.base.memory._SMALL_BYTES", 0)
             monkeypatch.setattr(memory, "available_memory", lambda: 1000)
         with pytest.raises(ConfigError, match="use fewer workers or environments, or shorter"):
             pool.rollout(policy, plan)

@@ -155,23 +155,23 @@ def test_weights_that_are_overwritten_while_they_are_read_are_read_again(memory,
 
 def test_too_little_memory_is_reported_before_allocation(network, monkeypatch):
     size = SharedMemory(-1, network, **SIZES).size_bytes
-    monkeypatch.setattr("hotloop.system.memory._SMALL_BYTES", 0)
-    monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: size - 1)
+    monkeypatch.setattr("hotloop.base.memory._SMALL_BYTES", 0)
+    monkeypatch.setattr("hotloop.base.memory.available_memory", lambda: size - 1)
     gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     message = r"the fragments of 3 workers take at least .* KiB, and .* are free: use fewer workers"
     with pytest.raises(ConfigError, match=message):
         create_shared_memory(network, **SIZES)
     assert num_descriptors() == before
-    monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: size)
+    monkeypatch.setattr("hotloop.base.memory.available_memory", lambda: size)
     fd, memory = create_shared_memory(network, **SIZES)
     assert (os.fstat(fd).st_size, memory.size_bytes) == (size, size)
     os.close(fd)
 
 
 def test_a_network_that_is_too_large_is_reported(network, monkeypatch):
-    monkeypatch.setattr("hotloop.system.memory._SMALL_BYTES", 0)
-    monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: 1)
+    monkeypatch.setattr("hotloop.base.memory._SMALL_BYTES", 0)
+    monkeypatch.setattr("hotloop.base.memory.available_memory", lambda: 1)
     message = (
         r"fragments of 2 workers and the weights of the network, \d+ MiB of it, take at least .* "
         r"are free: use a smaller network \(`hidden_sizes`\)"
@@ -184,7 +184,7 @@ def test_a_network_that_is_too_large_is_reported(network, monkeypatch):
 
 
 def test_unknown_free_memory_is_not_refused(network, monkeypatch):
-    monkeypatch.setattr("hotloop.system.memory.available_memory", lambda: None)
+    monkeypatch.setattr("hotloop.base.memory.available_memory", lambda: None)
     fd, _ = create_shared_memory(network, **SIZES)
     os.close(fd)
 

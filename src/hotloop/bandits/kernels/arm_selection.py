@@ -15,7 +15,7 @@ from hotloop.bandits.kernels.randomness import (
     u64,
     unit,
 )
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     fma_f32,
     jit,
     load_f32,

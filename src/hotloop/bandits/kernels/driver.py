@@ -37,7 +37,7 @@ from hotloop.bandits.kernels.layout import (
 )
 from hotloop.bandits.kernels.randomness import POLICY_STREAM, fill_words
 from hotloop.bandits.kernels.recording import record_step, reset_record
-from hotloop.numba_tools import call_function, entry, jit, load_i64, store_i64
+from hotloop.base.numba_tools import call_function, entry, jit, load_i64, store_i64
 
 
 @jit

@@ -41,7 +41,7 @@ from hotloop.bandits.kernels.randomness import (
     normal_pair,
     unit,
 )
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     CompiledFunction,
     fma_f32,
     inline,

@@ -26,7 +26,7 @@ from hotloop.bandits.kernels.layout import (
 )
 from hotloop.bandits.kernels.mathematics import exp_f64, log_f64
 from hotloop.bandits.kernels.randomness import f64, i32, i64, u64
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     CompiledFunction,
     inline,
     jit,

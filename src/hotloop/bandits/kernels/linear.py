@@ -33,7 +33,7 @@ from hotloop.bandits.kernels.randomness import (
     fill_words,
     i64,
 )
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     CompiledFunction,
     inline,
     jit,

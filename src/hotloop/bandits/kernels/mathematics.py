@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     bits_of_f32,
     bits_of_f64,
     f32_of_bits,

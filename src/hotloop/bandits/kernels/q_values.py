@@ -28,7 +28,7 @@ from hotloop.bandits.kernels.layout import (
     STATE,
 )
 from hotloop.bandits.kernels.randomness import f32, f64, i64
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     CompiledFunction,
     inline,
     jit,

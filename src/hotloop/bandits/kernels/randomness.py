@@ -16,7 +16,7 @@ import numpy as np
 
 from hotloop.bandits.kernels.layout import FIRST_RUN, KEY_HIGH, KEY_LOW, LANES
 from hotloop.bandits.kernels.mathematics import log2_f32
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     bits_of_f32,
     f32_of_bits,
     fma_f32,

@@ -27,7 +27,7 @@ from hotloop.bandits.kernels.layout import (
     VALUE,
 )
 from hotloop.bandits.kernels.randomness import f64, i32, i64
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     inline,
     jit,
     load_f32,

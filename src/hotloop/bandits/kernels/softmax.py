@@ -24,7 +24,7 @@ from hotloop.bandits.kernels.layout import (
 )
 from hotloop.bandits.kernels.mathematics import exp_f32
 from hotloop.bandits.kernels.randomness import f32, f64, i64
-from hotloop.numba_tools import (
+from hotloop.base.numba_tools import (
     CompiledFunction,
     fma_f32,
     inline,

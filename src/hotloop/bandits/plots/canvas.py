@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.bandits.results import BanditResult
+from hotloop.base.files import atomic_write
+from hotloop.base.importing import import_matplotlib
 from hotloop.errors import ConfigError, requires_extra
-from hotloop.importing import import_matplotlib
-from hotloop.system.files import atomic_write
 from hotloop.types import Array
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from hotloop.bandits.plots.canvas import (
     wrap,
 )
 from hotloop.bandits.results import BanditResult
+from hotloop.base.rounding import format_number
 from hotloop.errors import ConfigError
-from hotloop.rounding import format_number
 from hotloop.types import Array
 
 # Vertical offsets of the caps of a box's two whiskers.

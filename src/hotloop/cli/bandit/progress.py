@@ -6,8 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hotloop.durations import duration
-from hotloop.streams import make_console
+from hotloop.base.durations import duration
+from hotloop.base.streams import make_console
 
 if TYPE_CHECKING:
     from rich.live import Live

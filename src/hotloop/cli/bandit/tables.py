@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.rounding import format_mean, format_number
 from hotloop.cli.tables import plain_table, print_table, wide_console
-from hotloop.rounding import format_mean, format_number
 
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure, FigureRow

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.importing import describe_exception, name_of
 from hotloop.envs.checks import describe_value
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.seeding import Stream
@@ -19,7 +20,6 @@ from hotloop.errors import (
     UnknownNameError,
     nearest,
 )
-from hotloop.importing import describe_exception, name_of
 
 if TYPE_CHECKING:
     import torch

@@ -28,17 +28,17 @@ from types import ModuleType
 from typing import Any
 
 from hotloop import timing
+from hotloop.base import processes
+from hotloop.base.cores import available_cores
+from hotloop.base.line_checksums import LineChecksums
+from hotloop.base.processes import boot_id, process_start
+from hotloop.base.redaction import redacted
+from hotloop.base.signals import blocked_signals
 from hotloop.profiler.collect.asyncio_waits import AwaitedTask, pick_awaited_task, runs_event_loop
 from hotloop.profiler.collect.import_hooks import is_being_imported
 from hotloop.profiler.collect.samples import SUFFIX, THREAD_PREFIX, VERSION
 from hotloop.profiler.collect.stacks import StackIndex, _ticker
 from hotloop.profiler.collect.tally import Tally
-from hotloop.system import processes
-from hotloop.system.cores import available_cores
-from hotloop.system.line_checksums import LineChecksums
-from hotloop.system.processes import boot_id, process_start
-from hotloop.system.redaction import redacted
-from hotloop.system.signals import blocked_signals
 from hotloop.timing import _control
 from hotloop.timing._totals import totals
 from hotloop.timing._writer import CLOSED, OwnedFile

@@ -38,8 +38,8 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hotloop.system.files import open_regular
-from hotloop.system.line_checksums import LineChecksums
+from hotloop.base.files import open_regular
+from hotloop.base.line_checksums import LineChecksums
 from hotloop.timing.clocks import Clocks
 
 VERSION = 1

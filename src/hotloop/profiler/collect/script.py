@@ -20,9 +20,9 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from hotloop.base.children import end_with_parent, imports_safely
 from hotloop.profiler.collect.module_names import forget_shadowed_modules
 from hotloop.profiler.collect.processes import begin
-from hotloop.system.children import end_with_parent, imports_safely
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 

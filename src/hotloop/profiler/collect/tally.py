@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any, NamedTuple
 
-from hotloop.system.processes import CoreTimes
+from hotloop.base.processes import CoreTimes
 
 
 class _Observation(NamedTuple):

@@ -22,12 +22,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hotloop.base.statistics import Floats
 from hotloop.errors import ProfileError
 from hotloop.profiler.diagnose.rate_estimates import RateEstimate, estimate, ratio_interval
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.stages import STAGES
 from hotloop.profiler.session.timeline import Path, Timeline, build_timeline, trim_to_steps
-from hotloop.statistics import Floats
 
 Verdict = Literal["faster", "slower", "larger", "smaller", "within noise"]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from hotloop.base.statistics import Floats, keeps_rising
 from hotloop.profiler.diagnose import cost_kinds, growing_structures, source
 from hotloop.profiler.diagnose.classification import MAIN_SHARE, Program
 from hotloop.profiler.diagnose.cost import Cost
@@ -18,7 +19,6 @@ from hotloop.profiler.diagnose.evidence import CodePosition, Evidence, SampleRow
 from hotloop.profiler.diagnose.wrappers import class_name
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import stage_by_name
-from hotloop.statistics import Floats, keeps_rising
 
 # Minimum share for one line to stand for its function, or one function for its caller.
 _DOMINANT, _DOMINANT_WASTE = 0.5, 0.75

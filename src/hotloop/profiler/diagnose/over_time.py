@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from hotloop.base.statistics import keeps_rising, theil_sen, thirds
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, describe_place, total_time
 from hotloop.profiler.diagnose.replay import sampling_grows
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series
 from hotloop.profiler.session import ProfiledProcess
 from hotloop.profiler.session.stages import CodeLine
-from hotloop.statistics import keeps_rising, theil_sen, thirds
 
 # Number of bins for the rate of steps. Each is long enough to average rollouts and updates that
 # alternate every second.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hotloop.statistics import Floats, autocorrelation_time, student_t
+from hotloop.base.statistics import Floats, autocorrelation_time, student_t
 
 CONFIDENCE = 0.95
 # Minimum number of batches to estimate their variance.

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hotloop.base.statistics import Floats, keeps_rising, kendall, theil_sen, thirds
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, describe_lines, top_places
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series, span_series
-from hotloop.statistics import Floats, keeps_rising, kendall, theil_sen, thirds
 from hotloop.timing.table import duration
 
 _SPANS = ("replay_sample", "sample")

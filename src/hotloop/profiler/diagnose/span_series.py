@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hotloop.base.statistics import Floats
 from hotloop.profiler.session import ProfiledProcess
-from hotloop.statistics import Floats
 
 # Spans that count as learning steps and as environment steps, in order of preference.
 UPDATES = ("optimizer_step", "update", "backward")

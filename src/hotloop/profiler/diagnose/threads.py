@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 
+from hotloop.base.crowding import Crowding
 from hotloop.profiler.collect.samples import THREAD_PREFIX
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, total_time
 from hotloop.profiler.session import ProfiledProcess, ThreadTotals
-from hotloop.system.crowding import Crowding
 from hotloop.timing.table import duration
 
 # A shorter backward pass gains nothing from a second thread. It has dozens of operations, and each

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hotloop.base.files import read_regular
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import Frame
-from hotloop.system.files import read_regular
 
 Folded = dict[tuple[Frame, ...], int]
 """Weights in nanoseconds by stack. A stack starts with the outermost frame, a process."""

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from hotloop.base.files import atomic_write
 from hotloop.errors import ProfileError
 from hotloop.profiler.render import collapsed
 from hotloop.profiler.render.collapsed import Folded
 from hotloop.profiler.render.collapsed import read as read_folded
 from hotloop.profiler.render.flame_svg import draw
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session
-from hotloop.system.files import atomic_write
 
 __all__ = [
     "Folded",

@@ -13,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop.base.files import read_regular
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, is_library
 from hotloop.profiler.session.stages import TimeSum, path_weights, stage_by_key
 from hotloop.profiler.session.syntax import split_lines
-from hotloop.system.files import read_regular
 
 # Minimum share of a reported line.
 MIN_SHARE = 0.01

@@ -21,11 +21,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from hotloop.base.files import atomic_write
 from hotloop.profiler.render.gpu import trace_events
 from hotloop.profiler.render.phrases import one_line
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.throughput import step_factors
-from hotloop.system.files import atomic_write
 from hotloop.timing.reader import EVENT
 
 # Events formatted at once, about 1 MB of text.

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.files import read_regular
 from hotloop.profiler.session import Frame, Stack
 from hotloop.profiler.session.gpu import CALL, COPY, FILL, HOST_SAMPLE, KERNEL, WORK, GpuWindow
 from hotloop.profiler.session.validation import check_window
-from hotloop.system.files import read_regular
 from hotloop.timing.gpu_window import SUFFIX, VERSION
 
 # Kinds of work by Kineto's categories, which changed in 2022.

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hotloop import documents, timing
+from hotloop import timing
+from hotloop.base import documents
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
 from hotloop.profiler.session import (

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.crowding import Crowding
 from hotloop.profiler.session import Session
-from hotloop.system.crowding import Crowding
 
 
 def add_run_facts(session: Session, run_directory: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.files import check_memory, open_regular
 from hotloop.errors import ProfileError
 from hotloop.profiler.session import (
     Frame,
@@ -27,7 +28,6 @@ from hotloop.profiler.session import (
 )
 from hotloop.profiler.session.gpu import GpuWindow
 from hotloop.profiler.session.validation import check_session
-from hotloop.system.files import check_memory, open_regular
 from hotloop.timing import Node
 from hotloop.timing.reader import OpenSpan, SpanPath
 

@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from pathlib import Path
 
-from hotloop.system.files import read_regular
+from hotloop.base.files import read_regular
 
 
 @lru_cache(maxsize=256)

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hotloop.base.statistics import Floats
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.stages import path_weights, stage_by_key
 from hotloop.profiler.session.throughput import steps_by_path
-from hotloop.statistics import Floats
 
 Path = tuple[str, ...]
 

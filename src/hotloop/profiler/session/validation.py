@@ -12,10 +12,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from hotloop import documents
+from hotloop.base import documents
+from hotloop.base.crowding import Crowding
 from hotloop.profiler.session import Session, Stack
 from hotloop.profiler.session.gpu import CALL, HOST_SAMPLE, WORK, GpuWindow
-from hotloop.system.crowding import Crowding
 from hotloop.timing import _format
 from hotloop.timing.reader import EVENT
 

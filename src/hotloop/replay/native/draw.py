@@ -13,7 +13,7 @@ methods: given the slots drawn before, each draws the next one from the same dis
 
 from __future__ import annotations
 
-from hotloop.numba_tools import jit, prefetch
+from hotloop.base.numba_tools import jit, prefetch
 from hotloop.replay.native.handle import KIND_RANKS, KIND_UNIFORM, Handle, random_below, random_unit
 from hotloop.replay.native.pointers import Ints, address_of, advance
 from hotloop.replay.native.ranks import draw_ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.numba_tools import entry, jit, prefetch
+from hotloop.base.numba_tools import entry, jit, prefetch
 from hotloop.replay.native.draw import current_shift, draw_slots
 from hotloop.replay.native.gather import gather
 from hotloop.replay.native.handle import (

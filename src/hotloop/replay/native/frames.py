@@ -5,7 +5,7 @@ The pool stores a frame once, even if a next observation or a stack of frames re
 
 from __future__ import annotations
 
-from hotloop.numba_tools import copy_bytes, jit, same_bytes
+from hotloop.base.numba_tools import copy_bytes, jit, same_bytes
 from hotloop.replay.native.handle import PoolRecord, wide
 from hotloop.replay.native.pointers import Ints32, i32_at
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.numba_tools import copy_bytes, jit, prefetch
+from hotloop.base.numba_tools import copy_bytes, jit, prefetch
 from hotloop.replay.native.frames import frame_at
 from hotloop.replay.native.handle import COPY, Handle, copy_at, frame_pool, row_at, wide
 from hotloop.replay.native.pointers import i32_at

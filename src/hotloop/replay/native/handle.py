@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.numba_tools import jit
+from hotloop.base.numba_tools import jit
 from hotloop.replay.native.pointers import (
     Bytes,
     Floats,

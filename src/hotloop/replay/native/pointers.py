@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.numba_tools import RecordModel, intrinsic, register_default, types
+from hotloop.base.numba_tools import RecordModel, intrinsic, register_default, types
 
 # Annotations of pointers, by element type, and of arrays within a record.
 Bytes = Ints = Ints32 = Levels = State = list[int]

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from hotloop.numba_tools import jit, move_bytes
+from hotloop.base.numba_tools import jit, move_bytes
 from hotloop.replay.native.handle import Handle, random_unit, wide
 from hotloop.replay.native.pointers import address_of, advance
 from hotloop.types import Array

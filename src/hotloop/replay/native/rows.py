@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.numba_tools import copy_bytes, jit, same_bytes
+from hotloop.base.numba_tools import copy_bytes, jit, same_bytes
 from hotloop.replay.native.frames import hold_frame, release_frames, same_stack, store_stack
 from hotloop.replay.native.handle import (
     KIND_RANKS,

@@ -6,7 +6,7 @@ number of entries forward to the following one. 0 means that there is none.
 
 from __future__ import annotations
 
-from hotloop.numba_tools import jit
+from hotloop.base.numba_tools import jit
 from hotloop.replay.native.handle import BatchRecord, Handle, entry_number, row_at, wide
 from hotloop.replay.native.pointers import i32_at
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hotloop.numba_tools import jit, prefetch
+from hotloop.base.numba_tools import jit, prefetch
 from hotloop.replay.native.handle import Handle, wide
 from hotloop.replay.native.pointers import Floats, Ints, advance, f64_at
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotloop.numba_tools import jit
+from hotloop.base.numba_tools import jit
 from hotloop.replay.native.draw import current_shift
 from hotloop.replay.native.handle import (
     KIND_RANKS,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from hotloop.base.memory import available_memory, format_bytes
 from hotloop.errors import ConfigError
 from hotloop.replay.storage.device_store import ArraySpec, RowFormat, row_fields
 from hotloop.replay.storage.frame_ring import ring_size
-from hotloop.system.memory import available_memory, format_bytes
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 _MAX_ROW_ITEM_BYTES = 1024  # larger observations are stored as frames

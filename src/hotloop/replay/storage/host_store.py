@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.base.memory import require_memory
 from hotloop.replay.native import handle as native
 from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.native.ranks import BLOCK, max_blocks, rank_table
@@ -14,7 +15,6 @@ from hotloop.replay.native.tree import level_sizes
 from hotloop.replay.storage.allocator import Allocator, aligned_array
 from hotloop.replay.storage.frame_pool import FramePool
 from hotloop.replay.storage.layout import RowLayout
-from hotloop.system.memory import require_memory
 from hotloop.types import Array
 
 WEIGHT_FROM = {

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotloop import timing
+from hotloop.base.children import add_module_paths
 from hotloop.envs import make_vec, seeded_generators
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
@@ -21,7 +22,6 @@ from hotloop.rollouts.ray.inference import RemotePolicy, WeightsRef, writable
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.rollouts.ray.step_timeout import StepTimeout
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
-from hotloop.system.children import add_module_paths
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment
 

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hotloop.base.cores import available_cores
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
     HotloopError,
     requires_extra,
 )
-from hotloop.system.cores import available_cores
 
 # Time limit for connecting to an address.
 _CONNECT_S = 5.0

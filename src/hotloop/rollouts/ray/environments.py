@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.children import module_paths
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
@@ -21,7 +22,6 @@ from hotloop.rollouts.ray.node_watch import NodeWatches
 from hotloop.rollouts.ray.recording import RecordingOptions
 from hotloop.rollouts.ray.rollout import RayRollout
 from hotloop.rollouts.workers.pool import importable
-from hotloop.system.children import module_paths
 from hotloop.timing import span
 
 # Time limit for the start of an actor, which may lack resources or hang in its environments.

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotloop import timing
+from hotloop.base.children import add_module_paths
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
 from hotloop.rollouts.ray.cluster import actor_error, first_line, import_ray
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
-from hotloop.system.children import add_module_paths
 from hotloop.timing import span
 from hotloop.types import Array
 

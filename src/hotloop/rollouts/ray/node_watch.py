@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotloop.system.processes import boot_id, process_state
+from hotloop.base.processes import boot_id, process_state
 from hotloop.timing.clocks import node_clocks
 
 # Interval at which clocks are compared and recordings fetched, which also happens at the end.

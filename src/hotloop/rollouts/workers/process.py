@@ -8,10 +8,10 @@ import signal
 import subprocess
 from typing import NamedTuple
 
+from hotloop.base.children import python_command, search_path
 from hotloop.rollouts.workers.channel import Channel, ChannelClosed
 from hotloop.rollouts.workers.guard import MARK, mark_value
 from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready
-from hotloop.system.children import python_command, search_path
 
 IN_A_STEP = "in a step"
 # One thread per process unless set by the user: more threads are no faster on one core.

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hotloop import timing
+from hotloop.base.signals import ignore_job_warnings
+from hotloop.base.streams import short_warnings, steady_output
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.rollouts.workers.channel import Channel, ChannelClosed
 from hotloop.rollouts.workers.messages import Failure, Greeting, InferenceSetup, Setup
-from hotloop.streams import short_warnings, steady_output
-from hotloop.system.signals import ignore_job_warnings
 from hotloop.types import Array
 
 _MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hotloop.base.memory import require_memory
 from hotloop.envs import ActionSpec, ObsSpec, Spaces
 from hotloop.envs.episode_metrics import MAX_METRICS, MAX_NAME_BYTES
 from hotloop.errors import ConfigError
 from hotloop.policies import Network, ObsScale, PolicySnapshot
 from hotloop.rollouts.collector import NetworkSizes, Slot
-from hotloop.system.memory import require_memory
 from hotloop.types import PER_STEP, Array, Fragment
 
 NUM_SLOTS = 2

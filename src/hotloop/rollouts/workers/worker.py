@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from hotloop.base.processes import private_bytes
 from hotloop.envs import (
     DoubleBufferedEnvs,
     VectorEnv,
@@ -45,7 +46,6 @@ from hotloop.rollouts.workers.shared_memory import (
     WorkerMemory,
 )
 from hotloop.rollouts.workers.worker_collector import LocalCollector, WorkerCollector
-from hotloop.system.processes import private_bytes
 from hotloop.timing import span
 from hotloop.types import Array
 

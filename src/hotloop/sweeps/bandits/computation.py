@@ -14,11 +14,11 @@ from typing import Any
 from hotloop.bandits.games import Game, PlayMonitor
 from hotloop.bandits.running import chunk_sums
 from hotloop.bandits.settings import make_settings
+from hotloop.base.signals import start_thread
 from hotloop.errors import HotloopError
 from hotloop.sweeps.bandits.grid_file import GridFile, Piece
 from hotloop.sweeps.bandits.jobs import Job, JobScheduler, make_jobs
 from hotloop.sweeps.bandits.points import Point
-from hotloop.system.signals import start_thread
 
 _COMMIT_S = 0.25
 _GRACE_S = 2.0  # how long a stopped grid waits for running jobs

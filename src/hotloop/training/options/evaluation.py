@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.rollouts.evaluation import EPISODE_BYTES, MAX_STEPS
-from hotloop.system.memory import require_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import MAY_CHANGE, Count, Positive
 

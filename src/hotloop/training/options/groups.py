@@ -19,12 +19,12 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from hotloop.base.importing import name_of
+from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
-from hotloop.importing import name_of
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies.network import encoder_name, is_built_in
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.system.memory import require_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
     DATA,

@@ -6,8 +6,8 @@ import json
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
+from hotloop.base.importing import importable_name
 from hotloop.errors import ConfigError
-from hotloop.importing import importable_name
 from hotloop.ops.schedules import as_schedule
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.system.memory import require_memory
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
     MAY_CHANGE,

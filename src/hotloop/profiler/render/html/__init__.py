@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop.base.files import atomic_write
 from hotloop.profiler.render import gpu, phrases, text
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import chart_data, tables
@@ -25,7 +26,6 @@ from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.stages import STAGES, StageTimes
 from hotloop.profiler.session.throughput import Throughput
-from hotloop.system.files import atomic_write
 
 __all__ = ["Preface", "Section", "render", "write"]
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hotloop.system.files import write_new
+from hotloop.base.files import write_new
 
 # Creating a file takes less time: a process that holds a lock for longer is suspended.
 _LOCK_TIMEOUT_S = 600.0

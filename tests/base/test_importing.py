@@ -7,9 +7,9 @@ import types
 
 import pytest
 
+from hotloop.base.importing import describe_exception, import_object, importable_name, name_of
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.importing import describe_exception, import_object, importable_name, name_of
 
 
 class Outer:

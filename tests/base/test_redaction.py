@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
+from hotloop.base.processes import descendants
+from hotloop.base.redaction import redacted
 from hotloop.profiler.collect import sampler
-from hotloop.system.processes import descendants
-from hotloop.system.redaction import redacted
 from tests.runs.test_directory import create
 
 SECRET = "s3cr3t-0123456789"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from hotloop.system import control_groups
+from hotloop.base import control_groups
 
 
 def available_cores() -> int:

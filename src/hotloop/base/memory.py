@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from hotloop.base import control_groups
 from hotloop.errors import ConfigError
-from hotloop.system import control_groups
 
 _NO_LIMIT = 2**62  # cgroups version 1 report some pages less than 2⁶³ if there is no limit
 

@@ -96,7 +96,7 @@ static PyMethodDef methods[] = {
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "hotloop.system._files",
+    .m_name = "hotloop.base._files",
     .m_doc = "Reading of many small files without the GIL.",
     .m_size = 0,
     .m_methods = methods,

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from hotloop import cli, streams
+from hotloop import cli
+from hotloop.base import streams
 
 # A color, a title, a bell, the C1 form of an escape, a carriage return, a change of direction, and
 # a byte that is no UTF-8.

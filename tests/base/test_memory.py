@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.base import control_groups, memory
+from hotloop.base.memory import format_bytes, require_memory
 from hotloop.errors import ConfigError
-from hotloop.system import control_groups, memory
-from hotloop.system.memory import format_bytes, require_memory
 
 
 @pytest.mark.parametrize(

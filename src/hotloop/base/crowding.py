@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hotloop.system.control_groups import PROC
-from hotloop.system.cores import available_cores
-from hotloop.system.processes import CoreTimes, descendants, read_files
+from hotloop.base.control_groups import PROC
+from hotloop.base.cores import available_cores
+from hotloop.base.processes import CoreTimes, descendants, read_files
 
 # Minimum share of the runnable time that a crowded run waits for cores.
 CROWDED_SHARE = 0.15

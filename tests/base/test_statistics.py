@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from hotloop.statistics import (
+from hotloop.base.statistics import (
     autocorrelation_time,
     bootstrap_interval,
     interquartile_mean,

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
+from hotloop.base.files import atomic_write, private_file, read_regular, sync, write_new
 from hotloop.errors import OutputError
-from hotloop.system.files import atomic_write, private_file, read_regular, sync, write_new
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hotloop
-from hotloop.system.signals import (
+from hotloop.base.signals import (
     Interrupted,
     blocked_signals,
     delayed_interrupt,
@@ -193,7 +193,7 @@ def test_only_these_functions_start_threads():
                 found[f"{path.relative_to(package)}: {line.strip()}"] = lines[number - 1].strip()
     blocking = {place: before for place, before in found.items() if "blocked_signals" in before}
     (place,) = set(found) - set(blocking)
-    assert place.startswith("system/signals.py: thread = threading.Thread(target=function")
+    assert place.startswith("base/signals.py: thread = threading.Thread(target=function")
 
 
 @pytest.fixture

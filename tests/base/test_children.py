@@ -11,7 +11,7 @@ from tests.faults.trials import is_alive
 
 _CHILD = """
 import sys, time
-from hotloop.system.children import end_with_parent
+from hotloop.base.children import end_with_parent
 end_with_parent(int(sys.argv[1]))
 print("ready", flush=True)
 time.sleep(100)

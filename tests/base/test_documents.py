@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from hotloop import documents
+from hotloop.base import documents
 
 
 @dataclass(frozen=True, kw_only=True)

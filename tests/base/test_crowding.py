@@ -1,8 +1,8 @@
 import pytest
 
-from hotloop.system import crowding
-from hotloop.system.crowding import Crowding, CrowdingMonitor
-from hotloop.system.processes import CoreTimes
+from hotloop.base import crowding
+from hotloop.base.crowding import Crowding, CrowdingMonitor
+from hotloop.base.processes import CoreTimes
 
 
 def crowded(**changed):

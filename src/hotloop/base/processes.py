@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop.system.redaction import redacted
+from hotloop.base.redaction import redacted
 
 _IMPORTED_AT = time.monotonic()
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 10_000_000
@@ -130,7 +130,7 @@ def _read_files_in_python(patterns: Iterable[str]) -> list[tuple[str, bytes]]:
 
 
 try:
-    from hotloop.system import _files
+    from hotloop.base import _files
 except ImportError:
     read_files = _read_files_in_python
 else:

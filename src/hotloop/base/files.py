@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from hotloop.base import memory
 from hotloop.errors import HotloopError, OutputError
-from hotloop.system import memory
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGE_BYTES = 2**24  # smaller files are read without a check of the free memory

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hotloop.rounding import format_interval, format_mean, format_number
+from hotloop.base.rounding import format_interval, format_mean, format_number
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from hotloop.system.files import read_regular
+from hotloop.base.files import read_regular
 
 Record = TypeVar("Record")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-from hotloop import cache
+from hotloop.base import cache
 
 KEY = "0" * 64
 
@@ -199,7 +199,7 @@ def test_the_torch_compiler_uses_a_folder_of_the_cache(directory, monkeypatch):
 
 MAKES = """
 import sys, time
-from hotloop import cache
+from hotloop.base import cache
 
 with cache.creating(sys.argv[1], ".pt2", lambda: print("waits", flush=True)) as making:
     print("found" if making.existing else "makes", flush=True)

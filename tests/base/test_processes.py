@@ -2,7 +2,7 @@ import mmap
 
 import numpy as np
 
-from hotloop.system.processes import private_bytes, resident_bytes
+from hotloop.base.processes import private_bytes, resident_bytes
 
 SIZE = 64 * 2**20
 CONTENT = b"1" * SIZE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hotloop.system import control_groups, cores
+from hotloop.base import control_groups, cores
 
 
 @pytest.fixture

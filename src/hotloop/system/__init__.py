@@ -1,1 +1,0 @@
-"""Access to the operating system: processes, cores, memory, files, signals."""
