@@ -24,7 +24,7 @@ _PRELOAD = (
     "hotloop.policies",
     "uuid",
 )
-_PROGRAMS = ("hotloop.rollouts.inference.server", "hotloop.rollouts.workers.worker")
+_PROGRAMS = ("hotloop.rollouts.inference.server", "hotloop.rollouts.processes.worker")
 
 
 def _serve(descriptor: int) -> None:

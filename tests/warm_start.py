@@ -20,7 +20,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotloop.rollouts.workers import process
+from hotloop.rollouts.processes import process
 from tests.fork_server import MAX_REQUEST
 
 _PR_SET_CHILD_SUBREAPER = 36

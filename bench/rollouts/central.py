@@ -46,7 +46,7 @@ def _collect(
 ) -> dict[str, float]:
     from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
     from hotloop.rollouts import CollectionOptions
-    from hotloop.rollouts.workers.pool import WorkerPool
+    from hotloop.rollouts.processes.pool import WorkerPool
 
     if backend == "ray":
         options: dict[str, Any] = {"num_inference": int(inference == "central")}

@@ -289,7 +289,7 @@ def on_ray(scale: RolloutScale, rounds: int) -> None:
 def plan(scale: RolloutScale, rounds: int) -> None:
     """Compare forecasts with measurements on 1, 2, 4 and 8 nodes."""
     from bench.rollouts.measure import measure
-    from hotloop.rollouts.cluster_forecast import Cluster, forecast_cluster, two_speed_timing
+    from hotloop.rollouts.planning.cluster import Cluster, forecast_cluster, two_speed_timing
 
     speeds = {"fast_s": 0.003, "slow_s": 0.1, "slow_share": 0.1}
     measured = two_speed_timing(speeds["fast_s"], speeds["slow_s"], speeds["slow_share"])

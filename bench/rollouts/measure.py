@@ -200,7 +200,7 @@ env.reset()
 
 def start() -> dict[str, float]:
     """Measure a worker with one CartPole: seconds until ready, memory after some fragments."""
-    import hotloop.rollouts.workers.pool  # noqa: F401 (exclude the learner's imports)
+    import hotloop.rollouts.processes.pool  # noqa: F401 (exclude the learner's imports)
 
     start_s = time.perf_counter()
     sampler = HotloopSampler(

@@ -59,7 +59,7 @@ class HotloopSampler:
             actor_critic,
         )
         from hotloop.rollouts import CollectionOptions, InlineEnvironments
-        from hotloop.rollouts.workers.pool import WorkerPool
+        from hotloop.rollouts.processes.pool import WorkerPool
 
         self.num_envs = workers * per_worker
         options: dict[str, Any] = {"env_kwargs": dict(env_kwargs), "stagger": self.num_envs}

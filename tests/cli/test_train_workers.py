@@ -9,8 +9,8 @@ import pytest
 from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.cli.workers import balance, select_workers
-from hotloop.rollouts import probe
-from hotloop.rollouts.forecast import EnvTiming
+from hotloop.rollouts.planning import probe
+from hotloop.rollouts.planning.forecast import EnvTiming
 from hotloop.training.environments import describe_workers
 
 TINY = [

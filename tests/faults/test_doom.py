@@ -9,7 +9,7 @@ import pytest
 
 from hotloop.policies import actor_critic
 from tests.envs.test_doom import games_in, is_running
-from tests.rollouts.workers.pools import (
+from tests.rollouts.processes.pools import (
     MARK,
     assert_adds_up,
     begin,

@@ -25,7 +25,7 @@ SCALE = float(os.environ.get("HOTLOOP_FAULTS_SCALE", "1"))
 JOBS = len(os.sched_getaffinity(0))
 LONG_S = 60.0
 # Modules in the command lines of a worker and of the inference process.
-_WORKER, _INFERENCE = b"hotloop.rollouts.workers.worker", b"hotloop.rollouts.inference.server"
+_WORKER, _INFERENCE = b"hotloop.rollouts.processes.worker", b"hotloop.rollouts.inference.server"
 
 Place = TypeVar("Place")
 

@@ -5,7 +5,7 @@ import random
 
 
 class Simulation:
-    """A simulated training on a `rollouts.cluster_forecast.Cluster`. Times are in seconds.
+    """A simulated training on a `rollouts.planning.cluster.Cluster`. Times are in seconds.
 
     Args:
         cluster: the cluster.

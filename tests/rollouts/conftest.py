@@ -8,7 +8,7 @@ import uuid
 import pytest
 from threadpoolctl import threadpool_limits
 
-from tests.rollouts.workers.pools import MARK, marked_processes
+from tests.rollouts.processes.pools import MARK, marked_processes
 from tests.warm_start import cold_start, warm_start
 
 __all__ = ["cold_start", "warm_start"]

@@ -12,8 +12,8 @@ from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
 from hotloop.rollouts import InlineRollout, to_sequences
 from hotloop.rollouts.evaluation import evaluate
 from tests import toy_envs
-from tests.rollouts.workers.pools import assert_adds_up, begin, kill, open_pool
-from tests.rollouts.workers.test_rollout import check_equality
+from tests.rollouts.processes.pools import assert_adds_up, begin, kill, open_pool
+from tests.rollouts.processes.test_rollout import check_equality
 
 REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.base import cache
+from hotloop.base import cache, numba_tools
 from hotloop.base.numba_tools import compiler_version, is_compiled, load_code, save_code
 
 _SUFFIX = ".nbc"
@@ -57,7 +57,7 @@ def fingerprint(*functions: Callable[..., Any]) -> str | None:
 def _package_sources() -> str:
     """Return a digest of hotloop's code, which is compiled together with users' functions."""
     folder = Path(__file__).parent
-    paths = [folder.parent / "numba_tools.py", *sorted(folder.rglob("*.py"))]
+    paths = [Path(numba_tools.__file__), *sorted(folder.rglob("*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
 
 

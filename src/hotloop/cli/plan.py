@@ -15,8 +15,8 @@ from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.rollouts.cluster_forecast import Cluster, ClusterForecast
-    from hotloop.rollouts.forecast import EnvTiming
+    from hotloop.rollouts.planning.cluster import Cluster, ClusterForecast
+    from hotloop.rollouts.planning.forecast import EnvTiming
 
 _SCHEDULES = ("barrier", "variable", "lag:1", "async")
 _FORMATS = (".png", ".svg", ".pdf")
@@ -31,7 +31,7 @@ def run(args: list[str]) -> int:
     """Run the command. See `hotloop plan --help`."""
     options = _parser().parse_args(args)
     _check(options)
-    from hotloop.rollouts.cluster_forecast import check_store_size, forecast_scaling, worker_counts
+    from hotloop.rollouts.planning.cluster import check_store_size, forecast_scaling, worker_counts
 
     measured, obs_bytes = _measure(options)
     cluster = _cluster(options, obs_bytes)
@@ -120,7 +120,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _measure(options: argparse.Namespace) -> tuple[EnvTiming, int]:
     """Return the timing of an environment, and the size of an observation in bytes."""
-    from hotloop.rollouts.cluster_forecast import two_speed_timing
+    from hotloop.rollouts.planning.cluster import two_speed_timing
 
     busy_share, obs_bytes = options.busy_share, options.obs_bytes or 32
     if options.env_id is None:
@@ -133,7 +133,7 @@ def _measure(options: argparse.Namespace) -> tuple[EnvTiming, int]:
 
     from hotloop.envs import make_vec
     from hotloop.policies import actor_critic
-    from hotloop.rollouts.probe import measure
+    from hotloop.rollouts.planning.probe import measure
 
     envs = make_vec(options.env_id, None)
     spec = envs.obs_spec
@@ -146,7 +146,7 @@ def _measure(options: argparse.Namespace) -> tuple[EnvTiming, int]:
 
 
 def _cluster(options: argparse.Namespace, obs_bytes: int) -> Cluster:
-    from hotloop.rollouts.cluster_forecast import Cluster
+    from hotloop.rollouts.planning.cluster import Cluster
 
     store_gb = options.object_store_gb
     return Cluster(
@@ -211,7 +211,7 @@ def _advice(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> str
 
 def _faster_schedules(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> list[str]:
     """Return the options of other schedules that are a tenth faster by the same forecast."""
-    from hotloop.rollouts.cluster_forecast import forecast_cluster
+    from hotloop.rollouts.planning.cluster import forecast_cluster
 
     cluster = dataclasses.replace(cluster, workers=last.workers)
     alternatives = {

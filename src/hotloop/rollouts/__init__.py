@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hotloop.rollouts.accounting import Accounting, WorkerAccount
 from hotloop.rollouts.batch import environment_weights, to_batch, to_sequences
-from hotloop.rollouts.forecast import CollectionChoice
 from hotloop.rollouts.inline import InlineEnvironments, InlineRollout
+from hotloop.rollouts.planning.forecast import CollectionChoice
+from hotloop.rollouts.processes.shared_memory import NUM_SLOTS
 from hotloop.rollouts.protocol import CollectionOptions, Environments, Rollout, Schedule
 from hotloop.rollouts.state import RolloutPosition, RolloutState
-from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
 
 __all__ = [
     "NUM_SLOTS",

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hotloop.policies import ActingPolicy, Exploration, Network
-from hotloop.rollouts.workers.shared_memory import WeightsBuffer
+from hotloop.rollouts.processes.shared_memory import WeightsBuffer
 from hotloop.timing import span
 from hotloop.types import Array
 

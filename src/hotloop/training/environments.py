@@ -75,7 +75,7 @@ def make_environments(
         )
     # Make worker processes.
     if config.has_workers:
-        from hotloop.rollouts.workers.pool import WorkerPool
+        from hotloop.rollouts.processes.pool import WorkerPool
 
         return WorkerPool(
             environment,
@@ -188,8 +188,8 @@ def choose_workers(
         make_network: a function that returns the acting network for given spaces.
         nonblocking_schedule: a schedule of the algorithm that waits for no worker, or `barrier`.
     """
-    from hotloop.rollouts.forecast import to_json
-    from hotloop.rollouts.probe import probe
+    from hotloop.rollouts.planning.forecast import to_json
+    from hotloop.rollouts.planning.probe import probe
 
     if config.backend == "inline":
         chosen: dict[str, Any] = {"workers": 0}
@@ -229,8 +229,8 @@ def choose_inference(
     `config` has a number of workers; see `choose_workers` for the arguments.
     """
     from hotloop.base.cores import available_cores
-    from hotloop.rollouts.inference import forecast
-    from hotloop.rollouts.probe import measure
+    from hotloop.rollouts.planning import inference as forecast
+    from hotloop.rollouts.planning.probe import measure
 
     with span("probe"):
         measured = measure(

@@ -13,7 +13,7 @@ from hotloop import timing
 from hotloop.policies import Exploration, actor, actor_critic
 from hotloop.rollouts.inference.wakeups import clear_wakeup, create_wakeup_fd, wake
 from hotloop.types import Fragment
-from tests.rollouts.workers.pools import (
+from tests.rollouts.processes.pools import (
     SCRIPTED,
     Trace,
     assert_adds_up,

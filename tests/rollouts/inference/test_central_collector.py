@@ -9,8 +9,8 @@ from hotloop.envs import make_double_buffered
 from hotloop.policies import actor, actor_critic
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.server import InferenceServer
-from hotloop.rollouts.workers.messages import InferenceSetup
-from hotloop.rollouts.workers.shared_memory import (
+from hotloop.rollouts.processes.messages import InferenceSetup
+from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     EVALUATION,
     FIRST,
@@ -20,7 +20,7 @@ from hotloop.rollouts.workers.shared_memory import (
     VERSION,
     create_shared_memory,
 )
-from tests.rollouts.workers.pools import snapshot_of
+from tests.rollouts.processes.pools import snapshot_of
 
 NUM_STEPS = 4
 

@@ -12,8 +12,8 @@ import pytest
 
 from hotloop.errors import CheckpointError, ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.policies import PolicySnapshot, actor_critic
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
-from tests.rollouts.workers.pools import (
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from tests.rollouts.processes.pools import (
     MARK,
     SCRIPTED,
     assert_adds_up,
@@ -26,7 +26,7 @@ from tests.rollouts.workers.pools import (
     snapshot_of,
     wait_until,
 )
-from tests.rollouts.workers.test_failures import run_learner
+from tests.rollouts.processes.test_failures import run_learner
 from tests.worker_envs import count_calls
 
 REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
@@ -179,7 +179,7 @@ def test_a_pool_closes_its_descriptors(tmp_path):
 def test_more_workers_than_open_files_allow():
     code = (
         "import resource\n"
-        "from hotloop.rollouts.workers.pool import WorkerPool\n"
+        "from hotloop.rollouts.processes.pool import WorkerPool\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
         "WorkerPool('CartPole-v1', num_workers=20, inference='central')\n"
     )

@@ -13,7 +13,7 @@ import numpy as np
 from hotloop.envs import DoubleBufferedEnvs
 from hotloop.errors import EnvironmentFailure
 from hotloop.rollouts.collector import HalfStepObserver, check_rows
-from hotloop.rollouts.workers.shared_memory import (
+from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     EVALUATION,
     FIRST,

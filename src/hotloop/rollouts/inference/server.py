@@ -16,11 +16,10 @@ import numpy as np
 from hotloop.policies import network_from_json
 from hotloop.rollouts.collector import NoiseBuffer, hidden_states_after, write_next_values
 from hotloop.rollouts.inference.wakeups import clear_wakeup, wake
-from hotloop.rollouts.published_policy import PublishedPolicy
-from hotloop.rollouts.workers.channel import Channel
-from hotloop.rollouts.workers.messages import Greeting, InferenceSetup
-from hotloop.rollouts.workers.program import check_parent, receive, run
-from hotloop.rollouts.workers.shared_memory import (
+from hotloop.rollouts.processes.channel import Channel
+from hotloop.rollouts.processes.messages import Greeting, InferenceSetup
+from hotloop.rollouts.processes.program import check_parent, receive, run
+from hotloop.rollouts.processes.shared_memory import (
     EVALUATION,
     FIRST,
     FIRST_ENV,
@@ -31,6 +30,7 @@ from hotloop.rollouts.workers.shared_memory import (
     VERSION,
     SharedMemory,
 )
+from hotloop.rollouts.published_policy import PublishedPolicy
 from hotloop.timing import span
 from hotloop.types import Array
 

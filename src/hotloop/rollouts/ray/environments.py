@@ -14,6 +14,7 @@ from hotloop.base.children import module_paths
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
+from hotloop.rollouts.processes.pool import importable
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, ActorInfo, ActorOptions
 from hotloop.rollouts.ray.cluster import actor_error, check_resources, connect
@@ -21,7 +22,6 @@ from hotloop.rollouts.ray.inference import InferenceActor
 from hotloop.rollouts.ray.node_watch import NodeWatches
 from hotloop.rollouts.ray.recording import RecordingOptions
 from hotloop.rollouts.ray.rollout import RayRollout
-from hotloop.rollouts.workers.pool import importable
 from hotloop.timing import span
 
 # Time limit for the start of an actor, which may lack resources or hang in its environments.

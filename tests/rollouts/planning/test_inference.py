@@ -2,8 +2,8 @@
 
 import pytest
 
-from hotloop.rollouts.forecast import EnvTiming
-from hotloop.rollouts.inference.forecast import REQUEST_S, choose_inference
+from hotloop.rollouts.planning.forecast import EnvTiming
+from hotloop.rollouts.planning.inference import REQUEST_S, choose_inference
 
 # A network that takes 1 ms for any batch up to 8: small batches are expensive.
 EXPENSIVE = {1: 1e-3, 2: 1e-3, 4: 1e-3, 8: 1e-3}

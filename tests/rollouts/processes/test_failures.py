@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hotloop.errors import EnvironmentFailure
-from hotloop.rollouts.workers import supervisor
-from hotloop.rollouts.workers.shared_memory import BEGUN, DONE, STEPPED, WAITING
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
-from tests.rollouts.workers.pools import (
+from hotloop.rollouts.processes import supervisor
+from hotloop.rollouts.processes.shared_memory import BEGUN, DONE, STEPPED, WAITING
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from tests.rollouts.processes.pools import (
     MARK,
     SCRIPTED,
     assert_adds_up,
@@ -343,7 +343,7 @@ def run_learner(tmp_path, env, sleeping_worker, **options):
     """Start a learner in a new process. One of its workers sleeps in a step for a minute."""
     faults = {sleeping_worker: {"step 5": "hang"}}
     code = (
-        "from tests.rollouts.workers.pools import begin, open_pool\n"
+        "from tests.rollouts.processes.pools import begin, open_pool\n"
         f"kwargs = {{'directory': {str(tmp_path)!r}, 'faults': {faults!r}}}\n"
         f"with open_pool({env!r}, env_kwargs=kwargs, **{options!r}) as pool:\n"
         "    rollout = begin(pool)\n"

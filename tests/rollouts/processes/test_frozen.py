@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from hotloop.policies import actor_critic
-from hotloop.rollouts.workers import supervisor
-from hotloop.rollouts.workers.shared_memory import DONE, WAITING
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
-from tests.rollouts.workers.pools import (
+from hotloop.rollouts.processes import supervisor
+from hotloop.rollouts.processes.shared_memory import DONE, WAITING
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from tests.rollouts.processes.pools import (
     MARK,
     SCRIPTED,
     assert_adds_up,
@@ -28,7 +28,7 @@ from tests.rollouts.workers.pools import (
 )
 from tests.worker_envs import count_calls
 
-ANYWHERE = "tests.rollouts.workers.frozen_envs:FailsAnywhere"
+ANYWHERE = "tests.rollouts.processes.frozen_envs:FailsAnywhere"
 REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 
 pytestmark = [pytest.mark.usefixtures("mark"), pytest.mark.filterwarnings(REPLACED)]
@@ -101,7 +101,7 @@ def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule)
 @pytest.mark.parametrize("schedule", ["barrier", "async"])
 def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
     monkeypatch.setenv("LOCK_FILE", str(tmp_path / "lock"))
-    make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:Deadlocks")
+    make = partial(actor_critic, network="tests.rollouts.processes.frozen_nets:Deadlocks")
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, make=make, schedule=schedule)
@@ -182,7 +182,7 @@ def test_replaying_many_slow_steps_is_no_hang(tmp_path):
 
 def test_an_episode_that_cannot_be_replayed_is_cut_off(tmp_path):
     env, kwargs = (
-        "tests.rollouts.workers.frozen_envs:ForgetsOnce",
+        "tests.rollouts.processes.frozen_envs:ForgetsOnce",
         {"directory": str(tmp_path), "length": 40},
     )
     first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
@@ -213,7 +213,7 @@ def test_slow_calls_outside_of_steps_are_waited_for(tmp_path, call):
 
 @pytest.mark.slow
 def test_a_slow_network_constructor_is_waited_for(tmp_path):
-    make = partial(actor_critic, network="tests.rollouts.workers.frozen_nets:SlowToLoad")
+    make = partial(actor_critic, network="tests.rollouts.processes.frozen_nets:SlowToLoad")
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, make=make)
@@ -235,7 +235,7 @@ def test_a_slow_learner_replaces_no_worker(tmp_path, plan):
 def test_a_pause_replaces_no_worker(tmp_path):
     """Pause the learner alone, then all processes."""
     code = (
-        "from tests.rollouts.workers.pools import begin, open_pool\n"
+        "from tests.rollouts.processes.pools import begin, open_pool\n"
         f"kwargs = {{'directory': {str(tmp_path)!r}, 'pause_s': {{'1': 0.4}}}}\n"
         f"with open_pool({SCRIPTED!r}, env_kwargs=kwargs, step_timeout_s=1.2) as pool:\n"
         "    rollout = begin(pool, 4)\n"

@@ -6,9 +6,9 @@ import socket
 import numpy as np
 import pytest
 
-from hotloop.rollouts.workers.channel import Channel, ChannelClosed
-from hotloop.rollouts.workers.messages import Failure, Packet, WorkerResumed
-from tests.rollouts.workers.pools import num_descriptors
+from hotloop.rollouts.processes.channel import Channel, ChannelClosed
+from hotloop.rollouts.processes.messages import Failure, Packet, WorkerResumed
+from tests.rollouts.processes.pools import num_descriptors
 
 LARGE = Failure(message="0123456789" * 10_000)  # more than a packet holds
 

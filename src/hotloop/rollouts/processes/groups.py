@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hotloop.rollouts.processes.shared_memory import NUM_SLOTS
 from hotloop.rollouts.state import (
     ActionHistory,
     GroupState,
@@ -13,7 +14,6 @@ from hotloop.rollouts.state import (
     running_episodes,
     saved_hidden_states,
 )
-from hotloop.rollouts.workers.shared_memory import NUM_SLOTS
 from hotloop.types import NO_INFO, Array, Episode, Fragment
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from hotloop.rollouts.protocol import CollectionOptions, Schedule
-from hotloop.rollouts.workers.groups import WorkerGroup
-from hotloop.rollouts.workers.shared_memory import (
+from hotloop.rollouts.processes.groups import WorkerGroup
+from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     BEGUN,
     DONE,
@@ -19,7 +18,8 @@ from hotloop.rollouts.workers.shared_memory import (
     WAITING,
     SharedMemory,
 )
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from hotloop.rollouts.protocol import CollectionOptions, Schedule
 from hotloop.timing import span
 
 # Interval at which a waiting learner reads the counters: a worker in a long step may have rows of

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hotloop.errors import ConfigError
-from hotloop.rollouts.cluster_forecast import (
+from hotloop.rollouts.planning.cluster import (
     HANDLING_S,
     LATENCY_S,
     Cluster,
@@ -17,7 +17,7 @@ from hotloop.rollouts.cluster_forecast import (
     two_speed_timing,
     worker_counts,
 )
-from hotloop.rollouts.forecast import EnvTiming
+from hotloop.rollouts.planning.forecast import EnvTiming
 from tests.reference import cluster as reference
 
 SCHEDULES = [

@@ -15,12 +15,12 @@ from hotloop.errors import (
     SpaceError,
     UnknownNameError,
 )
-from hotloop.rollouts.workers import pool as pools
-from hotloop.rollouts.workers import supervisor
-from hotloop.rollouts.workers.pool import WorkerPool
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
+from hotloop.rollouts.processes import pool as pools
+from hotloop.rollouts.processes import supervisor
+from hotloop.rollouts.processes.pool import WorkerPool
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
 from tests import worker_envs
-from tests.rollouts.workers.pools import (
+from tests.rollouts.processes.pools import (
     begin,
     make_network,
     make_policy,
@@ -120,7 +120,7 @@ def test_factories_that_workers_cannot_import_are_refused():
 def test_a_factory_of_the_main_script_is_refused():
     code = (
         "from tests.toy_envs import ConstantReward\n"
-        "from hotloop.rollouts.workers.pool import WorkerPool\n"
+        "from hotloop.rollouts.processes.pool import WorkerPool\n"
         "def make(): return ConstantReward()\n"
         "WorkerPool(make, num_workers=1)\n"
     )
@@ -217,7 +217,7 @@ def test_more_workers_than_memory_allows(monkeypatch):
 def test_more_workers_than_open_files_allow():
     code = (
         "import resource\n"
-        "from hotloop.rollouts.workers.pool import WorkerPool\n"
+        "from hotloop.rollouts.processes.pool import WorkerPool\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
         "WorkerPool('CartPole-v1', num_workers=20)\n"
     )

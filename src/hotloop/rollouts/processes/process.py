@@ -9,9 +9,9 @@ import subprocess
 from typing import NamedTuple
 
 from hotloop.base.children import python_command, search_path
-from hotloop.rollouts.workers.channel import Channel, ChannelClosed
-from hotloop.rollouts.workers.guard import MARK, mark_value
-from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready
+from hotloop.rollouts.processes.channel import Channel, ChannelClosed
+from hotloop.rollouts.processes.guard import MARK, mark_value
+from hotloop.rollouts.processes.messages import INFERENCE, Failure, Greeting, Ready
 
 IN_A_STEP = "in a step"
 # One thread per process unless set by the user: more threads are no faster on one core.
@@ -68,7 +68,7 @@ class WorkerProcess:
             MARK: mark_value(token),
         }
         # Start the process.
-        module = "workers.worker" if is_worker else "inference.server"
+        module = "processes.worker" if is_worker else "inference.server"
         command = python_command(f"hotloop.rollouts.{module}")
         try:
             self._process = subprocess.Popen(

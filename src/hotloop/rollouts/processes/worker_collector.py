@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from hotloop.envs import VectorEnv
 from hotloop.policies import Network
 from hotloop.rollouts.collector import Collector, HalfStepObserver
+from hotloop.rollouts.processes.shared_memory import ACTING, SharedMemory
 from hotloop.rollouts.published_policy import PublishedPolicy
-from hotloop.rollouts.workers.shared_memory import ACTING, SharedMemory
 from hotloop.types import Array, RunningEpisode
 
 

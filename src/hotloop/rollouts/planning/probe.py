@@ -24,7 +24,12 @@ from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.collector import Collector, Slot
-from hotloop.rollouts.forecast import CollectionChoice, CollectionTask, EnvTiming, choose_collection
+from hotloop.rollouts.planning.forecast import (
+    CollectionChoice,
+    CollectionTask,
+    EnvTiming,
+    choose_collection,
+)
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
 from hotloop.timing import span
 

@@ -11,11 +11,11 @@ from hotloop.algorithms import dqn, ppo, sac
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import Exploration, actor
 from hotloop.rollouts import CollectionOptions, environment_weights
-from hotloop.rollouts.workers.schedules import SCHEDULES, fair_shares
-from hotloop.rollouts.workers.shared_memory import BEGUN, DONE, LIMIT
+from hotloop.rollouts.processes.schedules import SCHEDULES, fair_shares
+from hotloop.rollouts.processes.shared_memory import BEGUN, DONE, LIMIT
 from hotloop.types import Fragment
 from tests.reference import rollouts as reference
-from tests.rollouts.workers.pools import (
+from tests.rollouts.processes.pools import (
     Trace,
     assert_adds_up,
     assert_same_fragments,

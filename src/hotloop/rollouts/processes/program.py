@@ -17,8 +17,8 @@ from hotloop import timing
 from hotloop.base.signals import ignore_job_warnings
 from hotloop.base.streams import short_warnings, steady_output
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
-from hotloop.rollouts.workers.channel import Channel, ChannelClosed
-from hotloop.rollouts.workers.messages import Failure, Greeting, InferenceSetup, Setup
+from hotloop.rollouts.processes.channel import Channel, ChannelClosed
+from hotloop.rollouts.processes.messages import Failure, Greeting, InferenceSetup, Setup
 from hotloop.types import Array
 
 _MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)

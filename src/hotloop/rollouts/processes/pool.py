@@ -14,10 +14,10 @@ from typing import Any
 from hotloop.envs import ActionSpec, ObsSpec, environment_name
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy
+from hotloop.rollouts.processes.messages import Greeting
+from hotloop.rollouts.processes.rollout import ProcessRollout
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
 from hotloop.rollouts.protocol import CollectionOptions, Inference
-from hotloop.rollouts.workers.messages import Greeting
-from hotloop.rollouts.workers.rollout import ProcessRollout
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
 from hotloop.timing import span
 
 

@@ -9,9 +9,16 @@ import time
 
 import pytest
 
-from hotloop.rollouts.workers.guard import MARK as POOL_MARK
-from hotloop.rollouts.workers.guard import Guard, kill_marked, mark_value, marked_pids
-from tests.rollouts.workers.pools import MARK, begin, marked_processes, open_pool, play, wait_until
+from hotloop.rollouts.processes.guard import MARK as POOL_MARK
+from hotloop.rollouts.processes.guard import Guard, kill_marked, mark_value, marked_pids
+from tests.rollouts.processes.pools import (
+    MARK,
+    begin,
+    marked_processes,
+    open_pool,
+    play,
+    wait_until,
+)
 from tests.worker_envs import count_calls
 
 DAEMON = "tests.worker_envs:LeavesADaemon"
@@ -56,7 +63,7 @@ def test_a_detached_process_ends_with_the_pool(tmp_path):
 
 def test_a_detached_process_ends_with_a_killed_learner(tmp_path):
     code = (
-        "from tests.rollouts.workers.pools import begin, open_pool\n"
+        "from tests.rollouts.processes.pools import begin, open_pool\n"
         f"with open_pool({DAEMON!r}, env_kwargs={{'directory': {str(tmp_path)!r}}}) as pool:\n"
         "    rollout = begin(pool)\n"
         "    while True:\n"

@@ -15,7 +15,7 @@ import numpy as np
 from hotloop.envs import make_vec
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import CollectionOptions, InlineEnvironments
-from hotloop.rollouts.workers.pool import WorkerPool
+from hotloop.rollouts.processes.pool import WorkerPool
 from hotloop.types import Fragment
 
 # Every process that a test starts, directly or not, has this in its environment.

@@ -19,10 +19,10 @@ from hotloop.base.memory import available_memory
 from hotloop.base.processes import process_state
 from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, SpaceError
 from hotloop.rollouts.inference.wakeups import create_wakeup_fd
-from hotloop.rollouts.workers.channel import ChannelClosed
-from hotloop.rollouts.workers.guard import Guard, kill_marked
-from hotloop.rollouts.workers.messages import INFERENCE, Failure, Greeting, Ready, WorkerResumed
-from hotloop.rollouts.workers.process import IN_A_STEP, Activity, WorkerProcess
+from hotloop.rollouts.processes.channel import ChannelClosed
+from hotloop.rollouts.processes.guard import Guard, kill_marked
+from hotloop.rollouts.processes.messages import INFERENCE, Failure, Greeting, Ready, WorkerResumed
+from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
 from hotloop.types import Array
 
 # Time for workers to close their environments and end, before they are killed.

@@ -13,9 +13,10 @@ from hotloop.algorithms import ppo, sac
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import actor_critic
-from hotloop.rollouts import environment_weights, probe
-from hotloop.rollouts import forecast as model
-from hotloop.rollouts.forecast import (
+from hotloop.rollouts import environment_weights
+from hotloop.rollouts.planning import forecast as model
+from hotloop.rollouts.planning import probe
+from hotloop.rollouts.planning.forecast import (
     CollectionTask,
     EnvTiming,
     choose_collection,

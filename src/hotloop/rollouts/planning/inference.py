@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-from hotloop.rollouts.forecast import EnvTiming
+from hotloop.rollouts.planning.forecast import EnvTiming
 
 # Core time in seconds of a request, in the worker and in the inference process together.
 REQUEST_S = 1e-4

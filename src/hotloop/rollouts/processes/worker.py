@@ -26,11 +26,10 @@ from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.wakeups import clear_wakeup, wake
-from hotloop.rollouts.state import running_episodes, saved_hidden_states
-from hotloop.rollouts.workers.channel import Channel, ChannelClosed
-from hotloop.rollouts.workers.messages import Greeting, Ready, Setup, WorkerResumed
-from hotloop.rollouts.workers.program import check_parent, receive, run, send_failure
-from hotloop.rollouts.workers.shared_memory import (
+from hotloop.rollouts.processes.channel import Channel, ChannelClosed
+from hotloop.rollouts.processes.messages import Greeting, Ready, Setup, WorkerResumed
+from hotloop.rollouts.processes.program import check_parent, receive, run, send_failure
+from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     BEGUN,
     DONE,
@@ -45,7 +44,8 @@ from hotloop.rollouts.workers.shared_memory import (
     SharedMemory,
     WorkerMemory,
 )
-from hotloop.rollouts.workers.worker_collector import LocalCollector, WorkerCollector
+from hotloop.rollouts.processes.worker_collector import LocalCollector, WorkerCollector
+from hotloop.rollouts.state import running_episodes, saved_hidden_states
 from hotloop.timing import span
 from hotloop.types import Array
 

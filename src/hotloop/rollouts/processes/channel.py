@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hotloop.rollouts.workers.messages import MESSAGES, Message, Packet
+from hotloop.rollouts.processes.messages import MESSAGES, Message, Packet
 from hotloop.types import Array
 
 NUDGE = b"\0"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hotloop.errors import ConfigError
-from hotloop.rollouts.forecast import CollectionTask, EnvTiming, forecast
+from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, forecast
 
 PlanSchedule = Literal["barrier", "variable", "lag:1", "async"]
 

@@ -21,14 +21,12 @@ from hotloop import timing
 from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, time_shares
-from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.state import RolloutPosition, RolloutState
-from hotloop.rollouts.workers.channel import ChannelClosed
-from hotloop.rollouts.workers.groups import WorkerGroup
-from hotloop.rollouts.workers.messages import INFERENCE, InferenceSetup, Setup
-from hotloop.rollouts.workers.process import IN_A_STEP, Activity, WorkerProcess
-from hotloop.rollouts.workers.schedules import POLL_S, SCHEDULES, WorkerProgress
-from hotloop.rollouts.workers.shared_memory import (
+from hotloop.rollouts.processes.channel import ChannelClosed
+from hotloop.rollouts.processes.groups import WorkerGroup
+from hotloop.rollouts.processes.messages import INFERENCE, InferenceSetup, Setup
+from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
+from hotloop.rollouts.processes.schedules import POLL_S, SCHEDULES, WorkerProgress
+from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     BEGUN,
     DONE,
@@ -43,7 +41,9 @@ from hotloop.rollouts.workers.shared_memory import (
     NetworkOutline,
     create_shared_memory,
 )
-from hotloop.rollouts.workers.supervisor import WorkerSupervisor
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from hotloop.rollouts.protocol import CollectionOptions
+from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.timing import span
 from hotloop.types import Array, Episode, Fragment
 

@@ -7,8 +7,8 @@ import pytest
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
-from hotloop.rollouts.workers.shared_memory import Arena, SharedMemory, create_shared_memory
-from tests.rollouts.workers.pools import make_network, num_descriptors, snapshot_of
+from hotloop.rollouts.processes.shared_memory import Arena, SharedMemory, create_shared_memory
+from tests.rollouts.processes.pools import make_network, num_descriptors, snapshot_of
 
 SIZES = {"num_steps": 5, "num_workers": 3, "num_envs": 2}
 
