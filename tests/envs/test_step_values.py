@@ -98,7 +98,7 @@ REWARDS = [
     (torch.tensor(3, dtype=torch.int32), 3.0),
 ]
 BAD_REWARDS = [None, "1", "nan", [1.0], (1.0,), {}, 1j, np.array("a"), np.zeros(0), np.zeros(2)]
-BAD_REWARDS += [torch.zeros(2), np.array(None), np.array(1j), [[]], b"1"]
+BAD_REWARDS += [torch.zeros(2), np.array(None), np.array(1j), [[]], b"1", np.ma.masked]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -200,6 +200,8 @@ def _as_number(value: Any) -> bool | int | float | None:
         shape = getattr(value, "shape", None)
         if not isinstance(shape, tuple) or math.prod(shape) != 1 or not hasattr(value, "item"):
             return None
+        if value is np.ma.masked:  # its `item` is 0
+            return None
     number = float(value) if isinstance(value, np.floating) else value.item()
     return number if isinstance(number, (bool, int, float)) else None
 
