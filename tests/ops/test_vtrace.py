@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hotloop import gae
 from hotloop.errors import ConfigError, ShapeError
 from hotloop.ops import vtrace
+from tests.ops.conftest import KINDS, caller
 from tests.reference import advantages as reference
 
 
@@ -27,32 +28,32 @@ STEPS = {
 }
 
 
-def test_literal_without_episode_end():
+def test_literal_without_episode_end(call):
     # δ = 1 + 0.5 − 0.5 = 1, 2 + 1 − 1 = 2; ρ = 0.5, 1; c = 0.5, 1.
     # v₁ = 1 + 2 = 3; v₀ = 0.5 + 0.5 · 1 + 0.5 · 0.5 · 2 = 1.5.
     # A₁ = 2; A₀ = 1 + 0.5 · 2 = 2.
-    actual = vtrace(terminated=NEVER, truncated=NEVER, **STEPS)
+    actual = call(vtrace, terminated=NEVER, truncated=NEVER, **STEPS)
     np.testing.assert_allclose(actual.returns[:, 0], [1.5, 3.0], rtol=1e-6)
     np.testing.assert_allclose(actual.advantages[:, 0], [2.0, 2.0], rtol=1e-6)
     assert actual.returns.dtype == actual.advantages.dtype == np.float32
 
 
-def test_literal_with_other_bounds():
+def test_literal_with_other_bounds(call):
     # ρ̄ = 2: ρ₁ = 2, v₁ = 1 + 2 · 2 = 5; v₀ = 0.5 + 0.5 + 0.5 · 0.5 · 4 = 2.
-    actual = vtrace(terminated=NEVER, truncated=NEVER, max_rho=2.0, **STEPS)
+    actual = call(vtrace, terminated=NEVER, truncated=NEVER, max_rho=2.0, **STEPS)
     np.testing.assert_allclose(actual.returns[:, 0], [2.0, 5.0], rtol=1e-6)
 
 
-def test_literal_with_termination():
+def test_literal_with_termination(call):
     # δ₀ = 1 − 0.5 = 0.5, and the recursion ends: v₀ = 0.5 + 0.5 · 0.5 = 0.75.
-    actual = vtrace(terminated=FIRST, truncated=NEVER, **STEPS)
+    actual = call(vtrace, terminated=FIRST, truncated=NEVER, **STEPS)
     np.testing.assert_allclose(actual.returns[:, 0], [0.75, 3.0], rtol=1e-6)
     np.testing.assert_allclose(actual.advantages[:, 0], [0.5, 2.0], rtol=1e-6)
 
 
-def test_literal_with_truncation():
+def test_literal_with_truncation(call):
     # δ₀ = 1, bootstrapped; v₀ = 0.5 + 0.5 · 1 = 1.
-    actual = vtrace(terminated=NEVER, truncated=FIRST, **STEPS)
+    actual = call(vtrace, terminated=NEVER, truncated=FIRST, **STEPS)
     np.testing.assert_allclose(actual.returns[:, 0], [1.0, 3.0], rtol=1e-6)
     np.testing.assert_allclose(actual.advantages[:, 0], [1.0, 2.0], rtol=1e-6)
 
@@ -75,11 +76,12 @@ def random_steps(seed, num_steps, num_envs):
     max_c=st.floats(0.1, 2),
     extra=st.floats(0, 2),
     seed=st.integers(0, 2**31),
+    kind=st.sampled_from(list(KINDS)),
 )
-def test_equals_the_defining_sums(num_steps, num_envs, gamma, gae_lambda, max_c, extra, seed):
+def test_equals_the_defining_sums(num_steps, num_envs, gamma, gae_lambda, max_c, extra, seed, kind):
     options = {"gamma": gamma, "gae_lambda": gae_lambda, "max_c": max_c, "max_rho": max_c + extra}
     steps = random_steps(seed, num_steps, num_envs)
-    actual = vtrace(**steps, **options)
+    actual = caller(kind)(vtrace, **steps, **options)
     returns, advantages = reference.vtrace(**steps, **options)
     np.testing.assert_allclose(actual.returns, returns, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(actual.advantages, advantages, rtol=1e-3, atol=1e-3)
@@ -95,9 +97,9 @@ def test_on_policy_vtrace_is_gae(seed, gae_lambda):
     np.testing.assert_allclose(got.returns, advantages + steps["value"], rtol=1e-4, atol=1e-5)
 
 
-def test_extreme_ratios_are_clipped():
+def test_extreme_ratios_are_clipped(call):
     steps = {**STEPS, "log_ratio": column(1000.0, -1000.0)}
-    actual = vtrace(terminated=NEVER, truncated=NEVER, **steps)
+    actual = call(vtrace, terminated=NEVER, truncated=NEVER, **steps)
     np.testing.assert_allclose(actual.returns[:, 0], [1.5, 1.0], rtol=1e-6)
 
 
@@ -111,6 +113,6 @@ def test_extreme_ratios_are_clipped():
         ({"max_rho": 0.5}, ConfigError, "`max_rho` must be at least `max_c`"),
     ],
 )
-def test_bad_arguments(change, error, message):
+def test_bad_arguments(change, error, message, call):
     with pytest.raises(error, match=message):
-        vtrace(**{**STEPS, "terminated": NEVER, "truncated": NEVER, **change})
+        call(vtrace, **{**STEPS, "terminated": NEVER, "truncated": NEVER, **change})

@@ -1,14 +1,13 @@
-"""Advantages of rollouts."""
+"""Advantages of rollouts, as arrays or tensors."""
 
 from __future__ import annotations
 
 import math
-import sys
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from hotloop.errors import ConfigError, ShapeError
+from hotloop.ops.arrays import backward_sums, namespace
 from hotloop.types import Array
 
 
@@ -29,7 +28,7 @@ def gae(
     Schulman et al. 2016, arXiv:1506.02438, eq. 16 (the sum), where termination stops
     the bootstrap and truncation does not. Both stop the recursion.
 
-    Tensors give a tensor on the same device.
+    Arrays give an array, and tensors a tensor on their device.
 
     Args:
         reward: float32, (T, N).
@@ -47,47 +46,67 @@ def gae(
         ShapeError: arrays are not (T, N) with T ≥ 1, their shapes differ, or flags are not bool.
         ConfigError: γ or λ is not in [0, 1].
     """
-    if _is_tensor(reward):
-        from hotloop.ops import tensor_advantages
-
-        arrays: Any = (reward, value, next_value, terminated, truncated)
-        result: Any = tensor_advantages.gae(*arrays, gamma=gamma, gae_lambda=gae_lambda)
-        return result
-    reward, value, next_value, terminated, truncated = map(
-        np.asarray, (reward, value, next_value, terminated, truncated)
+    xp, arrays = checked_steps(
+        {
+            "reward": reward,
+            "value": value,
+            "next_value": next_value,
+            "terminated": terminated,
+            "truncated": truncated,
+        },
+        {"gamma": gamma, "gae_lambda": gae_lambda},
     )
-    inputs = {
-        "value": value,
-        "next_value": next_value,
-        "terminated": terminated,
-        "truncated": truncated,
-    }
-    if reward.ndim != 2 or not len(reward):
-        raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {reward.shape}")
-    for name, array in inputs.items():
-        if array.shape != reward.shape:
+    delta, carry = td_errors(xp, *arrays, gamma=gamma, gae_lambda=gae_lambda)
+    return backward_sums(delta, carry)
+
+
+def td_errors(
+    xp: Any,
+    reward: Array,
+    value: Array,
+    next_value: Array,
+    terminated: Array,
+    truncated: Array,
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> tuple[Array, Array]:
+    """Return δ and γ λ (1 − ended), float32, (T, N), see `gae`. `xp` is NumPy or torch."""
+    delta = reward + gamma * xp.where(terminated, 0.0, next_value) - value
+    carry = xp.where(terminated | truncated, 0.0, gamma * gae_lambda)
+    return xp.asarray(delta, dtype=xp.float32), xp.asarray(carry, dtype=xp.float32)
+
+
+def checked_steps(
+    steps: Mapping[str, Array], factors: Mapping[str, float]
+) -> tuple[Any, list[Array]]:
+    """Return the namespace of time-major arrays or tensors, and these.
+
+    Args:
+        steps: `reward`, (T, N), then others of its shape by name.
+        factors: numbers in [0, 1] by name.
+
+    Raises:
+        ShapeError, ConfigError: see `gae`.
+    """
+    xp = namespace(steps["reward"])
+    arrays = {name: xp.asarray(x) for name, x in steps.items()}
+    shape = tuple(arrays["reward"].shape)
+    if len(shape) != 2 or not shape[0]:
+        raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {shape}")
+    for name, array in arrays.items():
+        if tuple(array.shape) != shape:
             raise ShapeError(
-                f"`{name}` must have the shape of `reward`, {reward.shape}, got {array.shape}: "
+                f"`{name}` must have the shape of `reward`, {shape}, got {tuple(array.shape)}: "
                 "pass all of them time-major, (T, N)"
             )
-    for name, flags in (("terminated", terminated), ("truncated", truncated)):
-        if flags.dtype != np.bool_:
+        if name in ("terminated", "truncated") and str(array.dtype).split(".")[-1] != "bool":
             # ~1 is −2: integers would silently give wrong advantages.
-            raise ShapeError(f"`{name}` must be bool, got {flags.dtype}: `.astype(bool)`")
-    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
+            raise ShapeError(f"`{name}` must be bool, got {array.dtype}: compare it with 0")
+    for name, factor in factors.items():
         if not 0.0 <= factor <= 1.0:
             raise ConfigError(f"`{name}` must lie in [0, 1], got {factor}")
-    delta = reward + np.float32(gamma) * (next_value * ~terminated) - value
-    delta = np.ascontiguousarray(delta, dtype=np.float32)
-    carry = np.float32(gamma * gae_lambda) * ~(terminated | truncated)
-    advantages = np.empty_like(delta)
-    advantages[-1] = delta[-1]
-    # Two in-place operations take 1 µs per step, the textbook formula takes 6 µs.
-    scratch = np.empty_like(delta[0])
-    for t in range(len(delta) - 2, -1, -1):
-        np.multiply(carry[t], advantages[t + 1], out=scratch)
-        np.add(delta[t], scratch, out=advantages[t])
-    return advantages
+    return xp, list(arrays.values())
 
 
 def explained_variance(value: Array, returns: Array) -> float:
@@ -100,17 +119,8 @@ def explained_variance(value: Array, returns: Array) -> float:
     Returns:
         At most 1. A constant prediction gives 0. NaN if all returns are equal.
     """
-    if _is_tensor(value):
-        from hotloop.ops import tensor_advantages
-
-        tensors: Any = (value, returns)
-        return tensor_advantages.explained_variance(*tensors)
-    variance = returns.var(dtype=np.float64)
-    residual = (returns - value).var(dtype=np.float64)
-    return float(1.0 - residual / variance) if variance > 0 else math.nan
-
-
-def _is_tensor(x: object) -> bool:
-    """Return whether `x` is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    xp = namespace(value)
+    exact = (xp.asarray(x, dtype=xp.float64) for x in (returns, returns - value))
+    variances = xp.stack([xp.square(x - x.mean()).mean() for x in exact])
+    variance, residual = variances.tolist()  # the only synchronization with a device
+    return 1.0 - residual / variance if variance > 0 else math.nan

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-import numpy as np
-
-from hotloop.errors import ConfigError, ShapeError
+from hotloop.errors import ConfigError
+from hotloop.ops.advantages import checked_steps, td_errors
+from hotloop.ops.arrays import backward_sums
 from hotloop.types import Array
 
 
@@ -65,44 +66,26 @@ def vtrace(
         ShapeError: arrays are not (T, N) with T ≥ 1, their shapes differ, or flags are not bool.
         ConfigError: γ or λ is not in [0, 1], or ρ̄ < c̄.
     """
-    if reward.ndim != 2 or not len(reward):
-        raise ShapeError(f"`reward` must be time-major, (T, N), T ≥ 1, got shape {reward.shape}")
-    inputs = {
-        "value": value,
-        "next_value": next_value,
-        "terminated": terminated,
-        "truncated": truncated,
-        "log_ratio": log_ratio,
-    }
-    for name, array in inputs.items():
-        if array.shape != reward.shape:
-            raise ShapeError(
-                f"`{name}` must have the shape of `reward`, {reward.shape}, got {array.shape}: "
-                "pass all of them time-major, (T, N)"
-            )
-    for name, flags in (("terminated", terminated), ("truncated", truncated)):
-        if flags.dtype != np.bool_:
-            raise ShapeError(f"`{name}` must be bool, got {flags.dtype}: `.astype(bool)`")
-    for name, factor in (("gamma", gamma), ("gae_lambda", gae_lambda)):
-        if not 0.0 <= factor <= 1.0:
-            raise ConfigError(f"`{name}` must lie in [0, 1], got {factor}")
+    xp, (*arrays, log_ratio) = checked_steps(
+        {
+            "reward": reward,
+            "value": value,
+            "next_value": next_value,
+            "terminated": terminated,
+            "truncated": truncated,
+            "log_ratio": log_ratio,
+        },
+        {"gamma": gamma, "gae_lambda": gae_lambda},
+    )
     if not max_rho >= max_c > 0.0:
         raise ConfigError(
             f"`max_rho` must be at least `max_c`, which is positive, got {max_rho} and {max_c}: "
             "1 and 1 are usual"
         )
     # Clip the logarithms, so that large ratios do not overflow.
-    rho = np.exp(np.minimum(log_ratio, np.float32(np.log(max_rho))))
-    c = np.exp(np.minimum(log_ratio, np.float32(np.log(max_c))))
-    delta = reward + np.float32(gamma) * (next_value * ~terminated) - value
-    carry = np.float32(gamma * gae_lambda) * ~(terminated | truncated)
-    corrected = (rho * delta).astype(np.float32)
-    back = (carry * c).astype(np.float32)
-    excess = np.empty_like(corrected)  # v − V
-    excess[-1] = corrected[-1]
-    for t in range(len(delta) - 2, -1, -1):
-        np.multiply(back[t], excess[t + 1], out=excess[t])
-        excess[t] += corrected[t]
-    advantages = delta.astype(np.float32)
-    advantages[:-1] += carry[:-1] * excess[1:]
-    return VTrace(value + excess, advantages)
+    rho = xp.exp(xp.clip(log_ratio, None, math.log(max_rho)))
+    c = xp.exp(xp.clip(log_ratio, None, math.log(max_c)))
+    delta, carry = td_errors(xp, *arrays, gamma=gamma, gae_lambda=gae_lambda)
+    excess = backward_sums(rho * delta, carry * c)  # v − V
+    delta[:-1] += carry[:-1] * excess[1:]
+    return VTrace(value + excess, delta)
