@@ -178,6 +178,11 @@ class Fragment:
         ]
 
 
+def transition_bytes(obs_bytes: int = 1, action_bytes: int = 8) -> int:
+    """Return the size of a transition in a `Fragment`, without hidden states."""
+    return 2 * obs_bytes + action_bytes + 4 * 4 + 3  # four float32 and three bools
+
+
 # `Episode.info` without metrics.
 NO_INFO: Mapping[str, float] = MappingProxyType({})
 

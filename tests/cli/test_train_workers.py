@@ -50,7 +50,8 @@ def test_auto_prints_the_forecast_and_the_measured_speed(capsys, tmp_path, monke
     # Two environments of 0.5 s in each of two workers: 4 steps a second.
     assert out.startswith(
         "workers: 2 × 2 environments, barrier (auto): forecast 4 steps/s, 2 without workers; a "
-        "step takes 500 ms (sd 0 µs, p99 625 ms, 1% computing), acting for one environment 6 µs\n"
+        "step takes 500 ms (sd 0 ns, p99 625 ms, 1% computing), acting for one environment "
+        "6.00 µs\n"
     )
     printed = re.search(r"collecting: ([\d,]+) steps/s, ([\d,.]+) × the forecast of 4", out)
     accounting = json.loads((tmp_path / "run" / "accounting.json").read_text())

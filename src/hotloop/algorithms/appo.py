@@ -32,9 +32,7 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import OnPolicy
 from hotloop.training.options import Hint, Natural, NotNegative, Positive
 from hotloop.training.policy_reevaluation import PolicyReevaluation
-from hotloop.types import Fragment
-
-_TRANSITION_BYTES = 29  # minimum, with an observation of one byte
+from hotloop.types import Fragment, transition_bytes
 
 # A minibatch's share of the running mean of gradient norms, and the maximum multiple of that mean.
 _NEW_SHARE = 0.01
@@ -93,7 +91,7 @@ class Config(ppo.Config):
                 f"nothing is learned, got {self.hold_back:,}: lower it, or raise `total_timesteps`"
             )
         require_memory(
-            _TRANSITION_BYTES * self.batch_size * self.hold_back,
+            transition_bytes() * self.batch_size * self.hold_back,
             f"{self.hold_back:,} delayed batches",
             "lower `hold_back`",
         )

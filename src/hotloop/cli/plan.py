@@ -15,35 +15,28 @@ from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.rollouts.planning.cluster import Cluster, ClusterForecast
+    from hotloop.rollouts.planning.cluster import Cluster, ClusterForecast, ClusterPlan
     from hotloop.rollouts.planning.forecast import EnvTiming
 
 _SCHEDULES = ("barrier", "variable", "lag:1", "async")
 _FORMATS = (".png", ".svg", ".pdf")
-# Size of a transition in a fragment, without its two observations: an action of eight bytes, the
-# reward, three bits, two values and a log-probability.
-_OTHER_BYTES = 27
-# Minimum speed-up by another schedule to advise it.
-_MIN_SPEEDUP = 1.1
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop plan --help`."""
     options = _parser().parse_args(args)
     _check(options)
-    from hotloop.rollouts.planning.cluster import check_store_size, forecast_scaling, worker_counts
+    from hotloop.rollouts.planning.cluster import plan_cluster
 
-    measured, obs_bytes = _measure(options)
-    cluster = _cluster(options, obs_bytes)
-    check_store_size(cluster)
-    points = forecast_scaling(measured, cluster, worker_counts(cluster.workers))
+    env_timing = _env_timing(options)
+    plan = plan_cluster(env_timing, _cluster(options, env_timing))
     if options.json:
-        json.dump(_to_json(points, cluster), sys.stdout)
+        json.dump(plan.to_json(), sys.stdout)
         print()
     else:
-        _print_plan(points, cluster, measured)
+        _print_plan(plan)
     if options.plot is not None:
-        _plot(points, options.plot)
+        _plot(plan.forecasts, options.plot)
         if not options.json:
             print(f"\n{options.plot}")
     return 0
@@ -118,34 +111,30 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"`--plot` must end in {', '.join(_FORMATS)}, got '{options.plot}'")
 
 
-def _measure(options: argparse.Namespace) -> tuple[EnvTiming, int]:
-    """Return the timing of an environment, and the size of an observation in bytes."""
+def _env_timing(options: argparse.Namespace) -> EnvTiming:
+    """Return the timing of an environment, and the size of its transitions."""
     from hotloop.rollouts.planning.cluster import two_speed_timing
+    from hotloop.types import transition_bytes
 
-    busy_share, obs_bytes = options.busy_share, options.obs_bytes or 32
+    changes: dict[str, Any] = {}
     if options.env_id is None:
-        if busy_share is None:
-            busy_share = 0.0 if options.cores_per_node is None else 1.0
         slow_s = None if options.slow_ms is None else options.slow_ms / 1e3
-        measured = two_speed_timing(options.step_ms / 1e3, slow_s, options.slow_share)
-        return dataclasses.replace(measured, busy_share=busy_share), obs_bytes
-    import numpy as np
+        timing = two_speed_timing(options.step_ms / 1e3, slow_s, options.slow_share)
+        changes["busy_share"] = 0.0 if options.cores_per_node is None else 1.0
+        changes["transition_bytes"] = transition_bytes(32)
+    else:
+        from hotloop.policies import actor_critic
+        from hotloop.rollouts.planning.probe import measure
 
-    from hotloop.envs import make_vec
-    from hotloop.policies import actor_critic
-    from hotloop.rollouts.planning.probe import measure
-
-    envs = make_vec(options.env_id, None)
-    spec = envs.obs_spec
-    obs_bytes = options.obs_bytes or np.zeros(spec.shape, spec.dtype).nbytes
-    envs.close()
-    measured = measure(options.env_id, actor_critic, num_envs=options.envs_per_worker)
-    if busy_share is not None:
-        measured = dataclasses.replace(measured, busy_share=busy_share)
-    return measured, obs_bytes
+        timing = measure(options.env_id, actor_critic, num_envs=options.envs_per_worker)
+    if options.obs_bytes is not None:
+        changes["transition_bytes"] = transition_bytes(options.obs_bytes)
+    if options.busy_share is not None:
+        changes["busy_share"] = options.busy_share
+    return dataclasses.replace(timing, **changes)
 
 
-def _cluster(options: argparse.Namespace, obs_bytes: int) -> Cluster:
+def _cluster(options: argparse.Namespace, env_timing: EnvTiming) -> Cluster:
     from hotloop.rollouts.planning.cluster import Cluster
 
     store_gb = options.object_store_gb
@@ -155,7 +144,7 @@ def _cluster(options: argparse.Namespace, obs_bytes: int) -> Cluster:
         num_steps=options.num_steps,
         schedule=options.schedule,
         overlap=options.overlap,
-        transition_bytes=2 * obs_bytes + _OTHER_BYTES,
+        transition_bytes=env_timing.transition_bytes,
         weights_bytes=options.weights_bytes,
         learner_steps_per_s=options.learner_steps_per_s,
         nodes=options.nodes,
@@ -165,15 +154,15 @@ def _cluster(options: argparse.Namespace, obs_bytes: int) -> Cluster:
     )
 
 
-def _print_plan(points: list[ClusterForecast], cluster: Cluster, measured: EnvTiming) -> None:
+def _print_plan(plan: ClusterPlan) -> None:
     table = plain_table()
     for heading in ("workers", "steps/s", "of ideal"):
         table.add_column(heading, justify="right")
     table.add_column("limit")
-    for row in points:
+    for row in plan.forecasts:
         table.add_row(f"{row.workers:,}", f"{row.steps_per_s:,.0f}", f"{row.share:.1%}", row.limit)
     print_table(table, wide_console())
-    last = points[-1]
+    last, cluster, measured = plan.forecasts[-1], plan.cluster, plan.env_timing
     used = sorted(last.used.items(), key=lambda item: -item[1])
     print(f"\nutilization with {last.workers:,} workers:")
     for name, share in used:
@@ -182,50 +171,9 @@ def _print_plan(points: list[ClusterForecast], cluster: Cluster, measured: EnvTi
         f"\nin flight: {cluster.stored_bytes / 1e6:,.1f} MB at most, in fragments of "
         f"{cluster.fragment_bytes / 1e3:,.1f} kB"
     )
-    print(f"what saturates first: {_advice(last, cluster, measured)}")
+    print(f"what saturates first: {plan.advice()}")
     if measured.num_steps:
         print(f"measured here: {measured}")
-
-
-def _advice(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> str:
-    """Return what saturates first, and what would help."""
-    has_barrier = cluster.schedule in ("barrier", "lag:1") and measured.sd_s > 0.1 * measured.mean_s
-    if last.limit == "environments" and last.share < 0.9:
-        reason = "wait for the slowest one" if has_barrier else "are idle while the learner learns"
-        faster = _faster_schedules(last, cluster, measured)
-        return f"environments, which {reason} in each iteration" + (
-            f": {' or '.join(f'`{option}`' for option in faster)} avoids it" if faster else ""
-        )
-    fullest = max(share for name, share in last.used.items() if name != "environments")
-    max_workers = math.floor(last.workers / fullest)
-    more = f": more workers make it faster, up to about {max_workers:,}"
-    return {
-        "environments": f"environments{more if max_workers > 1.05 * last.workers else ''}",
-        "cores": "cores: more cores or machines make it faster, more workers alone do not",
-        "learner": "the learner: more workers do not help, larger minibatches or a GPU do",
-        "network in": "the learner's incoming network traffic: smaller observations help",
-        "network out": "the learner's outgoing network traffic (weights): longer fragments help",
-        "object store": "the object store",
-    }[last.limit]
-
-
-def _faster_schedules(last: ClusterForecast, cluster: Cluster, measured: EnvTiming) -> list[str]:
-    """Return the options of other schedules that are a tenth faster by the same forecast."""
-    from hotloop.rollouts.planning.cluster import forecast_cluster
-
-    cluster = dataclasses.replace(cluster, workers=last.workers)
-    alternatives = {
-        "--schedule variable": dataclasses.replace(cluster, schedule="variable"),
-        "--overlap": cluster,
-        "--schedule async": dataclasses.replace(cluster, schedule="async", overlap=False),
-    }
-    if cluster.schedule in ("barrier", "variable"):
-        alternatives["--overlap"] = dataclasses.replace(cluster, overlap=True)
-    return [
-        option
-        for option, alternative in alternatives.items()
-        if forecast_cluster(measured, alternative).steps_per_s > _MIN_SPEEDUP * last.steps_per_s
-    ]
 
 
 def _plot(points: list[ClusterForecast], path: Path) -> None:
@@ -246,11 +194,3 @@ def _plot(points: list[ClusterForecast], path: Path) -> None:
         figure.savefig(path)
     except OSError as error:
         raise OutputError(f"{path} can't be written: {error}") from error
-
-
-def _to_json(points: list[ClusterForecast], cluster: Cluster) -> dict[str, Any]:
-    return {
-        "curve": [{**vars(point), "share": point.share} for point in points],
-        "fragment_bytes": cluster.fragment_bytes,
-        "stored_bytes": cluster.stored_bytes,
-    }

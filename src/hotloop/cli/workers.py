@@ -13,6 +13,7 @@ from hotloop.cli import bottleneck, notify
 from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.timing.clocks import read_clocks
+from hotloop.timing.table import duration
 
 # If there are more workers, only the first, the last and the slowest are printed.
 _MAX_ROWS = 8
@@ -147,7 +148,7 @@ def _print_table(workers: list[dict[str, Any]]) -> None:
             *([] if nodes == [""] else [worker["node"][:8] or "–"]),
             f"{worker['steps']:,}",
             *(f"{share:.1%}" for share in shares),
-            *(_duration(seconds) for seconds in times),
+            *("–" if seconds is None else duration(1e9 * seconds) for seconds in times),
             str(worker["restarts"]),
             str(worker["env_failures"]),
         )
@@ -161,12 +162,3 @@ def _print_clocks(run_dir: Path) -> None:
             f"node {clock.node[:8]}: its clock is {clock.offset_ns / 1e9:+.6f} s from this "
             f"machine's, ± {clock.error_ns / 1e3:,.0f} µs; its times are converted to this one"
         )
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"

@@ -21,13 +21,13 @@ from hotloop.envs import (
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.policies import ActingPolicy, Network
 from hotloop.timing import span
-from hotloop.types import Array, Fragment, RunningEpisode, StepArrays
+from hotloop.types import Array, Fragment, RunningEpisode, StepArrays, transition_bytes
 
 # Minimum number of steps for which noise is drawn. It depends on the step alone, so it can be drawn
 # in advance, and NumPy takes 150 µs even for a few numbers.
 NOISE_STEPS = 256
 # Estimated size of the views of a step's rows, which take about 1,400 bytes.
-_VIEWS_BYTES = 1_024
+VIEWS_BYTES = 1_024
 
 
 class NetworkSizes(Protocol):
@@ -114,17 +114,21 @@ class Slot:
 
         Evaluation computes the value of all rows at once, with all hidden layers.
         """
-        obs, action = network.obs_spec, network.action_spec
-        obs_bytes = math.prod(obs.shape) * np.dtype(obs.dtype).itemsize
-        bytes_per_env = 2 * obs_bytes + math.prod(action.shape) * np.dtype(action.dtype).itemsize
-        bytes_per_env += 4 * 4 + 3 + 4 * (network.head_size + network.memory_size)
+        obs_bytes = spec_bytes(network.obs_spec)
+        bytes_per_env = transition_bytes(obs_bytes, spec_bytes(network.action_spec))
+        bytes_per_env += 4 * (network.head_size + network.memory_size)
         layers = network.layers.numpy_layers
         if network.has_value and layers is not None:
             bytes_per_env += obs_bytes
             bytes_per_env += 4 * sum(
                 layers.shapes[f"{name}.bias"][0] for name in layers.names["value"]
             )
-        return num_steps * (num_envs * bytes_per_env + _VIEWS_BYTES)
+        return num_steps * (num_envs * bytes_per_env + VIEWS_BYTES)
+
+
+def spec_bytes(spec: ObsSpec | ActionSpec) -> int:
+    """Return the size of an observation or an action."""
+    return math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
 
 
 class StepObserver(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hotloop.base.cores import available_cores
 from hotloop.envs import (
     Spaces,
     VectorEnv,
@@ -21,6 +22,8 @@ from hotloop.learner import Execution, choose
 from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Schedule
 from hotloop.rollouts.on_device import DeviceEnvironments
+from hotloop.rollouts.planning import inference, probe
+from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, choose_collection
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
 from hotloop.training.resume import ResumedRun
@@ -188,30 +191,28 @@ def choose_workers(
         make_network: a function that returns the acting network for given spaces.
         nonblocking_schedule: a schedule of the algorithm that waits for no worker, or `barrier`.
     """
-    from hotloop.rollouts.planning.forecast import to_json
-    from hotloop.rollouts.planning.probe import probe
-
     if config.backend == "inline":
         chosen: dict[str, Any] = {"workers": 0}
         record: dict[str, Any] = {"summary": "none: `backend` is 'inline'"}
     else:
-        choice = probe(
-            environment,
-            make_network,
-            options,
+        task = CollectionTask(
             num_envs=config.total_envs,
+            num_steps=options.num_steps,
             num_remaining=config.total_timesteps,
+            schedule=options.schedule,
+            overlap=options.overlap,
             nonblocking_schedule=nonblocking_schedule,
-            env_kwargs=config.env_kwargs,
-            action_masks=getattr(config, "action_masks", False),
+            num_cores=available_cores(),
+            max_workers=probe.max_workers(),
         )
+        choice = choose_collection(_measure(config, environment, make_network), task)
         schedule = choice.chosen.schedule
         if schedule == options.schedule:  # use the option's name for it, such as lag:1
             schedule = config.schedule
         chosen = {"workers": choice.chosen.workers, "schedule": schedule}
         if choice.fragment_steps is not None:
             chosen["fragment_steps"] = choice.fragment_steps
-        record = to_json(choice, schedule)
+        record = choice.to_json(schedule)
     run.save_auto_choice(chosen, record)
     return dataclasses.replace(config, **chosen)
 
@@ -220,36 +221,37 @@ def choose_inference(
     config: Any,
     environment: str | Callable[..., Any],
     run: RunDirectory,
-    *,
-    options: CollectionOptions,
     make_network: Callable[[Spaces], Network],
 ) -> Any:
     """Return the configuration with a measured choice for `inference` 'auto', and store the choice.
 
     `config` has a number of workers; see `choose_workers` for the arguments.
     """
-    from hotloop.base.cores import available_cores
-    from hotloop.rollouts.planning import inference as forecast
-    from hotloop.rollouts.planning.probe import measure
-
-    with span("probe"):
-        measured = measure(
-            environment,
-            make_network,
-            num_envs=config.total_envs,
-            num_remaining=config.total_timesteps,
-            seed=options.seed,
-            env_kwargs=config.env_kwargs,
-            action_masks=getattr(config, "action_masks", False),
-        )
-    choice = forecast.choose_inference(
-        measured,
+    choice = inference.choose_inference(
+        _measure(config, environment, make_network),
         num_workers=config.num_groups,
         envs_per_worker=config.total_envs // config.num_groups,
         num_cores=available_cores(),
     )
     run.save_auto_choice({"inference": choice.inference}, choice.to_json())
     return dataclasses.replace(config, inference=choice.inference)
+
+
+def _measure(
+    config: Any,
+    environment: str | Callable[..., Any],
+    make_network: Callable[[Spaces], Network],
+) -> EnvTiming:
+    with span("probe"):
+        return probe.measure(
+            environment,
+            make_network,
+            num_envs=config.total_envs,
+            num_remaining=config.total_timesteps,
+            seed=config.seed,
+            env_kwargs=config.env_kwargs,
+            action_masks=getattr(config, "action_masks", False),
+        )
 
 
 def describe_workers(config: Any, run: RunDirectory) -> str:

@@ -181,11 +181,7 @@ class Training:
                 )
             if config.inference == "auto":
                 config = choose_inference(
-                    config,
-                    environment,
-                    run,
-                    options=algorithm.collection_options(config),
-                    make_network=partial(algorithm.acting_network, config),
+                    config, environment, run, partial(algorithm.acting_network, config)
                 )
             self.config = config
             self.envs: Any = (

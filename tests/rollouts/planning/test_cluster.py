@@ -11,11 +11,9 @@ from hotloop.rollouts.planning.cluster import (
     HANDLING_S,
     LATENCY_S,
     Cluster,
-    check_store_size,
     forecast_cluster,
-    forecast_scaling,
+    plan_cluster,
     two_speed_timing,
-    worker_counts,
 )
 from hotloop.rollouts.planning.forecast import EnvTiming
 from tests.reference import cluster as reference
@@ -98,14 +96,13 @@ def test_the_resource_that_saturates_first_is_named(changes, limit):
 
 def test_more_workers_are_no_faster_once_the_learner_is_saturated():
     cluster = Cluster(workers=1024, schedule="async", learner_steps_per_s=2_000)
-    speeds = [
-        x.steps_per_s
-        for x in forecast_scaling(two_speed_timing(0.01, None, 0), cluster, worker_counts(1024))
-    ]
+    plan = plan_cluster(two_speed_timing(0.01, None, 0), cluster)
+    speeds = [forecast.steps_per_s for forecast in plan.forecasts]
     assert speeds[0] == pytest.approx(100, rel=0.01)
     assert speeds == sorted(speeds)
     assert speeds[-1] == pytest.approx(2_000, rel=0.01)
-    assert worker_counts(6) == [1, 2, 4, 6]
+    plan = plan_cluster(plan.env_timing, Cluster(workers=6))
+    assert [forecast.workers for forecast in plan.forecasts] == [1, 2, 4, 6]
 
 
 def test_a_store_that_is_too_small_is_refused_with_its_required_size():
@@ -113,5 +110,6 @@ def test_a_store_that_is_too_small_is_refused_with_its_required_size():
     with pytest.raises(
         ConfigError, match=r"2.56 GB in flight .* `--object-store-gb` to 2.6 or more"
     ):
-        check_store_size(cluster)
-    check_store_size(dataclasses.replace(cluster, store_bytes=2.6e9))
+        plan_cluster(two_speed_timing(0.01, None, 0), cluster)
+    cluster = dataclasses.replace(cluster, store_bytes=2.6e9)
+    assert plan_cluster(two_speed_timing(0.01, None, 0), cluster).forecasts

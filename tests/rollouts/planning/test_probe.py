@@ -14,7 +14,6 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import actor_critic
 from hotloop.rollouts import environment_weights
-from hotloop.rollouts.planning import forecast as model
 from hotloop.rollouts.planning import probe
 from hotloop.rollouts.planning.forecast import (
     CollectionTask,
@@ -221,7 +220,7 @@ def test_a_choice_is_summarized_in_one_line():
         measured, CollectionTask(num_envs=4, num_steps=10, num_cores=2)
     ).summary() == (
         "4 × 1 environments, barrier (auto): forecast 397 steps/s, 100 without workers; a step "
-        "takes 10 ms (sd 0 µs, p99 12.5 ms, 1% computing), acting for one environment 6 µs"
+        "takes 10.0 ms (sd 0 ns, p99 12.5 ms, 1% computing), acting for one environment 6.00 µs"
     )
     no_workers = choose_collection(
         TEN_MS, CollectionTask(num_envs=2, num_steps=10, num_cores=2, num_remaining=20)
@@ -254,12 +253,10 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    def no_file(path):
-        raise OSError
-
     clock = Clock()
     monkeypatch.setattr(probe, "time", clock)
-    monkeypatch.setattr(probe, "Path", no_file)  # of the time that this process waits for a core
+    # This process waits for no core.
+    monkeypatch.setattr(probe.ThreadTimes, "read", lambda self, thread: None)
     monkeypatch.setattr(Paced, "clock", clock)
     return clock
 
@@ -547,9 +544,7 @@ def test_ppo_weighs_fragments_of_a_chosen_schedule(tmp_path, monkeypatch, mark):
 
 def test_the_choice_is_stored_as_json():
     stored = json.loads(
-        json.dumps(
-            model.to_json(choose_collection(WAITING, CollectionTask(num_envs=4, num_steps=10)))
-        )
+        json.dumps(choose_collection(WAITING, CollectionTask(num_envs=4, num_steps=10)).to_json())
     )
     assert stored["taken"]["workers"] == 4
     assert stored["forecast_steps_per_s"] == stored["taken"]["steps_per_s"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hotloop.errors import ConfigError
 from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, forecast
@@ -27,6 +26,8 @@ _QUEUED = 1.5
 _AHEAD = {"barrier": 1, "variable": 2, "lag:1": 2, "async": 2}
 # Utilization from which a resource counts as saturated: the queues before it grow.
 _SATURATED = 0.95
+# Minimum speed-up by another schedule to advise it.
+_MIN_SPEEDUP = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,16 @@ class Cluster:
     cores_per_node: int | None = None
     network_bytes_per_s: float = 1.25e9
     store_bytes: float | None = None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether workers collect while the learner learns."""
+        return self.overlap or self.schedule in ("lag:1", "async")
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether the learner waits for the slowest worker."""
+        return self.schedule in ("barrier", "lag:1")
 
     @property
     def fragment_bytes(self) -> int:
@@ -115,9 +126,8 @@ def forecast_cluster(env_timing: EnvTiming, cluster: Cluster) -> ClusterForecast
     # Time of each stage of an iteration.
     workers, num_envs = cluster.workers, cluster.workers * cluster.envs_per_worker
     transitions = num_envs * cluster.num_steps
-    overlaps = cluster.overlap or cluster.schedule in ("lag:1", "async")
+    overlaps, waits = cluster.overlaps, cluster.has_barrier
     cores = cluster.nodes * cluster.cores_per_node if cluster.cores_per_node else 10**9
-    waits = cluster.schedule in ("barrier", "lag:1")
     schedule = "barrier" if waits else "async"  # `variable` requests parts ahead
     task = CollectionTask(
         num_envs=num_envs,
@@ -146,9 +156,7 @@ def forecast_cluster(env_timing: EnvTiming, cluster: Cluster) -> ClusterForecast
         ahead_s = min(learner_s, _QUEUED / PARTS * collect_s)
         period_s = max(collect_s - ahead_s, in_s - learner_s, 0.0) + learner_s
     # Utilization of each resource.
-    row_s = env_timing.loop_s + env_timing.acting_s(cluster.envs_per_worker)
-    busy_s = row_s + cluster.envs_per_worker * env_timing.mean_s * env_timing.busy_share
-    row_s += cluster.envs_per_worker * env_timing.mean_s
+    row_s = env_timing.row_s(cluster.envs_per_worker)
     used = {
         "environments": row_s * cluster.num_steps / period_s,
         "learner": learn_s / period_s,
@@ -156,8 +164,8 @@ def forecast_cluster(env_timing: EnvTiming, cluster: Cluster) -> ClusterForecast
         "network out": out_s / period_s,
     }
     if cluster.cores_per_node:
-        usable = max(1, cores - overlaps)
-        used["cores"] = workers * busy_s * cluster.num_steps / (usable * period_s)
+        busy_s = workers * cluster.num_steps * env_timing.row_busy_s(cluster.envs_per_worker)
+        used["cores"] = busy_s / (task.worker_cores(schedule) * period_s)
     if cluster.store_bytes is not None:
         used["object store"] = cluster.stored_bytes / cluster.store_bytes
     times = {key: x for key, x in used.items() if key != "object store"}
@@ -175,19 +183,87 @@ def forecast_cluster(env_timing: EnvTiming, cluster: Cluster) -> ClusterForecast
     )
 
 
-def forecast_scaling(
-    env_timing: EnvTiming, cluster: Cluster, counts: Sequence[int]
-) -> list[ClusterForecast]:
-    """Return the forecasts for other numbers of workers, with all else unchanged."""
-    return [
+@dataclass(frozen=True, kw_only=True)
+class ClusterPlan:
+    """Forecasts of a cluster for a growing number of workers.
+
+    Attributes:
+        cluster: Cluster and settings.
+        env_timing: Timing of one environment.
+        forecasts: Forecasts for 1, 2, 4, … and W workers.
+    """
+
+    cluster: Cluster
+    env_timing: EnvTiming
+    forecasts: list[ClusterForecast]
+
+    def advice(self) -> str:
+        """Return what saturates first, and what would help."""
+        last, timing = self.forecasts[-1], self.env_timing
+        if last.limit == "environments" and last.share < 0.9:
+            has_wait = self.cluster.has_barrier and timing.sd_s > 0.1 * timing.mean_s
+            reason = "wait for the slowest one" if has_wait else "are idle while the learner learns"
+            faster = " or ".join(f"`{option}`" for option in self._faster_schedules())
+            advice = f": {faster} avoids it" if faster else ""
+            return f"environments, which {reason} in each iteration{advice}"
+        fullest = max(share for name, share in last.used.items() if name != "environments")
+        max_workers = math.floor(last.workers / fullest)
+        more = f": more workers make it faster, up to about {max_workers:,}"
+        return {
+            "environments": f"environments{more if max_workers > 1.05 * last.workers else ''}",
+            "cores": "cores: more cores or machines make it faster, more workers alone do not",
+            "learner": "the learner: more workers do not help, larger minibatches or a GPU do",
+            "network in": "the learner's incoming network traffic: smaller observations help",
+            "network out": "the learner's outgoing network traffic (weights): longer fragments "
+            "help",
+            "object store": "the object store",
+        }[last.limit]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the curve and the sizes of fragments."""
+        return {
+            "curve": [{**vars(point), "share": point.share} for point in self.forecasts],
+            "fragment_bytes": self.cluster.fragment_bytes,
+            "stored_bytes": self.cluster.stored_bytes,
+        }
+
+    def _faster_schedules(self) -> list[str]:
+        """Return the options of other schedules that are a tenth faster by the same forecast."""
+        changes: dict[str, dict[str, Any]] = {"--schedule variable": {"schedule": "variable"}}
+        if self.cluster.schedule in ("barrier", "variable"):
+            changes["--overlap"] = {"overlap": True}
+        changes["--schedule async"] = {"schedule": "async", "overlap": False}
+        min_steps_per_s = _MIN_SPEEDUP * self.forecasts[-1].steps_per_s
+        return [
+            option
+            for option, change in changes.items()
+            if forecast_cluster(
+                self.env_timing, dataclasses.replace(self.cluster, **change)
+            ).steps_per_s
+            > min_steps_per_s
+        ]
+
+
+def plan_cluster(env_timing: EnvTiming, cluster: Cluster) -> ClusterPlan:
+    """Return the forecasts of a cluster for 1, 2, 4, … and W workers.
+
+    Raises:
+        ConfigError: The object store is too small for the fragments in flight and the weights.
+    """
+    size, workers = cluster.store_bytes, cluster.workers
+    if size is not None and cluster.stored_bytes > size:
+        raise ConfigError(
+            f"{workers:,} workers have up to {cluster.stored_bytes / 1e9:.3g} GB in flight "
+            f"(fragments of {cluster.fragment_bytes / 1e6:.3g} MB, weights), but the object store "
+            f"has {size / 1e9:.3g} GB: set `--object-store-gb` to "
+            f"{math.ceil(cluster.stored_bytes / 1e8) / 10:g} or more, or lower `--num-steps`"
+        )
+    counts = [*(2**k for k in range(workers.bit_length()) if 2**k < workers), workers]
+    forecasts = [
         forecast_cluster(env_timing, dataclasses.replace(cluster, workers=count))
         for count in counts
     ]
-
-
-def worker_counts(workers: int) -> list[int]:
-    """Return 1, 2, 4, … and W."""
-    return [*(2**k for k in range(workers.bit_length()) if 2**k < workers), workers]
+    return ClusterPlan(cluster=cluster, env_timing=env_timing, forecasts=forecasts)
 
 
 def two_speed_timing(step_s: float, slow_s: float | None, slow_share: float) -> EnvTiming:
@@ -202,19 +278,3 @@ def two_speed_timing(step_s: float, slow_s: float | None, slow_share: float) -> 
     mean_s = (1 - slow_share) * step_s + slow_share * slow_s
     sd_s = abs(slow_s - step_s) * math.sqrt(slow_share * (1 - slow_share))
     return EnvTiming(step_s=mean_s, step_sd_s=sd_s, busy_share=0.0)
-
-
-def check_store_size(cluster: Cluster) -> None:
-    """Check that the object store has room for the fragments in flight and the weights.
-
-    Raises:
-        ConfigError: The object store is too small.
-    """
-    size = cluster.store_bytes
-    if size is not None and cluster.stored_bytes > size:
-        raise ConfigError(
-            f"{cluster.workers:,} workers have up to {cluster.stored_bytes / 1e9:.3g} GB in flight "
-            f"(fragments of {cluster.fragment_bytes / 1e6:.3g} MB, weights), but the object store "
-            f"has {size / 1e9:.3g} GB: set `--object-store-gb` to "
-            f"{math.ceil(cluster.stored_bytes / 1e8) / 10:g} or more, or lower `--num-steps`"
-        )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.rollouts.protocol import Schedule
+from hotloop.timing.table import duration
 
 # Measured costs of workers: beginning and ending a row; waking each other, for a fragment and for
 # each worker of it; starting a worker, without its environments.
@@ -49,6 +50,7 @@ class EnvTiming:
         loop_s: Fixed time per step of a group, independent of its size.
         act_s: Time of acting for B environments at once, by B.
         copy_s: Time of copying one transition out of a worker's memory.
+        transition_bytes: Size of a transition in a fragment.
         make_s: Time of making one environment.
         import_s: Additional time of making the first environment in a process.
         num_steps: Number of measured steps.
@@ -65,6 +67,7 @@ class EnvTiming:
     loop_s: float = 0.0
     act_s: Mapping[int, float] = field(default_factory=dict)
     copy_s: float = 0.0
+    transition_bytes: int = 0
     make_s: float = 0.0
     import_s: float = 0.0
     num_steps: int = 0
@@ -88,12 +91,27 @@ class EnvTiming:
             return 0.0
         return float(np.interp(num_envs, sizes, [self.act_s[size] for size in sizes]))
 
+    def row_s(self, num_envs: int) -> float:
+        """Return the time of a step of `num_envs` environments one after another, with acting."""
+        return self.loop_s + self.acting_s(num_envs) + num_envs * self.mean_s
+
+    def row_busy_s(self, num_envs: int) -> float:
+        """Return the part of `row_s` that needs a core."""
+        return self.loop_s + self.acting_s(num_envs) + num_envs * self.mean_s * self.busy_share
+
     def __str__(self) -> str:
-        text = f"a step takes {_ms(self.step_s)} (sd {_ms(self.step_sd_s)}"
-        text += f", p99 {_ms(self.step_p99_s)}, {min(1.0, self.busy_share):.0%} computing)"
+        step, sd, p99, reset, acting = (
+            duration(1e9 * seconds)
+            for seconds in (
+                *(self.step_s, self.step_sd_s, self.step_p99_s, self.reset_s),
+                self.acting_s(1),
+            )
+        )
+        text = f"a step takes {step} (sd {sd}, p99 {p99}, "
+        text += f"{min(1.0, self.busy_share):.0%} computing)"
         if self.reset_share > 0:
-            text += f", a reset {_ms(self.reset_s)} every {1 / self.reset_share:,.0f} steps"
-        return text + f", acting for one environment {_ms(self.acting_s(1))}"
+            text += f", a reset {reset} every {1 / self.reset_share:,.0f} steps"
+        return f"{text}, acting for one environment {acting}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +136,10 @@ class CollectionTask:
     nonblocking_schedule: Schedule = "variable"
     num_cores: int = 1
     max_workers: int = 64
+
+    def worker_cores(self, schedule: Schedule) -> int:
+        """Return the cores for workers: without one if the learner is busy at the same time."""
+        return max(1, self.num_cores - (self.overlap or schedule == "async"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +208,17 @@ class CollectionChoice:
             text += f"which take {best.start_s:.1f} s to start"
         return f"{text}; {self.env_timing}"
 
+    def to_json(self, schedule: str | None = None) -> dict[str, Any]:
+        """Return the record for the run directory; `schedule` as in `summary`."""
+        act_s = {str(size): seconds for size, seconds in self.env_timing.act_s.items()}
+        return {
+            "summary": self.summary(schedule),
+            "forecast_steps_per_s": self.chosen.steps_per_s,
+            "taken": vars(self.chosen),
+            "candidates": [vars(candidate) for candidate in self.candidates],
+            "measured": {**vars(self.env_timing), "act_s": act_s},
+        }
+
 
 def expected_maximum(count: int) -> float:
     """Return E[max] of independent standard normal variables.
@@ -223,15 +256,11 @@ def forecast(
     """
     num_groups = max(workers, 1)
     num_envs, num_steps = task.num_envs // num_groups, task.num_steps
-    group_s = env_timing.loop_s + env_timing.acting_s(num_envs)
-    row_s, computing_s = group_s + num_envs * env_timing.mean_s, group_s
-    computing_s += num_envs * env_timing.mean_s * env_timing.busy_share
+    row_s = env_timing.row_s(num_envs)
     wait_s, transfer_s, start_s = 0.0, 0.0, env_timing.make_s * task.num_envs
     if workers:
-        is_shared = task.overlap or schedule == "async"
-        num_cores = max(1, task.num_cores - is_shared)
-        row_s, computing_s = row_s + ROW_S, computing_s + ROW_S
-        row_s = max(row_s, workers * computing_s / num_cores)
+        busy_s = env_timing.row_busy_s(num_envs) + ROW_S
+        row_s = max(row_s + ROW_S, workers * busy_s / task.worker_cores(schedule))
         num_waited_steps = {"barrier": num_steps, "variable": 1, "async": 0}[schedule] * num_envs
         wait_s = expected_maximum(workers) * env_timing.sd_s * math.sqrt(num_waited_steps)
         transfer_s = task.num_envs * num_steps * env_timing.copy_s
@@ -323,23 +352,3 @@ def _best(candidates: Sequence[Forecast]) -> Forecast:
     min_total_s = min(x.total_s for x in candidates)
     fast = [x for x in candidates if x.total_s <= MAX_SLOWDOWN * min_total_s]
     return min(fast, key=lambda x: x.workers)
-
-
-def _ms(seconds: float) -> str:
-    if math.isnan(seconds):
-        return "–"
-    return f"{seconds * 1e6:.3g} µs" if seconds < 0.9995e-3 else f"{seconds * 1e3:.4g} ms"
-
-
-def to_json(choice: CollectionChoice, schedule: str | None = None) -> dict[str, Any]:
-    """Return the record for the run directory; `schedule` as in `CollectionChoice.summary`."""
-    return {
-        "summary": choice.summary(schedule),
-        "forecast_steps_per_s": choice.chosen.steps_per_s,
-        "taken": vars(choice.chosen),
-        "candidates": [vars(candidate) for candidate in choice.candidates],
-        "measured": {
-            **vars(choice.env_timing),
-            "act_s": {str(size): s for size, s in choice.env_timing.act_s.items()},
-        },
-    }

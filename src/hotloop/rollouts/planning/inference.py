@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from hotloop.rollouts.planning.forecast import EnvTiming
+from hotloop.timing.table import duration
 
 # Core time in seconds of a request, in the worker and in the inference process together.
 REQUEST_S = 1e-4
@@ -74,7 +75,7 @@ def choose_inference(
         rates,
         f"{num_workers} × {envs_per_worker} environments; {text[chosen]} (auto): forecast "
         f"{rates[chosen]:,.0f} steps/s, {rates[other]:,.0f} if "
-        f"{text[other]}; a step takes {1e3 * step_s:.3g} ms, acting for {envs_per_worker} "
-        f"{1e3 * local_s * envs_per_worker:.3g} ms, for {batch_size} "
-        f"{1e3 * central_s * batch_size:.3g} ms",
+        f"{text[other]}; a step takes {duration(1e9 * step_s)}, acting for {envs_per_worker} "
+        f"{duration(1e9 * local_s * envs_per_worker)}, for {batch_size} "
+        f"{duration(1e9 * central_s * batch_size)}",
     )

@@ -1,37 +1,30 @@
-"""Measurement of a run's environments, for the choice of `workers` 'auto'.
+"""Measurement of a run's environments, for automatic options and for `hotloop plan`.
 
 This process makes environments of the run's kind, steps them with the initial policy, and closes
 them. It takes half a second, up to two seconds if steps differ much, and less for a short run. The
-result is an `EnvTiming`, from which `forecast` chooses.
+result is an `EnvTiming`, from which `forecast` and `inference` choose.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hotloop.base.cores import available_cores
 from hotloop.base.memory import available_memory
-from hotloop.base.processes import descendants
+from hotloop.base.processes import ThreadTimes, descendants
 from hotloop.envs import VectorEnv, make_vec
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
-from hotloop.rollouts.collector import Collector, Slot
-from hotloop.rollouts.planning.forecast import (
-    CollectionChoice,
-    CollectionTask,
-    EnvTiming,
-    choose_collection,
-)
-from hotloop.rollouts.protocol import CollectionOptions, Schedule
-from hotloop.timing import span
+from hotloop.rollouts.collector import Collector, Slot, spec_bytes
+from hotloop.rollouts.planning.forecast import EnvTiming
+from hotloop.types import transition_bytes
 
 # Stop after `_MAX_STEPS`, or after `_TARGET_S` and `_MIN_STEPS` if the relative standard error of
 # the mean is below `_MAX_ERROR`, or after `_EXTENDED_S` and `_MIN_STEPS`, or after `_MAX_S`.
@@ -53,58 +46,12 @@ _MAX_WORKERS = 64
 _MAX_FAILURES = 10
 
 
-def probe(
-    env: str | Callable[..., Any],
-    make_network: Callable[[VectorEnv], Network],
-    options: CollectionOptions,
-    *,
-    num_envs: int,
-    num_remaining: int,
-    nonblocking_schedule: Schedule,
-    env_kwargs: Mapping[str, Any] | None = None,
-    action_masks: bool = False,
-) -> CollectionChoice:
-    """Measure an environment, and choose a number of workers and a schedule.
-
-    Args:
-        env: See `make_vec`.
-        make_network: Returns the acting network for environments.
-        options: Collection options.
-        num_envs: N.
-        num_remaining: Number of transitions to collect.
-        nonblocking_schedule: Schedule that may replace `barrier`.
-        env_kwargs: Arguments of the environment's constructor or factory.
-        action_masks: See `make_vec`.
-
-    Raises:
-        UnknownNameError, MissingExtraError, SpaceError, ConfigError: An environment can't be made.
-        EnvironmentFailure: Environments failed more than ten times.
-    """
-    with span("probe"):
-        env_timing = measure(
-            env,
-            make_network,
-            num_envs=num_envs,
-            num_remaining=num_remaining,
-            seed=options.seed,
-            env_kwargs=env_kwargs,
-            action_masks=action_masks,
-        )
+def max_workers() -> int:
+    """Return the number of workers that fit into memory, 64 at most."""
     free_bytes = available_memory()
-    max_workers = _MAX_WORKERS
-    if free_bytes is not None:
-        max_workers = max(1, min(max_workers, free_bytes // 2 // _WORKER_BYTES))
-    task = CollectionTask(
-        num_envs=num_envs,
-        num_steps=options.num_steps,
-        num_remaining=num_remaining,
-        schedule=options.schedule,
-        overlap=options.overlap,
-        nonblocking_schedule=nonblocking_schedule,
-        num_cores=available_cores(),
-        max_workers=max_workers,
-    )
-    return choose_collection(env_timing, task)
+    if free_bytes is None:
+        return _MAX_WORKERS
+    return max(1, min(_MAX_WORKERS, free_bytes // 2 // _WORKER_BYTES))
 
 
 def measure(
@@ -117,7 +64,21 @@ def measure(
     env_kwargs: Mapping[str, Any] | None = None,
     action_masks: bool = False,
 ) -> EnvTiming:
-    """Step one environment for up to two seconds, or for 20 slow steps; see `probe`."""
+    """Step one environment for up to two seconds, or for 20 slow steps.
+
+    Args:
+        env: See `make_vec`.
+        make_network: Returns the acting network for environments.
+        num_envs: N.
+        num_remaining: Number of transitions to collect.
+        seed: Seed of the environments and of the policy.
+        env_kwargs: Arguments of the environment's constructor or factory.
+        action_masks: See `make_vec`.
+
+    Raises:
+        UnknownNameError, MissingExtraError, SpaceError, ConfigError: An environment can't be made.
+        EnvironmentFailure: Environments failed more than ten times.
+    """
     failure_limit = _FailureLimit()
     # Existing child processes do not belong to the environment, such as the one for plots.
     known_pids = {process.pid for process in descendants()}
@@ -170,6 +131,7 @@ def measure(
         env_s = min(max((float(group_s) - single_s) / (size - 1), 0.2 * single_s), single_s)
         loop_s = single_s - env_s
         step_s -= loop_s
+    row_bytes = transition_bytes(spec_bytes(network.obs_spec), spec_bytes(network.action_spec))
     return EnvTiming(
         step_s=step_s,
         # The row times of a vector environment are means over its environments.
@@ -180,7 +142,8 @@ def measure(
         reset_share=reset_share,
         loop_s=loop_s,
         act_s=_measure_acting(policy, num_envs, seed),
-        copy_s=_measure_copy(network),
+        copy_s=_measure_copy(row_bytes),
+        transition_bytes=row_bytes,
         make_s=make_s / (group_size or 1),
         import_s=first_s - make_s,
         num_steps=len(row_times),
@@ -289,12 +252,8 @@ def _measure_acting(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int,
     return seconds
 
 
-def _measure_copy(network: Network) -> float:
+def _measure_copy(size_bytes: int) -> float:
     """Return the seconds of copying a transition from a worker's memory to the learner's."""
-    # Two observations, an action, and six numbers of up to four bytes.
-    obs, action = network.obs_spec, network.action_spec
-    transition_bytes = 2 * np.dtype(obs.dtype).itemsize * math.prod(obs.shape)
-    transition_bytes += np.dtype(action.dtype).itemsize * math.prod(action.shape) + 24
     source = np.zeros(8 * 2**20, np.uint8)
     target = np.ones_like(source)
     times: list[float] = []
@@ -302,7 +261,7 @@ def _measure_copy(network: Network) -> float:
         start_s = time.perf_counter()
         np.copyto(target, source)
         times.append(time.perf_counter() - start_s)
-    return float(np.median(times)) * transition_bytes / len(source)
+    return float(np.median(times)) * size_bytes / len(source)
 
 
 class _BusyTime:
@@ -317,10 +276,9 @@ class _BusyTime:
         return max(0.0, self._busy_s() - self._initial_busy_s) / elapsed_s
 
     def _busy_s(self) -> float:
-        wait_s = 0.0
-        # The file has the nanoseconds on a core and waiting for one. On a machine that other
-        # processes use, a process that computes also waits.
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            wait_s = int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
-        child_s = sum(x.cpu_ns for x in descendants() if x.pid not in self._known_pids) / 1e9
-        return time.process_time() + wait_s + child_s
+        # On a machine that other processes use, a process that computes also waits for a core.
+        with contextlib.closing(ThreadTimes()) as threads:
+            times = threads.read(threading.get_native_id())
+        wait_ns = 0 if times is None else times.queued_ns
+        child_ns = sum(x.cpu_ns for x in descendants() if x.pid not in self._known_pids)
+        return time.process_time() + (wait_ns + child_ns) / 1e9

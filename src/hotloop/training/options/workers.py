@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
+from hotloop.rollouts.collector import VIEWS_BYTES
 from hotloop.training.options.base import Options
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
@@ -17,10 +18,9 @@ from hotloop.training.options.constraints import (
     Positive,
     Resources,
 )
+from hotloop.types import transition_bytes
 
-# Lower bounds on memory, for any environment and network.
-_TRANSITION_BYTES = 29  # in a fragment, with an observation of one byte
-_STEP_BYTES = 1_024  # views of a fragment's rows, for each group of environments
+# Lower bound on a worker's memory, for any environment and network.
 _WORKER_BYTES = 2**24
 
 
@@ -158,7 +158,7 @@ class WorkerOptions(Options):
             ConfigError: they don't fit, even with the smallest possible observations.
         """
         num_envs = self.total_envs
-        size = num_steps * (_TRANSITION_BYTES * num_envs + _STEP_BYTES * self.num_groups)
+        size = num_steps * (transition_bytes() * num_envs + VIEWS_BYTES * self.num_groups)
         envs = "num_envs" if self.envs_per_worker is None else "envs_per_worker"
         lower = [f"`{x}`" for x, count in ((envs, num_envs), (name, num_steps)) if count > 1]
         require_memory(
