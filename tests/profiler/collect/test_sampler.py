@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import pytest
@@ -108,7 +109,9 @@ def operators(buffer):
 sleeper = threading.Thread(target=nap)
 sleeper.start()
 with span("work"):
+    report["work_cpu_s"] = -time.thread_time()
     spin_for(1.2)
+    report["work_cpu_s"] += time.thread_time()
 sleeper.join()
 other = threading.Thread(target=work_beside)
 other.start()
@@ -206,7 +209,8 @@ def test_spinning_and_sleeping_threads(phases: Phases) -> None:
     process = phases.process
     spinning, sleeping = phases.samples("work"), phases.samples("nap", phases.report["ids"]["nap"])
     # Other programs may use the cores. The thread never blocks, except for the GIL.
-    assert share(spinning, "on_core_ns") > 0.2
+    measured_ns = phases.report["work_cpu_s"] * 1e9
+    assert 0.5 < total(spinning, "on_core_ns") / measured_ns < 2
     assert share(spinning, "on_core_ns") + share(spinning, "queued_ns") > 0.7
     assert share(sleeping, "on_core_ns") < 0.05
     assert share(sleeping, "queued_ns") < 0.05
@@ -236,7 +240,7 @@ def test_a_waiting_main_thread_is_sampled(phases: Phases) -> None:
         for sample in phases.process.samples
         if sample.thread == phases.report["ids"]["beside"]
     ]
-    assert is_close(total(waiting), 1.2e9)
+    assert is_close(total(waiting), phases.process.tree.find("join").total_ns)
     assert share(waiting, "on_core_ns") < 0.1
     assert is_close(total(beside), 1.2e9)
     assert {phases.leaf(sample).function for sample in beside if sample.count > 2} == {"spin_for"}
@@ -307,7 +311,7 @@ def test_a_period_is_written_about_once_a_second(phases: Phases) -> None:
     """The first period takes long because the sampler imports its modules."""
     ends = [period.end_ns for period in phases.process.periods]
     assert len(ends) >= 4
-    assert max(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
+    assert median(b - a for a, b in itertools.pairwise(ends)) < 2.5e9
 
 
 def test_successive_threads_are_distinguished(tmp_path) -> None:
@@ -315,32 +319,32 @@ def test_successive_threads_are_distinguished(tmp_path) -> None:
     script = write(
         tmp_path,
         """
-        import threading, time
+        import json, threading, time
 
-        numbers = []
+        lives = {}
 
         def spin():
-            numbers.append(threading.get_native_id())
-            end = time.monotonic() + 0.06
-            while time.monotonic() < end:
+            began = time.monotonic()
+            while time.thread_time() < 0.06:
                 pass
+            lives[threading.get_native_id()] = time.monotonic() - began
 
         for _ in range(12):
             thread = threading.Thread(target=spin)
             thread.start()
             thread.join()
-        print(numbers)
+        print(json.dumps(lives))
         """,
     )
     result, session = record(tmp_path, str(script), interval_s=0.005)
-    numbers = set(json.loads(result.stdout))
+    lives = {int(number): life_s for number, life_s in json.loads(result.stdout).items()}
     (process,) = session.processes
     threads = {sample.thread for sample in process.samples} - {process.pid}
-    assert threads - {0} <= numbers  # 0: a thread that is just starting
+    assert threads - {0} <= set(lives)  # 0: a thread that is just starting
     assert len(threads) >= 9
-    for thread in threads:
+    for thread in threads - {0}:
         elapsed = sum(sample.elapsed_ns for sample in process.samples if sample.thread == thread)
-        assert elapsed < 0.5e9
+        assert elapsed < 2e9 * lives[thread] + 0.1e9
 
 
 def test_a_fork_has_its_own_samples(tmp_path) -> None:
@@ -403,7 +407,7 @@ def test_many_forks_do_not_stop_the_sampler(tmp_path) -> None:
         import os, time
         end = time.monotonic() + 0.8
         n = 0
-        while time.monotonic() < end:
+        while n < 30 or time.monotonic() < end:
             pid = os.fork()
             if pid == 0:
                 os._exit(0)
@@ -413,10 +417,11 @@ def test_many_forks_do_not_stop_the_sampler(tmp_path) -> None:
         """,
     )
     result, session = record(tmp_path, str(script))
-    assert int(result.stdout) > 20
+    assert int(result.stdout) >= 30
     assert len(session.processes) == 1
-    assert sum(sample.elapsed_ns for sample in session.main.samples) > 0.5e9
-    assert sum(sample.count for sample in session.main.samples) > 20
+    # Each fork interrupts the sampler, which restarts late on a loaded machine.
+    assert sum(sample.elapsed_ns for sample in session.main.samples) > 0.3e9
+    assert sum(sample.count for sample in session.main.samples) > 8
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
@@ -457,12 +462,15 @@ def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        time.sleep(0.3)  # a new sampler has its name only once it has run
-        names = []
-        for task in os.listdir("/proc/self/task"):
-            # A thread may have ended in the meantime.
-            with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
-                names.append(file.read().strip())
+        names, end = [], time.monotonic() + 60
+        # A new sampler has its name only once it has run.
+        while "hotloop-sampler" not in names and time.monotonic() < end:
+            time.sleep(0.05)
+            names = []
+            for task in os.listdir("/proc/self/task"):
+                # A thread may have ended in the meantime.
+                with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/comm") as file:
+                    names.append(file.read().strip())
         print(sorted(name for name in names if name.startswith("hotloop")))
         end = time.monotonic() + 1
         while time.monotonic() < end:
@@ -474,7 +482,7 @@ def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
     assert result.stdout.count("hotloop-sampler") == 1
     assert result.stdout.count("hotloop-ticks") <= 1
     assert result.stderr == ""
-    assert sum(sample.count for sample in session.main.samples) > 50
+    assert sum(sample.count for sample in session.main.samples) > 15
 
 
 def test_a_program_that_closes_all_descriptors(tmp_path) -> None:

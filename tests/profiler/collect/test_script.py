@@ -175,7 +175,7 @@ def test_a_killed_script(tmp_path) -> None:
     assert session.main.state == "killed"
     assert session.main.tree.find("update").count == 1
     assert session.main.tree.find("last").open == 1
-    assert sum(sample.count for sample in session.main.samples) > 20
+    assert sum(sample.count for sample in session.main.samples) > 5
 
 
 def test_an_interrupted_script(tmp_path) -> None:
@@ -708,7 +708,7 @@ def test_a_program_that_replaces_itself(tmp_path, target: str) -> None:
         for sample in main.samples
         if "first" in [frame.function for frame in main.stacks[sample.stack].frames]
     )
-    assert elapsed_ns > 1.15e9
+    assert elapsed_ns > 0.9e9  # more than one of the two calls
     assert "became another program, `" in problem
     if target == "sh":
         assert "`sh -c 'sleep 0.5; exit 3'`, which is not recorded: its time is missing" in problem

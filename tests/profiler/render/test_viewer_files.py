@@ -184,8 +184,8 @@ def test_profile_and_report_commands(tmp_path):
     burn_stack = re.compile(r"main;.*;burn \(\S*script\.py:7\)")
     main_s = sum(int(w) / 1e9 for stack, w in lines if burn_stack.fullmatch(stack))
     child_s = sum(int(w) / 1e9 for stack, w in lines if ";[env_step];" in stack)
-    assert 0.3 < main_s < 2.0
-    assert 0.8 < child_s < 3.0
+    assert 0.15 < main_s < 2.0
+    assert 0.5 < child_s < 5.0
     queue_s = sum(int(w) / 1e9 for stack, w in lines if ";[iteration];[queue];" in stack)
-    assert 0.8 < queue_s < 3.0
+    assert 0.5 < queue_s < 5.0
     assert {box["name"] for box in boxes(tmp_path / "f.svg")} >= {"all", "main", "burn", "child"}
