@@ -119,7 +119,7 @@ def test_an_idle_inference_process_is_not_replaced(tmp_path):
 def test_an_inference_process_that_dies_before_the_run_begins(tmp_path):
     with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}, inference="central") as pool:
         kill(pool.supervisor.inference)
-        wait_until(lambda: pool.supervisor.restarts[-1] or pool.supervisor.poll(0.02))
+        wait_until(lambda: pool.supervisor.failures.restarts[-1] or pool.supervisor.poll(0.02))
         rollout = begin(pool)
         rollout.collect()
         assert rollout.accounting().trained == 16

@@ -98,7 +98,7 @@ def test_failures_are_counted_with_the_rows_that_they_belong_to(tmp_path, monkey
 
     def hook(k, pool):
         monkeypatch.setattr(WorkerSupervisor, "poll", blind)
-        assert pool.supervisor.env_failures[1] == k
+        assert pool.supervisor.failures.env_failures[1] == k
 
     result = play(tmp_path, 3, 1, {"1": {"step 9": "raise", "reset 3": "raise"}}, hook=hook)
     assert result.account.workers[1].env_failures == 2

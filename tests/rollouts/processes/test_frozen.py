@@ -136,7 +136,7 @@ def test_a_worker_replaced_before_its_first_row_gives_the_same_rows(tmp_path, ca
             assert_same_fragments(rollout.collect(), whole.collect())
             assert rollout.pop_episodes() == whole.pop_episodes()
         assert count_restarts(rollout) == [0, 1]
-        assert pool.supervisor.num_failures == 1
+        assert pool.supervisor.failures.num_failures == 1
         account = rollout.accounting()
         assert (account.collected, account.dropped) == (48, {})
     inline.close()

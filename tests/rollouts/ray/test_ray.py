@@ -13,10 +13,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from hotloop.algorithms import appo, ppo, sac
-from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure, SpaceError
 from hotloop.runs import RunDirectory
 from tests import toy_envs
 from tests.uneven_envs import Dawdling
+from tests.worker_envs import DependsOnWorker
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
@@ -173,14 +174,25 @@ def test_an_actor_that_is_killed_is_replaced(tmp_path):
 
 
 def test_environments_that_fail_too_often_end_the_run(tmp_path):
-    with pytest.raises(EnvironmentFailure, match=r"failed 4 times, but .*diverged"):
+    with (
+        pytest.raises(EnvironmentFailure, match=r"failed 21 times, but .*diverged"),
+        pytest.warns(RuntimeWarning, match=r"diverged.*: replaced; similar failures") as caught,
+    ):
         train(
             tmp_path / "run",
             env=toy_envs.Misbehaves,
             backend="ray",
-            max_failures=3,
+            max_failures=20,
             total_timesteps=64 * 50,
         )
+    assert sum("diverged" in str(warning.message) for warning in caught) == 1
+
+
+def test_actors_whose_spaces_differ_are_refused(tmp_path):
+    kwargs = {"directory": str(tmp_path)}
+    message = "all workers must have the same observation space, but worker 0 has .* and worker 1"
+    with pytest.raises(SpaceError, match=message):
+        train(tmp_path / "run", env=DependsOnWorker, env_kwargs=kwargs, backend="ray")
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ class ProcessRollout:
     @property
     def last_failure(self) -> str:
         """See `Rollout.last_failure`."""
-        return self._supervisor.last_failure
+        return self._supervisor.failures.last_failure
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""
@@ -400,8 +400,8 @@ class ProcessRollout:
                 WorkerAccount(
                     worker=worker,
                     steps=self._num_envs * steps,
-                    restarts=self._supervisor.restarts[worker],
-                    env_failures=self._supervisor.env_failures[worker],
+                    restarts=self._supervisor.failures.restarts[worker],
+                    env_failures=self._supervisor.failures.env_failures[worker],
                     node="",
                     **time_shares(timing.merge(trees)),
                 )

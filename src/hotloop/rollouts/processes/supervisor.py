@@ -9,15 +9,14 @@ import secrets
 import selectors
 import signal
 import time
-import warnings
-from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from hotloop import errors
 from hotloop.base.memory import available_memory
 from hotloop.base.processes import process_state
-from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError, SpaceError
+from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError
+from hotloop.rollouts.failures import Failures, compare_spaces, traceback_cause
 from hotloop.rollouts.inference.wakeups import create_wakeup_fd
 from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.guard import Guard, kill_marked
@@ -71,9 +70,7 @@ class WorkerSupervisor:
         workers: Processes of the workers.
         inference: The inference process. None if workers act by themselves.
         rollout: The rollout, once it exists.
-        restarts, env_failures: Counts by worker.
-        num_failures: Number of replaced environments and workers.
-        last_failure: Text of the last of these failures.
+        failures: Failures of environments and processes.
 
     Raises:
         ConfigError: No more processes can be started.
@@ -93,14 +90,9 @@ class WorkerSupervisor:
         self.rollout: SupervisedRollout | None = None
         self.workers: list[WorkerProcess] = []
         self.inference: WorkerProcess | None = None
-        self.restarts = Counter[int]()
-        self.env_failures = Counter[int]()
+        self.failures = Failures(max_failures)
         self._num_workers = num_workers
         self._step_timeout_s = step_timeout_s
-        self._max_failures = max_failures
-        self.num_failures = 0
-        self.last_failure = ""
-        self._warned_kinds: set[str] = set()
         self._selector = selectors.DefaultSelector()
         self._checked_at_s = 0.0
         self._token = secrets.token_hex(8)
@@ -147,7 +139,8 @@ class WorkerSupervisor:
             self._start(number)
         self._wait_until_ready()
         for worker in self.workers[1:]:
-            self._check_spaces(worker)
+            assert worker.ready is not None
+            compare_spaces(self.ready, worker.ready, worker.number)
 
     def poll(self, timeout_s: float) -> None:
         """Wait for messages of the workers, and replace dead and stalled workers.
@@ -193,7 +186,7 @@ class WorkerSupervisor:
         if number != INFERENCE:
             fds = [fds[1 + number], fds[0]] if fds else []
             extra |= {"component": f"worker-{number}", "first_env": number * self.greeting.num_envs}
-            extra["restarts"] = self.restarts[number]
+            extra["restarts"] = self.failures.restarts[number]
         greeting = dataclasses.replace(self.greeting, wakeup_fds=fds, **extra)
         try:
             token = f"{self._token}-{secrets.token_hex(4)}"
@@ -242,15 +235,15 @@ class WorkerSupervisor:
             if isinstance(message, Ready):
                 worker.ready = message
                 if self.rollout is not None:
-                    self._check_spaces(worker)
+                    compare_spaces(self.ready, message, worker.number)
                     self.rollout.set_up(worker)
             elif isinstance(message, WorkerResumed):
                 assert self.rollout is not None
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
                 self.rollout.on_resumed(worker.number, envs, obs)
             elif isinstance(message, Failure) and not message.is_final:
-                self.env_failures[worker.number] += 1
-                self._count_failure(worker.name, message)
+                self.failures.env_failures[worker.number] += 1
+                self.failures.count(worker.name, message.message, message.traceback)
             elif isinstance(message, Failure):
                 worker.error = message
                 worker.kill()  # closing failed environments may hang
@@ -307,37 +300,18 @@ class WorkerSupervisor:
         # At the start only a process that was killed is replaced: other errors would repeat.
         if not error.is_recoverable or not (has_begun or (worker.error is None and code < 0)):
             self._raise(worker.name, error)
-        self.restarts[number] += 1
-        if not has_begun and self.restarts[number] == _MAX_STARTS:
+        self.failures.restarts[number] += 1
+        if not has_begun and self.failures.restarts[number] == _MAX_STARTS:
             task = "start" if number == INFERENCE else "make its environments"
             raise EnvironmentFailure(
                 f"{worker.name} must {task} in one of {_MAX_STARTS} attempts, but all failed, the "
                 f"last because {reason}: check what the environments wait for, use fewer workers "
                 "if memory is short, or raise `step_timeout_s`"
             )
-        self._count_failure(worker.name, error)
+        self.failures.count(worker.name, error.message, error.traceback)
         if self.rollout is not None and number != INFERENCE:
             self.rollout.on_worker_lost(number)
         self._start(number)
-
-    def _count_failure(self, name: str, error: Failure) -> None:
-        """Count a failure, warn of the first of its kind, raise EnvironmentFailure if too many."""
-        self.num_failures += 1
-        text = self.last_failure = f"{name}: {error.message}"
-        if self.num_failures > self._max_failures:
-            raise EnvironmentFailure(
-                f"environments and workers failed {self.num_failures} times, but at most "
-                f"{self._max_failures} failures are allowed (`max_failures`); the last was {text}"
-            ) from _cause(error)
-        # Failures of one kind differ in their digits only.
-        kind = "".join(x for x in error.traceback or error.message if not x.isdigit())
-        if kind not in self._warned_kinds:
-            self._warned_kinds.add(kind)
-            warnings.warn(
-                f"{text}: replaced; similar failures are only counted",
-                RuntimeWarning,
-                stacklevel=2,
-            )
 
     def _raise(self, name: str, error: Failure) -> NoReturn:
         kind = getattr(errors, error.type, None)
@@ -349,22 +323,7 @@ class WorkerSupervisor:
                 " (a worker does not run your script: register the environment in a module, and "
                 "use `module:Id`)"
             )
-        raise kind(f"{name}: {error.message}{hint}") from _cause(error)
-
-    def _check_spaces(self, worker: WorkerProcess) -> None:
-        """Raise SpaceError if a worker's spaces differ from those of worker 0."""
-        first, ready = self.ready, worker.ready
-        assert ready is not None
-        for name, expected, spec in (
-            ("observation", first.obs_spec, ready.obs_spec),
-            ("action", first.action_spec, ready.action_spec),
-        ):
-            if spec != expected:
-                raise SpaceError(
-                    f"all workers must have the same {name} space, but worker 0 has {expected} "
-                    f"and worker {worker.number} has {spec}: make the environment independent of "
-                    "its process"
-                )
+        raise kind(f"{name}: {error.message}{hint}") from traceback_cause(error.traceback)
 
     def _check_memory(self) -> None:
         """Raise ConfigError if the workers do not fit into memory."""
@@ -375,11 +334,3 @@ class WorkerSupervisor:
                 f"into the {free_bytes / 2**20:,.0f} MiB of free memory: use at most "
                 f"{1 + int(free_bytes // worker_bytes)}"
             )
-
-
-class WorkerTraceback(Exception):
-    """The traceback of an error in a worker, as the cause of the learner's error."""
-
-
-def _cause(error: Failure) -> WorkerTraceback | None:
-    return WorkerTraceback(f"\n{error.traceback}") if error.traceback else None

@@ -14,6 +14,7 @@ from hotloop.base.children import module_paths
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
+from hotloop.rollouts.failures import Failures, compare_spaces
 from hotloop.rollouts.processes.pool import importable
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, ActorInfo, ActorOptions
@@ -50,6 +51,7 @@ class RayEnvironments:
     Raises:
         MissingExtraError: Ray is not installed.
         ConfigError: Ray does not answer or has no room, or a factory can't be imported.
+        SpaceError: The actors' spaces differ.
         EnvironmentFailure: An environment can't be made, with the actor's number.
     """
 
@@ -76,7 +78,7 @@ class RayEnvironments:
         inference_resources: Mapping[str, float] | None = None,
     ) -> None:
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
-        self.max_failures, self.step_timeout_s = max_failures, step_timeout_s
+        self.failures, self.step_timeout_s = Failures(max_failures), step_timeout_s
         # An actor steps its environments in sequence.
         self.max_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
         self.timing_dir = str(timing_dir)
@@ -126,6 +128,8 @@ class RayEnvironments:
                     self._await_ready(actor, f"worker {worker}", hint)
                     for worker, actor in enumerate(self.actors)
                 ]
+                for worker, info in enumerate(actor_infos):
+                    compare_spaces(actor_infos[0], info, worker)
         except BaseException:
             self.close()
             raise
@@ -168,7 +172,7 @@ class RayEnvironments:
                 "first_env": worker * self.envs_per_worker,
                 "first_episode": first_episode,
             },
-            max_failures=self.max_failures,
+            max_failures=self.failures.max_failures,
             timeout_s=self.max_step_s,
             recording=self._recording_options(f"worker-{worker}"),
             paths=module_paths(),
@@ -196,7 +200,7 @@ class RayEnvironments:
             **_ray_options(resources),
             scheduling_strategy="SPREAD",
             # It has no state to lose: Ray restarts it, and sends its requests again.
-            max_restarts=self.max_failures,
+            max_restarts=self.failures.max_failures,
             max_task_retries=-1,
         )
         for number in range(self._num_inference):

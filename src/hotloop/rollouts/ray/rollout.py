@@ -85,7 +85,7 @@ class RayRollout:
     @property
     def last_failure(self) -> str:
         """See `Rollout.last_failure`."""
-        return self._supervisor.last_failure
+        return self._envs.failures.last_failure
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Publish one object in Ray's store for all actors; see `Rollout.publish`."""
@@ -347,8 +347,8 @@ class RayRollout:
                     worker=worker,
                     node=group.node,
                     steps=self._envs.envs_per_worker * (group.next_row - group.first_row),
-                    restarts=self._supervisor.restarts[worker],
-                    env_failures=self._supervisor.env_failures[worker],
+                    restarts=self._envs.failures.restarts[worker],
+                    env_failures=self._envs.failures.env_failures[worker],
                     **time_shares(timing.merge(trees)),
                 )
             )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotloop.errors import EnvironmentFailure, HotloopError
+from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.ray.actor import ActorSetup, FragmentPart, RecoverableFailure
 from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, first_line
@@ -48,8 +48,6 @@ class ActorSupervisor:
         weights: Reference to the newest policy in Ray's store.
         version: Version of the newest policy.
         collected, dropped: Transitions so far, dropped ones by reason.
-        restarts, env_failures: Counts by worker.
-        last_failure: Text of the last of these failures.
         watches: Watches of the nodes.
     """
 
@@ -67,9 +65,6 @@ class ActorSupervisor:
         self._publication = 0
         self.collected = 0
         self.dropped: Counter[str] = Counter()
-        self.restarts: Counter[int] = Counter()
-        self.env_failures: Counter[int] = Counter()
-        self.last_failure = ""
         self._envs, self._ray, self._policy, self._groups = envs, envs.ray, policy, groups
         self._num_rows, self._seed = num_rows, seed
         self._is_set_up = False
@@ -269,8 +264,8 @@ class ActorSupervisor:
         if part.inference is not None:
             self._envs.on_answer(worker, part.inference)
         for failure in part.failures:
-            self.env_failures[worker] += 1
-            self._count_failure(worker, failure)
+            self._envs.failures.env_failures[worker] += 1
+            self._envs.failures.count(f"worker {worker}", failure)
 
     # --- silence ----------------------------------------------------------------------------------
 
@@ -327,8 +322,8 @@ class ActorSupervisor:
 
     def _replace(self, worker: int, reason: str) -> None:
         """Start another actor in place of a lost one, and repeat the open requests."""
-        self.restarts[worker] += 1
-        self._count_failure(worker, reason)
+        self._envs.failures.restarts[worker] += 1
+        self._envs.failures.count(f"worker {worker}", reason)
         group, actors = self._groups[worker], self._envs.actors
         # The lost actor had begun some rows of one part, and none of the later parts.
         self.dropped["worker died"] += self._num_rows * self._envs.envs_per_worker
@@ -358,13 +353,3 @@ class ActorSupervisor:
         truncated = fields["truncated"].copy()  # arrays of Ray's store are read-only
         truncated[-1] |= ~fields["terminated"][-1]
         fields["truncated"] = truncated
-
-    def _count_failure(self, worker: int, reason: str) -> None:
-        self.last_failure = f"worker {worker}: {reason}"
-        count = sum(self.restarts.values()) + sum(self.env_failures.values())
-        if count > self._envs.max_failures:
-            raise EnvironmentFailure(
-                f"environments and workers failed {count} times, but at most "
-                f"{self._envs.max_failures} failures are allowed (`max_failures`); the last was "
-                f"{self.last_failure}"
-            )

@@ -1,0 +1,92 @@
+"""Failures of environments and workers: counts, warnings and the limit, for all transports."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from hotloop.errors import EnvironmentFailure, SpaceError
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an error in a worker, as the cause of the learner's error."""
+
+
+def traceback_cause(traceback: str) -> WorkerTraceback | None:
+    """Return a worker's traceback as the cause of an error. None if it is empty."""
+    return WorkerTraceback(f"\n{traceback}") if traceback else None
+
+
+class Failures:
+    """The failures of a rollout's environments and workers.
+
+    Args:
+        max_failures: Maximum total number of replacements of environments and workers.
+
+    Attributes:
+        max_failures: The same.
+        restarts, env_failures: Counts by worker.
+        num_failures: Number of replaced environments and workers.
+        last_failure: Text of the last failure, empty if there was none.
+    """
+
+    def __init__(self, max_failures: int) -> None:
+        self.max_failures = max_failures
+        self.restarts: Counter[int] = Counter()
+        self.env_failures: Counter[int] = Counter()
+        self.num_failures = 0
+        self.last_failure = ""
+        self._warned_kinds: set[str] = set()
+
+    def count(self, name: str, message: str, traceback: str = "") -> None:
+        """Count the failure of a worker or of its environments, and warn of the first of its kind.
+
+        Raises:
+            EnvironmentFailure: There were too many failures.
+        """
+        self.num_failures += 1
+        text = self.last_failure = f"{name}: {message}"
+        if self.num_failures > self.max_failures:
+            raise EnvironmentFailure(
+                f"environments and workers failed {self.num_failures} times, but at most "
+                f"{self.max_failures} failures are allowed (`max_failures`); the last was {text}"
+            ) from traceback_cause(traceback)
+        # Failures of one kind differ in their digits only.
+        kind = "".join(x for x in traceback or message if not x.isdigit())
+        if kind not in self._warned_kinds:
+            self._warned_kinds.add(kind)
+            warnings.warn(
+                f"{text}: replaced; similar failures are only counted",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+class WorkerSpaces(Protocol):
+    """The spaces of a worker's environments, as JSON."""
+
+    @property
+    def obs_spec(self) -> Mapping[str, Any]:
+        """See `ObsSpec.to_json`."""
+        ...
+
+    @property
+    def action_spec(self) -> Mapping[str, Any]:
+        """See `ActionSpec.to_json`."""
+        ...
+
+
+def compare_spaces(first: WorkerSpaces, other: WorkerSpaces, worker: int) -> None:
+    """Raise SpaceError if a worker's spaces differ from those of worker 0."""
+    for name, expected, spec in (
+        ("observation", first.obs_spec, other.obs_spec),
+        ("action", first.action_spec, other.action_spec),
+    ):
+        if spec != expected:
+            raise SpaceError(
+                f"all workers must have the same {name} space, but worker 0 has {expected} "
+                f"and worker {worker} has {spec}: make the environment independent of "
+                "its process"
+            )
