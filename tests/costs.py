@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -137,7 +138,8 @@ def _shared_fixtures(item: pytest.Item) -> list[str]:
 class Costs:
     """The measurements of one run or several, and a pytest plugin that adds those of this run.
 
-    A run replaces the measurements of its own tests, and keeps those of others.
+    A run replaces the measurements of its own tests, and keeps those of others, also of runs that
+    have ended in the meantime.
 
     Attributes:
         tests: each test's cost per phase, without the set-up of fixtures that it shares.
@@ -148,13 +150,22 @@ class Costs:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        self.tests: dict[str, dict[str, Cost]] = content.get("tests", {})
-        self.fixtures: dict[str, list[float]] = content.get("fixtures", {})
-        self.shared: dict[str, list[str]] = content.get("shared", {})
-        self.collection: dict[str, float] = content.get("collection", {})
+        self.tests: dict[str, dict[str, Cost]] = {}
+        self.fixtures: dict[str, list[float]] = {}
+        self.shared: dict[str, list[str]] = {}
+        self.collection: dict[str, float] = {}
+        self._read()
+        self._new_tests: dict[str, dict[str, Cost]] = {}
+        self._new_shared: dict[str, list[str]] = {}
         self._new_fixtures: dict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
         self._new_collection = 0.0
+
+    def _read(self) -> None:
+        content = {}
+        with contextlib.suppress(FileNotFoundError):
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+        for name in ("tests", "fixtures", "shared", "collection"):
+            getattr(self, name).update(content.get(name, {}))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if not hasattr(report, "cost"):  # the worker process crashed
@@ -166,10 +177,10 @@ class Costs:
             if is_shared:
                 wall_s, core_s = wall_s - fixture_wall_s, core_s - fixture_core_s
         if report.when == "setup":
-            self.tests[report.nodeid] = {}
-            self.shared[report.nodeid] = report.shared_fixtures
+            self._new_tests[report.nodeid] = {}
+            self._new_shared[report.nodeid] = report.shared_fixtures
         cost = [round(max(0.0, seconds), 4) for seconds in (wall_s, core_s)]
-        self.tests.setdefault(report.nodeid, {})[report.when] = cost
+        self._new_tests.setdefault(report.nodeid, {})[report.when] = cost
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -177,12 +188,21 @@ class Costs:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(f"{self.path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read()
+            self._add(session)
+            self.write()
+
+    def _add(self, session: pytest.Session) -> None:
+        self.tests |= self._new_tests
+        self.shared |= self._new_shared
         self.fixtures |= {
             name: cost for name, cost in self._new_fixtures.items() if max(cost[1:]) > 0.01
         }
         if self._new_collection:
             self.collection[session.config.option.markexpr] = round(self._new_collection, 2)
-        self.write()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section(f"costs, in {self.path}")
@@ -211,7 +231,6 @@ class Costs:
         parts = {
             "collection": self.collection, "tests": tests, "fixtures": fixtures, "shared": shared
         }  # fmt: skip
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(
             "{\n"
             + ",\n".join(f'"{name}": {_lines(part)}' for name, part in parts.items())

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from tests.costs import Costs, total
 
@@ -41,6 +42,7 @@ def test_sleeps():
 # Each test records its position.
 ORDER = """
 from pathlib import Path
+from types import SimpleNamespace
 import pytest
 
 @pytest.mark.parametrize("case", range(24))
@@ -107,6 +109,19 @@ def test_the_limit_of_long_tests_follows_from_the_budget(tmp_path):
     assert costs.long_ones(budget_s=0.75) == (["a.py::long", "a.py::trains"], 0.4)
     assert costs.long_ones(budget_s=3) == (["a.py::trains"], 2.0)
     assert costs.long_ones(budget_s=6) == ([], 3.0)
+
+
+def test_costs_of_runs_at_the_same_time_are_all_kept(tmp_path):
+    folder = tmp_path / "build"
+    runs = [Costs(folder / "costs.json") for _ in range(2)]
+    for name, costs in zip("ab", runs, strict=True):
+        report = {"nodeid": f"{name}.py::test", "when": "setup", "cost": [1.0, 1.0]}
+        costs.pytest_runtest_logreport(
+            SimpleNamespace(**report, fixture_costs=[], shared_fixtures=[])
+        )
+    for costs in runs:
+        costs.pytest_sessionfinish(None)
+    assert Costs(folder / "costs.json").tests.keys() == {"a.py::test", "b.py::test"}
 
 
 def test_a_seed_determines_the_order(tmp_path):

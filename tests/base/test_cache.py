@@ -198,38 +198,41 @@ def test_the_torch_compiler_uses_a_folder_of_the_cache(directory, monkeypatch):
 
 
 MAKES = """
-import sys, time
+import sys
 from hotloop.base import cache
 
 with cache.creating(sys.argv[1], ".pt2", lambda: print("waits", flush=True)) as making:
     print("found" if making.existing else "makes", flush=True)
     if making.existing is None:
-        time.sleep(float(sys.argv[2]))
+        sys.stdin.readline()
         making.save(b"code")
 """
 
 
-def start(seconds):
-    command = [sys.executable, "-c", MAKES, KEY, str(seconds)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start():
+    """Start a process that stores the entry when its input ends, unless it exists."""
+    command = [sys.executable, "-c", MAKES, KEY]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True)
 
 
 def test_one_process_builds_while_others_wait():
-    first = start(1.0)
+    first = start()
     assert first.stdout.readline() == "makes\n"
-    waiting = [start(9.0) for _ in range(2)]
-    assert [entry.communicate(timeout=30)[0] for entry in waiting] == ["waits\nfound\n"] * 2
-    first.communicate()
+    waiting = [start() for _ in range(2)]
+    assert [entry.stdout.readline() for entry in waiting] == ["waits\n"] * 2
+    first.communicate(timeout=60)
+    assert [entry.communicate(timeout=60)[0] for entry in waiting] == ["found\n"] * 2
     assert len(cache.entries()) == 1
 
 
 def test_a_killed_builder_is_replaced():
-    first = start(60.0)
+    first = start()
     assert first.stdout.readline() == "makes\n"
-    other = start(0.0)
+    other = start()
     assert other.stdout.readline() == "waits\n"
     time.sleep(0.2)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    assert other.communicate(timeout=30)[0] == "makes\n"
+    assert other.communicate(timeout=60)[0] == "makes\n"
     assert len(cache.entries()) == 1
