@@ -9,7 +9,7 @@ import torch
 from hotloop.envs.device import box_observations
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
-from hotloop.ops import tensor_noise
+from hotloop.ops.noise import device_seed
 from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.policies.learned import LearnedNetwork
@@ -49,7 +49,8 @@ def test_draws_match_the_hosts(action_spec, scale):
     policy = make_policy(action_spec, scale)
     obs = np.random.default_rng(1).standard_normal((NUM_ENVS, 4)).astype(np.float32)
     block = {"num_steps": NUM_STEPS, "num_envs": NUM_ENVS}
-    noise = policy.nets.draw_noise(tensor_noise.seed_key(SEED, "cpu"), torch.tensor(STEP), **block)
+    key, step = device_seed(SEED, "cpu"), torch.tensor(STEP)
+    noise = policy.host.draw_noise(key, first_step=step, **block)
     host_noise = policy.host.draw_noise(SEED, first_step=STEP, **block)
     np.testing.assert_allclose(noise.numpy(), host_noise, atol=1e-4)
     for t in range(NUM_STEPS):

@@ -4,7 +4,7 @@ The numbers of batch n are a function of (seed, n). They do not depend on how ma
 at a time, and a checkpoint needs no generator state.
 
 Numbers are drawn in blocks, each with its own generator seed: one kernel for up to 64 batches. An
-update reads its rows from the table by index. Philox in tensor operations (`tensor_noise`) would
+update reads its rows from the table by index. Philox in tensor operations (`ops.noise`) would
 need no table, but it has 220 operations. They are one kernel in a compiled update, and 220 kernels
 in an eager update or its CUDA graph.
 """

@@ -149,17 +149,17 @@ class ActingPolicy:
 
     # --- for rollouts: no checks, no allocations of its own --------------------------------------
 
-    def draw_noise(
-        self, seed: int, *, first_step: int, num_steps: int, num_envs: int, first_env: int = 0
-    ) -> Array:
+    def draw_noise(self, seed: Any, **block: Any) -> Any:
         """Return the noise of many steps for sampling actions and for exploration.
+
+        Args:
+            seed: seed of the run, or its `device_seed`.
+            **block: `first_step`, `num_steps`, `num_envs`, `first_env`, see `ops.noise`.
 
         Returns:
             float32, (T, N, K), a function of (seed, step, environment) alone.
         """
-        return self._head.draw_noise(
-            seed, first_step=first_step, num_steps=num_steps, num_envs=num_envs, first_env=first_env
-        )
+        return self._head.draw_noise(seed, **block)
 
     def scaled(self, obs: Array, out: Array | None = None) -> Array:
         """Return the network's inputs for raw observations. Training uses the same inputs.

@@ -105,7 +105,7 @@ class DevicePolicy:
         Args:
             tensors: parameters and scale.
             obs: raw, (N, *obs_shape).
-            noise: (N, K), one step of `nets.draw_noise`.
+            noise: (N, K), one step of `host.draw_noise`.
 
         Returns:
             The actions, (N, *action_shape), log π(action), (N,), and V(obs), (N,).

@@ -154,7 +154,7 @@ class LearnedNetwork(_FlatNetwork):
         Args:
             params: float32, (P,).
             obs: (B, *obs_shape).
-            noise: float32, (B, K), one step of `draw_noise`.
+            noise: float32, (B, K), one step of `ActingPolicy.draw_noise`.
 
         Returns:
             The actions, (B, *action_shape), log π(action), (B,), and the value, (B,), or None.
@@ -168,11 +168,6 @@ class LearnedNetwork(_FlatNetwork):
             center, half_width = self._scale
             action = (action.flatten(1) * half_width + center).view_as(action)
         return action, log_prob, value
-
-    def draw_noise(self, key: Tensor, first_step: Tensor, *, num_steps: int, num_envs: int) -> Any:
-        """Return the noise of actions: float32, (T, N, K), see `ops.tensor_noise`."""
-        noise = self._head_method("device_noise")
-        return noise(key, first_step, num_steps=num_steps, num_envs=num_envs)
 
     def sample(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions in [−1, 1], (B, A), sampled with normal noise, and log π, (B,)."""

@@ -21,7 +21,7 @@ from hotloop.envs.device.checks import check_obs, check_step
 from hotloop.envs.device.functional import TensorVectorEnv
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.errors import EnvironmentFailure, NonFiniteError
-from hotloop.ops import tensor_noise
+from hotloop.ops.noise import device_seed
 from hotloop.policies import PolicySnapshot
 from hotloop.policies.device_acting import DevicePolicy, PolicyTensors
 from hotloop.policies.torch_acting import Execute
@@ -161,7 +161,7 @@ class OnDeviceRollout:
         self._clock = torch.zeros((), dtype=torch.int64, device=device)  # steps so far
         # State that changes in place with each step, and that checkpoints contain.
         self._state = {
-            "key": tensor_noise.seed_key(seed, device),
+            "key": device_seed(seed, device),
             "episode": torch.zeros(num_envs, dtype=torch.int64, device=device),
             "episode_return": torch.zeros(num_envs, dtype=torch.float64, device=device),
             "episode_length": torch.zeros(num_envs, dtype=torch.int64, device=device),
@@ -321,7 +321,9 @@ class OnDeviceRollout:
         assert isinstance(envs, TensorVectorEnv)
         policy_tensors, state = inputs["policy"], inputs["state"]
         key, obs = state["key"], state["obs"]
-        noise = self._policy.nets.draw_noise(key, clock, num_steps=count, num_envs=envs.num_envs)
+        noise = self._policy.host.draw_noise(
+            key, first_step=clock, num_steps=count, num_envs=envs.num_envs
+        )
         uniform = envs.draw_uniform(key, clock + 1, count)
         env_state = {
             name[len(_PREFIX) :]: x for name, x in state.items() if name.startswith(_PREFIX)
@@ -350,8 +352,11 @@ class OnDeviceRollout:
             self._obs = envs.reset(self._seed)
             check_obs(self._obs, envs)
         with span("draw_noise"):
-            noise = self._policy.nets.draw_noise(
-                state["key"], self._clock, num_steps=self._num_steps, num_envs=envs.num_envs
+            noise = self._policy.host.draw_noise(
+                state["key"],
+                first_step=self._clock,
+                num_steps=self._num_steps,
+                num_envs=envs.num_envs,
             )
         obs = self._obs
         steps: list[DeviceRows] = []

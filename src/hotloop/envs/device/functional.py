@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hotloop.envs.device.protocol import DeviceStep, TensorEnvironment, Tensors
 from hotloop.envs.spaces import ActionSpec, ObsSpec
-from hotloop.ops import tensor_noise
+from hotloop.ops.noise import counter_uniform, device_seed
 
 # Stream of the random numbers for initial states. Acting uses streams 0 and 1.
 RESET_STREAM = 2
@@ -38,7 +38,7 @@ class TensorVectorEnv:
                 for bound in (spec.low, spec.high)
             )
             self._bounds = low, high
-        self._key = tensor_noise.seed_key(0, device)
+        self._key = device_seed(0, device)
         self._clock = torch.zeros((), dtype=torch.int64, device=device)
         self._state: Tensors = {}
 
@@ -66,16 +66,16 @@ class TensorVectorEnv:
         """Return random numbers for T calls, each of `begin` or `advance`.
 
         Args:
-            key: key of the run, see `tensor_noise.key_of`.
+            key: key of the run, see `device_seed`.
             clock: number of earlier calls, int64, 0-d.
             num_steps: T.
 
         Returns:
             float32, (T, N, U).
         """
-        return tensor_noise.uniform(
+        return counter_uniform(
             key,
-            clock,
+            first_step=clock,
             num_steps=num_steps,
             num_envs=self._num_envs,
             size=self._environment.num_uniform,
@@ -114,7 +114,7 @@ class TensorVectorEnv:
 
     def reset(self, seed: int) -> Tensor:
         """See `DeviceVectorEnv`."""
-        self._key.copy_(tensor_noise.seed_key(seed, self._device))
+        self._key.copy_(device_seed(seed, self._device))
         self._clock.zero_()
         self._state, obs = self.begin(self._next_uniform())
         return obs.clone()

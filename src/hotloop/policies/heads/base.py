@@ -53,7 +53,6 @@ class Head(ABC):
     - `evaluate(params, outputs, action)`, in torch: log π(action) and the entropy, both (B,).
     - `sample(outputs, noise)`, in torch: an action in [−1, 1], (B, A), and its log π, (B,).
     - `act(outputs)`, in torch: the action in [−1, 1], (B, A).
-    - `device_noise(key, first_step, **block)`, in torch: the noise of `draw_noise` on the device.
     - `draw(params, outputs, noise)`, in torch: the action as `choose` writes it.
     - `values(outputs)`, in torch: the value of each action, (B, A).
 
@@ -121,7 +120,7 @@ class Head(ABC):
         """Return the noise of a block of steps, by (seed, step, environment): float32, (T, N, K).
 
         Args:
-            seed: seed of the run.
+            seed: seed of the run. With a `device_seed`, a head with `draw` returns a tensor.
             **block: `first_step`, `num_steps`, `num_envs`, `first_env`, see `ops.noise`.
         """
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
-from hotloop.ops.noise import counter_uniform
+from hotloop.ops.noise import counter_gumbel
 from hotloop.policies.heads.base import Exploration, Head
 from hotloop.types import Array
 
@@ -32,10 +32,9 @@ class Categorical(Head):
                 "leave the choice of the head to `actor_critic`"
             )
 
-    def draw_noise(self, seed: int, **block: int) -> Array:
-        """Return Gumbel noise."""
-        uniform = counter_uniform(seed, size=self.size, **block)
-        return (-np.log(-np.log(uniform))).astype(np.float32)
+    def draw_noise(self, seed: Any, **block: Any) -> Any:
+        """Return Gumbel noise, also on a device."""
+        return counter_gumbel(seed, size=self.size, **block)
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Return Gumbel noise."""
@@ -46,12 +45,6 @@ class Categorical(Head):
 
     def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
         return _log_prob(outputs, action)
-
-    def device_noise(self, key: Tensor, first_step: Tensor, **block: int) -> Tensor:
-        """Return Gumbel noise: float32, (T, N, A)."""
-        from hotloop.ops import tensor_noise
-
-        return tensor_noise.gumbel(key, first_step, size=self.size, **block)
 
     def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
         return self.mode(outputs + noise)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,8 +46,8 @@ class Gaussian(Head):
         self._log_std = params[_LOG_STD]
         self._std = np.exp(self._log_std)
 
-    def draw_noise(self, seed: int, **block: int) -> Array:
-        """Return standard normal numbers."""
+    def draw_noise(self, seed: Any, **block: Any) -> Any:
+        """Return standard normal numbers, also on a device."""
         return counter_normal(seed, size=self.size, **block)
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -69,12 +69,6 @@ class Gaussian(Head):
 
     def mode(self, outputs: Tensor) -> Tensor:
         return outputs
-
-    def device_noise(self, key: Tensor, first_step: Tensor, **block: int) -> Tensor:
-        """Return standard normal numbers: float32, (T, N, A)."""
-        from hotloop.ops import tensor_noise
-
-        return tensor_noise.normal(key, first_step, size=self.size, **block)
 
     def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
         flat = outputs + params[_LOG_STD].exp() * noise
