@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hotloop.errors import ConfigError
+from hotloop.ops.scaling import scale_obs
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import Network
@@ -94,8 +95,7 @@ class DevicePolicy:
         tensors = tensors or self.tensors
         if tensors.mean is None or tensors.std is None or tensors.clip is None:
             return obs.to(self._dtype)
-        scaled = (obs.to(torch.float32) - tensors.mean) / tensors.std
-        return scaled.clamp(-tensors.clip, tensors.clip)
+        return scale_obs(obs, tensors.mean, tensors.std, tensors.clip)
 
     def draw(
         self, tensors: PolicyTensors, obs: Tensor, noise: Tensor

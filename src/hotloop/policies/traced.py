@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hotloop.ops.scaling import scale_obs
 from hotloop.policies.heads.base import action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
@@ -58,7 +59,7 @@ class TracedPolicy(nn.Module):
         """
         if self._is_scaled:
             mean, std = self.get_buffer("mean"), self.get_buffer("std")
-            obs = ((obs.to(torch.float32) - mean) / std).clamp(-self._clip, self._clip)
+            obs = scale_obs(obs, mean, std, self._clip)
         outputs = self._network(obs) if memory is None else self._network(obs, memory)
         head, *extras = [outputs] if isinstance(outputs, Tensor) else outputs
         if self._has_value:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hotloop.errors import ConfigError
+from hotloop.ops.shares import equal_shares
 from hotloop.types import Array, Fragment
 
 
@@ -108,12 +109,7 @@ def _no_transition() -> ConfigError:
 
 
 def environment_weights(fragments: Sequence[Fragment]) -> Array:
-    """Return weights that give each environment the same share of a batch.
-
-    w_i = T / t_i, where t_i is the number of steps of environment i, and T the mean over the
-    environments. Without these weights, the policy would fit the fast environments. They equal the
-    importance weights in the authors' implementation of variable experience rollouts (Wijmans et
-    al. 2022, arXiv:2210.05064).
+    """Return weights that give each environment the same share of a batch, see `equal_shares`.
 
     Args:
         fragments: Fragments of t_i steps of N_i environments each.
@@ -121,10 +117,8 @@ def environment_weights(fragments: Sequence[Fragment]) -> Array:
     Returns:
         float32, (Σ t·N,), in the order of `to_batch`, with a mean of 1.
     """
-    num_envs = sum(fragment.num_envs for fragment in fragments)
-    mean_steps = sum(fragment.reward.size for fragment in fragments) / num_envs
-    parts = [np.full(x.reward.size, mean_steps / x.num_steps, np.float32) for x in fragments]
-    return np.concatenate(parts)
+    steps, envs = np.array([fragment.reward.shape for fragment in fragments]).T
+    return np.repeat(equal_shares(steps, envs).astype(np.float32), steps * envs)
 
 
 def _join(parts: list[Array], axis: int = 0) -> Array:

@@ -20,6 +20,7 @@ from torch import Tensor
 from hotloop.errors import ConfigError
 from hotloop.learner import Learner
 from hotloop.learner.execution import Execution
+from hotloop.ops.scaling import scale_obs
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.replay.adapters import describe_env
@@ -174,8 +175,7 @@ class ReplayOnDevice:
         rows = gather_rows(stored, self.buffer.layout, numbers, self.buffer.obs_shape)
         if self.is_scaled:
             for name in ("obs", "next_obs"):
-                scaled = (rows[name].to(torch.float32) - inbox["mean"]) / inbox["std"]
-                rows[name] = torch.clamp(scaled, -inbox["clip"], inbox["clip"])
+                rows[name] = scale_obs(rows[name], inbox["mean"], inbox["std"], inbox["clip"])
         if "importance" in inbox:
             importance = inbox["importance"][k].clone()
         else:

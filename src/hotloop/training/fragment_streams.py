@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from hotloop.ops.shares import equal_shares
 from hotloop.types import Array, Fragment
 
 # The decay of older counts for each batch: an average over about 50 batches.
@@ -43,10 +44,9 @@ def _copy_fragment(fragment: Fragment) -> Fragment:
 class FragmentStream:
     """Weights that give each group of environments the same share of a stream of fragments.
 
-    w_i = M / (G m_i), where m_i of about the last M rows come from group i, and G groups have any.
-    These are the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`)
-    for a stream. Rows are counted over many batches, since one batch may have no row of a slow
-    group. Moments are averaged too: those of one batch would scale each group differently.
+    They are the `equal_shares` of a stream. Rows are counted over many batches, since one batch may
+    have no row of a slow group. Moments are averaged too: those of one batch would scale each group
+    differently.
     """
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class FragmentStream:
         # average by that much. Without this, a group 20 times slower got 8 % less weight.
         for fragment in fragments:
             counts[fragment.first_env] -= 0.5 * fragment.num_steps
-        mean = sum(counts.values()) / len(counts)
-        return [mean / counts[fragment.first_env] for fragment in fragments]
+        shares = dict(zip(counts, equal_shares(np.array([*counts.values()])).tolist(), strict=True))
+        return [shares[fragment.first_env] for fragment in fragments]
 
     def normalized(self, values: Array, weight: Array) -> Array:
         """Return a batch's values, normalized by the stream's mean and standard deviation.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from hotloop.ops.shares import equal_shares
 from hotloop.types import Array
 
 
 class WorkerWeights:
     """The worker of each entry of a replay buffer, and the weights that follow from it.
 
-    w_i = M / (W m_i), where m_i of M entries are from worker i and W workers have any. The weighted
-    entries of each worker are 1 / W of the whole, as if all had been equally fast. This corresponds
-    to the weights of variable experience rollouts (`hotloop.rollouts.environment_weights`).
+    They are the `equal_shares` of the workers with any entries: the weighted entries of each worker
+    are the same part of the whole, as if all had been equally fast.
 
     Args:
         capacity: the number of entries.
@@ -37,7 +37,7 @@ class WorkerWeights:
         """Return w of entries by number, float32, shaped like `index`, with a buffer mean of 1."""
         present = self._counts > 0
         worker_weights = np.ones(len(self._counts) + 1)  # the last, at −1, for unknown workers
-        worker_weights[:-1][present] = self._counts.sum() / (present.sum() * self._counts[present])
+        worker_weights[:-1][present] = equal_shares(self._counts[present])
         return worker_weights[self._workers[index % len(self._workers)]].astype(np.float32)
 
     def to_array(self) -> Array:
