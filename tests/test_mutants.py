@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests import mutants
 from tests.mutants import Mutant, mutate, pick, places_of
 
@@ -59,6 +61,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+@pytest.mark.slow
 def test_mutants_are_caught_or_survive_and_are_judged_once(tmp_path, capsys):
     source, tests = tmp_path / "src", tmp_path / "tests"
     write(source / "hotloop/__init__.py", "")

@@ -48,7 +48,8 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
 SHORTER = {"200000": "1024", "50000": "1024", "1-5": "1-2"}
 
 
-def test_the_readmes_commands(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("execution", ["eager", pytest.param("compile", marks=pytest.mark.slow)])
+def test_the_readmes_commands(tmp_path, monkeypatch, capsys, execution):
     """The commands run with fewer steps and seeds."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(seeds, "_Child", ChildInProcess)
@@ -57,7 +58,7 @@ def test_the_readmes_commands(tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^\$ hotloop (.*)$", "\n".join(blocks), re.MULTILINE)
     assert {command.split()[0] for command in commands} == {"train", "eval", "profile", "compare"}
     for command in commands:
-        args = [SHORTER.get(arg, arg) for arg in shlex.split(command)]
+        args = [{**SHORTER, "compile": execution}.get(arg, arg) for arg in shlex.split(command)]
         if args[0] == "profile":
             args += ["--updates", "2", "--rows", "300"]
         try:

@@ -38,6 +38,7 @@ def test_cprofile(tmp_path):
     assert (tmp_path / "run" / "checkpoints" / "last" / "policy.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_yappi(tmp_path):
     result = subprocess.run(
         [sys.executable, "-c", YAPPI, *TRAIN, tmp_path / "run"],

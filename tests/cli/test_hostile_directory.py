@@ -1,5 +1,6 @@
 """Commands import nothing from the working directory, whatever files lie there."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -21,20 +22,20 @@ _OPTIONS += ["--execution", "eager", "--torch-threads", "1", "--hidden-sizes", "
 _RAY = ["--workers", "1", "--backend", "ray", "--inference", "central"]
 _TRAIN = ["ppo", "--env-id", "CartPole-v1", *_OPTIONS]
 
-# Commands that need no training, and take about a second each.
-QUICK = {
-    "help": ["--help"],
-    "version": ["--version"],
-    "presets": ["presets"],
-    "cache": ["cache"],
-    "runs": ["runs", ".", "--json"],
-    "report": ["report", "."],
-    "compare": ["compare", ".", "OUT/other"],
-    "plot": ["plot", ".", "--output", "OUT/curves.png"],
-    "eval": ["eval", ".", "--episodes", "1"],
-    "resume": ["resume", ".", "--total-timesteps", "768"],
-    "profile": ["profile", "--out", "OUT/profile", "OUT/script.py"],
-}
+# Commands that need no training.
+QUICK = (
+    ["--help"],
+    ["--version"],
+    ["presets"],
+    ["cache"],
+    ["runs", ".", "--json"],
+    ["report", "."],
+    ["compare", ".", "OUT/other"],
+    ["plot", ".", "--output", "OUT/curves.png"],
+    ["eval", ".", "--episodes", "1"],
+    ["resume", ".", "--total-timesteps", "768"],
+    ["profile", "--out", "OUT/profile", "OUT/script.py"],
+)
 SLOW = {
     "bandit": ["bandit", "run", "ucb", "--runs", "2", "--steps", "10", "--arms", "2"],
     "doctor": ["doctor"],
@@ -65,19 +66,35 @@ def hostile(tmp_path_factory):
     return fill
 
 
-def check(tmp_path, hostile, copy_trained_run, arguments):
+# The installed script: its own folder comes first on the path.
+PROGRAM = """
+import sys
+sys.path[0] = sys.argv[1]
+import json
+from hotloop.cli import main
+for arguments in json.loads(sys.argv[2]):
+    sys.argv[1:] = arguments
+    try:
+        code = main()
+    except SystemExit as stop:
+        code = stop.code
+    if code:
+        sys.exit(f"{arguments} ended with {code}")
+"""
+
+
+def check(tmp_path, hostile, copy_trained_run, *commands):
+    """Run the commands in one process, in a run's directory full of modules."""
     run, marker, out = copy_trained_run("ppo", "run"), tmp_path / "marker", tmp_path / "out"
     shutil.copytree(run, out / "other", symlinks=True)
     hostile(run, marker)
     (out / "script.py").write_text("import json\nsum(range(10**6))\n")
-    arguments = [argument.replace("OUT", str(out)) for argument in arguments]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
-    # The installed script: its own folder comes first on the path.
-    program = f"import sys; sys.path[0] = {str(out)!r}; from hotloop.cli import main; exit(main())"
+    texts = json.dumps(commands).replace("OUT", str(out))
     result = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", PROGRAM, str(out), texts],
         cwd=run,
         env=environment,
         capture_output=True,
@@ -88,9 +105,8 @@ def check(tmp_path, hostile, copy_trained_run, arguments):
     assert not (tmp_path / "numba").exists()
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_command_imports_nothing_from_a_run_directory(tmp_path, hostile, copy_trained_run, name):
-    check(tmp_path, hostile, copy_trained_run, QUICK[name])
+def test_commands_import_nothing_from_a_run_directory(tmp_path, hostile, copy_trained_run):
+    check(tmp_path, hostile, copy_trained_run, *QUICK)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli import training_plan
+from hotloop.cli import seeds, training_plan
 from hotloop.cli.training_plan import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
 from hotloop.runs.summary import summarize
@@ -148,3 +148,25 @@ def test_an_interrupt_reaches_the_trainings(capfd, tmp_path, number):
     assert err.count(f"interrupted by {int(number)}") == 2
     assert "interrupted: seeds 1, 2, 3 are not finished" in err
     assert sorted(os.listdir(runs)) == ["seed_1", "seed_2"]
+
+
+@pytest.mark.usefixtures("child")
+def test_an_interrupt_reaches_a_training_that_starts(capfd, tmp_path, monkeypatch):
+    processes = []
+
+    class Child(seeds._Child):
+        def __init__(self, *args):
+            super().__init__(*args)
+            processes.append(self._process)
+            if len(processes) == 2:
+                signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(seeds, "_Child", Child)
+    args = ["--seeds", "1-2", "--jobs", "2", "--run-dir", tmp_path / "it"]
+    try:
+        code, *_ = run(capfd, "train", "ppo", *SHORT, *args)
+        assert code == 128 + signal.SIGTERM
+        assert [process.poll() is None for process in processes] == [False, False]
+    finally:
+        for process in processes:
+            process.kill()

@@ -41,6 +41,7 @@ def scripts(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_hydras_multirun_runs_the_script(scripts):
     pytest.importorskip("hydra")
     command = [sys.executable, "sweep.py", "--multirun", "+learning_rate=1e-4,1e-3"]

@@ -126,7 +126,7 @@ from hotloop.algorithms import sac, td3
 
 for algorithm in (sac, td3):
     learned = []
-    for count in (1, 2, 3):
+    for count in (1, 3):
         config = algorithm.Config(
             env_id="Pendulum-v1",
             total_timesteps=320,
@@ -138,9 +138,8 @@ for algorithm in (sac, td3):
         )
         result = algorithm.train(config, progress=False)
         learned.append(result.policy.snapshot.params)
-    for other in learned[1:]:
-        for name, value in learned[0].items():
-            np.testing.assert_array_equal(value, other[name], err_msg=name)
+    for name, value in learned[0].items():
+        np.testing.assert_array_equal(value, learned[1][name], err_msg=name)
 """
     environment = dict(os.environ)
     if "GenuineIntel" in Path("/proc/cpuinfo").read_text():

@@ -305,6 +305,7 @@ def wandb_history(path):
     return sorted(rows)
 
 
+@pytest.mark.slow
 def test_wandb_has_each_iteration_once_after_a_kill(tmp_path):
     """The second process resumes from before the kill, the third from an earlier checkpoint."""
     path = tmp_path / "run"

@@ -46,6 +46,7 @@ class Diverging:
 
 
 # The limits are between the numbers of failures with and without what the sampler learns from them.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "best", "max_rate", "num_trials", "limit"),
     [

@@ -188,6 +188,7 @@ def test_workers_give_the_weights_of_the_inline_backend(tmp_path, algorithm, cho
     assert_same_weights(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ppo, dqn])
 def test_masks_help_where_few_actions_are_allowed(tmp_path, algorithm):
     """Two of 30 actions are allowed. Any other action ends the episode."""

@@ -253,6 +253,7 @@ def test_value_converges_to_the_discounted_sum(tmp_path):
 # --- whole trainings -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_algorithm
 def test_learns(tmp_path, algorithm):
     options = {"hidden_sizes": (32, 32), "batch_size": 64, "learning_starts": 200}

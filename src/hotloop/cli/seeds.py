@@ -18,7 +18,7 @@ from typing import Any
 
 from hotloop.base.children import PARENT, python_command
 from hotloop.base.crowding import CROWDED, JOBS
-from hotloop.base.signals import Interrupted, interrupt_once, start_thread
+from hotloop.base.signals import Interrupted, interrupt_once, pending_interrupt, start_thread
 from hotloop.cli import notify
 from hotloop.cli.runs import print_runs
 from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
@@ -137,7 +137,8 @@ def _run(commands: Mapping[str, list[str]], jobs: int) -> tuple[dict[str, int], 
             while waiting or running:
                 while waiting and len(running) < jobs:
                     label = waiting.pop(0)
-                    running[label] = _Child(commands[label], label, at_once)
+                    with pending_interrupt():  # each process that has started is in `running`
+                        running[label] = _Child(commands[label], label, at_once)
                 time.sleep(_POLL_INTERVAL_S)
                 _collect(running, codes)
                 guard.check()

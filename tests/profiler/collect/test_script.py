@@ -527,6 +527,7 @@ if __name__ == "__main__":
     assert worker.tree.find("env_step").count == 5
 
 
+@pytest.mark.slow
 def test_a_training_with_workers(tmp_path) -> None:
     """The profile has hotloop's own spans once, and samples of the learner and every worker."""
     options = ["--total-timesteps", "2048", "--workers", "2", "--execution", "eager"]

@@ -128,6 +128,7 @@ def test_an_interval_by_hand() -> None:
         assert low == pytest.approx(1 / high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("phi", "count"), [(0.0, 30), (0.0, 120), (0.6, 60), (0.8, 240)])
 def test_intervals_have_their_stated_coverage(phi: float, count: int) -> None:
     rng = np.random.default_rng(2)

@@ -247,6 +247,7 @@ def test_spans_without_samples_have_time() -> None:
     assert stage_times(main).total.elapsed_ns == 0
 
 
+@pytest.mark.slow
 def test_stages_of_a_single_file_script(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "bench" / "profiler" / "staged" / "ppo.py"
     result, session = record(
