@@ -5,8 +5,9 @@ VENV ?= .venv
 # What is installed: the source tree, or a wheel (`make test INSTALL=dist/hotloop-….whl`).
 INSTALL ?= -e .
 EXTRAS ?= train,mujoco,dev
-# Processes that run the tests; 0: one after another.
-JOBS ?= auto
+# Processes that run the tests; 0: one after another. By default three per two cores, since a seventh
+# of a process's time is waiting.
+JOBS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 # More of pytest's options. --no-skips fails tests that are skipped for a reason that is not listed in
 # tests/conftest.py, --costs=FILE measures each test, --shuffle=SEED runs them in random order.
 OPTIONS ?=

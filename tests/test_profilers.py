@@ -6,6 +6,8 @@ import pstats
 import subprocess
 import sys
 
+import pytest
+
 from hotloop.cli import main
 
 TRAIN = ("train", "ppo", "--total-timesteps", "128", "--num-envs", "2", "--num-steps", "32")
