@@ -280,20 +280,15 @@ class Collector:
             noise = self._noise.steps(self.vector_steps - (stop - start), stop - start)
             rows = slot.fragment.rows(start, stop)
             rows.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, rows.action)
-            states_after: Array | None = None
-            if slot.memories:
-                states_after = hidden_states_after(policy, rows)
-                if not policy.has_last_value:
-                    flat = states_after.reshape(-1, policy.memory_size)
-                    rows.value[...] = policy.value_from_memory(flat).reshape(rows.value.shape)
-                last_value = policy.value(rows.last_obs, rows.last_memory)
-            elif policy.has_last_value:
-                last_value = policy.value(rows.last_obs)
-            else:
+            last_value: Array | None = None
+            if not policy.has_last_value and slot.memories:
+                flat = hidden_states_after(policy, rows).reshape(-1, policy.memory_size)
+                rows.value[...] = policy.value_from_memory(flat).reshape(rows.value.shape)
+            elif not policy.has_last_value:
                 obs = np.concatenate((rows.obs, rows.last_obs[None]))
                 value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
                 rows.value[...], last_value = value[:-1], value[-1]
-            write_next_values(policy, rows, last_value, states_after)
+            write_next_values(policy, rows, last_value)
 
     def _check_finite(self, slot: Slot, start: int, stop: int) -> None:
         check_rows(
@@ -339,21 +334,23 @@ class NoiseBuffer:
 
 
 def write_next_values(
-    policy: ActingPolicy, rows: Fragment, last_value: Array, states_after: Array | None
+    policy: ActingPolicy, rows: Fragment, last_value: Array | None = None
 ) -> None:
     """Write `next_value` of rows whose `value` is complete.
 
     Args:
         policy: Policy that evaluates the successors of truncated steps.
         rows: Rows of a fragment.
-        last_value: V of `rows.last_obs`, (N,).
-        states_after: Result of `hidden_states_after`, (T, N, M). None without recurrence.
+        last_value: V of `rows.last_obs`, (N,). None: compute it.
     """
+    if last_value is None:
+        last_memory = rows.last_memory if policy.memory_size else None
+        last_value = policy.value(rows.last_obs, last_memory)
     next_value, truncated = rows.next_value, rows.truncated & ~rows.terminated
     next_value[:-1], next_value[-1] = rows.value[1:], last_value
     # After a truncation, the next row has the observation and hidden state after the reset.
     if truncated.any():
-        memory = None if states_after is None else states_after[truncated]
+        memory = hidden_states_after(policy, rows)[truncated] if policy.memory_size else None
         next_value[truncated] = policy.value(rows.next_obs[truncated], memory)
     next_value[rows.terminated] = 0.0
 

@@ -113,7 +113,7 @@ def test_masked_actions_are_masked(monkeypatch):
     obs = np.zeros((2, *network.obs_spec.shape), np.float32)
     obs[0, -1] = 1.0
     answer = asyncio.run(inference.evaluate(WeightsRef(1, [Ref(snapshot)]), obs, None))
-    np.testing.assert_array_equal(answer.head, ActingPolicy(network, snapshot).head(obs))
+    np.testing.assert_array_equal(answer.outputs.head, ActingPolicy(network, snapshot).head(obs))
 
 
 def test_simultaneous_requests_form_one_batch_per_version(monkeypatch):
@@ -144,8 +144,12 @@ def test_simultaneous_requests_form_one_batch_per_version(monkeypatch):
     assert batches == [(1, 5), (2, 3), (3, 1)]
     assert [refs[version].fetched for version in (1, 2, 3)] == [1, 1, 1]
     for (version, obs), answer in zip(requests, answers, strict=True):
-        np.testing.assert_allclose(answer.head, policies[version].head(obs), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(answer.value, policies[version].value(obs), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            answer.outputs.head, policies[version].head(obs), rtol=1e-5, atol=1e-6
+        )
+        np.testing.assert_allclose(
+            answer.outputs.value, policies[version].value(obs), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize(("env", "options"), [("CartPole-v1", {}), (Catch, {"network": "impala"})])
@@ -166,7 +170,7 @@ def test_publications_of_one_version_are_distinguished_and_few_are_cached(
     refs = {n: Ref(snapshot) for n, snapshot in snapshots.items()}
     for n in (*range(12), 5, 11, 0, 5):
         answer = asyncio.run(inference.evaluate(WeightsRef(n, [refs[n]]), obs, None))
-        np.testing.assert_array_equal(answer.head, expected[n % 2])
+        np.testing.assert_array_equal(answer.outputs.head, expected[n % 2])
     # The eight most recently used publications are cached.
     assert [refs[n].fetched for n in range(12)] == [2, *[1] * 11]
 
@@ -186,7 +190,7 @@ def test_a_cancelled_request_blocks_no_other(monkeypatch):
         await tasks[1]
         return await inference.evaluate(weights, obs, None)
 
-    assert asyncio.run(both()).head.shape == (1, 2)
+    assert asyncio.run(both()).outputs.head.shape == (1, 2)
 
 
 def test_an_error_is_raised_for_its_request_only(monkeypatch):
@@ -197,7 +201,7 @@ def test_an_error_is_raised_for_its_request_only(monkeypatch):
         asyncio.run(inference.evaluate(WeightsRef(1, [Ref(snapshot)]), wrong, None))
     assert asyncio.run(
         inference.evaluate(WeightsRef(1, [Ref(snapshot)]), right, None)
-    ).head.shape == (1, 2)
+    ).outputs.head.shape == (1, 2)
 
 
 # --- runs ----------------------------------------------------------------------------------------

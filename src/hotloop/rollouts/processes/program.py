@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,11 +18,15 @@ from hotloop import timing
 from hotloop.base.signals import ignore_job_warnings
 from hotloop.base.streams import short_warnings, steady_output
 from hotloop.errors import EnvironmentFailure, MaskError, NonFiniteStep
+from hotloop.rollouts.inference.wakeups import clear_wakeup
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
 from hotloop.rollouts.processes.messages import Failure, Greeting, InferenceSetup, Setup
 from hotloop.types import Array
 
 _MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)
+
+# Interval at which a process that waits reads the shared memory, in case it missed a wake-up.
+POLL_S = 0.1
 
 
 def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -> int:
@@ -76,6 +81,20 @@ def send_failure(channel: Channel, error: BaseException, *, is_final: bool) -> N
     )
     with contextlib.suppress(ChannelClosed):
         channel.send(failure)
+
+
+def wait_for_wakeup(wakeup_fd: int, channel: Channel, parent_pid: int) -> None:
+    """Wait for a wake-up between a worker and inference, or for the learner, 0.1 s at most.
+
+    Raises:
+        ChannelClosed: The learner is gone.
+    """
+    ready, _, _ = select.select([wakeup_fd, channel.socket], [], [], POLL_S)
+    clear_wakeup(wakeup_fd)
+    if channel.socket in ready:
+        channel.receive(block=False)
+    elif not ready:
+        check_parent(parent_pid)
 
 
 def check_parent(parent_pid: int) -> None:

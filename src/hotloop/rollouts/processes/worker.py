@@ -25,10 +25,17 @@ from hotloop.envs import (
 from hotloop.errors import HotloopError
 from hotloop.policies import network_from_json
 from hotloop.rollouts.inference.central_collector import CentralCollector
-from hotloop.rollouts.inference.wakeups import clear_wakeup, wake
+from hotloop.rollouts.inference.wakeups import wake
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
 from hotloop.rollouts.processes.messages import Greeting, Ready, Setup, WorkerResumed
-from hotloop.rollouts.processes.program import check_parent, receive, run, send_failure
+from hotloop.rollouts.processes.program import (
+    POLL_S,
+    check_parent,
+    receive,
+    run,
+    send_failure,
+    wait_for_wakeup,
+)
 from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     BEGUN,
@@ -52,8 +59,6 @@ from hotloop.types import Array
 # Minimum interval between wake-ups of a learner whose wake target is reached. Waking it for every
 # row of 24 workers took a fifth of a core.
 NOTIFY_S = 0.002
-# Interval at which a waiting worker reads the words, in case it has missed a nudge.
-_POLL_S = 0.1
 
 
 def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
@@ -145,7 +150,7 @@ class Worker:
         self._collector: WorkerCollector
         if setup.network is None:
             assert isinstance(envs, DoubleBufferedEnvs)
-            self._wakeup_fd, inference_wakeup_fd = greeting.wakeup_fds
+            wakeup_fd, inference_wakeup_fd = greeting.wakeup_fds
             self._collector = CentralCollector(
                 envs,
                 shared,
@@ -153,7 +158,7 @@ class Worker:
                 first_row=setup.first_row,
                 has_value=outputs.has_value,
                 wake_inference=functools.partial(wake, inference_wakeup_fd),
-                wait=self._wait_for_wakeup,
+                wait=functools.partial(wait_for_wakeup, wakeup_fd, channel, parent_pid),
             )
         else:
             self._collector = LocalCollector(
@@ -315,21 +320,12 @@ class Worker:
             if self._notified_row != self._row:
                 self._notify_learner()
             while self._rows_allowed() <= 0:
-                ready, _, _ = select.select([self._channel.socket], [], [], _POLL_S)
+                ready, _, _ = select.select([self._channel.socket], [], [], POLL_S)
                 if ready:
                     self._channel.receive(block=False)
                 else:
                     check_parent(self._parent_pid)
             words[WAITING] = 0
-
-    def _wait_for_wakeup(self) -> None:
-        """Wait for an answer of the inference process, or for the learner."""
-        ready, _, _ = select.select([self._wakeup_fd, self._channel.socket], [], [], _POLL_S)
-        clear_wakeup(self._wakeup_fd)
-        if self._channel.socket in ready:
-            self._channel.receive(block=False)
-        elif not ready:
-            check_parent(self._parent_pid)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ class ActorSetup:
 
     Attributes:
         network: Network as JSON.
-        exploration: Fields of an `Exploration`.
+        exploration: How the policy explores.
         num_rows: Rows of a part.
         seed: Seed of the action noise.
         first_env: Global index of its first environment.
@@ -68,7 +68,7 @@ class ActorSetup:
     """
 
     network: Mapping[str, Any]
-    exploration: Mapping[str, Any] | None
+    exploration: Exploration | None
     num_rows: int
     seed: int
     first_env: int
@@ -164,18 +164,14 @@ class Actor:
             run to resume an empty list and None.
         """
         network = network_from_json(dict(setup.network))
-        policy_exploration = None
-        if setup.exploration is not None:
-            fields = {**setup.exploration, "epsilon": tuple(setup.exploration["epsilon"])}
-            policy_exploration = Exploration(**fields)
         if setup.inference is None:
-            self._policy = ActingPolicy(network, writable(snapshot), exploration=policy_exploration)
+            self._policy = ActingPolicy(network, writable(snapshot), exploration=setup.exploration)
         else:
             # The step timeout must not count the time of waiting for an answer.
             self._policy = RemotePolicy(
                 network,
                 snapshot,
-                exploration=policy_exploration,
+                exploration=setup.exploration,
                 inference=setup.inference,
                 on_wait=self._step_timeout.stop,
             )

@@ -18,6 +18,7 @@ from hotloop import timing
 from hotloop.base.children import add_module_paths
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Exploration, Network, PolicySnapshot, network_from_json
+from hotloop.rollouts.inference.batching import NetworkOutputs, run_network, split_requests
 from hotloop.rollouts.ray.cluster import actor_error, first_line, import_ray
 from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.timing import span
@@ -44,18 +45,9 @@ class WeightsRef(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outputs of the network for a request.
+    """The outputs of the network for a request, and the node and process that computed them."""
 
-    Attributes:
-        head: Outputs of the head, float32, (B, H).
-        value: Values, float32, (B,). None: there is no value function.
-        memory: Next hidden states, float32, (B, M). None: there are none.
-        location: Node and process that computed them.
-    """
-
-    head: Array
-    value: Array | None
-    memory: Array | None
+    outputs: NetworkOutputs
     location: tuple[str, int]
 
 
@@ -131,21 +123,20 @@ class InferenceActor:
                 while num_requests != len(self._requests):  # take requests that arrive meanwhile
                     num_requests = len(self._requests)
                     await asyncio.sleep(0)
-                requests, weights = self._requests, self._requests[0].weights
-                publication = weights.publication
-                self._requests = [x for x in requests if x.weights.publication != publication]
-                batch = [x for x in requests if x.weights.publication == publication]
-                await self._answer(weights, batch)
+                batch, self._requests = split_requests(
+                    self._requests, lambda request: request.weights.publication
+                )
+                await self._answer(batch)
         finally:
             self._answering = None
 
-    async def _answer(self, weights: WeightsRef, batch: list[_Request]) -> None:
-        answers: list[Answer] = []
+    async def _answer(self, batch: list[_Request]) -> None:
+        outputs: list[NetworkOutputs] = []
         failure: HotloopError | None = None
         try:
-            policy = await self._policy(weights)
+            policy = await self._policy(batch[0].weights)
             self._waiting.close()
-            answers = _compute(policy, batch, self._location)
+            outputs = run_network(policy, batch)
         except Exception as error:  # the worker may lack torch's errors
             failure = HotloopError(f"{self._name}: {type(error).__name__}: {first_line(error)}")
         finally:
@@ -154,7 +145,7 @@ class InferenceActor:
             if request.future.done():
                 continue
             if failure is None:
-                request.future.set_result(answers[index])
+                request.future.set_result(Answer(outputs[index], self._location))
             else:
                 request.future.set_exception(failure)
 
@@ -171,22 +162,6 @@ class InferenceActor:
                     policy = ActingPolicy(self._network, writable(snapshot), device=self._device)
         self._policies[weights.publication] = policy
         return policy
-
-
-def _compute(policy: ActingPolicy, batch: list[_Request], place: tuple[str, int]) -> list[Answer]:
-    """Compute a batch, and split the outputs by request."""
-    with span("copy_obs", kind="transfer"):
-        obs = np.concatenate([request.obs for request in batch])
-        memory = None
-        if policy.memory_size:
-            memory = np.concatenate([x.memory for x in batch if x.memory is not None])
-    with span("forward"):
-        head, value = policy.head_and_value(obs, None, memory)
-    stops = np.cumsum([len(request.obs) for request in batch])[:-1]
-    heads = np.split(head, stops)
-    values = [None] * len(batch) if value is None else np.split(value, stops)
-    memories = [None] * len(batch) if memory is None else np.split(memory, stops)
-    return [Answer(*outputs, place) for outputs in zip(heads, values, memories, strict=True)]
 
 
 class RemotePolicy(ActingPolicy):
@@ -229,13 +204,12 @@ class RemotePolicy(ActingPolicy):
         Raises:
             HotloopError: The inference actor did not answer, or failed.
         """
-        answer = self._request(obs, memory)
-        self._last_value = answer.value
-        if memory is not None and answer.memory is not None:
-            np.copyto(memory, answer.memory)
+        head, self._last_value, next_memory = self._request(obs, memory)
+        if memory is not None and next_memory is not None:
+            np.copyto(memory, next_memory)
         if out is None:
-            return answer.head
-        np.copyto(out, answer.head)
+            return head
+        np.copyto(out, head)
         return out
 
     def value(self, obs: Array, memory: Array | None = None) -> Array:
@@ -256,7 +230,7 @@ class RemotePolicy(ActingPolicy):
     def _make_forward(self, device: str) -> Any:
         return _RemoteForward()
 
-    def _request(self, obs: Array, memory: Array | None) -> Answer:
+    def _request(self, obs: Array, memory: Array | None) -> NetworkOutputs:
         ray = self._ray
         self._on_wait()
         with span("wait_for_inference", kind="wait"):
@@ -275,7 +249,7 @@ class RemotePolicy(ActingPolicy):
                 )
                 raise HotloopError(str(failure)) from error  # a new worker would fail too
         self.answer_location = answer.location
-        return answer
+        return answer.outputs
 
 
 class _RemoteForward:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
 import warnings
 from collections import Counter
@@ -131,10 +130,9 @@ class ActorSupervisor:
                 for kind in ("actions", "memory")
                 if f"{kind}.{first_env + i}" in stored
             }
-        exploration = policy.exploration
         setup = ActorSetup(
             network=policy.network.to_json(),
-            exploration=None if exploration is None else dataclasses.asdict(exploration),
+            exploration=policy.exploration,
             num_rows=self._num_rows,
             seed=self._seed,
             first_env=worker * num_envs,
