@@ -181,7 +181,7 @@ def test_a_worker_that_dies_with_steps_that_are_not_evaluated(tmp_path, schedule
     with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
         rollout = begin(pool, schedule=schedule, overlap=schedule != "async")
         first = rollout.collect()
-        memory = rollout._memory[1]
+        memory = rollout.transport.memory[1]
         words = memory.words
         wait_until(lambda: words[WAITING] and words[DONE] > rollout._groups[1].next_row)
         # As if it had died after stepping the last rows of a fragment, before evaluating them.
@@ -318,8 +318,8 @@ def test_a_pool_that_is_closed_during_a_step_ends(tmp_path, monkeypatch):
     with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
         rollout = begin(pool, overlap=True)
         rollout.collect()
-        wait_until(lambda: rollout._memory[1].words[BEGUN] == 12)
-        wait_until(lambda: rollout._memory[0].words[DONE] == 16)
+        wait_until(lambda: rollout.transport.memory[1].words[BEGUN] == 12)
+        wait_until(lambda: rollout.transport.memory[0].words[DONE] == 16)
         began = time.monotonic()
         pool.close()
         assert time.monotonic() - began >= 0.5  # the worker gets this time to end by itself
@@ -520,7 +520,7 @@ def test_two_hundred_kills():
                     num_killed += 1
             for _ in range(3):
                 rollout.collect()
-            words = [memory.words[STEPPED] for memory in rollout._memory]
+            words = [memory.words[STEPPED] for memory in rollout.transport.memory]
             # Measured before the recordings of two hundred processes are read.
             memory = resident_bytes()
         return rollout.accounting(), words, memory

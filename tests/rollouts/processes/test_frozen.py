@@ -79,7 +79,7 @@ def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule)
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, schedule=schedule)
         rollout.collect()
-        words = rollout._memory[1].words
+        words = rollout.transport.memory[1].words
         wait_until(lambda: words[WAITING])
         # A worker with nothing to do is not replaced.
         kill(pool.workers[1], signal.SIGSTOP)
@@ -106,7 +106,7 @@ def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
         rollout = begin(pool, make=make, schedule=schedule)
         rollout.collect()
-        wait_until(lambda: rollout._memory[1].words[DONE])
+        wait_until(lambda: rollout.transport.memory[1].words[DONE])
         (tmp_path / "lock").touch()
         while count_restarts(rollout) == [0, 0]:
             rollout.collect()

@@ -11,8 +11,8 @@ from hotloop.algorithms import dqn, ppo, sac
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import Exploration, actor
 from hotloop.rollouts import CollectionOptions, environment_weights
-from hotloop.rollouts.processes.schedules import SCHEDULES, fair_shares
 from hotloop.rollouts.processes.shared_memory import BEGUN, DONE, LIMIT
+from hotloop.rollouts.schedules import fair_shares
 from hotloop.types import Fragment
 from tests.reference import rollouts as reference
 from tests.rollouts.processes.pools import (
@@ -317,7 +317,7 @@ def test_the_accounting_of_an_overlap(tmp_path):
         rollout = begin(pool, overlap=True)
         for _ in range(3):
             rollout.collect()
-        wait_until(lambda: all(m.words[DONE] == 32 for m in rollout._memory))
+        wait_until(lambda: all(m.words[DONE] == 32 for m in rollout.transport.memory))
         account = rollout.accounting()
         # One fragment more than was collected: 4 × 48.
         assert (account.collected, account.trained, account.in_flight) == (192, 144, 48)
@@ -336,7 +336,9 @@ def test_an_overlap_acts_with_the_previous_policy(tmp_path):
             versions.append([fragment.policy_version for fragment in fragments])
             # Learning takes until the workers are done.
             rows = 8 * (k + 1)
-            wait_until(partial(lambda n: all(m.words[DONE] == n for m in rollout._memory), rows))
+            wait_until(
+                partial(lambda n: all(m.words[DONE] == n for m in rollout.transport.memory), rows)
+            )
             rollout.publish(snapshot_of(rollout.policy.network, k))
         assert versions == [[0, 0], [0, 0], [1, 1], [2, 2]]
         assert rollout.accounting().policy_age == (0.75, 1)
@@ -469,10 +471,10 @@ def test_variable_waits_for_a_row_of_every_worker(tmp_path, call):
     with open_pool(WAITS, env_kwargs=kwargs) as pool:
         rollout = begin(pool, 8, schedule="variable")
         rollout._set_up()
-        SCHEDULES["variable"].grant(rollout._progress)
+        rollout._grant()
         # The fast worker takes all rows while the other is still in its first step or reset.
         total = 16 if call == "reset" else 15
-        wait_until(lambda: rollout._memory[0].words[DONE] >= total)
+        wait_until(lambda: rollout.transport.memory[0].words[DONE] >= total)
         (tmp_path / "open").touch()
         for _ in range(3):
             fragments = rollout.collect()
@@ -485,7 +487,7 @@ def test_variable_waits_for_a_row_of_every_worker(tmp_path, call):
 
 def collect_until_closed(rollout):
     """Collect until worker 1 waits in its second step and its first row is collected."""
-    wait_until(lambda: rollout._memory[1].words[BEGUN] == 2)
+    wait_until(lambda: rollout.transport.memory[1].words[BEGUN] == 2)
     while rollout._groups[1].next_row < 1:
         rollout.collect()
 
@@ -559,7 +561,7 @@ def test_async_waits_for_rows_that_would_become_too_old(tmp_path):
             real(timeout_s)
 
         pool.supervisor.poll = poll
-        words = rollout._memory[0].words
+        words = rollout.transport.memory[0].words
         wait_until(lambda: words[DONE] == words[LIMIT])
         ready = words[DONE] - rollout._groups[0].next_row
         fragments = rollout.collect()

@@ -14,9 +14,10 @@ from typing import Any
 from hotloop.envs import ActionSpec, ObsSpec, environment_name
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy
+from hotloop.rollouts.fleet import FleetRollout
 from hotloop.rollouts.processes.messages import Greeting
-from hotloop.rollouts.processes.rollout import ProcessRollout
 from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from hotloop.rollouts.processes.transport import ProcessTransport
 from hotloop.rollouts.protocol import CollectionOptions, Inference
 from hotloop.timing import span
 
@@ -83,7 +84,7 @@ class WorkerPool:
         # Prepare the directory of the recordings.
         self.num_workers = num_workers
         self.envs_per_worker = envs_per_worker
-        self._rollout: ProcessRollout | None = None
+        self._rollout: FleetRollout | None = None
         self._is_closed = False
         self._temporary_dir = None
         if timing_dir is None:
@@ -153,24 +154,23 @@ class WorkerPool:
         """Whether `Rollout.restore` can restore environments in the middle of an episode."""
         return self.supervisor.ready.can_replay
 
-    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> ProcessRollout:
+    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
         """Start the only rollout of this pool.
 
         Raises:
             ConfigError: There is not enough memory for the fragments.
         """
         assert self._rollout is None
-        rollout = ProcessRollout(self.supervisor, policy, options, close=self.close)
-        self._rollout = self.supervisor.rollout = rollout
-        return rollout
+        transport = ProcessTransport(self.supervisor, policy, options)
+        self.supervisor.transport = transport
+        self._rollout = FleetRollout(transport, policy, options, close=self.close)
+        return self._rollout
 
     def close(self) -> None:
         """End the workers and their descendants, and kill those that still run after 3 s."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self._rollout is not None:
-            self._rollout.end()
         self.supervisor.close()
         if self._rollout is not None:
             self._rollout.store_accounting()

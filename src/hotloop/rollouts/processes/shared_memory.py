@@ -23,9 +23,11 @@ from hotloop.envs.episode_metrics import MAX_METRICS, MAX_NAME_BYTES
 from hotloop.errors import ConfigError
 from hotloop.policies import Network, ObsScale, PolicySnapshot
 from hotloop.rollouts.collector import NetworkSizes, Slot
+from hotloop.rollouts.schedules import NUM_AHEAD
+from hotloop.rollouts.worker_group import EPISODE_DTYPE
 from hotloop.types import PER_STEP, Array, Fragment
 
-NUM_SLOTS = 2
+NUM_SLOTS = NUM_AHEAD
 """Fragments of a worker in memory: the learner reads one while the worker writes the other."""
 
 # Words of a worker, with a cache line for each writer. Rows are steps of the worker's environments,
@@ -57,15 +59,6 @@ PUBLICATION = 5  # publication to act with; −1: the newest
 # Words of an answer beside `SERIAL`, written by the inference process.
 VERSION = 1  # version of the acting policy
 NEWEST = -1
-
-# Record of an episode that ended in a row. Length 0: none ended. `following` is the episode that
-# runs after the row, set if an episode ended or an environment failed in it.
-EPISODE_DTYPE = np.dtype(
-    [
-        *(("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")),
-        ("num_infos", "i8"),  # number of entries in `infos`
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,11 +268,11 @@ class WorkerMemory:
             if name and value == value
         }
 
-    def copy(self, start: int, stop: int) -> tuple[Fragment, Array, Array]:
+    def copy(self, start: int, stop: int) -> tuple[Fragment, Array]:
         """Copy rows `start` … `stop` − 1, which must fit into both slots.
 
         Returns:
-            The fragment, the rows' `versions` and their `episodes`.
+            The fragment with its `versions`, and the rows' `episodes`.
         """
         chunks: list[list[Array]] = []
         row = start
@@ -308,7 +301,7 @@ class WorkerMemory:
             first_env=self._first_env,
             versions=versions,
         )
-        return fragment, versions, episodes
+        return fragment, episodes
 
 
 class SharedMemory:

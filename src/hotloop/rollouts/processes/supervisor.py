@@ -35,8 +35,8 @@ _CHECK_S = 0.2
 _STARTING_UP = Activity((), "while it made its environments", may_take_long=True)
 
 
-class SupervisedRollout(Protocol):
-    """The callbacks of a rollout for the supervisor."""
+class SupervisedWorkers(Protocol):
+    """The callbacks of a transport for the supervisor."""
 
     def set_up(self, worker: WorkerProcess) -> None:
         """Send the collection settings and the first row to a process that is ready."""
@@ -69,7 +69,7 @@ class WorkerSupervisor:
         ready: Description of worker 0's environments.
         workers: Processes of the workers.
         inference: The inference process. None if workers act by themselves.
-        rollout: The rollout, once it exists.
+        transport: The transport of a rollout, once it exists.
         failures: Failures of environments and processes.
 
     Raises:
@@ -87,7 +87,7 @@ class WorkerSupervisor:
     ) -> None:
         self.greeting = greeting
         self.ready: Ready
-        self.rollout: SupervisedRollout | None = None
+        self.transport: SupervisedWorkers | None = None
         self.workers: list[WorkerProcess] = []
         self.inference: WorkerProcess | None = None
         self.failures = Failures(max_failures)
@@ -209,8 +209,8 @@ class WorkerSupervisor:
         self._selector.register(worker.channel.socket, selectors.EVENT_READ, worker)
         if worker.pidfd >= 0:
             self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
-        if number == INFERENCE and self.rollout is not None:
-            self.rollout.set_up(worker)
+        if number == INFERENCE and self.transport is not None:
+            self.transport.set_up(worker)
         return worker
 
     def _wait_until_ready(self) -> None:
@@ -234,13 +234,13 @@ class WorkerSupervisor:
             message = packet.message
             if isinstance(message, Ready):
                 worker.ready = message
-                if self.rollout is not None:
+                if self.transport is not None:
                     compare_spaces(self.ready, message, worker.number)
-                    self.rollout.set_up(worker)
+                    self.transport.set_up(worker)
             elif isinstance(message, WorkerResumed):
-                assert self.rollout is not None
+                assert self.transport is not None
                 envs, obs = message.restarted_envs, packet.arrays["obs"]
-                self.rollout.on_resumed(worker.number, envs, obs)
+                self.transport.on_resumed(worker.number, envs, obs)
             elif isinstance(message, Failure) and not message.is_final:
                 self.failures.env_failures[worker.number] += 1
                 self.failures.count(worker.name, message.message, message.traceback)
@@ -259,7 +259,7 @@ class WorkerSupervisor:
         for worker in self._processes():
             activity = _STARTING_UP
             if worker.ready is not None or worker.number == INFERENCE:
-                activity = None if self.rollout is None else self.rollout.activity(worker)
+                activity = None if self.transport is None else self.transport.activity(worker)
             timeout_s = start_s if activity is not None and activity.may_take_long else row_s
             min_timeout_s = min(row_s, timeout_s)
             # A pause of the machine, or a long update in this process, must not count fully.
@@ -295,7 +295,7 @@ class WorkerSupervisor:
             reason = f"its process ended with {end}" + "; out of memory?" * (
                 code == -signal.SIGKILL
             )
-        has_begun = self.rollout is not None
+        has_begun = self.transport is not None
         error = worker.error or Failure(message=reason)
         # At the start only a process that was killed is replaced: other errors would repeat.
         if not error.is_recoverable or not (has_begun or (worker.error is None and code < 0)):
@@ -309,8 +309,8 @@ class WorkerSupervisor:
                 "if memory is short, or raise `step_timeout_s`"
             )
         self.failures.count(worker.name, error.message, error.traceback)
-        if self.rollout is not None and number != INFERENCE:
-            self.rollout.on_worker_lost(number)
+        if self.transport is not None and number != INFERENCE:
+            self.transport.on_worker_lost(number)
         self._start(number)
 
     def _raise(self, name: str, error: Failure) -> NoReturn:
@@ -318,7 +318,7 @@ class WorkerSupervisor:
         if not (isinstance(kind, type) and issubclass(kind, HotloopError)):
             kind = EnvironmentFailure
         hint = ""
-        if self.rollout is None and kind is errors.UnknownNameError:
+        if self.transport is None and kind is errors.UnknownNameError:
             hint = (
                 " (a worker does not run your script: register the environment in a module, and "
                 "use `module:Id`)"

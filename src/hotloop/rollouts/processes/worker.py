@@ -53,6 +53,7 @@ from hotloop.rollouts.processes.shared_memory import (
 )
 from hotloop.rollouts.processes.worker_collector import LocalCollector, WorkerCollector
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
+from hotloop.rollouts.worker_group import record_episodes
 from hotloop.timing import span
 from hotloop.types import Array
 
@@ -144,6 +145,7 @@ class Worker:
         self._worker = greeting.worker
         self._memory: WorkerMemory = shared.workers[self._worker]
         self._words = self._memory.words
+        self._first_env = self._memory.slots[0].fragment.first_env
         self._row = setup.first_row
         self._notified_at_s, self._notified_row = 0.0, -1
         # Make the collector, for central or local inference.
@@ -234,14 +236,11 @@ class Worker:
         episodes = envs.pop_episodes()
         if episodes or self._failures:
             self._failures.clear()
-            table = self._table[t]
-            first_env = self._memory.slots[0].fragment.first_env
+            first_env, running = self._first_env, self._running_episodes()
+            record_episodes(self._table[t], episodes, running, first_env)
             for ep in episodes:
-                i = ep.env - first_env
-                table[i] = ep.undiscounted_return, ep.length, ep.episode, 0, len(ep.info)
                 if ep.info:
-                    self._memory.write_info(self._row, i, ep.info)
-            table["following"] = running = self._running_episodes()
+                    self._memory.write_info(self._row, ep.env - first_env, ep.info)
             self._record_episodes(running)
         self._row += 1
         words[STARTED] = 0

@@ -14,12 +14,12 @@ from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, time_shares
 from hotloop.rollouts.collector import Slot
-from hotloop.rollouts.processes.schedules import fair_shares
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import FragmentPart, join_parts
 from hotloop.rollouts.ray.cluster import check_store
 from hotloop.rollouts.ray.group import MAX_AHEAD, ActorGroup
 from hotloop.rollouts.ray.supervisor import ActorSupervisor
+from hotloop.rollouts.schedules import fair_shares
 from hotloop.rollouts.state import GroupState, RolloutPosition, RolloutState
 from hotloop.timing import span
 from hotloop.types import PER_STEP, Array, Episode, Fragment

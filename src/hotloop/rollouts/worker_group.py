@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from hotloop.rollouts.processes.shared_memory import NUM_SLOTS
+from hotloop.envs import ActionSpec
+from hotloop.rollouts.schedules import NUM_AHEAD
 from hotloop.rollouts.state import (
     ActionHistory,
     GroupState,
@@ -16,6 +17,32 @@ from hotloop.rollouts.state import (
 )
 from hotloop.types import NO_INFO, Array, Episode, Fragment
 
+# Record of an episode that ended in a row. Length 0: none ended. `following` is the episode that
+# runs after the row, set if an episode ended or an environment failed in it.
+EPISODE_DTYPE = np.dtype(
+    [
+        *(("undiscounted_return", "f8"), ("length", "i8"), ("episode", "i8"), ("following", "i8")),
+        ("num_infos", "i8"),  # number of logged numbers
+    ]
+)
+
+
+def record_episodes(
+    record: Array, episodes: Sequence[Episode], running: Sequence[int], first_env: int
+) -> None:
+    """Write the episodes that ended in a row into its record, (N,) of `EPISODE_DTYPE`.
+
+    Args:
+        record: Record, with a length of 0 everywhere.
+        episodes: Episodes that ended in the row.
+        running: Number of each environment's episode after the row.
+        first_env: Global index of the first environment.
+    """
+    for ep in episodes:
+        entry = ep.undiscounted_return, ep.length, ep.episode, 0, len(ep.info)
+        record[ep.env - first_env] = entry
+    record["following"] = running
+
 
 class WorkerGroup:
     """The environments of one worker, as of the last row that the learner has taken.
@@ -23,8 +50,8 @@ class WorkerGroup:
     Args:
         first_env: Global index of the group's first environment.
         num_envs: N.
-        num_steps: T, rows of a slot.
-        action: Actions of a slot, (T, N, *action_shape), used for their shape and dtype.
+        num_steps: T, rows of a fragment.
+        action: Shape and dtype of an action.
         can_replay: Whether the episodes can be replayed. Otherwise an invalid row is the reset
             after an episode.
 
@@ -36,7 +63,13 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, first_env: int, num_envs: int, num_steps: int, action: Array, *, can_replay: bool
+        self,
+        first_env: int,
+        num_envs: int,
+        num_steps: int,
+        action: ActionSpec,
+        *,
+        can_replay: bool,
     ) -> None:
         self.first_row = self.next_row = 0
         self.cuts: dict[int, int] = {}
@@ -51,7 +84,8 @@ class WorkerGroup:
         # The next observations and hidden states. None before the first row.
         self._obs: Array | None = None
         self._memory = np.zeros((num_envs, 0), np.float32)
-        self._history = ActionHistory(NUM_SLOTS * num_steps, action)
+        example = np.empty((0, num_envs, *action.shape), action.dtype)
+        self._history = ActionHistory(NUM_AHEAD * num_steps, example)
 
     def state(self) -> GroupState | None:
         """Return the state for a checkpoint, or None before the first row."""
@@ -102,6 +136,8 @@ class WorkerGroup:
         fragment: Fragment,
         table: Array,
         read_info: Callable[[int, int], Mapping[str, float]],
+        *,
+        is_dropped: bool = False,
     ) -> list[Episode]:
         """Advance by the rows of `fragment`, and mark the rows whose predecessor was lost.
 
@@ -110,15 +146,19 @@ class WorkerGroup:
             table: Episode records of the rows, (T, N) of `EPISODE_DTYPE`.
             read_info: Returns the logged numbers of an episode from its last row and its
                 environment, 0 … N − 1.
+            is_dropped: Whether the learner does not see these rows. The next ones then follow a
+                gap.
 
         Returns:
             The episodes that ended in these rows.
         """
         start, stop = self.next_row, self.next_row + fragment.num_steps
-        cut_step = 0
+        cut_step, had_ended = 0, self._has_ended
         if self.cuts or self._lost_envs or not fragment.valid.all():
             cut_step = self._mark_cuts(fragment, start, stop)
         episodes = self._update_episodes(fragment, table, cut_step, start, read_info)
+        if is_dropped:
+            self._has_ended, self._lost_envs = had_ended, set(range(self.num_envs))
         self.next_row, self._obs, self._memory = stop, fragment.last_obs, fragment.last_memory
         if self._can_replay:
             self._history.add(fragment.action, self._running())
@@ -135,6 +175,8 @@ class WorkerGroup:
             is_new |= ~fragment.valid
         is_new[0, list(self._lost_envs)] = True
         self._lost_envs.clear()
+        if stop in self.cuts:
+            fragment.truncated[-1] |= ~fragment.terminated[-1]
         if is_new.any():
             fragment.truncated[:-1] |= is_new[1:] & ~fragment.terminated[:-1]
             fragment.restarted_envs = tuple(np.flatnonzero(is_new[0] & ~self._has_ended).tolist())

@@ -1,0 +1,266 @@
+"""Worker processes that write rows in place into shared memory.
+
+The word `LIMIT` bounds a worker's rows, and other words count them. Only two things wait: a worker
+that is two fragments ahead of the learner, and a learner without enough rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotloop import timing
+from hotloop.policies import ActingPolicy, PolicySnapshot
+from hotloop.rollouts.fleet import WorkerEvents, WorkerRows
+from hotloop.rollouts.processes.channel import ChannelClosed
+from hotloop.rollouts.processes.messages import INFERENCE, InferenceSetup, Setup
+from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
+from hotloop.rollouts.processes.shared_memory import (
+    ACTING,
+    BEGUN,
+    DONE,
+    EPISODE,
+    EVALUATING,
+    EVALUATION,
+    GRANTS,
+    LIMIT,
+    NO_WAKE_TARGET,
+    NUM_SLOTS,
+    SERIAL,
+    STARTED,
+    STEPPED,
+    TAKEN,
+    WAITING,
+    NetworkOutline,
+    create_shared_memory,
+)
+from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from hotloop.rollouts.protocol import CollectionOptions
+from hotloop.rollouts.schedules import RowLimits
+from hotloop.timing import Recording
+from hotloop.types import Array
+
+# Interval at which a waiting learner reads the counters: a worker in a long step may have rows of
+# which it has not notified the learner.
+_POLL_S = 0.02
+
+
+class ProcessTransport:
+    """The workers of a pool, and their shared memory; see `Transport`.
+
+    Args:
+        supervisor: Supervisor of the workers, which are ready.
+        policy: Acting policy.
+        options: Collection options.
+
+    Attributes:
+        memory: Memory of each worker.
+
+    Raises:
+        ConfigError: There is not enough memory.
+    """
+
+    def __init__(
+        self, supervisor: WorkerSupervisor, policy: ActingPolicy, options: CollectionOptions
+    ) -> None:
+        self.num_workers, self.num_envs = len(supervisor.workers), supervisor.greeting.num_envs
+        self.can_replay, self.failures = supervisor.ready.can_replay, supervisor.failures
+        self._supervisor, self._policy, self._options = supervisor, policy, options
+        self._fd, self._shared = create_shared_memory(
+            policy.network,
+            num_steps=options.num_steps,
+            num_workers=self.num_workers,
+            num_envs=self.num_envs,
+        )
+        self.memory = self._shared.workers
+        self._next_rows = [0] * self.num_workers
+        self._has_total_limit = options.schedule == "variable"
+        # Schedule `variable` takes rows in unequal shares.
+        self._takes_fragments = options.schedule == "barrier" or (
+            options.schedule == "async" and options.in_fragments
+        )
+        self._events: WorkerEvents | None = None
+
+    # --- calls of the rollout: see `Transport` ----------------------------------------------------
+
+    def start(self, events: WorkerEvents, first_rows: Sequence[int]) -> None:
+        """Set the counters to the first rows, and send the settings to all processes."""
+        self._events, self._next_rows = events, list(first_rows)
+        for memory, row in zip(self.memory, first_rows, strict=True):
+            for word in (BEGUN, STEPPED, DONE, LIMIT):
+                memory.words[word] = row
+            memory.words[ACTING] = -1
+        if self._supervisor.inference is not None:
+            self.set_up(self._supervisor.inference)
+        for worker in self._supervisor.workers:
+            self.set_up(worker)
+
+    def publish(self, snapshot: PolicySnapshot) -> None:
+        """Write the parameters into the shared memory."""
+        self._shared.weights.write(snapshot)
+
+    def grant(self, limits: RowLimits) -> None:
+        """Write the limits, and wake the workers that wait for them."""
+        newest, num_steps = self._shared.weights.newest, self._options.num_steps
+        if limits.total is not None:
+            self._shared.total_limit[0] = limits.total
+        rows = zip(self.memory, limits.rows, self._next_rows, strict=True)
+        for worker, (memory, limit, next_row) in enumerate(rows):
+            # Finishing a row writes the next observation. Within a slot that may be the place of
+            # the first row that is not taken yet.
+            is_within = next_row % num_steps > 0
+            # Read with schedule `barrier` only, whose limit is the end of a slot.
+            memory.words[GRANTS + memory.slot_and_step(limit - 1)[0]] = newest
+            memory.words[TAKEN] = next_row
+            memory.words[LIMIT] = min(limit, next_row + NUM_SLOTS * num_steps - is_within)
+            if memory.words[WAITING]:
+                self._supervisor.nudge(worker)
+
+    def finished_rows(self) -> list[int]:
+        """Return the row of each worker after the last evaluated one."""
+        return [memory.words[DONE] for memory in self.memory]
+
+    def collected_rows(self, *, is_over: bool) -> list[int]:
+        """Return the row of each worker after the last stepped or begun one."""
+        word = BEGUN if is_over else STEPPED
+        return [memory.words[word] for memory in self.memory]
+
+    def version(self, worker: int, row: int) -> int:
+        """Return the version of a row."""
+        memory = self.memory[worker]
+        slot_index, t = memory.slot_and_step(row)
+        return int(memory.versions[slot_index][t])
+
+    def oldest_version(self, worker: int, row: int) -> int | None:
+        """Return the version of row `row` if it was begun, or of the rows in progress."""
+        words = self.memory[worker].words
+        version = words[ACTING] if words[ACTING] >= 0 else None
+        if words[BEGUN] > row:
+            row_version = self.version(worker, row)
+            version = row_version if version is None else min(version, row_version)
+        return version
+
+    def read(self, worker: int, start: int, stop: int) -> WorkerRows:
+        """Return copies of rows. The next `grant` lets the worker overwrite them."""
+        memory = self.memory[worker]
+        self._next_rows[worker] = stop
+        return WorkerRows(*memory.copy(start, stop), memory.read_info)
+
+    def poll(self) -> None:
+        """Read the messages of the workers, and replace dead and stalled workers."""
+        self._shared.wake_target[0] = NO_WAKE_TARGET
+        self._supervisor.poll(0.0)
+
+    def wait(self, num_rows: int) -> None:
+        """Wait until a worker wakes this process, at most for a short interval."""
+        self._shared.wake_target[0] = num_rows
+        is_reached = sum(self.finished_rows()) >= num_rows > 0  # before the target was set
+        self._supervisor.poll(0.0 if is_reached else _POLL_S)
+
+    def recordings(self) -> Sequence[Recording]:
+        """Return the recordings of this process's children."""
+        recordings, _ = timing.read_directory(Path(self._supervisor.greeting.timing_dir))
+        return [x for x in recordings if x.parent_pid == os.getpid()]
+
+    def node(self, worker: int) -> str:
+        """Return an empty string: all workers run on this machine."""
+        return ""
+
+    def release(self) -> None:
+        """Release the shared memory."""
+        os.close(self._fd)
+        # Free the memory now: the pool and this object form a reference cycle.
+        self.memory = []
+        del self._shared
+
+    # --- calls of the supervisor: see `SupervisedWorkers` -----------------------------------------
+
+    def set_up(self, worker: WorkerProcess) -> None:
+        """Send the collection settings and the first row to a process that is ready."""
+        if self._events is None or worker.is_set_up:
+            return
+        worker.is_set_up = True
+        network, exploration = self._policy.network, self._policy.exploration
+        exploration_fields = None if exploration is None else dataclasses.asdict(exploration)
+        sizes = {"num_steps": self._options.num_steps, "num_workers": self.num_workers}
+        if worker.number == INFERENCE:
+            worker.first_row = self._shared.num_answers[0]
+            inference_setup = InferenceSetup(
+                network=network.to_json(),
+                exploration=exploration_fields,
+                num_envs=self.num_envs,
+                seed=self._options.seed,
+                **sizes,
+            )
+            with contextlib.suppress(ChannelClosed):  # `poll` detects its end
+                worker.channel.send(inference_setup, fd=self._fd)
+            return
+        worker.first_row = self.memory[worker.number].words[STEPPED]
+        start = self._events.start_of(worker.number, worker.first_row)
+        setup = Setup(
+            network=network.to_json() if self._supervisor.inference is None else None,
+            outputs=NetworkOutline.to_json(network),
+            exploration=exploration_fields,
+            schedule=self._options.schedule,
+            in_fragments=self._takes_fragments,
+            seed=self._options.seed,
+            first_row=start.row,
+            first_episode=start.first_episode,
+            resume=start.resume,
+            **sizes,
+        )
+        arrays = None if start.resume is None else start.arrays
+        with contextlib.suppress(ChannelClosed):  # `poll` detects its end
+            worker.channel.send(setup, arrays=arrays, fd=self._fd)
+
+    def on_resumed(self, number: int, envs: Sequence[int], obs: Array) -> None:
+        """Report that a worker, or its replacement, has restored all environments but `envs`."""
+        assert self._events is not None
+        self._events.on_resumed(number, envs, obs)
+
+    def on_worker_lost(self, number: int) -> None:
+        """Drop the unfinished row of a dead process."""
+        if self._events is None:
+            return
+        memory = self.memory[number]
+        words = memory.words
+        row = words[STEPPED]
+        num_lost = words[BEGUN] - row
+        words[BEGUN], words[ACTING] = row, -1
+        words[STARTED] = words[WAITING] = words[EVALUATING] = 0
+        if row > self._next_rows[number]:
+            # Evaluation must see that the next row belongs to another episode.
+            slot_index, t = memory.slot_and_step(row - 1)
+            fragment = memory.slots[slot_index].fragment
+            fragment.truncated[t] |= ~fragment.terminated[t]
+        self._events.on_lost(number, row, num_lost, words[EPISODE] + 1)
+
+    def activity(self, worker: WorkerProcess) -> Activity | None:
+        """Return the activity of a process that is ready. None if it is idle."""
+        if not worker.is_set_up:
+            return None
+        is_pending = self._shared.requests[..., SERIAL] != self._shared.answers[..., SERIAL]
+        if worker.number == INFERENCE:
+            if not is_pending.any():
+                return None
+            progress = self._shared.num_answers[0]
+            # The first answer may import torch.
+            is_long = progress == worker.first_row or bool(is_pending[:, EVALUATION].any())
+            return Activity((progress,), "while it acted", may_take_long=is_long)
+        words = self.memory[worker.number].words
+        num_rows = self._shared.rows_allowed(worker.number, has_total_limit=self._has_total_limit)
+        if words[WAITING] and num_rows <= 0:
+            return None
+        progress = tuple(words[BEGUN:])
+        if words[STARTED]:
+            return Activity(progress, IN_A_STEP)
+        if is_pending[worker.number].any():
+            return None  # waiting for the inference process
+        if words[EVALUATING]:
+            return Activity(progress, "while it evaluated rows", may_take_long=True)
+        if words[BEGUN] == worker.first_row:
+            return Activity(progress, "before its first step", may_take_long=True)
+        return Activity(progress, "before it continued" if words[WAITING] else "between two steps")
