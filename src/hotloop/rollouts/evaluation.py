@@ -28,6 +28,7 @@ def evaluate(
     max_steps: int = MAX_STEPS,
     timeout_s: float | None = None,
     usual_steps: int = 0,
+    on_step: Callable[[], None] = lambda: None,
     on_note: Callable[[str], None] = lambda _: None,
 ) -> list[Episode]:
     """Play episodes with the most probable actions.
@@ -44,6 +45,7 @@ def evaluate(
         timeout_s: Seconds without the end of an episode, after which the evaluation ends. Running
             episodes are cut, and the remaining ones are left out. None: no limit.
         usual_steps: Steps that an episode may take. `timeout_s` does not cut shorter ones.
+        on_step: Called after each step of the environments.
         on_note: Called with the state of a lengthy evaluation every 5 s.
 
     Returns:
@@ -66,6 +68,7 @@ def evaluate(
     while playing.num_missing:
         # Step all environments, and record the episodes that ended.
         step = envs.step(policy.greedy(obs, memory))
+        on_step()
         obs = step.obs
         returns += step.reward
         is_reset = step.terminated | step.truncated | ~step.valid

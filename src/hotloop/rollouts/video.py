@@ -25,6 +25,7 @@ from hotloop.errors import (
     requires_extra,
 )
 from hotloop.policies import ActingPolicy
+from hotloop.rollouts.evaluation import evaluate
 from hotloop.timing import span
 from hotloop.types import Array, Episode
 
@@ -87,7 +88,14 @@ class Camera:
             fps = start.env.metadata.get("render_fps") or _DEFAULT_FPS
             with atomic_write(path) as temporary_path:
                 with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
-                    episode = self._play(start, policy, writer, max_steps)
+                    writer.add(start.frame)
+                    (episode,) = evaluate(
+                        start.vector_env,
+                        policy,
+                        num_episodes=1,
+                        max_steps=max_steps,
+                        on_step=lambda: writer.add(_render(start.env, self._name)),
+                    )
                 writer.check()
             if writer.is_constant and writer.first_frame is not None:
                 text = _constant_text(path, writer.first_frame)
@@ -150,23 +158,8 @@ class Camera:
         with warnings.catch_warnings():
             if policy is None:  # the run itself warns about unused action masks
                 warnings.simplefilter("ignore", UserWarning)
-            obs = vector_env.reset(first_episode=0)
-        return _Start(env, vector_env, obs, _render(env, self._name))
-
-    def _play(
-        self, start: _Start, policy: ActingPolicy, writer: _VideoWriter, max_steps: int
-    ) -> Episode:
-        writer.add(start.frame)
-        obs, total_reward, memory = start.obs, 0.0, policy.new_memory(1)
-        for _ in range(max_steps):
-            result = start.vector_env.step(policy.greedy(obs, memory))
-            writer.add(_render(start.env, self._name))
-            episodes = start.vector_env.pop_episodes()
-            if episodes:
-                return episodes[0]
-            total_reward += float(result.reward[0])
-            obs = result.obs
-        return Episode(0, 0, total_reward, max_steps, is_cut=True)
+            vector_env.reset(first_episode=0)
+        return _Start(env, vector_env, _render(env, self._name))
 
     @contextmanager
     def _drawing_settings(self) -> Iterator[None]:
@@ -192,7 +185,6 @@ class _Start(NamedTuple):
 
     env: Any
     vector_env: SerialVectorEnv
-    obs: Array
     frame: Array
 
 
