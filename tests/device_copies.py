@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hotloop.replay.storage import device_store as transfer
+from hotloop.base import transfer
 
 COPIES = (torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default)
 INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)

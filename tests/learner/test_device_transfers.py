@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.algorithms import find
+from hotloop.base.transfer import Uploads
 from hotloop.envs import make_vec
 from hotloop.learner import UpdateRule
 from hotloop.learner.state import map_tensors, tensors
@@ -21,7 +22,6 @@ from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor_criti
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.torch_acting import ModuleForward
-from hotloop.replay.storage.device_store import Uploads
 from hotloop.training.replay import Replay
 from tests.device_copies import FakePinning, UnpinnedCopies
 from tests.learner.test_updates import BOX, DISCRETE, OPTIONS, make_batch, make_learner

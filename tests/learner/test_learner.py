@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from hotloop.base import transfer
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.learner import Learner, UpdateRule, choose_device
 from hotloop.learner.cuda_graphs import no_synchronization
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.replay.storage import device_store
-from hotloop.replay.storage.device_store import Uploads
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 
@@ -235,18 +234,16 @@ def test_upload_to_the_cpu_shares_the_array():
 def test_uploads_go_through_pinned_memory(monkeypatch):
     learner, puts = make_learner(), []
     learner.device = torch.device("meta")
-    learner._uploads = Uploads(learner.device)
-    monkeypatch.setattr(
-        device_store, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
-    )
-    put = Uploads.put
+    learner._uploads = transfer.Uploads(learner.device)
+    monkeypatch.setattr(transfer, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    put = transfer.Uploads.put
 
     def record(self, name, target, array):
         put(self, name, target, array)
         puts.append((name, target, self._stages[self._turn][name].clone()))
 
-    monkeypatch.setattr(Uploads, "put", record)
-    monkeypatch.setattr(device_store.DeviceEvent, "record", lambda self: None)
+    monkeypatch.setattr(transfer.Uploads, "put", record)
+    monkeypatch.setattr(transfer.DeviceEvent, "record", lambda self: None)
     arrays = {"x": np.ones((2, 3), np.float32)[:, ::2], "order": np.array([2, 0, 1])}
     uploaded = learner.upload(arrays)
     assert [(name, target is uploaded[name]) for name, target, _ in puts] == [
@@ -264,7 +261,7 @@ def test_uploaded_array_may_change_at_once():
         pytest.skip("no CUDA device")
     learner = make_learner()
     learner.device = torch.device("cuda")
-    learner._uploads = Uploads(learner.device)
+    learner._uploads = transfer.Uploads(learner.device)
     array, uploaded = np.zeros(1000, np.float32), []
     with no_synchronization():
         for k in range(10):

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from safetensors.numpy import load_file
 
 from hotloop.algorithms import dqn, ppo, sac, td3
-from hotloop.base import memory
+from hotloop.base import memory, transfer
 from hotloop.envs import make_vec
 from hotloop.errors import (
     CheckpointError,
@@ -28,7 +28,6 @@ from hotloop.errors import (
 from hotloop.learner import Learner
 from hotloop.policies import ActingPolicy
 from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
-from hotloop.replay.storage import device_store
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
@@ -961,18 +960,16 @@ def test_training_works_under_no_grad(tmp_path):
 
 def test_batches_go_to_a_gpu_through_pinned_memory(monkeypatch):
     """The device is torch's `meta`, so the uploads are checked on the host."""
-    monkeypatch.setattr(
-        device_store, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
-    )
-    monkeypatch.setattr(device_store.DeviceEvent, "record", lambda self: None)
+    monkeypatch.setattr(transfer, "pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype))
+    monkeypatch.setattr(transfer.DeviceEvent, "record", lambda self: None)
     puts = {}
-    put = device_store.Uploads.put
+    put = transfer.Uploads.put
 
     def record(self, name, target, array):
         put(self, name, target, array)
         puts[name] = target, array.copy()
 
-    monkeypatch.setattr(device_store.Uploads, "put", record)
+    monkeypatch.setattr(transfer.Uploads, "put", record)
     envs = make_vec("CartPole-v1", 1)
     config = dqn.Config(buffer_size=100, batch_size=4, total_timesteps=100, learning_starts=10)
     replay, same = (

@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.train.step_budget import make_parts
-from hotloop.replay.storage.device_store import Inbox
+from hotloop.base.transfer import Inbox
 
 NUM_STEPS = 128
 

@@ -1,1 +1,1 @@
-"""Helpers that know nothing of RL: operating system, files, cache, documents, imports, text."""
+"""Helpers that know nothing of RL: system, files, cache, documents, imports, transfers, text."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import Uploads
 from hotloop.errors import ConfigError
 from hotloop.learner.execution import Mode, choose, repeat_choice
 from hotloop.learner.hyper import HyperParameters
@@ -24,7 +25,6 @@ from hotloop.learner.state import clone, load_arrays, non_finite, tensors, to_ar
 from hotloop.learner.updates import BoundUpdate
 from hotloop.policies import ObsScale, PolicySnapshot
 from hotloop.policies.learned import LearnedNetwork
-from hotloop.replay.storage.device_store import Uploads
 from hotloop.types import Array
 
 
@@ -166,22 +166,8 @@ class Learner:
         return self._noise
 
     def upload(self, arrays: Mapping[str, Array]) -> dict[str, Tensor]:
-        """Return host arrays as tensors on the device. On the CPU, they share the arrays' memory.
-
-        Copies to a GPU are queued after its earlier work. The call does not wait for them, and the
-        arrays may change at once. Two calls can be in flight: the third waits for the first.
-        """
-        tensors = {name: torch.from_numpy(x) for name, x in arrays.items()}
-        if self.device.type == "cpu":
-            return tensors
-        uploaded = {
-            name: torch.empty(x.shape, dtype=x.dtype, device=self.device)
-            for name, x in tensors.items()
-        }
-        with self._uploads as uploads:
-            for name, tensor in uploaded.items():
-                uploads.put(name, tensor, arrays[name])
-        return uploaded
+        """Return host arrays as tensors on the device, see `Uploads.send`."""
+        return self._uploads.send(arrays)
 
     def publish(
         self, version: int, obs_scale: ObsScale | None = None, *, must_be_current: bool = False

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hotloop.base import transfer
 from hotloop.policies import ObsScale, PolicySnapshot
 from hotloop.policies.parameters import ParameterLayout
-from hotloop.replay.storage.device_store import DeviceEvent, pinned
 
 # Copies in flight. One is read while the next one is written.
 _NUM_SLOTS = 2
@@ -22,7 +22,7 @@ class _PendingCopy:
     version: int
     obs_scale: ObsScale | None
     host: Tensor
-    event: DeviceEvent
+    event: transfer.DeviceEvent
 
 
 class Publisher:
@@ -46,7 +46,7 @@ class Publisher:
         self._host = self._new_host()
         self._arrays = layout.views(self._host)
         self._slots = [
-            (self._new_host(), DeviceEvent(params.device))
+            (self._new_host(), transfer.DeviceEvent(params.device))
             for _ in range(_NUM_SLOTS if overlap else 0)
         ]
         self._pending: _PendingCopy | None = None
@@ -93,5 +93,5 @@ class Publisher:
     def _new_host(self) -> Tensor:
         size = tuple(self._params.shape)
         if self._is_on_gpu:
-            return pinned(size, torch.float32)
+            return transfer.pinned(size, torch.float32)
         return torch.empty(size, dtype=torch.float32)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import to_host
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.types import Array
 
@@ -65,7 +66,7 @@ def clone(tree: Tree) -> Tree:
 
 def to_arrays(tree: Any, prefix: str = "state.") -> dict[str, Array]:
     """Return host arrays by name, for a checkpoint. On the CPU they share the tensors' memory."""
-    return {f"{prefix}{name}": x.detach().cpu().numpy() for name, x in tensors(tree).items()}
+    return {f"{prefix}{name}": to_host(x) for name, x in tensors(tree).items()}
 
 
 def load_arrays(tree: Any, arrays: Mapping[str, Array], prefix: str = "state.") -> None:

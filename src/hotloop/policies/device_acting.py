@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import Uploads, to_device
 from hotloop.errors import ConfigError
 from hotloop.ops.scaling import scale_obs
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
-from hotloop.replay.storage.device_store import Uploads
 
 
 class PolicyTensors(NamedTuple):
@@ -64,10 +65,9 @@ class DevicePolicy:
         self.tensors = PolicyTensors(params, None, None, None)
         scale = host.obs_scale
         if scale is not None:
-            mean, std = torch.from_numpy(scale.mean), torch.from_numpy(scale.std)
-            clip = torch.tensor(scale.clip, dtype=torch.float32)
+            arrays = (scale.mean, scale.std, np.array(scale.clip, np.float32))
             self.tensors = PolicyTensors(
-                params, *(x.to(params.device).clone() for x in (mean, std, clip))
+                params, *(to_device(x, params.device).clone() for x in arrays)
             )
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import to_device
 from hotloop.errors import ConfigError
 from hotloop.ops.products import Precision, warn_if_slow
 from hotloop.policies.critics import Critics
@@ -68,7 +69,7 @@ class LearnedNetwork(_FlatNetwork):
         self._scale: tuple[Tensor, Tensor] | None = None
         scale = self._head.action_scale
         if scale is not None and ((scale[0] != 0.0) | (scale[1] != 1.0)).any():
-            center, half_width = (torch.from_numpy(x).to(device) for x in scale)
+            center, half_width = (to_device(x, device) for x in scale)
             self._scale = center, half_width
 
     @cached_property

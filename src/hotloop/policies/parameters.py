@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import to_device
 from hotloop.types import Array
 
 
@@ -35,7 +36,7 @@ class ParameterLayout:
     def pack(self, params: Mapping[str, Array], device: torch.device | str = "cpu") -> Tensor:
         """Return one flat float32 tensor on the device, (P,), from arrays by name."""
         flat = np.concatenate([np.ravel(params[name]) for name in self.shapes])
-        return torch.from_numpy(flat.astype(np.float32)).to(device)
+        return to_device(flat.astype(np.float32), device)
 
     def unpack(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views by name. The gradient of the split is one concatenation."""

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hotloop.base import transfer
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
-from hotloop.replay.storage import device_store as transfer
 from hotloop.types import Array
 
 ForwardFunction = Callable[["Tensor | None", Tensor, "Tensor | None"], tuple[Tensor, ...]]

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from hotloop.base.transfer import ArraySpec, Downloads, Inbox, to_device, to_host, torch_dtype
 from hotloop.errors import ConfigError, ReplayError
 from hotloop.ops.tensor_draws import DrawTable
 from hotloop.replay.storage.device_memory import (
@@ -26,15 +27,11 @@ from hotloop.replay.storage.device_memory import (
     stores_frames,
 )
 from hotloop.replay.storage.device_store import (
-    ArraySpec,
-    Downloads,
-    Inbox,
     ReplayTensors,
     RowFormat,
     gather_rows,
     row_fields,
     store_new,
-    torch_dtype,
 )
 from hotloop.replay.storage.frame_ring import FrameRing
 from hotloop.replay.storage.n_step_windows import NStepWindows
@@ -316,9 +313,9 @@ class DeviceReplay:
                 f"there is no transition {missing[0]}: they go from "
                 f"{self.num_added - self._size} to {self.num_added - 1}"
             )
-        rows = self.gather(torch.from_numpy(numbers).to(self.device))
+        rows = self.gather(to_device(numbers, self.device))
         slots = numbers % self.capacity
-        arrays = {name: tensor.cpu().numpy() for name, tensor in rows.items()}
+        arrays = {name: to_host(tensor) for name, tensor in rows.items()}
         return arrays | {name: array[slots] for name, array in self.flags.items()}
 
     # Files.

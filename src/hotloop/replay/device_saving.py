@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
+from hotloop.base.transfer import to_device, to_host
 from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.saving import row_words
 from hotloop.replay.storage.frame_ring import FrameRing
@@ -36,7 +36,7 @@ def save(replay: DeviceReplay, path: Path) -> None:
     """Save a device's replay, see `DeviceReplay.save`."""
     host, stored = replay.new_host_buffer(), replay.stored
     size = min(replay.num_added, replay.capacity)
-    columns = stored.rows[:size].cpu().numpy().view(replay.layout.dtype)[:, 0]
+    columns = to_host(stored.rows[:size]).view(replay.layout.dtype)[:, 0]
     rows: dict[str, Array] = {name: columns[name] for name in replay.layout.dtype.names or ()}
     rows |= {name: array[:size] for name, array in replay.flags.items()}
     if len(replay) < size:  # frames were overwritten: repeat the oldest complete row
@@ -173,7 +173,7 @@ def _fill_frames(buffer: ReplayBuffer, places: Array, replay: DeviceReplay) -> N
     num_done = 0
     for chunk in pool.chunks:
         chunk_slots = used[num_done : num_done + len(chunk) // field.frame_bytes]
-        frames = replay.stored.frames[torch.from_numpy(chunk_slots).to(replay.device)].cpu().numpy()
+        frames = to_host(replay.stored.frames[to_device(chunk_slots, replay.device)])
         chunk[: frames.nbytes] = frames.reshape(-1).view(np.uint8)
         num_done += len(chunk_slots)
     # Write the new numbers into rows and heads.

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hotloop.base.memory import require_memory
+from hotloop.base.transfer import to_device, to_host
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.envs.device.checks import check_obs, check_step
 from hotloop.envs.device.functional import TensorVectorEnv
@@ -59,7 +60,7 @@ class DeviceRolloutState(RolloutState):
 
     def to_arrays(self) -> dict[str, Array]:
         """Return the state as arrays for a checkpoint, by name."""
-        return {f"rollout.{name}": x.cpu().numpy() for name, x in self.tensors.items()}
+        return {f"rollout.{name}": to_host(x) for name, x in self.tensors.items()}
 
     def position(self) -> RolloutPosition:
         """Return the counters for a checkpoint, everything that `to_arrays` does not contain."""
@@ -252,7 +253,7 @@ class OnDeviceRollout:
         (self._vector_steps,) = position.vector_steps
         prefix, device = "rollout.", self._envs.device
         tensors = {
-            name[len(prefix) :]: torch.from_numpy(x).to(device).clone()
+            name[len(prefix) :]: to_device(x, device).clone()
             for name, x in arrays.items()
             if name.startswith(prefix)
         }

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import ArraySpec, to_host
 from hotloop.errors import ConfigError
 from hotloop.learner import Learner
 from hotloop.learner.execution import Execution
@@ -32,7 +33,6 @@ from hotloop.replay.storage.device_memory import (
     stores_frames,
 )
 from hotloop.replay.storage.device_store import (
-    ArraySpec,
     ReplayTensors,
     draw_numbers,
     gather_rows,
@@ -188,7 +188,7 @@ class ReplayOnDevice:
 
     def stored_rows(self, index: Any) -> dict[str, Array]:
         """Return the fields of those transitions that are still stored."""
-        numbers = index.cpu().numpy() if isinstance(index, Tensor) else index
+        numbers = to_host(index)
         oldest = self.buffer.num_added - len(self.buffer)
         return self.buffer.get(numbers[numbers >= oldest])
 

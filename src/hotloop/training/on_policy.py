@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import to_host
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteUpdate
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.learner.device_normalizer import DeviceNormalizer
@@ -353,7 +354,7 @@ def _first_non_finite(
     bad_names = [name for name, bad in zip(names, is_bad[update].tolist(), strict=True) if bad]
     index = order[update * size : (update + 1) * size]
     rows: dict[str, Array] = {
-        name: x.cpu().numpy() for name, x in _present_fields(select_rows(batch, index)).items()
+        name: to_host(x) for name, x in _present_fields(select_rows(batch, index)).items()
     }
     return NonFiniteUpdate(bad_names or list(bad_parts), update + 1, rows)
 

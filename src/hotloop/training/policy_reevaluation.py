@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from hotloop.base.transfer import to_host
 from hotloop.policies import ActingPolicy
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training.fragment_streams import ages
@@ -102,7 +103,7 @@ def _forward(
     with torch.no_grad():
         tensors = send({name: np.ascontiguousarray(x) for name, x in inputs.items()})
         log_prob, _, value = nets.evaluate(params, *tensors.values())
-        return log_prob.cpu().numpy().reshape(shape), value.cpu().numpy().reshape(shape)
+        return to_host(log_prob).reshape(shape), to_host(value).reshape(shape)
 
 
 def _join_environments(arrays: Sequence[Array]) -> Array:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hotloop.base.memory import require_memory
+from hotloop.base.transfer import Uploads, to_host
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
-from hotloop.replay.storage.device_store import Uploads
 from hotloop.rollouts import Environments
 from hotloop.training.hindsight import Hindsight
 from hotloop.training.worker_weights import WorkerWeights
@@ -220,7 +220,7 @@ class Replay:
 
     def update_priorities(self, index: Array, td_error: Tensor) -> None:
         """Set new priorities of transitions by TD error."""
-        self.buffer.update_weights(index, td_error.cpu().numpy())
+        self.buffer.update_weights(index, to_host(td_error))
 
     def stored_rows(self, index: Array) -> dict[str, Array]:
         """Return the fields of those transitions that are still stored."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from hotloop.base.transfer import to_host
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.seeding import Stream, episode_seed
@@ -66,7 +66,7 @@ class HostVectorEnv:
         first = int(self._episode.max()) + 1 if first_episode is None else first_episode
         self._episode[:], self._return[:], self._length[:] = first, 0.0, 0
         obs = self._envs.reset(episode_seed(self._seed, self._first_env, first, self._stream))
-        return _to_array(obs).copy()
+        return to_host(obs).copy()
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
         """See `VectorEnv`."""
@@ -79,7 +79,7 @@ class HostVectorEnv:
         step = self._envs.step(torch.from_numpy(action).to(self._envs.device))
         out = out or self._step_buffers
         for name in ("next_obs", "reward", "terminated", "truncated", "obs"):
-            getattr(out, name)[...] = _to_array(getattr(step, name))
+            getattr(out, name)[...] = to_host(getattr(step, name))
         out.valid.fill(True)
         self._return += out.reward
         self._length += 1
@@ -115,7 +115,3 @@ class HostVectorEnv:
     def close(self) -> None:
         """Close the environments."""
         self._envs.close()
-
-
-def _to_array(x: Tensor) -> Array:
-    return x.detach().cpu().numpy()

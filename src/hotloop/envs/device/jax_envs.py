@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hotloop.base.transfer import to_host
 from hotloop.envs.device.protocol import DeviceStep, Tensors
 from hotloop.envs.device.specs import box_observations
 from hotloop.envs.spaces import ActionSpec, ObsSpec
@@ -133,7 +134,7 @@ class JaxVectorEnv:
                     f"the checkpoint's state of '{self._environment.name}' does not match this "
                     "version of the library: resume with the version of the run, or start a new run"
                 )
-            array = np.frombuffer(stored.cpu().numpy().tobytes(), like.dtype).reshape(like.shape)
+            array = np.frombuffer(to_host(stored).tobytes(), like.dtype).reshape(like.shape)
             loaded.append(jax.device_put(array, self._jax_device))
         self._carry = jax.tree.unflatten(tree, loaded)
 

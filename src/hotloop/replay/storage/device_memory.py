@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from hotloop.base.memory import available_memory, format_bytes
+from hotloop.base.transfer import ArraySpec
 from hotloop.errors import ConfigError
-from hotloop.replay.storage.device_store import ArraySpec, RowFormat, row_fields
+from hotloop.replay.storage.device_store import RowFormat, row_fields
 from hotloop.replay.storage.frame_ring import ring_size
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
