@@ -9,6 +9,7 @@ import pytest
 from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.cli.workers import balance, select_workers
+from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.rollouts.planning import probe
 from hotloop.rollouts.planning.forecast import EnvTiming
 from hotloop.training.environments import describe_workers
@@ -109,11 +110,11 @@ def test_the_balance_is_one_line():
 def test_a_long_list_shows_the_first_slowest_and_last_worker():
     def worker(number, steps):
         shares = {"step_share": 0.5, "reset_share": 0.2, "act_share": 0.1}
-        return {"worker": number, "steps": steps, "lived_s": 10.0, **shares}
+        return WorkerAccount(worker=number, steps=steps, lived_s=10.0, **shares)
 
     workers = [worker(i, 40 if i == 5 else 100) for i in range(24)]
     assert [name for name, _ in select_workers(workers)] == ["0", "5 (slowest)", "23"]
-    workers[0]["steps"] = 0  # no worker is slower than one without steps
+    workers[0] = worker(0, 0)  # no worker is slower than one without steps
     assert [name for name, _ in select_workers(workers)] == ["0 (slowest)", "23"]
     assert [name for name, _ in select_workers(workers[4:7])] == ["4", "5 (slowest)", "6"]
     assert [name for name, _ in select_workers(workers[5:6])] == ["5"]

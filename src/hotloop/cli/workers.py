@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def print_workers(run_dir: Path) -> None:
 def print_nodes(run_dir: Path) -> None:
     """Print the workers of a cluster by node, if the run used several machines."""
     workers = (_account(run_dir) or {}).get("workers", [])
-    if any(worker.get("node") for worker in workers):
+    if any(worker.node for worker in workers):
         _print_table(workers)
         _print_clocks(run_dir)
 
@@ -76,8 +75,9 @@ def _account(run_dir: Path) -> dict[str, Any] | None:
         account = vars(documents.record(_Account, documents.read(path)))
         for index, worker in enumerate(account["workers"]):
             known = {name: value for name, value in worker.items() if value is not None}
-            fields = documents.record(WorkerAccount, known, where="workers", ignore_unknown=True)
-            account["workers"][index] = fields.to_json()
+            account["workers"][index] = documents.record(
+                WorkerAccount, known, where="workers", ignore_unknown=True
+            )
         return account
     except FileNotFoundError:
         return None
@@ -98,24 +98,19 @@ def balance(account: dict[str, Any]) -> str:
     )
 
 
-def select_workers(workers: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+def select_workers(workers: list[WorkerAccount]) -> list[tuple[str, WorkerAccount]]:
     """Return the workers to print, with their names. Of more than `_MAX_ROWS` workers, these are
     the first, the last, and the slowest, which has the longest time per transition."""
-    slowest = max(workers, key=_step_s)
+    slowest = min(workers, key=lambda worker: worker.active_steps_per_s)
     if len(workers) <= _MAX_ROWS:
         chosen = workers
     else:
         chosen = [worker for worker in workers if worker in (workers[0], slowest, workers[-1])]
     has_several = len(workers) > 1
     return [
-        (f"{worker['worker']}{' (slowest)' if has_several and worker is slowest else ''}", worker)
+        (f"{worker.worker}{' (slowest)' if has_several and worker is slowest else ''}", worker)
         for worker in chosen
     ]
-
-
-def _step_s(worker: dict[str, Any]) -> float:
-    shares = worker["step_share"] + worker["reset_share"] + worker["act_share"]
-    return worker["lived_s"] * shares / worker["steps"] if worker["steps"] else math.inf
 
 
 def _print_tree(run_dir: Path, num_workers: int) -> None:
@@ -129,28 +124,28 @@ def _print_tree(run_dir: Path, num_workers: int) -> None:
             print(f"\n{timing.render(timing.merge(trees, name), min_share=_MIN_SHARE)}")
 
 
-def _print_table(workers: list[dict[str, Any]]) -> None:
+def _print_table(workers: list[WorkerAccount]) -> None:
     table = plain_table()
     table.add_column("worker")
-    nodes = sorted({worker.get("node") or "" for worker in workers})
+    nodes = sorted({worker.node for worker in workers})
     if nodes != [""]:  # the first characters of Ray's long names are unique
         table.add_column("node")
-        workers = sorted(workers, key=lambda worker: (worker["node"], worker["worker"]))
+        workers = sorted(workers, key=lambda worker: (worker.node, worker.worker))
     for heading in ("steps", "stepping", "resetting", "acting", "waiting"):
         table.add_column(heading, justify="right")
     for heading in ("step p50", "p99", "reset p50", "p99", "restarts", "failures"):
         table.add_column(heading, justify="right")
     for name, worker in select_workers(workers):
-        shares = [worker[f"{activity}_share"] for activity in ("step", "reset", "act", "wait")]
-        times = [worker[f"{x}_s"] for x in ("step_p50", "step_p99", "reset_p50", "reset_p99")]
+        shares = worker.step_share, worker.reset_share, worker.act_share, worker.wait_share
+        times = worker.step_p50_s, worker.step_p99_s, worker.reset_p50_s, worker.reset_p99_s
         table.add_row(
             name,
-            *([] if nodes == [""] else [worker["node"][:8] or "–"]),
-            f"{worker['steps']:,}",
+            *([] if nodes == [""] else [worker.node[:8] or "–"]),
+            f"{worker.steps:,}",
             *(f"{share:.1%}" for share in shares),
-            *("–" if seconds is None else duration(1e9 * seconds) for seconds in times),
-            str(worker["restarts"]),
-            str(worker["env_failures"]),
+            *(duration(1e9 * seconds) for seconds in times),
+            str(worker.restarts),
+            str(worker.env_failures),
         )
     print()
     print_table(table, wide_console())

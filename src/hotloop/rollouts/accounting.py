@@ -9,6 +9,9 @@ from typing import Any
 
 from hotloop.timing import Node
 
+# Spans of a worker's activities.
+_ACTIVITIES = ("act", "env_step", "env_reset", "wait", "wait_for_inference")
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerAccount:
@@ -94,40 +97,24 @@ class Accounting:
 
 def time_shares(tree: Node) -> dict[str, float]:
     """Return the times in a worker's timing tree, as fields of `WorkerAccount`."""
-    step, reset = Node("env_step"), Node("env_reset")
-    total_ns = {"act": 0, "env_step": 0, "env_reset": 0, "wait": 0, "wait_for_inference": 0}
-
-    def walk(node: Node) -> None:
-        for child in node.children.values():
-            if child.name in total_ns:
-                total_ns[child.name] += child.total_ns
-            if child.name == "env_step":
-                _add(step, child)
-            elif child.name == "env_reset":
-                _add(reset, child)
-                if node.name == "env_step":
-                    total_ns["env_step"] -= child.total_ns
-            walk(child)
-
-    walk(tree)
+    nodes = {name: Node(name) for name in _ACTIVITIES}
+    nested_reset_ns = 0
+    for path, node in tree.walk():
+        if node.name in nodes:
+            nodes[node.name].add(node)
+        if path[-2:] == ("env_step", "env_reset"):
+            nested_reset_ns += node.total_ns
+    act, step, reset, wait, inference = nodes.values()
     lifetime_ns = tree.total_ns or 1
     return {
-        "step_share": total_ns["env_step"] / lifetime_ns,
-        "reset_share": total_ns["env_reset"] / lifetime_ns,
+        "step_share": (step.total_ns - nested_reset_ns) / lifetime_ns,
+        "reset_share": reset.total_ns / lifetime_ns,
         # Waiting for central inference counts as acting, not as waiting for the learner.
-        "act_share": (total_ns["act"] + total_ns["wait_for_inference"]) / lifetime_ns,
-        "wait_share": total_ns["wait"] / lifetime_ns,
+        "act_share": (act.total_ns + inference.total_ns) / lifetime_ns,
+        "wait_share": wait.total_ns / lifetime_ns,
         "step_p50_s": step.percentile(50) / 1e9,
         "step_p99_s": step.percentile(99) / 1e9,
         "reset_p50_s": reset.percentile(50) / 1e9,
         "reset_p99_s": reset.percentile(99) / 1e9,
         "lived_s": tree.total_ns / 1e9,
     }
-
-
-def _add(total: Node, node: Node) -> None:
-    total.min_ns = min(total.min_ns, node.min_ns) if total.count else node.min_ns
-    total.max_ns = max(total.max_ns, node.max_ns)
-    total.count += node.count
-    total.total_ns += node.total_ns
-    total.histogram += node.histogram
