@@ -44,16 +44,21 @@ def act_centrally(method: str, *, workers: int, num_steps: int, seconds: float) 
 def _collect(
     backend: str, inference: str, workers: int, num_steps: int, seconds: float
 ) -> dict[str, float]:
+    from hotloop.envs import EnvSpec
     from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
     from hotloop.rollouts import CollectionOptions
     from hotloop.rollouts.processes.pool import WorkerPool
 
     if backend == "ray":
-        options: dict[str, Any] = {"num_inference": int(inference == "central")}
-        envs: Any = make_environments(NOISE_IMAGES, workers=workers, per_worker=1, **options)
+        num_inference = int(inference == "central")
+        envs: Any = make_environments(
+            EnvSpec(NOISE_IMAGES), workers=workers, per_worker=1, num_inference=num_inference
+        )
     else:
         chosen: Any = inference
-        envs = WorkerPool(NOISE_IMAGES, num_workers=workers, envs_per_worker=1, inference=chosen)
+        envs = WorkerPool(
+            EnvSpec(NOISE_IMAGES), num_workers=workers, envs_per_worker=1, inference=chosen
+        )
     network = actor_critic(envs, network="nature")
     params = network.initial_parameters(0)
     rollout = envs.rollout(

@@ -16,11 +16,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.measuring import Missing
 from bench.rollouts.environments import UNEVEN
 from bench.rollouts.scale import QUICK, RolloutScale, alternate, store
+
+if TYPE_CHECKING:
+    from hotloop.envs import EnvSpec
 
 # Bytes of each node's object store.
 _STORE = 200 * 2**20
@@ -57,17 +60,14 @@ def start_cluster(nodes: int) -> Iterator[Any]:
         cluster.shutdown()
 
 
-def make_environments(env: str, *, workers: int, per_worker: int, **options: Any) -> Any:
+def make_environments(
+    spec: EnvSpec, *, workers: int, per_worker: int, num_inference: int = 0
+) -> Any:
     """Return environments of actors that share cores."""
-    from hotloop.rollouts.ray.environments import RayEnvironments
+    from hotloop.rollouts.ray.environments import RayEnvironments, RayOptions
 
-    return RayEnvironments(
-        env,
-        num_workers=workers,
-        envs_per_worker=per_worker,
-        resources={"num_cpus": _SHARE},
-        **options,
-    )
+    options = RayOptions(resources={"num_cpus": _SHARE}, num_inference=num_inference)
+    return RayEnvironments(spec, options, num_workers=workers, envs_per_worker=per_worker)
 
 
 class RLlib:
@@ -161,7 +161,9 @@ def start_on_ray(workers: int) -> dict[str, float]:
     with start_cluster(1):
         ray_s = time.perf_counter() - start_s
         start_s = time.perf_counter()
-        envs = make_environments(UNEVEN, workers=workers, per_worker=1)
+        from hotloop.envs import EnvSpec
+
+        envs = make_environments(EnvSpec(UNEVEN), workers=workers, per_worker=1)
         ready_s = time.perf_counter() - start_s
         times = [cpu_s(pid) for pid in find_pids(ACTOR)]
         envs.close()

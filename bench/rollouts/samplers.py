@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from bench.measuring import Missing
@@ -50,7 +51,7 @@ class HotloopSampler:
         env_kwargs: Mapping[str, Any],
         minimum: int,
     ) -> None:
-        from hotloop.envs import make_vec
+        from hotloop.envs import EnvSpec, make_vec
         from hotloop.policies import (
             ActingPolicy,
             Exploration,
@@ -62,11 +63,11 @@ class HotloopSampler:
         from hotloop.rollouts.processes.pool import WorkerPool
 
         self.num_envs = workers * per_worker
-        options: dict[str, Any] = {"env_kwargs": dict(env_kwargs), "stagger": self.num_envs}
+        spec = EnvSpec(env, env_kwargs, stagger=self.num_envs)
         if method == "inline":
             environments: Any = InlineEnvironments(
                 [
-                    make_vec(env, per_worker, first_env=worker * per_worker, **options)
+                    make_vec(replace(spec, first_env=worker * per_worker), per_worker)
                     for worker in range(workers)
                 ]
             )
@@ -74,13 +75,9 @@ class HotloopSampler:
             from bench.rollouts.clusters import make_environments as make_ray_environments
 
             method = method.removeprefix("ray ")
-            environments = make_ray_environments(
-                env, workers=workers, per_worker=per_worker, **options
-            )
+            environments = make_ray_environments(spec, workers=workers, per_worker=per_worker)
         else:
-            environments = WorkerPool(
-                env, num_workers=workers, envs_per_worker=per_worker, **options
-            )
+            environments = WorkerPool(spec, num_workers=workers, envs_per_worker=per_worker)
         schedule, _, extra = method.replace("inline", "barrier").partition(" ")
         if extra == "random":
             network = actor(environments, "greedy", hidden_sizes=(16,))

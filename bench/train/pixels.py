@@ -28,10 +28,10 @@ NUM_ENVS = 8
 
 def measure_replay(capacity: int, num_draws: int) -> dict[str, Any]:
     """Return the bytes per transition, and the seconds to sample 32 of them in the loop."""
-    from hotloop.envs import make_vec
+    from hotloop.envs import EnvSpec, make_vec
     from hotloop.replay import ReplayBuffer
 
-    envs = make_vec(GAME, NUM_ENVS, seed=1)
+    envs = make_vec(EnvSpec(GAME, seed=1), NUM_ENVS)
     buffer = ReplayBuffer.for_env(envs, capacity)
     rng, obs = np.random.default_rng(0), envs.reset()
     batch, taken_s = None, []

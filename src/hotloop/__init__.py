@@ -9,16 +9,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hotloop.envs import make_vec
+    from hotloop.envs import EnvSpec, make_vec
     from hotloop.ops import gae
     from hotloop.timing import Timing, span
     from hotloop.training.trained_policy import evaluate, load
 
 __version__ = "0.1.0"
 
-__all__ = ["Timing", "__version__", "evaluate", "gae", "load", "make_vec", "span"]
+__all__ = ["EnvSpec", "Timing", "__version__", "evaluate", "gae", "load", "make_vec", "span"]
 
 _PUBLIC = {
+    "EnvSpec": "hotloop.envs",
     "Timing": "hotloop.timing",
     "evaluate": "hotloop.training.trained_policy",
     "gae": "hotloop.ops",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hotloop.algorithms import dqn
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError
 from hotloop.training import ReplayBatch
 from hotloop.training.replay import Replay
@@ -91,11 +91,11 @@ def with_value(networks):
 
 def test_batches_are_sequences_with_stored_hidden_states():
     """Each sequence lies in one episode and starts at its stored state. Padding weighs 0."""
-    envs = make_vec("CartPole-v1", 2, seed=0)
+    envs = make_vec(EnvSpec("CartPole-v1", seed=0), 2)
     config = dqn.Config(
         memory="gru:4", sequence_length=3, burn_in=2, num_envs=2, normalize_obs=True, **SMALL
     )
-    replay = Replay(config, envs, torch.device("cpu"), "CartPole-v1", memory_size=4)
+    replay = Replay(config, envs, torch.device("cpu"), EnvSpec("CartPole-v1"), memory_size=4)
     fragment = Fragment.allocate(
         40, 2, obs_shape=(4,), obs_dtype=np.float32, action_shape=(), action_dtype=np.int64,
         memory_size=4,

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hotloop.algorithms import ppo
+from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
@@ -163,7 +164,7 @@ def test_cartpole_is_solved(tmp_path, seed):
 
     config = ppo.Config(seed=seed, run_dir=str(tmp_path / "run"), total_timesteps=200_000)
     policy = ppo.train(config).policy
-    envs = make_vec("CartPole-v1", 10, seed=seed, stream="evaluation")
+    envs = make_vec(EnvSpec("CartPole-v1", seed=seed, stream="evaluation"), 10)
     returns = [e.undiscounted_return for e in evaluate(envs, policy, num_episodes=100)]
     assert np.mean(returns) >= 475
 

@@ -262,10 +262,10 @@ def test_eval_plays_other_episodes_than_training(capsys, trained_run, monkeypatc
 
     calls, make_vec = [], trained_policy.make_vec
     monkeypatch.setattr(
-        trained_policy, "make_vec", lambda *args, **kw: (calls.append(kw), make_vec(*args, **kw))[1]
+        trained_policy, "make_vec", lambda *args: (calls.append(args), make_vec(*args))[1]
     )
     assert run(capsys, "eval", trained_run("ppo"), "--episodes", 2)[0] == 0
-    assert [(call["seed"], call["env_kwargs"], call["stream"]) for call in calls] == [
+    assert [(spec.seed, spec.env_kwargs, spec.stream) for spec, _ in calls] == [
         (1, {}, "evaluation")
     ]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.envs import make_env, make_vec
+from hotloop.envs import EnvSpec, make_env, make_vec
 from hotloop.envs.protocol import obs_hash
 from hotloop.errors import (
     ConfigError,
@@ -27,7 +27,7 @@ class RandomPlay:
     """Random play that records the actions of the running episodes."""
 
     def __init__(self, num_steps, **kwargs):
-        self.envs = make_vec(BREAKOUT, 3, seed=5, env_kwargs=kwargs)
+        self.envs = make_vec(EnvSpec(BREAKOUT, kwargs, seed=5), 3)
         self.rng = np.random.default_rng(0)
         self.obs = self.envs.reset()
         self.actions = [[] for _ in range(3)]
@@ -62,7 +62,7 @@ def lives():
 
 def test_resume_continues_running_episodes(lives):
     play = lives
-    new_envs = make_vec(BREAKOUT, 3, seed=5, env_kwargs={"life_loss_info": True})
+    new_envs = make_vec(EnvSpec(BREAKOUT, {"life_loss_info": True}, seed=5), 3)
     progress_calls = []
     obs, restarted = new_envs.resume(play.running(), lambda: progress_calls.append(1))
     assert restarted == []
@@ -84,7 +84,7 @@ def test_resume_restarts_an_episode_that_differs():
     play = RandomPlay(60)
     running = play.running()
     running[1] = running[1]._replace(actions=running[1].actions[::-1].copy())
-    new_envs = make_vec(BREAKOUT, 3, seed=5)
+    new_envs = make_vec(EnvSpec(BREAKOUT, seed=5), 3)
     obs, restarted = new_envs.resume(running)
     assert restarted == [1]
     np.testing.assert_array_equal(obs[[0, 2]], play.obs[[0, 2]])
@@ -102,8 +102,8 @@ def test_a_lost_life_ends_the_episode_but_not_the_game(lives):
 
 def test_single_game_matches_vectorized_games():
     kwargs = {"noop_max": 0, "repeat_action_probability": 0.0, "use_fire_reset": False}
-    envs = make_vec("ALE/Pong-v5", 2, seed=3, env_kwargs=kwargs)
-    single = make_env("ALE/Pong-v5", {**kwargs, "render_mode": "rgb_array"})
+    envs = make_vec(EnvSpec("ALE/Pong-v5", kwargs, seed=3), 2)
+    single = make_env(EnvSpec("ALE/Pong-v5", {**kwargs, "render_mode": "rgb_array"}))
     assert single.observation_space.shape == envs.obs_spec.shape == (4, 84, 84)
     first, _ = single.reset(seed=1)
     np.testing.assert_array_equal(envs.reset()[0], first)
@@ -117,9 +117,9 @@ def test_single_game_matches_vectorized_games():
 
 
 def test_threads_change_nothing():
-    envs = make_vec("ALE/Pong-v5", 3, seed=3, num_threads=2)
+    envs = make_vec(EnvSpec("ALE/Pong-v5", seed=3), 3, num_threads=2)
     obs = [envs.reset()] + [envs.step(np.array([2, 3, t % 6])).obs.copy() for t in range(40)]
-    expected = make_vec("ALE/Pong-v5", 3, seed=3, num_threads=1)
+    expected = make_vec(EnvSpec("ALE/Pong-v5", seed=3), 3, num_threads=1)
     np.testing.assert_array_equal(obs[0], expected.reset())
     for t in range(40):
         np.testing.assert_array_equal(obs[t + 1], expected.step(np.array([2, 3, t % 6])).obs)
@@ -127,8 +127,8 @@ def test_threads_change_nothing():
 
 def test_module_prefix_selects_gymnasiums_environment():
     assert make_vec("ale_py:ALE/Pong-v5", 1).obs_spec.shape == (210, 160, 3)
-    assert make_vec("ALE/Pong-v5", 1, env_kwargs={"obs_type": "ram"}).obs_spec.shape == (128,)
-    assert make_vec("ALE/Pong-v5", 1, env_kwargs={"img_width": 64}).obs_spec.shape == (4, 84, 64)
+    assert make_vec(EnvSpec("ALE/Pong-v5", {"obs_type": "ram"}), 1).obs_spec.shape == (128,)
+    assert make_vec(EnvSpec("ALE/Pong-v5", {"img_width": 64}), 1).obs_spec.shape == (4, 84, 64)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_module_prefix_selects_gymnasiums_environment():
 )
 def test_bad_ids_and_kwargs_are_refused(env_id, kwargs, error, message):
     with pytest.raises(error, match=message):
-        make_vec(env_id, 2, env_kwargs=kwargs)
+        make_vec(EnvSpec(env_id, kwargs), 2)
 
 
 def test_missing_rom_is_reported(monkeypatch):
@@ -171,7 +171,7 @@ def test_preset_applies_to_all_games():
 
 
 def test_replay_buffer_stores_each_frame_once():
-    envs = make_vec(BREAKOUT, 2, seed=1)
+    envs = make_vec(EnvSpec(BREAKOUT, seed=1), 2)
     buffer = ReplayBuffer.for_env(envs, 1_000)
     assert envs.obs_spec.num_frames == 4
     assert buffer.memory()["total"] < 1_000 * 7_500  # a frame takes 84 · 84 = 7,056 bytes

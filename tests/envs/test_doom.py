@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.envs import make_env, make_vec
+from hotloop.envs import EnvSpec, make_env, make_vec
 from hotloop.envs.doom import processes
 from hotloop.envs.doom.scenario import render_resolution
 from hotloop.envs.protocol import obs_hash
@@ -98,7 +98,7 @@ def test_render_resolution_covers_the_requested_one(resolution, rendered):
 
 
 def test_observations_are_downscaled_frames():
-    env = make_env(BASIC, {"render_mode": "rgb_array"})
+    env = make_env(EnvSpec(BASIC, {"render_mode": "rgb_array"}))
     obs, _ = env.reset(seed=3)
     frame = env.render()
     assert frame.shape == (144, 256, 3)
@@ -114,13 +114,17 @@ def test_observations_are_downscaled_frames():
 
 
 def test_grayscale_and_resolution():
-    env = make_env(BASIC, {"resolution": [84, 60], "grayscale": True, "game_variables": False})
+    env = make_env(
+        EnvSpec(BASIC, {"resolution": [84, 60], "grayscale": True, "game_variables": False})
+    )
     assert env.observation_space.shape == (60, 84, 1)
     obs, _ = env.reset(seed=3)
     assert env.observation_space.contains(obs)
     assert env.render().shape == (120, 160, 3)
     env.close()
-    env = make_env(BASIC, {"resolution": [160, 120], "variable_scale": 1, "grayscale": True})
+    env = make_env(
+        EnvSpec(BASIC, {"resolution": [160, 120], "variable_scale": 1, "grayscale": True})
+    )
     obs, _ = env.reset(seed=3)
     np.testing.assert_array_equal(obs["screen"].repeat(3, 2), env.render())
     assert obs["gamevariables"] == 50
@@ -139,7 +143,9 @@ def test_actions():
     env.reset(seed=0)
     env.step(np.array([1, 0, 1]))
     env.close()
-    env = make_env(BASIC, {"available_buttons": ["TURN_LEFT", "ATTACK"], "max_buttons_pressed": 2})
+    env = make_env(
+        EnvSpec(BASIC, {"available_buttons": ["TURN_LEFT", "ATTACK"], "max_buttons_pressed": 2})
+    )
     assert env.action_space.n == 4
     env.close()
 
@@ -149,7 +155,7 @@ def test_steps_match_vizdooms_environment(frame_skip):
     rng = np.random.default_rng(1)
     options = {"frame_skip": frame_skip, "game_args": "+movebob 0"}
     env = make_env(
-        BASIC, {**options, "resolution": [320, 240], "variable_scale": 1, "doom_skill": 2}
+        EnvSpec(BASIC, {**options, "resolution": [320, 240], "variable_scale": 1, "doom_skill": 2})
     )
     vizdoom_env = gymnasium.make(BASIC, **options, doom_skill=2).unwrapped
     ends = set()
@@ -182,7 +188,7 @@ def test_an_episode_is_the_same_in_every_process():
 
 def test_resume_continues_running_episodes():
     options = {"resolution": [32, 18], "frame_skip": 8}
-    envs = make_vec(BASIC, 2, seed=5, env_kwargs=options)
+    envs = make_vec(EnvSpec(BASIC, options, seed=5), 2)
     rng = np.random.default_rng(0)
     obs, actions = envs.reset(), []
     for _ in range(60):
@@ -193,7 +199,7 @@ def test_resume_continues_running_episodes():
         RunningEpisode(episode, np.array(actions)[len(actions) - length :, i], obs_hash(obs[i]))
         for i, (episode, length) in enumerate(envs.running_episodes())
     ]
-    new_envs = make_vec(BASIC, 2, seed=5, env_kwargs=options)
+    new_envs = make_vec(EnvSpec(BASIC, options, seed=5), 2)
     new_obs, restarted = new_envs.resume(running)
     assert restarted == []
     np.testing.assert_array_equal(new_obs, obs)
@@ -226,7 +232,7 @@ def test_resume_continues_running_episodes():
 )
 def test_bad_options(kwargs, message):
     with pytest.raises(ConfigError, match=f"^{BASIC}: .*{message}"):
-        make_env(BASIC, kwargs)
+        make_env(EnvSpec(BASIC, kwargs))
 
 
 def test_unknown_ids_and_missing_extras(monkeypatch):
@@ -237,7 +243,7 @@ def test_unknown_ids_and_missing_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(MissingExtraError, match=re.escape(install_command("doom"))):
         make_env(BASIC)
-    make_env(BASIC, {"resolution": [160, 120]}).close()
+    make_env(EnvSpec(BASIC, {"resolution": [160, 120]})).close()
 
 
 def test_custom_scenario_file(tmp_path):
@@ -249,7 +255,7 @@ def test_custom_scenario_file(tmp_path):
         "doom_scenario_path = mine.wad\n"
         "available_buttons = { TURN_LEFT TURN_RIGHT }\navailable_game_variables = { HEALTH }\n"
     )
-    env = make_env(BASIC, {"scenario_config_file": "mine.cfg", "episode_timeout": 40})
+    env = make_env(EnvSpec(BASIC, {"scenario_config_file": "mine.cfg", "episode_timeout": 40}))
     assert env.action_space.n == 3
     steps = play(env, 0, [0] * 100)
     assert len(steps) == 11
@@ -257,7 +263,7 @@ def test_custom_scenario_file(tmp_path):
     np.testing.assert_allclose(steps[0][0]["gamevariables"], [0.92], rtol=1e-6)  # acid
     env.close()
     with pytest.raises(ConfigError, match=r"must be a file, but 'nothing\.cfg' is neither"):
-        make_env(BASIC, {"scenario_config_file": "nothing.cfg"})
+        make_env(EnvSpec(BASIC, {"scenario_config_file": "nothing.cfg"}))
 
 
 @pytest.mark.parametrize(

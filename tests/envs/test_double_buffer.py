@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hotloop.envs import DoubleBufferedEnvs, make_double_buffered, make_vec
+from hotloop.envs import DoubleBufferedEnvs, EnvSpec, make_double_buffered, make_vec
 from hotloop.errors import ConfigError, SpaceError
 from hotloop.types import RunningEpisode
 
@@ -26,9 +26,8 @@ def assert_same_steps(steps, expected):
 
 @pytest.mark.parametrize(("num_envs", "ranges"), [(1, [(0, 1)]), (2, None), (5, [(0, 3), (3, 5)])])
 def test_halves_match_the_whole(num_envs, ranges):
-    options = {"seed": 3, "first_env": 7, "stagger": 20}
-    whole = make_vec("CartPole-v1", num_envs, **options)
-    halves = make_double_buffered("CartPole-v1", num_envs, **options)
+    spec = EnvSpec("CartPole-v1", seed=3, first_env=7, stagger=20)
+    whole, halves = make_vec(spec, num_envs), make_double_buffered(spec, num_envs)
     assert halves.ranges == (ranges or [(0, 1), (1, 2)])
     assert (halves.num_envs, halves.obs_spec) == (num_envs, whole.obs_spec)
     np.testing.assert_array_equal(halves.reset(), whole.reset())
@@ -45,8 +44,8 @@ def test_halves_match_the_whole(num_envs, ranges):
 def test_halves_resume_like_the_whole():
     episodes = [RunningEpisode(k, np.zeros(k, np.int64), "") for k in range(3)]
     whole, halves = (
-        make_vec("CartPole-v1", 3, seed=1),
-        make_double_buffered("CartPole-v1", 3, seed=1),
+        make_vec(EnvSpec("CartPole-v1", seed=1), 3),
+        make_double_buffered(EnvSpec("CartPole-v1", seed=1), 3),
     )
     # No observation has these hashes, so all environments start their next episode.
     (obs, restarted), (expected_obs, expected_restarted) = (
@@ -59,12 +58,10 @@ def test_halves_resume_like_the_whole():
 
 
 def test_vector_environment_is_one_half():
-    halves = make_double_buffered(
-        "tests.worker_envs:vector_of_signs", 3, env_kwargs={"num_envs": 3}
-    )
+    halves = make_double_buffered(EnvSpec("tests.worker_envs:vector_of_signs", {"num_envs": 3}), 3)
     assert (len(halves.halves), halves.ranges) == (1, [(0, 3)])
     with pytest.raises(ConfigError, match="`num_envs` is 4, but the factory makes 3"):
-        make_double_buffered("tests.worker_envs:vector_of_signs", 4, env_kwargs={"num_envs": 3})
+        make_double_buffered(EnvSpec("tests.worker_envs:vector_of_signs", {"num_envs": 3}), 4)
 
 
 def test_games_are_two_halves():

@@ -4,14 +4,14 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.episode_metrics import MAX_METRICS, EpisodeMetrics
 from hotloop.errors import ConfigError
 from tests.episode_info_envs import ReportsInfo
 
 
 def play_episodes(env, *, num_steps=7, log_info=("is_success", "x"), num_envs=2):
-    envs = make_vec(env, num_envs, log_info=log_info)
+    envs = make_vec(EnvSpec(env, log_info=log_info), num_envs)
     envs.reset()
     for _ in range(num_steps):
         envs.step(np.zeros(num_envs, np.int64))

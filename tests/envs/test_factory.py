@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 from hotloop.base import memory, processes
-from hotloop.envs import make_env, make_vec
+from hotloop.envs import EnvSpec, make_env, make_vec
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -32,14 +32,14 @@ TOY = "tests.envs.toy"
         (f"{TOY}:counting", {"number": 7}),
         (f"{TOY}:CountingEnv", {"number": 7}),
         (CountingEnv, {"number": 7}),
-        (functools.partial(CountingEnv, number=7), None),
+        (functools.partial(CountingEnv, number=7), {}),
     ],
 )
 def test_ways_to_name_an_environment(env, env_kwargs):
-    envs = make_vec(env, 2, env_kwargs=env_kwargs)
+    envs = make_vec(EnvSpec(env, env_kwargs), 2)
     assert envs.num_envs == 2
     assert envs.reset().tolist() == [[7, 0, 0]] * 2
-    single = make_env(env, env_kwargs)
+    single = make_env(EnvSpec(env, env_kwargs))
     assert isinstance(single.unwrapped, CountingEnv)
     assert single.unwrapped.number == 7
 
@@ -56,7 +56,7 @@ def test_render_mode_is_passed_on():
             super().__init__()
             self.render_mode = render_mode
 
-    assert make_env(Drawing, {"render_mode": "rgb_array"}).render_mode == "rgb_array"
+    assert make_env(EnvSpec(Drawing, {"render_mode": "rgb_array"})).render_mode == "rgb_array"
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_unknown_envpool_name():
 def test_envpool_kwargs():
     pytest.importorskip("envpool")
     with pytest.raises(ConfigError, match=r"with env_kwargs \{'color': 3\} raised TypeError"):
-        make_vec("envpool:CartPole-v1", env_kwargs={"color": 3})
+        make_vec(EnvSpec("envpool:CartPole-v1", {"color": 3}))
     with pytest.raises(ConfigError, match="all of its 4 environments at once, got batch_size 2"):
-        make_vec("envpool:CartPole-v1", 4, env_kwargs={"batch_size": 2})
+        make_vec(EnvSpec("envpool:CartPole-v1", {"batch_size": 2}), 4)
 
 
 @pytest.mark.parametrize(
@@ -157,10 +157,10 @@ def test_missing_extras(monkeypatch, missing, env, extra):
 
 def test_bad_env_kwargs():
     with pytest.raises(ConfigError, match=r"CartPole-v1: .*\{'colour': 3\} raised TypeError") as e:
-        make_vec("CartPole-v1", env_kwargs={"colour": 3})
+        make_vec(EnvSpec("CartPole-v1", {"colour": 3}))
     assert isinstance(e.value.__cause__, TypeError)
     with pytest.raises(ConfigError, match="CountingEnv: making it with env_kwargs"):
-        make_vec(CountingEnv, env_kwargs={"colour": 3})
+        make_vec(EnvSpec(CountingEnv, {"colour": 3}))
 
 
 def test_constructor_that_raises():
@@ -273,7 +273,7 @@ def test_factory_is_called_for_each_environment():
     envs = make_vec(numbered(), 3)
     assert envs.reset()[:, 0].tolist() == [0, 1, 2]
     assert not isinstance(envs, gymnasium.vector.VectorEnv)
-    assert make_vec(FailingEnv, 2, env_kwargs={"at": 3}).obs_spec.shape == (4,)
+    assert make_vec(EnvSpec(FailingEnv, {"at": 3}), 2).obs_spec.shape == (4,)
 
 
 @pytest.mark.parametrize("num_envs", [200, 10**9, 10**30])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from hotloop.envs import check_finite, make_vec
+from hotloop.envs import EnvSpec, check_finite, make_vec
 from hotloop.errors import EnvironmentFailure
 from hotloop.types import Fragment
 from tests.envs.toy import CountingEnv, FailingEnv, SpaceEnv
@@ -37,7 +37,7 @@ def step_on(envs, num_steps: int = 100) -> None:
 def test_step_failures(failure, message):
     # Only the last environment fails, at step 3 of every episode.
     envs_to_make = iter([FailingEnv(at=999), FailingEnv(at=999), FailingEnv(failure, at=3)])
-    envs = make_vec(lambda: next(envs_to_make), 3, first_env=5)
+    envs = make_vec(EnvSpec(lambda: next(envs_to_make), first_env=5), 3)
     envs.reset()
     envs.reset()
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_vector_environment_that_raises():
 
     message = r"environments 4 … 5, vector step 2: `step` raised ValueError: the simulator"
     with pytest.raises(EnvironmentFailure, match=message) as error:
-        step_on(make_vec(make, first_env=4))
+        step_on(make_vec(EnvSpec(make, first_env=4)))
     assert isinstance(error.value.__cause__, ValueError)
 
 

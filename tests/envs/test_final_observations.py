@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 
 LENGTH = 3
 random_start = np.random.default_rng(0).random
@@ -108,7 +108,7 @@ def play(envs, num_steps=60):
 
 
 def test_single_environments_may_reuse_their_buffer():
-    finals, caught = play(make_vec(ReusedBuffer, 2, seed=3))
+    finals, caught = play(make_vec(EnvSpec(ReusedBuffer, seed=3), 2))
     assert len(finals) == 40
     assert {steps for _, steps in finals} == {LENGTH}
     assert not caught

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.encoding import MismatchError
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import MaskError
@@ -22,7 +22,7 @@ def masks_of(rows, size):
 def vector(mode, choices, num_envs=3):
     make = partial(Allowed, choices)
     if mode == "single":
-        return make_vec(make, num_envs, seed=2, action_masks=True)
+        return make_vec(EnvSpec(make, seed=2, action_masks=True), num_envs)
     modes = {"next_step": AutoresetMode.NEXT_STEP, "wrapped": AutoresetMode.NEXT_STEP}
     modes |= {"same_step": AutoresetMode.SAME_STEP, "disabled": AutoresetMode.DISABLED}
 
@@ -32,7 +32,7 @@ def vector(mode, choices, num_envs=3):
             envs = gymnasium.wrappers.vector.RecordEpisodeStatistics(envs)
         return envs
 
-    return make_vec(factory, num_envs, seed=2, action_masks=True)
+    return make_vec(EnvSpec(factory, seed=2, action_masks=True), num_envs)
 
 
 @pytest.mark.parametrize("choices", [(6,), (3, 4)])
@@ -96,7 +96,9 @@ class FailsOnce(Allowed):
 
 def test_replaced_environment_has_masks():
     failures, FailsOnce.has_failed = [], False
-    envs = make_vec(partial(FailsOnce, (6,)), 2, action_masks=True, on_failure=failures.append)
+    envs = make_vec(
+        EnvSpec(partial(FailsOnce, (6,)), action_masks=True), 2, on_failure=failures.append
+    )
     obs = envs.reset()
     for _ in range(12):
         step = envs.step(obs[:, -6:].argmax(1))
@@ -109,7 +111,7 @@ def test_replaced_environment_has_masks():
 def test_wrong_mask_is_not_handled_as_a_failure(how):
     failures = []
     make = partial(Allowed, (6,), how=how)
-    envs = make_vec(make, 2, action_masks=True, on_failure=failures.append)
+    envs = make_vec(EnvSpec(make, action_masks=True), 2, on_failure=failures.append)
 
     def play():
         obs = envs.reset()
@@ -123,7 +125,8 @@ def test_wrong_mask_is_not_handled_as_a_failure(how):
 
 def test_vector_environment_without_masks_raises():
     envs = make_vec(
-        lambda: SyncVectorEnv([partial(Allowed, (6,), how="none")] * 2), 2, action_masks=True
+        EnvSpec(lambda: SyncVectorEnv([partial(Allowed, (6,), how="none")] * 2), action_masks=True),
+        2,
     )
     with pytest.raises(MaskError, match="environments 0 … 1, vector step 0: `action_masks` need"):
         envs.reset()

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hotloop.envs import make_vec, obs_hash
+from hotloop.envs import EnvSpec, make_vec, obs_hash
 from hotloop.types import RunningEpisode
 
 NUM_ENVS = 3
@@ -64,7 +64,7 @@ def play(envs, num_steps, rng):
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"])
 @pytest.mark.parametrize("num_steps", [0, 1, 50, 260])
 def test_new_environments_continue_like_the_old_ones(env_id, num_steps):
-    old, new = (make_vec(env_id, NUM_ENVS, seed=7) for _ in range(2))
+    old, new = (make_vec(EnvSpec(env_id, seed=7), NUM_ENVS) for _ in range(2))
     rng = np.random.default_rng(0)
     obs, episodes = play(old, num_steps, rng)
     result, restarted_envs = new.resume(episodes)
@@ -86,12 +86,12 @@ def test_new_environments_continue_like_the_old_ones(env_id, num_steps):
 @pytest.mark.parametrize("how", ["raises", "drifts", "ends"])
 def test_unrepeatable_episodes_are_restarted(how):
     Unrepeatable.num_made = 0
-    old, new = (make_vec(lambda: Unrepeatable(how), NUM_ENVS, seed=7) for _ in range(2))
+    old, new = (make_vec(EnvSpec(lambda: Unrepeatable(how), seed=7), NUM_ENVS) for _ in range(2))
     _, episodes = play(old, 10, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
     assert restarted_envs == [0, 1, 2]
     assert new.running_episodes() == [(1, 0)] * 3
-    expected = make_vec("Pendulum-v1", NUM_ENVS, seed=7).reset(first_episode=1)
+    expected = make_vec(EnvSpec("Pendulum-v1", seed=7), NUM_ENVS).reset(first_episode=1)
     np.testing.assert_array_equal(obs, expected)
 
 
@@ -99,7 +99,7 @@ def test_vector_environments_that_take_seeds_resume():
     def factory():
         return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync")
 
-    old, new = (make_vec(factory, NUM_ENVS, seed=7) for _ in range(2))
+    old, new = (make_vec(EnvSpec(factory, seed=7), NUM_ENVS) for _ in range(2))
     assert old.can_replay
     last, episodes = play(old, 50, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
@@ -120,7 +120,7 @@ def test_other_vector_environments_start_their_next_episodes():
             vector_kwargs={"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP},
         )
 
-    old, new = (make_vec(factory, NUM_ENVS, seed=7) for _ in range(2))
+    old, new = (make_vec(EnvSpec(factory, seed=7), NUM_ENVS) for _ in range(2))
     assert not old.can_replay
     _, episodes = play(old, 50, np.random.default_rng(0))
     obs, restarted_envs = new.resume(episodes)
@@ -137,7 +137,7 @@ def test_reset_to_a_given_episode(mode):
             return gymnasium.make_vec("CartPole-v1", NUM_ENVS, vectorization_mode="sync")
         return gymnasium.make("CartPole-v1")
 
-    envs = make_vec(factory, NUM_ENVS, seed=7)
+    envs = make_vec(EnvSpec(factory, seed=7), NUM_ENVS)
     first, second = envs.reset().copy(), envs.reset().copy()
     np.testing.assert_array_equal(envs.reset(first_episode=0), first)
     np.testing.assert_array_equal(envs.reset(), second)

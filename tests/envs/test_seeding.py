@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from hotloop.envs import episode_seed, make_vec
+from hotloop.envs import EnvSpec, episode_seed, make_vec
 from tests.envs.toy import CountingEnv, numbered
 
 
-def trajectory(num_steps: int = 40, num_envs: int = 3, **kwargs) -> np.ndarray:
-    envs = make_vec("CartPole-v1", num_envs, **kwargs)
+def trajectory(num_steps: int = 40, num_envs: int = 3, **fields) -> np.ndarray:
+    envs = make_vec(EnvSpec("CartPole-v1", **fields), num_envs)
     rows = [envs.reset()]
     rows += [
         envs.step(np.full(num_envs, t % 3 == 0, np.int64)).obs.copy() for t in range(num_steps)
@@ -66,8 +66,10 @@ def test_trajectories_do_not_depend_on_num_envs():
 def test_sync_vector_env_gets_the_seeds_of_single_environments(mode):
     singles = [CountingEnv(i) for i in range(3)]
     makers = [lambda env=env: env for env in singles]
-    envs = make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), seed=5, first_env=10)
-    loop = make_vec(numbered(), 3, seed=5, first_env=10)
+    envs = make_vec(
+        EnvSpec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), seed=5, first_env=10)
+    )
+    loop = make_vec(EnvSpec(numbered(), seed=5, first_env=10), 3)
     for stepped in (envs, loop):
         stepped.reset()
         for _ in range(20):
@@ -84,7 +86,7 @@ def test_same_step_mode_gets_only_first_seeds():
     singles = [CountingEnv(i) for i in range(2)]
     makers = [lambda env=env: env for env in singles]
     mode = AutoresetMode.SAME_STEP
-    envs = make_vec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), 2, seed=5)
+    envs = make_vec(EnvSpec(lambda: SyncVectorEnv(makers, autoreset_mode=mode), seed=5), 2)
     envs.reset()
     envs.step(np.zeros(2, np.int64))
     assert singles[0].seeds == [episode_seed(5, 0, 0), None]

@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode
 
-from hotloop.envs import advice_for_non_finite, make_double_buffered, make_vec
+from hotloop.envs import EnvSpec, advice_for_non_finite, make_double_buffered, make_vec
 from hotloop.errors import EnvironmentFailure, NonFiniteError, NonFiniteStep
 from hotloop.rollouts.collector import check_rows
 
@@ -71,7 +71,7 @@ def double_buffered(**values):
 
 
 def for_evaluation(**values):
-    return make_vec(lambda: Returns(**values), 2, stream="evaluation")
+    return make_vec(EnvSpec(lambda: Returns(**values), stream="evaluation"), 2)
 
 
 def replaced_on_failure(**values):

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 
-from hotloop.envs import episode_seed, make_vec
+from hotloop.envs import EnvSpec, episode_seed, make_vec
 from hotloop.types import Fragment
 from tests.envs.toy import CountingEnv, choose, episode_length, numbered
 from tests.reference.envs import reference_rollout, vector_rollout
@@ -175,7 +175,7 @@ def test_time_limit_matches_gymnasiums():
     """hotloop counts the steps itself where `TimeLimit` is the outermost wrapper."""
     lengths = []
     for limit in (1, 3, 1000):
-        envs = make_vec("CartPole-v1", 2, env_kwargs={"max_episode_steps": limit}, seed=5)
+        envs = make_vec(EnvSpec("CartPole-v1", {"max_episode_steps": limit}, seed=5), 2)
         singles = [gymnasium.make("CartPole-v1", max_episode_steps=limit) for _ in range(2)]
         episodes = [0, 0]
         obs = envs.reset()
@@ -242,7 +242,7 @@ def test_reset_returns_a_new_array_and_abandons_episodes():
 
 def test_half_cheetah_is_cast_to_float32():
     pytest.importorskip("mujoco")
-    envs = make_vec("HalfCheetah-v5", 2, seed=1)
+    envs = make_vec(EnvSpec("HalfCheetah-v5", seed=1), 2)
     singles = [gymnasium.make("HalfCheetah-v5") for _ in range(2)]
     obs = envs.reset()
     assert obs.dtype == np.float32
@@ -262,7 +262,7 @@ def test_half_cheetah_is_cast_to_float32():
 @pytest.mark.filterwarnings("ignore:.*precision lowered")
 def test_envpool_cart_pole():
     pytest.importorskip("envpool")
-    envs = make_vec("envpool:CartPole-v1", 3, seed=2)
+    envs = make_vec(EnvSpec("envpool:CartPole-v1", seed=2), 3)
     physics = gymnasium.make("CartPole-v1").unwrapped
     rng = np.random.default_rng(0)
     obs = envs.reset()

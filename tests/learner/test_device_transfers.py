@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.algorithms import find
 from hotloop.base.transfer import Uploads
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.learner import UpdateRule
 from hotloop.learner.state import map_tensors, tensors
 from hotloop.learner.updates import BoundUpdate
@@ -138,7 +138,7 @@ def draw_batches():
     algorithm = find("dqn")
     config = algorithm.config(buffer_size=64, batch_size=4, total_timesteps=64, learning_starts=8)
     with contextlib.closing(make_vec("CartPole-v1", 1)) as envs:
-        replay = Replay(config, envs, META, "CartPole-v1")
+        replay = Replay(config, envs, META, EnvSpec("CartPole-v1"))
     obs = np.random.default_rng(0).random((20, 4), np.float32)
     replay.buffer.extend(
         obs=obs,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import evaluation
 from hotloop.rollouts.evaluation import evaluate
@@ -40,7 +40,7 @@ NEVER = 10**9
 
 def play(lengths, num_episodes, **options):
     Lengths.instances = 0
-    envs = make_vec(Lengths, len(lengths), env_kwargs={"lengths": lengths})
+    envs = make_vec(EnvSpec(Lengths, {"lengths": lengths}), len(lengths))
     network = actor_critic(envs)
     policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
     try:

@@ -5,7 +5,7 @@ import pytest
 
 from hotloop import gae
 from hotloop.base import memory
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
@@ -17,7 +17,7 @@ from tests import toy_envs
 
 
 def make_rollout(env, num_envs=3, num_steps=25, seed=0, value=None, **env_kwargs):
-    envs = make_vec(env, num_envs, seed=seed, env_kwargs=env_kwargs)
+    envs = make_vec(EnvSpec(env, env_kwargs, seed=seed), num_envs)
     network = actor_critic(envs, hidden_sizes=(8,))
     params = network.initial_parameters(seed)
     if value is not None:  # a critic that always returns `value`
@@ -265,7 +265,7 @@ ACTORS = {
 
 def make_actors_rollout(name, num_steps, num_envs=2, seed=3):
     env, head, exploration = ACTORS[name]
-    envs = make_vec(env, num_envs, seed=seed)
+    envs = make_vec(EnvSpec(env, seed=seed), num_envs)
     network = actor(envs, head, hidden_sizes=(8,))
     snapshot = PolicySnapshot(0, network.initial_parameters(seed))
     policy = ActingPolicy(network, snapshot, exploration=exploration)
@@ -327,7 +327,7 @@ def test_a_restored_rollout_draws_the_noise_of_its_steps(name, stop):
 
 def test_evaluation_plays_each_environments_share():
     rollout = make_rollout("CartPole-v1", num_envs=2)
-    envs = make_vec("CartPole-v1", 3, seed=5, stream="evaluation")
+    envs = make_vec(EnvSpec("CartPole-v1", seed=5, stream="evaluation"), 3)
     episodes = evaluate(envs, rollout.policy, num_episodes=7)
     assert [(e.env, e.episode) for e in episodes] == [
         (0, 0),
@@ -338,7 +338,7 @@ def test_evaluation_plays_each_environments_share():
         (2, 0),
         (2, 1),
     ]
-    alone = make_vec("CartPole-v1", 1, seed=5, stream="evaluation")
+    alone = make_vec(EnvSpec("CartPole-v1", seed=5, stream="evaluation"), 1)
     first = evaluate(alone, rollout.policy, num_episodes=3)
     assert first == episodes[:3]
 

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
 from hotloop.rollouts import InlineRollout, to_sequences
 from hotloop.rollouts.evaluation import evaluate
@@ -64,7 +64,7 @@ class MemoryReplay:
 )
 def test_the_hidden_state_is_carried_over_steps_and_reset_at_episode_starts(kind, env):
     """Also across fragments. A truncated episode's last value is from before the reset."""
-    envs = make_vec(env, 3, seed=0)
+    envs = make_vec(EnvSpec(env, seed=0), 3)
     network = make_network(envs, kind)
     policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(0)))
     rollout = InlineRollout(envs, policy, num_steps=13, seed=0)
@@ -80,7 +80,7 @@ def test_the_hidden_state_is_carried_over_steps_and_reset_at_episode_starts(kind
 def test_random_steps_update_the_hidden_state():
     from hotloop.policies import Exploration
 
-    envs = make_vec("CartPole-v1", 1, seed=0)
+    envs = make_vec(EnvSpec("CartPole-v1", seed=0), 1)
     network = actor(envs, "greedy", hidden_sizes=(6,), memory="gru:4")
     snapshot = PolicySnapshot(0, network.initial_parameters(0))
     policy = ActingPolicy(network, snapshot, exploration=Exploration(random_steps=100))
@@ -118,12 +118,12 @@ def test_hidden_states_are_right_after_workers_are_killed(schedule):
 
 
 def test_evaluation_keeps_the_hidden_state():
-    envs = make_vec("CartPole-v1", 2, seed=0, stream="evaluation")
+    envs = make_vec(EnvSpec("CartPole-v1", seed=0, stream="evaluation"), 2)
     network = make_network(envs)
     snapshot = PolicySnapshot(0, network.initial_parameters(3))
     episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=6)
     policy, lengths = ActingPolicy(network, snapshot), []
-    single = make_vec("CartPole-v1", 1, seed=0, stream="evaluation")
+    single = make_vec(EnvSpec("CartPole-v1", seed=0, stream="evaluation"), 1)
     obs, memory = single.reset(first_episode=0), policy.new_memory(1)
     while len(lengths) < 3:
         obs = single.step(policy.greedy(obs, memory)).obs
@@ -137,7 +137,7 @@ def test_evaluation_keeps_the_hidden_state():
 
 def test_sequences_of_fragments():
     """Split four steps of two environments into sequences of two."""
-    envs = make_vec("CartPole-v1", 2, seed=0)
+    envs = make_vec(EnvSpec("CartPole-v1", seed=0), 2)
     network = make_network(envs)
     policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(0)))
     rollout = InlineRollout(envs, policy, num_steps=4, seed=0)

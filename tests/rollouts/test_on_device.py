@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.envs import EnvSpec
 from hotloop.envs.device import make_device_vec
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.learner import Execution, ExecutionChoice
@@ -28,7 +29,7 @@ def eager(function, name, *, copies_outputs=True):
 
 
 def make_rollout(factory=toys.counting, *, num_steps=4, execute=eager, **kwargs):
-    envs = make_device_vec(factory, N, CPU, kwargs)
+    envs = make_device_vec(EnvSpec(factory, kwargs), N, CPU)
     nets = LearnedNetwork(actor_critic(envs, hidden_sizes=(8,)))
     params = nets.initial(3)
     host = ActingPolicy(nets.network, PolicySnapshot(0, nets.layout.views(params)))

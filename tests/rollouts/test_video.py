@@ -8,7 +8,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -22,18 +22,18 @@ from hotloop.rollouts.video import Camera
 from tests.rollouts.video_envs import Counter, OnlyText, chooses_itself, no_modes, takes_no_mode
 
 
-def record_video(env, policy, path, *, env_kwargs=None, **options):
-    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
+def record_video(env, policy, path, *, env_kwargs=None, seed=0, **options):
+    with closing(Camera(EnvSpec(env, env_kwargs or {}, seed=seed))) as camera:
         return camera.record(policy, path, **options)
 
 
 def check_filmable(env, *, env_kwargs=None, path="video.mp4"):
-    with closing(Camera(env, env_kwargs=env_kwargs)) as camera:
+    with closing(Camera(EnvSpec(env, env_kwargs or {}))) as camera:
         camera.check(path)
 
 
 def make_policy(env, **env_kwargs):
-    envs = make_vec(env, env_kwargs=env_kwargs)
+    envs = make_vec(EnvSpec(env, env_kwargs))
     network = actor_critic(envs)
     envs.close()
     return ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
@@ -64,7 +64,7 @@ def test_every_step_is_filmed_and_the_last_frame_is_the_episodes_end(tmp_path, s
 
 def test_the_video_shows_the_first_episode_of_an_evaluation(tmp_path):
     policy = make_policy("CartPole-v1")
-    envs = make_vec("CartPole-v1", seed=5, stream="evaluation")
+    envs = make_vec(EnvSpec("CartPole-v1", seed=5, stream="evaluation"))
     (expected,) = evaluate(envs, policy, num_episodes=1)
     envs.close()
     env_kwargs = {"render_mode": "human"}  # the run's own render mode is ignored
@@ -267,4 +267,4 @@ def test_a_video_of_one_image_is_reported(tmp_path):
 
 def test_another_suffix_is_rejected_before_the_environment_is_made():
     with pytest.raises(ConfigError, match=r"must end in \.mp4 or \.gif, got 'video\.avi'"):
-        check_filmable(None, path="video.avi")
+        check_filmable("missing:Env", path="video.avi")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hotloop.algorithms import dqn, ppo
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.learner import Execution, ExecutionChoice, Learner
 from hotloop.policies import (
     ActingPolicy,
@@ -83,7 +83,7 @@ def test_rollout_on_the_device_equals_the_hosts(name, execute):
     env_id, make, scale = NETWORKS[name]
     exploration = Exploration(random_steps=4, epsilon=(0.5, 0.1), epsilon_steps=30)
     with contextlib.ExitStack() as exits:
-        envs = [make_vec(env_id, NUM_ENVS, seed=0) for _ in range(2)]
+        envs = [make_vec(EnvSpec(env_id, seed=0), NUM_ENVS) for _ in range(2)]
         for vec_env in envs:
             exits.callback(vec_env.close)
         network = make(envs[0])
@@ -249,7 +249,7 @@ def test_acting_device_follows_the_options(options, is_on_device):
         has_workers=config["workers"] > 0 and config["backend"] == "processes",
         overlap=config["overlap"],
     )
-    with contextlib.closing(make_vec("CartPole-v1", 1, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec("CartPole-v1", seed=0), 1)) as envs:
         network = actor_critic(envs, network=None if is_perceptron else custom_nets.Net)
     nets = LearnedNetwork(network, device=device)
     params = nets.initial(0)
@@ -349,7 +349,7 @@ def test_gpu_outputs_equal_the_hosts(name, is_captured):
         pytest.skip("no CUDA device")
     env_id, make, scale = NETWORKS[name]
     device, rng = torch.device("cuda"), np.random.default_rng(0)
-    with contextlib.closing(make_vec(env_id, NUM_ENVS, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec(env_id, seed=0), NUM_ENVS)) as envs:
         network, obs = make(envs), envs.reset()
     nets = LearnedNetwork(network, device=device)
     params = nets.initial(3)

@@ -11,6 +11,7 @@ from gymnasium.wrappers import FlattenObservation
 import hotloop
 from hotloop import evaluate
 from hotloop.algorithms import dqn, ppo, sac
+from hotloop.envs import EnvSpec
 from hotloop.errors import SpaceError
 from hotloop.policies import PolicySnapshot
 from hotloop.training.algorithm import make_normalizer
@@ -81,7 +82,7 @@ def test_boards_are_scaled_by_their_bounds_in_every_form_of_the_policy(tmp_path,
     spec.loader.exec_module(module)
     exported = module.Policy(tmp_path / "policy.npz")
     np.testing.assert_allclose(exported.head(obs), policy.head(obs), rtol=1e-5, atol=1e-6)
-    evaluation = evaluate(result.run_dir, env=Board, env_kwargs=kwargs, episodes=2)
+    evaluation = evaluate(result.run_dir, env=EnvSpec(Board, kwargs), episodes=2)
     assert len(evaluation.returns) == 2
 
 
@@ -167,7 +168,7 @@ def test_flattened_boards_may_have_action_masks():
         def step(self, action):
             return *super().step(action)[:4], {"action_mask": np.array([1, 0, 1], np.int8)}
 
-    envs = hotloop.make_vec(lambda: FlattenObservation(Masked()), 2, action_masks=True)
+    envs = hotloop.make_vec(EnvSpec(lambda: FlattenObservation(Masked()), action_masks=True), 2)
     spec = envs.obs_spec
     assert (spec.dtype, spec.shape, spec.mask_size) == ("float32", (103,), 3)
     obs = envs.reset()

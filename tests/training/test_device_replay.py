@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import load_file
 
 from hotloop.algorithms import dqn, sac, td3
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, NonFiniteError
 from hotloop.learner import ExecutionChoice, Learner, artifacts
 from hotloop.learner.state import tensors
@@ -111,7 +111,7 @@ def test_launch_equals_single_updates(monkeypatch, algorithm, options, is_scaled
     """The single updates get the host's batches of the same transitions, and the same noise."""
     options = {**SMALL, **options, "batch_size": B, "num_envs": 4, "normalize_obs": is_scaled}
     config = algorithm.Config(replay_device="device", updates_per_launch=4, **options)
-    with contextlib.closing(make_vec(ENVS[algorithm], 4, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec(ENVS[algorithm], seed=0), 4)) as envs:
         shape = envs.obs_spec.shape
         scale = None
         if is_scaled:
@@ -351,7 +351,7 @@ def test_device_without_room_is_refused(tmp_path, monkeypatch):
 )
 def test_replay_device_depends_on_room_and_options(monkeypatch, device, free, options, chosen):
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: free)
-    with contextlib.closing(make_vec(ENVS[sac], 1, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec(ENVS[sac], seed=0), 1)) as envs:
         config = sac.Config(**{**SMALL, **options})
         assert device_replay.is_on_device(config, envs, torch.device(device)) is chosen
 
@@ -359,7 +359,7 @@ def test_replay_device_depends_on_room_and_options(monkeypatch, device, free, op
 @pytest.mark.parametrize(("replay", "chosen"), [("uniform", True), ("prioritized", False)])
 def test_replay_device_of_images_depends_on_the_sampler(monkeypatch, replay, chosen):
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: 2**40)
-    with contextlib.closing(make_vec(toy_images.Catch, 1, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec(toy_images.Catch, seed=0), 1)) as envs:
         config = dqn.Config(**SMALL, replay=replay)
         assert device_replay.is_on_device(config, envs, torch.device("cuda")) is chosen
 
@@ -368,7 +368,7 @@ def test_launches_without_room_are_refused(monkeypatch):
     """The error comes at the start of the run, where the device is known."""
     monkeypatch.setattr(device_replay, "free_bytes", lambda device: 10)
     config = sac.Config(**{**SMALL, "num_envs": 2}, device="cuda", updates_per_launch=2)
-    envs = contextlib.closing(make_vec(ENVS[sac], 2, seed=0))
+    envs = contextlib.closing(make_vec(EnvSpec(ENVS[sac], seed=0), 2))
     with envs as vec_env, pytest.raises(ConfigError, match="reports the reason"):
         device_replay.is_on_device(config, vec_env, torch.device("cuda"))
 
@@ -409,7 +409,7 @@ def test_launch_is_recorded_without_copies_of_the_replay(algorithm):
     config = algorithm.Config(
         replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
     )
-    with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec(ENVS[algorithm], seed=0), 2)) as envs:
         replay = ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=config.normalize_obs)
         fill(envs, replay.buffer)
         learner = learner_of(algorithm, envs, config)
@@ -447,7 +447,7 @@ def test_launch_as_a_cuda_graph_equals_eager(algorithm):
     config = algorithm.Config(
         replay_device="device", updates_per_launch=2, **{**SMALL, "num_envs": 2}
     )
-    with contextlib.closing(make_vec(ENVS[algorithm], 2, seed=0)) as envs:
+    with contextlib.closing(make_vec(EnvSpec(ENVS[algorithm], seed=0), 2)) as envs:
         learners = [learner_of(algorithm, envs, config) for _ in range(2)]
         replays = [
             ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=config.normalize_obs)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.training.goal_functions import GoalFunctions
 from hotloop.training.hindsight import Hindsight
@@ -87,7 +87,7 @@ def test_functions_receive_values_of_the_space(space):
 
     env = Goals(space, checked)
     field, parts, values = encoded_goals(env, 30)
-    functions = GoalFunctions(lambda: env, {}, field)
+    functions = GoalFunctions(EnvSpec(lambda: env), field)
     achieved, desired = parts["achieved_goal"][:-1], parts["achieved_goal"][1:]
     pairs = itertools.pairwise(values)
     expected = [distance(a["achieved_goal"], d["achieved_goal"], {}) for a, d in pairs]
@@ -113,7 +113,7 @@ def test_batches_are_passed_if_they_give_the_same(function, num_calls):
 
     env = Goals(Discrete(16), counted)
     field, parts, values = encoded_goals(env, 51)
-    functions = GoalFunctions(lambda: env, {}, field)
+    functions = GoalFunctions(EnvSpec(lambda: env), field)
     calls.clear()
     rewards = functions.reward(parts["achieved_goal"][:-1], parts["achieved_goal"][1:])
     numbers = [obs["achieved_goal"] for obs in values]
@@ -127,7 +127,7 @@ def test_a_side_of_the_goal_is_not_taken_for_the_batch():
     env = Goals(Box(-1, 1, (24,), np.float32), lambda a, d, info: -abs(a[0] - d[0]))
     field, parts, _ = encoded_goals(env, 25)
     achieved, desired = parts["achieved_goal"][:-1], parts["achieved_goal"][1:]
-    rewards = GoalFunctions(lambda: env, {}, field).reward(achieved, desired)
+    rewards = GoalFunctions(EnvSpec(lambda: env), field).reward(achieved, desired)
     np.testing.assert_array_equal(rewards, -np.abs(achieved[:, 0] - desired[:, 0]))
 
 
@@ -146,21 +146,21 @@ def test_compute_reward_must_return_one_number(result, message):
     env = Goals(Discrete(4), lambda a, d, info: result)
     place = r"`compute_reward`, with achieved goal np.int64\(\d\) and desired goal .*: "
     with pytest.raises(EnvironmentFailure, match=place + message):
-        GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
+        GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
 
 
 @pytest.mark.parametrize("result", [-2, np.float64(-2), np.array(-2), np.array([-2.0])])
 def test_one_number_may_be_an_array_of_one_element(result):
     env = Goals(Box(-1, 1, (1,), np.float32), lambda a, d, info: result)
     field, parts, _ = encoded_goals(env, 3)
-    rewards = GoalFunctions(lambda: env, {}, field).reward(*[parts["achieved_goal"]] * 2)
+    rewards = GoalFunctions(EnvSpec(lambda: env), field).reward(*[parts["achieved_goal"]] * 2)
     assert rewards.tolist() == [-2, -2, -2]
 
 
 def test_errors_show_arrays_of_goals_in_one_line():
     env = Goals(Box(-1, 1, (2, 2), np.float32), lambda a, d, info: None)
     with pytest.raises(EnvironmentFailure, match=r"achieved goal \[\[.*\]\] and desired") as error:
-        GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
+        GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
     assert "\n" not in str(error.value)
 
 
@@ -170,15 +170,15 @@ def test_exceptions_and_missing_functions():
 
     env = Goals(Discrete(4), broken)
     with pytest.raises(EnvironmentFailure, match="`compute_reward` raised KeyError: 'is_success'"):
-        GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
+        GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
     env.compute_reward = None
     with pytest.raises(ConfigError, match="and Goals has none: add it"):
-        GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
+        GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
     env = Goals(Discrete(4), lambda a, d, info: 0.0, lambda a, d, info: None)
     with pytest.raises(
         EnvironmentFailure, match=r"`compute_terminated`.* the flag must be True or"
     ):
-        GoalFunctions(lambda: env, {}, encoded_goals(env, 1)[0])
+        GoalFunctions(EnvSpec(lambda: env), encoded_goals(env, 1)[0])
 
 
 def make_hindsight(env):
@@ -190,7 +190,7 @@ def make_hindsight(env):
         env_kwargs={},
         clip_reward=None,
     )
-    return Hindsight(config, lambda: env, make_vec(lambda: env, 1).obs_spec, 1)
+    return Hindsight(config, EnvSpec(lambda: env), make_vec(lambda: env, 1).obs_spec, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hotloop.algorithms import sac
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError
 from hotloop.training.hindsight import Hindsight
 from hotloop.types import Fragment
@@ -19,7 +19,7 @@ class RandomPlay:
     """Fragments of random play, and all their transitions in the order of the buffer."""
 
     def __init__(self, make=Reach, **options):
-        self.envs = make_vec(make, NUM_ENVS, seed=1)
+        self.envs = make_vec(EnvSpec(make, seed=1), NUM_ENVS)
         self.spec = self.envs.obs_spec
         config = SimpleNamespace(
             **{
@@ -32,7 +32,7 @@ class RandomPlay:
                 **options,
             }
         )
-        self.hindsight = Hindsight(config, make, self.spec, NUM_ENVS)
+        self.hindsight = Hindsight(config, EnvSpec(make), self.spec, NUM_ENVS)
         self.rng = np.random.default_rng(2)
         self.obs = self.envs.reset()
         self.rows, self.episode = [], [0] * NUM_ENVS

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError
 from hotloop.training.hindsight import Hindsight
 from hotloop.types import Fragment
@@ -24,7 +24,7 @@ def make_hindsight(num_envs, capacity, strategy):
         env_kwargs={},
         clip_reward=None,
     )
-    return Hindsight(config, Reach, SPEC, num_envs)
+    return Hindsight(config, EnvSpec(Reach), SPEC, num_envs)
 
 
 def make_fragment(num_steps, num_envs, first_env, first_goal):

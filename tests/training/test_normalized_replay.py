@@ -12,7 +12,7 @@ import torch
 from hotloop import load
 from hotloop.algorithms import dqn, sac
 from hotloop.cli import main
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.evaluation import evaluate
@@ -140,7 +140,7 @@ def test_normalization_is_learned_saved_and_exported(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["mean_return"] == 1.0
     network, snapshot, _ = RunDirectory.open(result.run_dir).load_policy()
     unscaled = ActingPolicy(network, dataclasses.replace(snapshot, obs_scale=None))
-    envs = make_vec(toy_envs.FarAway, 4, stream="evaluation")
+    envs = make_vec(EnvSpec(toy_envs.FarAway, stream="evaluation"), 4)
     returns = [e.undiscounted_return for e in evaluate(envs, unscaled, num_episodes=50)]
     assert np.mean(returns) < 0.8
     obs = np.array([[1000.01], [999.99]], np.float32)

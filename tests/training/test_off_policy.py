@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 
 from hotloop.algorithms import dqn, ppo, sac, td3
 from hotloop.base import memory, transfer
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -314,7 +314,7 @@ def test_evaluations_play_the_most_probable_actions(tmp_path):
     evaluations = [line["evaluation"] for line in run.metrics() if "evaluation" in line]
     assert [evaluation["timesteps"] for evaluation in evaluations] == [100, 200]
     network, snapshot, _ = run.load_policy()
-    envs = make_vec(ENVS[sac], 1, seed=1, stream="evaluation")
+    envs = make_vec(EnvSpec(ENVS[sac], seed=1, stream="evaluation"), 1)
     episodes = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
     assert [episode.undiscounted_return for episode in episodes] == evaluations[1]["returns"]
     # Evaluations do not change the weights.
@@ -362,7 +362,7 @@ def test_replay_settings_reach_the_buffer(options, sampler, weight_from):
     options = {"n_step": 2, "gamma": 0.9, "num_envs": 2, "seed": 3, **options}
     envs = make_vec("CartPole-v1", 2)
     config = dqn.Config(**{**SMALL, **options})
-    buffer = Replay(config, envs, torch.device("cpu"), "CartPole-v1").buffer
+    buffer = Replay(config, envs, torch.device("cpu"), EnvSpec("CartPole-v1")).buffer
     envs.close()
     assert buffer.sampler == sampler
     expected = {"capacity": 500, "num_envs": 2, "n_step": 2, "gamma": 0.9}
@@ -973,7 +973,8 @@ def test_batches_go_to_a_gpu_through_pinned_memory(monkeypatch):
     envs = make_vec("CartPole-v1", 1)
     config = dqn.Config(buffer_size=100, batch_size=4, total_timesteps=100, learning_starts=10)
     replay, same = (
-        Replay(config, envs, torch.device(device), "CartPole-v1") for device in ("meta", "cpu")
+        Replay(config, envs, torch.device(device), EnvSpec("CartPole-v1"))
+        for device in ("meta", "cpu")
     )
     rows = {
         "obs": np.random.default_rng(0).random((20, 4), np.float32),
@@ -1005,7 +1006,7 @@ def test_buffer_size_is_checked_with_total_timesteps(monkeypatch):
     config = dqn.Config(buffer_size=10**7, total_timesteps=10**6, learning_starts=100)
     message = "^the 1,000,000 transitions of the replay buffer take at least .* MiB"
     with pytest.raises(ConfigError, match=message):
-        Replay(config, envs, torch.device("cpu"), "CartPole-v1")
+        Replay(config, envs, torch.device("cpu"), EnvSpec("CartPole-v1"))
     short = dataclasses.replace(config, total_timesteps=10**5)
-    Replay(short, envs, torch.device("cpu"), "CartPole-v1")
+    Replay(short, envs, torch.device("cpu"), EnvSpec("CartPole-v1"))
     envs.close()

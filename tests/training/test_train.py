@@ -21,7 +21,7 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import main
-from hotloop.envs import closing, make_vec
+from hotloop.envs import EnvSpec, closing, make_vec
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -375,7 +375,7 @@ def test_evaluations_during_training_and_the_best_checkpoint(tmp_path):
     network, snapshot, state = run.load_policy("best")
     assert state["timesteps"] == best.timesteps
     # `hotloop eval` plays the same episodes, so only learning makes a difference.
-    envs = make_vec("CartPole-v1", 4, seed=1, stream="evaluation")
+    envs = make_vec(EnvSpec("CartPole-v1", seed=1, stream="evaluation"), 4)
     again = evaluate(envs, ActingPolicy(network, snapshot), num_episodes=5)
     assert [episode.undiscounted_return for episode in again] == best.returns
 

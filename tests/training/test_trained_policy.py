@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 import hotloop
 from hotloop.algorithms import ppo
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.encoding import ObsEncoder, RowWriter
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, RunDirectoryError, ShapeError, SpaceError
@@ -174,9 +174,8 @@ def test_evaluation_on_other_environments(tmp_path):
     assert hotloop.evaluate(run, episodes=3).lengths == [4, 4, 4]
     longer = hotloop.evaluate(run, lambda: RandomObservations(length=6), episodes=3)
     assert longer.lengths == [6, 6, 6]
-    assert hotloop.evaluate(
-        run, RandomObservations, env_kwargs={"length": 2}, episodes=1
-    ).lengths == [2]
+    shorter = EnvSpec(RandomObservations, {"length": 2})
+    assert hotloop.evaluate(run, shorter, episodes=1).lengths == [2]
     with pytest.raises(CheckpointError, match="other spaces than 'CartPole-v1'"):
         hotloop.evaluate(run, "CartPole-v1")
     for options in ({"episodes": 0}, {"seed": -1}):
@@ -197,7 +196,7 @@ def test_no_torch_is_needed(trained_run):
 def test_policy_accepts_encoded_rows(tmp_path):
     policy = train(tmp_path, env_kwargs={"space": "tuple"}).policy
     envs = make_vec(
-        "tests.training.test_trained_policy:RandomObservations", 2, env_kwargs={"space": "tuple"}
+        EnvSpec("tests.training.test_trained_policy:RandomObservations", {"space": "tuple"}), 2
     )
     assert policy.act(envs.reset()).shape == (2,)
     envs.close()

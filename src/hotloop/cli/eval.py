@@ -68,6 +68,7 @@ def run(args: list[str]) -> int:
     for module in ("gymnasium", "safetensors"):
         require_module(module, extra="train", purpose="evaluation")
 
+    from hotloop.envs import EnvSpec
     from hotloop.rollouts.video import MAX_STEPS as VIDEO_STEPS
     from hotloop.rollouts.video import Camera
     from hotloop.runs import RunDirectory
@@ -80,7 +81,8 @@ def run(args: list[str]) -> int:
         enable_local_imports()
     chosen = {"checkpoint": options.checkpoint, "trust": options.trust}
     config = {"env_kwargs": {}, **directory.config["config"]}
-    camera = Camera(directory.config["env_id"], env_kwargs=config["env_kwargs"])
+    seed = config["seed"] if options.seed is None else options.seed
+    camera = Camera(EnvSpec(directory.config["env_id"], config["env_kwargs"], seed=seed))
     with closing(camera):
         if options.video is not None:
             camera.check(options.video)
@@ -97,9 +99,8 @@ def run(args: list[str]) -> int:
         episode = None
         if options.video is not None:
             policy = load(options.run, **chosen)
-            seed = config["seed"] if options.seed is None else options.seed
             max_steps = min(VIDEO_STEPS, options.max_steps)
-            episode = camera.record(policy, options.video, seed=seed, max_steps=max_steps)
+            episode = camera.record(policy, options.video, max_steps=max_steps)
     _print_result(directory, played, episode, options)
     return 0
 

@@ -123,10 +123,13 @@ def _env_timing(options: argparse.Namespace) -> EnvTiming:
         changes["busy_share"] = 0.0 if options.cores_per_node is None else 1.0
         changes["transition_bytes"] = transition_bytes(32)
     else:
+        from hotloop.envs import EnvSpec
         from hotloop.policies import actor_critic
         from hotloop.rollouts.planning.probe import measure
 
-        timing = measure(options.env_id, actor_critic, num_envs=options.envs_per_worker)
+        timing = measure(
+            EnvSpec(options.env_id), actor_critic, num_envs=options.envs_per_worker
+        )
     if options.obs_bytes is not None:
         changes["transition_bytes"] = transition_bytes(options.obs_bytes)
     if options.busy_share is not None:

@@ -11,7 +11,6 @@ from hotloop.envs.checks import (
 )
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.factory import (
-    environment_name,
     make_double_buffered,
     make_env,
     make_vec,
@@ -21,10 +20,12 @@ from hotloop.envs.global_generators import kept_global_generators, seed_global_g
 from hotloop.envs.protocol import VectorEnv, obs_hash
 from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec, Spaces
+from hotloop.envs.spec import EnvSpec
 
 __all__ = [
     "ActionSpec",
     "DoubleBufferedEnvs",
+    "EnvSpec",
     "ObsField",
     "ObsSpec",
     "Spaces",
@@ -34,7 +35,6 @@ __all__ = [
     "as_flag",
     "as_reward",
     "check_finite",
-    "environment_name",
     "episode_seed",
     "kept_global_generators",
     "make_double_buffered",

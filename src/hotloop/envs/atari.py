@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 
 _PREFIX = "ALE/"
@@ -24,12 +25,12 @@ _DEFAULTS: dict[str, Any] = {"frameskip": 4, "stack_num": 4, "reward_clipping": 
 _FIXED_OPTIONS = ("batch_size", "autoreset_mode", "num_envs", "game")
 
 
-def is_preprocessed(env: object, kwargs: Mapping[str, Any]) -> bool:
+def is_preprocessed(spec: EnvSpec) -> bool:
     """Return whether an id and its arguments select a preprocessed game instead of a bare one.
 
     An id with a module prefix, `ale_py:ALE/Pong-v5`, or `obs_type` selects Gymnasium's bare game.
     """
-    return isinstance(env, str) and env.startswith(_PREFIX) and "obs_type" not in kwargs
+    return spec.name.startswith(_PREFIX) and "obs_type" not in spec.env_kwargs
 
 
 def make_games(spec: Any, num_envs: int, num_threads: int, kwargs: Mapping[str, Any]) -> Any:

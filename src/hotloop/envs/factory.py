@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import importlib.util
 import itertools
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from hotloop.base.cores import available_cores
 from hotloop.base.importing import (
     describe_exception,
     hidden_file_note,
-    name_of,
     script_object_error,
 )
 from hotloop.base.memory import require_memory
@@ -30,8 +30,8 @@ from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.global_generators import seed_global_generators, seed_torch_generator
 from hotloop.envs.protocol import VectorEnv
-from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.serial import SerialVectorEnv
+from hotloop.envs.spec import EnvSpec
 from hotloop.envs.vector import VectorAdapter
 from hotloop.errors import (
     ConfigError,
@@ -47,7 +47,7 @@ from hotloop.errors import (
 if TYPE_CHECKING:
     import gymnasium
 
-    EnvFactory = Callable[..., gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any]]
+    from hotloop.envs.spec import EnvFactory
 
 # Libraries that register their environments at import: prefix of the ids, module to import, and the
 # extra that installs it.
@@ -69,14 +69,11 @@ _PACKAGES = {
 _GROWTH_MARGIN_BYTES = 2**22
 
 
-def make_env(
-    env: str | EnvFactory, env_kwargs: Mapping[str, Any] | None = None
-) -> gymnasium.Env[Any, Any]:
+def make_env(env: EnvSpec | str | EnvFactory) -> gymnasium.Env[Any, Any]:
     """Return one single environment.
 
     Args:
-        env: a Gymnasium id, `module:Id`, `module:factory`, or a factory.
-        env_kwargs: for the environment's constructor or the factory.
+        env: a specification, of which `env` and `env_kwargs` count, or its `env` alone.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
@@ -84,16 +81,17 @@ def make_env(
         ConfigError: `env_kwargs` are invalid, or the result is not a single environment.
         EnvironmentFailure: the environment's constructor raised.
     """
-    if is_on_device(env, env_kwargs):
+    spec = EnvSpec.of(env)
+    if is_on_device(spec):
         raise ConfigError(
-            f"{environment_name(env)} steps many environments at once on a device, and has no "
+            f"{spec.name} steps many environments at once on a device, and has no "
             "single one to step or film: use `make_vec`"
         )
-    env_id, factory = _resolve(env)
-    if atari.is_preprocessed(env, env_kwargs or {}):
-        spec = import_gymnasium().spec(env_id)
-        factory = functools.partial(_call_with_mapping, atari.make_game, spec)
-    instance = _construct(env_id, factory, env_kwargs or {})
+    env_id, factory = _resolve(spec)
+    if atari.is_preprocessed(spec):
+        game = import_gymnasium().spec(env_id)
+        factory = functools.partial(_call_with_mapping, atari.make_game, game)
+    instance = _construct(env_id, factory, spec.env_kwargs)
     if _is_vector(instance):
         instance.close()
         raise ConfigError(
@@ -104,21 +102,18 @@ def make_env(
 
 
 def make_vec(
-    env: str | EnvFactory,
+    env: EnvSpec | str | EnvFactory,
     num_envs: int | None = None,
     *,
-    seed: int = 0,
-    env_kwargs: Mapping[str, Any] | None = None,
-    first_env: int = 0,
-    first_episode: int = 0,
-    stream: Stream = "training",
-    stagger: int = 0,
     on_failure: Callable[[HotloopError], None] | None = None,
     num_threads: int | None = None,
-    action_masks: bool = False,
-    log_info: Sequence[str] = (),
 ) -> VectorEnv:
     """Return N environments that step together.
+
+    ```python
+    envs = make_vec("CartPole-v1", 8)
+    envs = make_vec(EnvSpec("CartPole-v1", seed=1), 8)
+    ```
 
     A loop steps single environments, and resets every episode with a seed derived from
     (`seed`, environment, episode). A factory may also return one of Gymnasium's vector
@@ -128,23 +123,11 @@ def make_vec(
     (`hotloop.envs.device`) are created on the CPU, and their tensors are copied to arrays.
 
     Args:
-        env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, or a factory: a callable
-            that takes `env_kwargs` and returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
+        env: a specification of the environments. An id or a factory is short for `EnvSpec(env)`.
         num_envs: N. By default 1, or the number of a vector environment.
-        seed: seed of the run.
-        env_kwargs: for the environment's constructor or the factory.
-        first_env: index of the first environment, counted over all workers.
-        first_episode: index of the first episode. Only EnvPool uses it, since it is seeded at its
-            creation: a resumed run must not repeat its first episodes.
-        stream: purpose of the episodes, which determines their seeds.
-        stagger: number of environments over all workers, to spread the ends of the first episodes,
-            so that resets do not come in bursts. Only for single environments with a time limit.
         on_failure: callback with the failure of a single environment, which may raise. Otherwise a
             new environment continues with the next episode. None raises failures.
         num_threads: number of threads that step Atari games, one per core by default.
-        action_masks: whether observations end in action masks, see `hotloop.envs.masks`.
-        log_info: keys of `info` whose number at an episode's last step is an episode metric,
-            besides the numbers in `info["episode"]`.
 
     Raises:
         UnknownNameError: there is no such id, module or factory.
@@ -154,64 +137,48 @@ def make_vec(
         SpaceError: an observation or action space is not supported.
         EnvironmentFailure: an environment's constructor raised.
     """
-    if is_on_device(env, env_kwargs):
-        return make_host_vec(
-            env,
-            num_envs or 1,
-            env_kwargs=env_kwargs,
-            seed=seed,
-            first_env=first_env,
-            stream=stream,
-            action_masks=action_masks,
-            log_info=log_info,
-        )
-    options: dict[str, Any] = {"first_env": first_env, "seed": seed, "stream": stream}
-    options |= {"first_episode": first_episode, "stagger": stagger, "on_failure": on_failure}
-    options |= {"num_threads": num_threads, "action_masks": action_masks, "log_info": log_info}
-    return _make_groups(env, num_envs, env_kwargs, 1, **options)[0]
+    spec = EnvSpec.of(env)
+    if is_on_device(spec):
+        return make_host_vec(spec, num_envs or 1)
+    return _make_groups(spec, num_envs, 1, on_failure, num_threads)[0]
 
 
 @contextlib.contextmanager
-def seeded_generators(env: str | EnvFactory, *key: int | str) -> Iterator[None]:
+def seeded_generators(spec: EnvSpec, *key: int | str) -> Iterator[None]:
     """Seed the global generators before the body makes environments, see `global_generators`.
 
     Args:
-        env: the environment. Its module, which may load torch, is imported first.
-        key: see `seed_global_generators`.
+        spec: the environments. Their module, which may load torch, is imported first.
+        key: further parts of the key, see `seed_global_generators`.
     """
     with contextlib.suppress(HotloopError):  # `make_vec` reports a failure
-        _resolve(env)
+        _resolve(spec)
+    key = (spec.seed, spec.first_env, spec.first_episode, *key)
     seed_global_generators(*key)
     yield
     seed_torch_generator(*key)  # the environments may have loaded torch
 
 
 def make_double_buffered(
-    env: str | EnvFactory,
+    env: EnvSpec | str | EnvFactory,
     num_envs: int,
     *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    first_env: int = 0,
-    **options: Any,
+    on_failure: Callable[[HotloopError], None] | None = None,
+    num_threads: int | None = None,
 ) -> DoubleBufferedEnvs:
     """Return N environments whose two halves can be stepped separately.
 
     There is a single half if N is 1, or if a factory returns a vector environment. Arguments and
     exceptions are those of `make_vec`.
     """
-    kwargs = env_kwargs or {}
-    is_pool = isinstance(env, str) and env.startswith("envpool:")
-    if num_envs < 2 or not (is_pool or atari.is_preprocessed(env, kwargs)):
-        return DoubleBufferedEnvs(
-            _make_groups(env, num_envs, kwargs, 2, first_env=first_env, **options)
-        )
+    spec = EnvSpec.of(env)
+    if num_envs < 2 or not (spec.is_envpool or atari.is_preprocessed(spec)):
+        return DoubleBufferedEnvs(_make_groups(spec, num_envs, 2, on_failure, num_threads))
     halves: list[VectorEnv] = []
     try:
         for start, stop in _split_ranges(num_envs, 2):
-            (half,) = _make_groups(
-                env, stop - start, kwargs, 1, first_env=first_env + start, **options
-            )
-            halves.append(half)
+            half_spec = dataclasses.replace(spec, first_env=spec.first_env + start)
+            halves += _make_groups(half_spec, stop - start, 1, on_failure, num_threads)
     except BaseException:
         with contextlib.suppress(Exception):
             close_all(halves)
@@ -226,40 +193,29 @@ def _split_ranges(count: int, num_groups: int) -> list[tuple[int, int]]:
 
 
 def _make_groups(
-    env: str | EnvFactory,
+    spec: EnvSpec,
     num_envs: int | None,
-    env_kwargs: Mapping[str, Any] | None,
     num_groups: int,
-    *,
-    seed: int = 0,
-    stream: Stream = "training",
-    first_env: int = 0,
-    first_episode: int = 0,
-    stagger: int = 0,
-    on_failure: Callable[[HotloopError], None] | None = None,
-    num_threads: int | None = None,
-    **common_options: Any,
+    on_failure: Callable[[HotloopError], None] | None,
+    num_threads: int | None,
 ) -> list[VectorEnv]:
     """Return single environments in at most `num_groups` groups, all others in one group."""
     if num_envs is not None and num_envs < 1:
         raise ConfigError(f"`num_envs` must be at least 1, got {num_envs}")
-    kwargs = dict(env_kwargs or {})
-    common_options |= {"seed": seed, "stream": stream}
-    if isinstance(env, str) and env.startswith("envpool:"):
-        # EnvPool is seeded at its creation: environment i with seed + i.
-        pool_seed = episode_seed(seed, first_env, first_episode, stream)
-        pool = _make_envpool(env, num_envs or 1, pool_seed, kwargs)
-        return [_adapt(pool, env, num_envs, first_env=first_env, **common_options)]
+    kwargs = dict(spec.env_kwargs)
+    if spec.is_envpool:
+        pool = _make_envpool(spec, num_envs or 1)
+        return [_adapt(pool, spec, num_envs, spec.name)]
     # Create the first environment, which may be a vector environment.
-    env_id, factory = _resolve(env)
-    if atari.is_preprocessed(env, kwargs):
-        spec, num_envs = import_gymnasium().spec(env_id), num_envs or 1
+    env_id, factory = _resolve(spec)
+    if atari.is_preprocessed(spec):
+        game, num_envs = import_gymnasium().spec(env_id), num_envs or 1
         threads = min(num_envs, num_threads or available_cores())
-        make_games = functools.partial(atari.make_games, spec, num_envs, threads)
+        make_games = functools.partial(atari.make_games, game, num_envs, threads)
         factory = functools.partial(_call_with_mapping, make_games)
     instance = _construct(env_id, factory, kwargs)
     if _is_vector(instance):
-        return [_adapt(instance, env_id, num_envs, first_env=first_env, **common_options)]
+        return [_adapt(instance, spec, num_envs, env_id)]
     # Create the other single environments.
     singles, known = [instance], {id(instance)}
     try:
@@ -275,13 +231,15 @@ def _make_groups(
                 )
             known.add(id(single))
             singles.append(single)
-        options: dict[str, Any] = {**common_options, "stagger": stagger}
+        options: dict[str, Any] = {"env_id": env_id}
         if on_failure is not None:
             options["on_failure"] = on_failure
             options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
         return [
             SerialVectorEnv(
-                singles[start:stop], env_id=env_id, first_env=first_env + start, **options
+                singles[start:stop],
+                dataclasses.replace(spec, first_env=spec.first_env + start),
+                **options,
             )
             for start, stop in _split_ranges(len(singles), num_groups)
         ]
@@ -297,14 +255,14 @@ def _check_memory(count: int, num_envs: int, growth_bytes: int) -> None:
     require_memory(env_bytes * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
 
-def _adapt(envs: Any, env_id: str, num_envs: int | None, **options: Any) -> VectorAdapter:
+def _adapt(envs: Any, spec: EnvSpec, num_envs: int | None, env_id: str) -> VectorAdapter:
     try:
         if num_envs is not None and envs.num_envs != num_envs:
             raise ConfigError(
                 f"{env_id}: `num_envs` is {num_envs}, but the factory makes {envs.num_envs} "
                 "environments at once: make both equal"
             )
-        return VectorAdapter(envs, env_id=env_id, **options)
+        return VectorAdapter(envs, spec, env_id=env_id)
     except BaseException:
         envs.close()
         raise
@@ -326,26 +284,12 @@ def import_gymnasium() -> Any:
     return gymnasium
 
 
-def environment_name(env: str | EnvFactory) -> str:
-    """Return an environment's name in a run: an id unchanged, a factory as `module:name`.
-
-    The name of a factory that cannot be imported by it contains a `<`: lambdas, nested functions,
-    partials.
-    """
-    return env if isinstance(env, str) else name_of(env)
-
-
-def _resolve(env: str | EnvFactory) -> tuple[str, Callable[..., Any]]:
+def _resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
     """Return the environment's name for messages, and its factory."""
     gymnasium = import_gymnasium()
-    if not isinstance(env, str):
-        if not callable(env):
-            raise ConfigError(
-                f"`env` must be an id or a factory, got {describe_value(env)}: pass a function "
-                "that makes the environment"
-            )
-        return environment_name(env).rpartition(":")[2], env
-    env = doom.normalize_id(env)
+    if not isinstance(spec.env, str):
+        return spec.name.rpartition(":")[2], spec.env
+    env = doom.normalize_id(spec.env)
     module_name, _, name = env.rpartition(":")
     if "<" in name:
         raise UnknownNameError(
@@ -481,8 +425,11 @@ def _install_hint(env_id: str) -> str:
     return "install it"
 
 
-def _make_envpool(env: str, num_envs: int, seed: int, kwargs: Mapping[str, Any]) -> Any:
+def _make_envpool(spec: EnvSpec, num_envs: int) -> Any:
     import_gymnasium()
+    env, kwargs = spec.name, dict(spec.env_kwargs)
+    # EnvPool is seeded at its creation: environment i with seed + i.
+    seed = spec.episode_seed(0, spec.first_episode)
     with requires_extra(f"environment '{env}' needs EnvPool", "atari"):
         import envpool  # pyright: ignore[reportMissingImports]
     name = env.partition(":")[2]

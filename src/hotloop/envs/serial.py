@@ -31,7 +31,7 @@ from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
-from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.envs.spec import EnvSpec
 from hotloop.errors import (
     EnvironmentFailure,
     HotloopError,
@@ -58,16 +58,10 @@ class SerialVectorEnv:
 
     Args:
         envs: environments with equal spaces.
+        spec: the specification of `envs`. Its `first_env` is the index of `envs[0]`.
         env_id: name of the environments in messages.
-        seed: seed of the run.
-        first_env: index of `envs[0]`, counted over all workers.
-        stream: purpose of the episodes, which determines their seeds.
-        stagger: number of environments over all workers, to spread the ends of the first episodes.
-            Environment e gets 1 − e / `stagger` of the time limit. 0 does not shorten any.
-        action_masks: whether rows end in action masks, see `hotloop.envs.masks`.
         rebuild: function that makes a replacement for a failed environment. None raises failures.
         on_failure: callback with each failure before `rebuild`, which may raise.
-        log_info: keys of `info` that are episode metrics, see `hotloop.envs.episode_metrics`.
 
     Raises:
         SpaceError: a space is not supported, or the spaces differ.
@@ -76,24 +70,17 @@ class SerialVectorEnv:
     def __init__(
         self,
         envs: Sequence[Env[Any, Any]],
+        spec: EnvSpec,
         *,
         env_id: str,
-        seed: int,
-        first_env: int = 0,
-        stream: Stream = "training",
-        stagger: int = 0,
-        action_masks: bool = False,
         rebuild: Callable[[], Env[Any, Any]] | None = None,
         on_failure: Callable[[HotloopError], None] = lambda error: None,
-        log_info: Sequence[str] = (),
     ) -> None:
         self.num_envs = len(envs)
         self._envs = list(envs)
         self._env_id = env_id
-        self._seed = seed
-        self._first_env = first_env
-        self._stream: Stream = stream
-        self._stagger = stagger
+        self._spec = spec
+        self._first_env = spec.first_env
         self._rebuild_env = rebuild
         self._on_failure = on_failure
         self._failed_env = 0  # the environment of the last failure
@@ -105,10 +92,12 @@ class SerialVectorEnv:
             self._check_spaces(i, env)
         self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
         self._masks: MaskWriter | None = None
-        if action_masks:
+        if spec.action_masks:
             self.obs_spec = with_mask(self.obs_spec, self.action_spec)
             self._masks = MaskWriter(self.action_spec)
-        self._may_warn = not action_masks and self.action_spec.kind != "box" and first_env == 0
+        self._may_warn = (
+            not spec.action_masks and self.action_spec.kind != "box" and spec.first_env == 0
+        )
         peeled = [_unwrap(env) for env in self._envs]
         self._resets = [env.reset for env, _ in peeled]
         self._steps = [self._capture_info(i, env.step) for i, (env, _) in enumerate(peeled)]
@@ -133,7 +122,7 @@ class SerialVectorEnv:
         # Observations of the last step, to name a number that float32 does not hold.
         self._raws: list[Any] = [None] * self.num_envs
         self._may_overflow = False
-        self._metrics = EpisodeMetrics(log_info, env_id)
+        self._metrics = EpisodeMetrics(spec.log_info, env_id)
         self._totals = [EpisodeTotals(env) for env in envs]
         self._finished: list[Episode] = []
 
@@ -307,9 +296,7 @@ class SerialVectorEnv:
         self._next_limit = min(self._next_limit, self._truncation_step[i])
         env = self._first_env + i
         try:
-            result = self._resets[i](
-                seed=episode_seed(self._seed, env, self._episode[i], self._stream)
-            )
+            result = self._resets[i](seed=self._spec.episode_seed(i, self._episode[i]))
         except (Exception, SystemExit) as error:
             raise self._failure(
                 i, f"`reset` raised {describe_exception(error)}", at_reset=True
@@ -331,7 +318,7 @@ class SerialVectorEnv:
             features = self._features(row)
             self._check(i, self._encoder.check_range, result[0], features, at_reset=True)
             raise self._failure(i, problem, at_reset=True)
-        if env == 0 and self._episode[i] == 0 and self._stream == "training":
+        if env == 0 and self._episode[i] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, row)
 
     def _replay(
@@ -366,8 +353,8 @@ class SerialVectorEnv:
 
     def _time_limit(self, i: int) -> int:
         limit, env = self._time_limits[i], self._first_env + i
-        if self._stagger and self._episode[i] == 0 and limit < _NEVER:
-            return max(1, limit - limit * (env % self._stagger) // self._stagger)
+        if self._spec.stagger and self._episode[i] == 0 and limit < _NEVER:
+            return max(1, limit - limit * (env % self._spec.stagger) // self._spec.stagger)
         return limit
 
     def _begin_or_rebuild(self, i: int, row: Array) -> None:

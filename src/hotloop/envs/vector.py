@@ -39,7 +39,7 @@ from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
 from hotloop.envs.protocol import allocate_step, obs_hash
-from hotloop.envs.seeding import Stream, episode_seed
+from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.timing import span
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -58,12 +58,8 @@ class VectorAdapter:
 
     Args:
         envs: the vector environment.
+        spec: the specification of the environments.
         env_id: name of the environment in messages.
-        seed: seed of the run.
-        first_env: index of its first environment, counted over all workers.
-        stream: purpose of the episodes, which determines their seeds.
-        action_masks: whether rows end in action masks, see `hotloop.envs.masks`.
-        log_info: keys of `info` that are episode metrics, see `hotloop.envs.episode_metrics`.
 
     Raises:
         SpaceError: a space is not supported.
@@ -73,22 +69,17 @@ class VectorAdapter:
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
+        spec: EnvSpec,
         *,
         env_id: str,
-        seed: int,
-        first_env: int = 0,
-        stream: Stream = "training",
-        action_masks: bool = False,
-        log_info: Sequence[str] = (),
     ) -> None:
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
         self.num_envs: int = envs.num_envs
         self._envs = envs
         self._env_id = env_id
-        self._seed = seed
-        self._first_env = first_env
-        self._stream: Stream = stream
+        self._spec = spec
+        self._first_env = spec.first_env
         self._is_closed = False
         self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or (
             getattr(envs, "takes_seeds", False)
@@ -107,10 +98,12 @@ class VectorAdapter:
         self.action_spec = self._decoder.spec
         self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
         self._masks: MaskWriter | None = None
-        if action_masks:
+        if spec.action_masks:
             self.obs_spec = with_mask(self.obs_spec, self.action_spec)
             self._masks = MaskWriter(self.action_spec)
-        self._may_warn = not action_masks and self.action_spec.kind != "box" and first_env == 0
+        self._may_warn = (
+            not spec.action_masks and self.action_spec.kind != "box" and spec.first_env == 0
+        )
         self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
         self._action_shape = (self.num_envs, *self.action_spec.shape)
         self._returns = np.zeros(self.num_envs, np.float64)
@@ -122,7 +115,7 @@ class VectorAdapter:
         # Same-step mode: active until final observations are found right or wrong.
         self._final_check: _FinalObsCheck | None = None
         self._is_final_check_done = self.autoreset != "same_step"
-        self._metrics = EpisodeMetrics(log_info, env_id)
+        self._metrics = EpisodeMetrics(spec.log_info, env_id)
         # Other modes reset an environment before or long after its totals are read.
         singles: Sequence[Any] = [None] * self.num_envs
         if isinstance(envs.unwrapped, SyncVectorEnv) and self.autoreset == "masked":
@@ -144,7 +137,7 @@ class VectorAdapter:
             self._may_warn = False
             warn_unused_masks(self._env_id)
         self._check_first_obs(obs, all_rows)
-        if self._first_env == 0 and self._episode[0] == 0 and self._stream == "training":
+        if self._first_env == 0 and self._episode[0] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, obs)
         if not self._is_final_check_done:
             self._final_check = _FinalObsCheck(obs)
@@ -361,7 +354,7 @@ class VectorAdapter:
         return result
 
     def _episode_seed(self, i: int) -> int:
-        return episode_seed(self._seed, self._first_env + i, self._episode[i], self._stream)
+        return self._spec.episode_seed(i, self._episode[i])
 
     def _begin_episodes(self, rows: Array) -> None:
         self._returns[rows] = 0.0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from hotloop.base.files import atomic_write
 from hotloop.base.importing import describe_exception
-from hotloop.envs import environment_name, make_env
+from hotloop.envs import EnvSpec, make_env
 from hotloop.envs.checks import describe_value
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import (
@@ -46,28 +47,23 @@ class Camera:
     environments of the process, as in those of Gymnasium that draw with pygame.
 
     Args:
-        env: See `hotloop.envs.make_env`. Created with `render_mode="rgb_array"`.
-        env_kwargs: Arguments of the environment's constructor or factory.
+        spec: The environment. Created with `render_mode="rgb_array"`.
     """
 
-    def __init__(
-        self, env: str | Callable[..., Any], *, env_kwargs: Mapping[str, Any] | None = None
-    ) -> None:
-        self._env, self._env_kwargs = env, env_kwargs
-        self._name = environment_name(env)
+    def __init__(self, spec: EnvSpec) -> None:
+        self._spec, self._name = spec, spec.name
         self._instance: Any = None
         self._sdl_driver = "offscreen"
         self._has_set_driver = False
 
     def record(
-        self, policy: ActingPolicy, path: str | Path, *, seed: int = 0, max_steps: int = MAX_STEPS
+        self, policy: ActingPolicy, path: str | Path, *, max_steps: int = MAX_STEPS
     ) -> Episode:
-        """Record a video of the first episode that `evaluate` plays with this seed.
+        """Record a video of the first episode that `evaluate` plays with the same seed.
 
         Args:
             policy: Acting policy.
             path: Output file, .mp4 or .gif. Missing directories are created.
-            seed: Seed of the run.
             max_steps: Maximum number of steps. The video of a longer episode ends there.
 
         Returns:
@@ -84,7 +80,7 @@ class Camera:
         _check_suffix(path)
         ffmpeg = _import_ffmpeg()
         with span("record_video"), self._drawing_settings():
-            start = self._begin(policy, seed)
+            start = self._begin(policy)
             fps = start.env.metadata.get("render_fps") or _DEFAULT_FPS
             with atomic_write(path) as temporary_path:
                 with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
@@ -114,7 +110,7 @@ class Camera:
         _check_suffix(Path(path))
         _import_ffmpeg()
         with self._drawing_settings():
-            self._begin(None, seed=0)
+            self._begin(None)
 
     def close(self) -> None:
         """Close the environment. Further calls do nothing."""
@@ -122,10 +118,10 @@ class Camera:
         if instance is not None:
             instance.close()
 
-    def _begin(self, policy: ActingPolicy | None, seed: int) -> _Start:
+    def _begin(self, policy: ActingPolicy | None) -> _Start:
         """Start the episode and draw its first image."""
         try:
-            return self._reset(policy, seed)
+            return self._reset(policy)
         except EnvironmentFailure as error:
             if not self._has_set_driver or self._sdl_driver == "dummy":
                 raise
@@ -135,19 +131,22 @@ class Camera:
                 self.close()
             os.environ[_SDL_DRIVER] = "dummy"  # `_drawing_settings` restores it
             try:
-                start = self._reset(policy, seed)
+                start = self._reset(policy)
             except HotloopError:
                 raise error from error.__cause__
             self._sdl_driver = "dummy"
             return start
 
-    def _reset(self, policy: ActingPolicy | None, seed: int) -> _Start:
+    def _reset(self, policy: ActingPolicy | None) -> _Start:
         if self._instance is None:
-            self._instance = _make_rendering_env(self._env, self._name, self._env_kwargs)
+            self._instance = _make_rendering_env(self._spec)
         env, has_masks = self._instance, False
         if policy is not None:
             has_masks = policy.network.obs_spec.mask_size > 0
-        vector_env = _make_vector_env(env, self._name, seed, action_masks=has_masks)
+        # Encode, check, and seed the episode as in evaluation.
+        single_env: Any = _SingleResetEnv(env)
+        fields: Any = {"stream": "evaluation", "action_masks": has_masks, "log_info": ()}
+        vector_env = SerialVectorEnv([single_env], replace(self._spec, **fields), env_id=self._name)
         if policy is not None:
             specs = policy.network.obs_spec, policy.network.action_spec
             if (vector_env.obs_spec, vector_env.action_spec) != specs:
@@ -282,15 +281,6 @@ class _SingleResetEnv:
         return self._first_result
 
 
-def _make_vector_env(
-    env: Any, name: str, seed: int, *, action_masks: bool = False
-) -> SerialVectorEnv:
-    """Return a vector environment that encodes, checks, and seeds the episode as in evaluation."""
-    single_reset_env: Any = _SingleResetEnv(env)
-    options: Any = {"stream": "evaluation", "action_masks": action_masks}
-    return SerialVectorEnv([single_reset_env], env_id=name, seed=seed, **options)
-
-
 def _render(env: Any, name: str) -> Array:
     """Return an image, uint8, (height, width, 3), with even height and width, as MP4 needs them."""
     try:
@@ -322,21 +312,22 @@ def _render(env: Any, name: str) -> Array:
     return frame
 
 
-def _make_rendering_env(env: str | Callable[..., Any], name: str, kwargs: Any) -> Any:
-    if name.startswith("envpool:"):
+def _make_rendering_env(spec: EnvSpec) -> Any:
+    name = spec.name
+    if spec.is_envpool:
         raise ConfigError(
             f"{name} can't be filmed, because EnvPool does not render: record the video in the "
             "same environment of Gymnasium, if it exists"
         )
-    kwargs = dict(kwargs or {})
+    kwargs = {**spec.env_kwargs, "render_mode": "rgb_array"}
     first_error: HotloopError | None = None
     try:
-        env_instance = make_env(env, {**kwargs, "render_mode": "rgb_array"})
+        env_instance = make_env(replace(spec, env_kwargs=kwargs))
     except (ConfigError, EnvironmentFailure) as error:
         # A factory may set the mode itself and have no such argument. Otherwise, read the modes.
         first_error = error
         try:
-            env_instance = make_env(env, kwargs)
+            env_instance = make_env(spec)
         except HotloopError:
             raise first_error from None
     if env_instance.render_mode == "rgb_array":

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 
 from hotloop.base.cores import available_cores
-from hotloop.envs import (
-    Spaces,
-    VectorEnv,
-    environment_name,
-    make_vec,
-    seed_global_generators,
-)
+from hotloop.envs import EnvSpec, Spaces, VectorEnv, make_vec, seed_global_generators
 from hotloop.envs.device import is_on_device, make_device_vec
 from hotloop.errors import ConfigError
 from hotloop.learner import Execution, choose
@@ -29,17 +23,25 @@ from hotloop.timing import span
 from hotloop.training.resume import ResumedRun
 
 
+def training_spec(environment: str | Callable[..., Any], config: Any) -> EnvSpec:
+    """Return the specification of a run's environments, by an id or a factory."""
+    return EnvSpec(
+        environment,
+        config.env_kwargs,
+        seed=config.seed,
+        action_masks=getattr(config, "action_masks", False),
+        log_info=config.log_info,
+    )
+
+
 def make_environments(
-    config: Any,
-    environment: str | Callable[..., Any],
-    run: RunDirectory,
-    resumed: ResumedRun | None,
+    config: Any, spec: EnvSpec, run: RunDirectory, resumed: ResumedRun | None
 ) -> Environments:
     """Make the training environments on the host.
 
     Args:
         config: the configuration, with a number of `workers`.
-        environment: an id or a factory.
+        spec: the environments.
         run: the run directory, for the workers' timing.
         resumed: the checkpoint that the run resumes from.
 
@@ -48,81 +50,51 @@ def make_environments(
             environments can't be made.
     """
     num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
-    stagger = config.total_envs if config.workers else 0
-    first_episode = _first_new_episode(resumed)
-    seed_global_generators(config.seed, "learner", first_episode)
-    action_masks = getattr(config, "action_masks", False)
+    spec = dataclasses.replace(
+        spec,
+        first_episode=_first_new_episode(resumed),
+        stagger=config.total_envs if config.workers else 0,
+    )
+    seed_global_generators(config.seed, "learner", spec.first_episode)
     # Make them in Ray actors, in worker processes, or here.
+    pool_options: dict[str, Any] = {
+        "num_workers": num_groups,
+        "envs_per_worker": num_envs,
+        "timing_dir": (run.path / "timing").absolute(),
+        "step_timeout_s": config.step_timeout_s,
+        "max_failures": config.max_failures,
+    }
     if config.has_workers and config.backend == "ray":
-        from hotloop.rollouts.ray.environments import RayEnvironments
+        from hotloop.rollouts.ray.environments import RayEnvironments, RayOptions
 
-        return RayEnvironments(
-            environment,
-            num_workers=num_groups,
-            envs_per_worker=num_envs,
-            seed=config.seed,
-            env_kwargs=config.env_kwargs,
-            action_masks=action_masks,
-            first_episode=first_episode,
-            stagger=stagger,
-            timing_dir=(run.path / "timing").absolute(),
-            step_timeout_s=config.step_timeout_s,
-            max_failures=config.max_failures,
-            log_info=config.log_info,
+        ray_options = RayOptions(
             address=config.ray_address,
-            resources=config.worker_resources,
+            resources=config.worker_resources or {},
             workers_per_node=config.workers_per_node,
-            runtime_env=config.ray_runtime_env,
+            runtime_env=config.ray_runtime_env or {},
             num_inference=config.inference_actors if config.inference == "central" else 0,
-            inference_resources=config.inference_resources,
+            inference_resources=config.inference_resources or {},
         )
-    # Make worker processes.
+        return RayEnvironments(spec, ray_options, **pool_options)
     if config.has_workers:
         from hotloop.rollouts.processes.pool import WorkerPool
 
-        return WorkerPool(
-            environment,
-            num_workers=num_groups,
-            envs_per_worker=num_envs,
-            seed=config.seed,
-            env_kwargs=config.env_kwargs,
-            action_masks=action_masks,
-            first_episode=first_episode,
-            stagger=stagger,
-            inference=config.inference,
-            timing_dir=run.path / "timing",
-            step_timeout_s=config.step_timeout_s,
-            max_failures=config.max_failures,
-            log_info=config.log_info,
-        )
-    # Make the environments in this process.
+        return WorkerPool(spec, inference=config.inference, **pool_options)
     groups: list[VectorEnv] = []
     try:
         for group in range(num_groups):
-            groups.append(
-                make_vec(
-                    environment,
-                    num_envs,
-                    seed=config.seed,
-                    env_kwargs=config.env_kwargs,
-                    first_env=group * num_envs,
-                    first_episode=first_episode,
-                    stagger=stagger,
-                    action_masks=action_masks,
-                    log_info=config.log_info,
-                )
-            )
+            groups.append(make_vec(dataclasses.replace(spec, first_env=group * num_envs), num_envs))
     except BaseException:
         InlineEnvironments(groups).close()
         raise
     return InlineEnvironments(groups)
 
 
-def steps_on_device(environment: str | Callable[..., Any], config: Any, *, is_able: bool) -> bool:
+def steps_on_device(spec: EnvSpec, config: Any, *, is_able: bool) -> bool:
     """Return whether a run's environments step on its device.
 
     Args:
-        environment: an id or a factory.
+        spec: the environments.
         is_able: whether the algorithm supports environments on the device.
 
     Raises:
@@ -130,28 +102,30 @@ def steps_on_device(environment: str | Callable[..., Any], config: Any, *, is_ab
     """
     # With workers, only they import the modules of environments.
     may_import = not config.has_workers
-    if not is_on_device(environment, config.env_kwargs, may_import=may_import):
+    if not is_on_device(spec, may_import=may_import):
         return False
-    name, conflict = environment_name(environment), ""
+    conflict = ""
     if not is_able:
         conflict = "and this algorithm only learns from environments on the host: train ppo"
     elif config.workers:
         conflict = f"and needs no `workers`, got {config.workers!r}: leave the option out"
-    elif getattr(config, "action_masks", False):
+    elif spec.action_masks:
         conflict = "and has no action masks: leave `action_masks` out"
     elif getattr(config, "memory", None) is not None:
         conflict = "where recurrent networks are not supported yet: leave `memory` out"
-    elif config.log_info:
+    elif spec.log_info:
         conflict = "and has no `info`: leave `log_info` out"
     elif config.eval_videos:
         conflict = "and renders no images: leave `eval_videos` out"
     if conflict:
-        raise ConfigError(f"{name} steps on the device, {conflict}, or choose another environment")
+        raise ConfigError(
+            f"{spec.name} steps on the device, {conflict}, or choose another environment"
+        )
     return True
 
 
 def make_device_environments(
-    config: Any, environment: str | Callable[..., Any], device: torch.device
+    config: Any, spec: EnvSpec, device: torch.device
 ) -> DeviceEnvironments:
     """Make environments on the run's device.
 
@@ -160,7 +134,7 @@ def make_device_environments(
             environments can't be made.
     """
     seed_global_generators(config.seed, "learner")
-    envs = make_device_vec(environment, config.total_envs, device, config.env_kwargs)
+    envs = make_device_vec(spec, config.total_envs, device)
     # A step launches about the same number of operations as an update.
     num_steps = config.total_timesteps // config.total_envs
     choice = choose(config.execution, num_calls=num_steps, flop_per_call=0.0, device=device)
@@ -175,7 +149,7 @@ def make_device_environments(
 
 def choose_workers(
     config: Any,
-    environment: str | Callable[..., Any],
+    spec: EnvSpec,
     run: RunDirectory,
     *,
     options: CollectionOptions,
@@ -185,7 +159,7 @@ def choose_workers(
     """Return the configuration with a measured choice for `workers` 'auto', and store the choice.
 
     Args:
-        environment: an id or a factory.
+        spec: the environments.
         run: the run directory, for the choice.
         options: how fragments are collected.
         make_network: a function that returns the acting network for given spaces.
@@ -205,7 +179,7 @@ def choose_workers(
             num_cores=available_cores(),
             max_workers=probe.max_workers(),
         )
-        choice = choose_collection(_measure(config, environment, make_network), task)
+        choice = choose_collection(_measure(config, spec, make_network), task)
         schedule = choice.chosen.schedule
         if schedule == options.schedule:  # use the option's name for it, such as lag:1
             schedule = config.schedule
@@ -219,7 +193,7 @@ def choose_workers(
 
 def choose_inference(
     config: Any,
-    environment: str | Callable[..., Any],
+    spec: EnvSpec,
     run: RunDirectory,
     make_network: Callable[[Spaces], Network],
 ) -> Any:
@@ -228,7 +202,7 @@ def choose_inference(
     `config` has a number of workers; see `choose_workers` for the arguments.
     """
     choice = inference.choose_inference(
-        _measure(config, environment, make_network),
+        _measure(config, spec, make_network),
         num_workers=config.num_groups,
         envs_per_worker=config.total_envs // config.num_groups,
         num_cores=available_cores(),
@@ -238,19 +212,14 @@ def choose_inference(
 
 
 def _measure(
-    config: Any,
-    environment: str | Callable[..., Any],
-    make_network: Callable[[Spaces], Network],
+    config: Any, spec: EnvSpec, make_network: Callable[[Spaces], Network]
 ) -> EnvTiming:
     with span("probe"):
         return probe.measure(
-            environment,
+            spec,
             make_network,
             num_envs=config.total_envs,
             num_remaining=config.total_timesteps,
-            seed=config.seed,
-            env_kwargs=config.env_kwargs,
-            action_masks=getattr(config, "action_masks", False),
         )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hotloop.envs import kept_global_generators, make_vec, seed_global_generators
+from hotloop.envs import EnvSpec, kept_global_generators, make_vec, seed_global_generators
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
@@ -26,7 +27,7 @@ class Evaluator:
     """Evaluations of the current policy, and the best one so far.
 
     Args:
-        environment: an id or a factory.
+        spec: the training environments' specification.
         run: the run directory, for videos.
         best: the best evaluation of a resumed run.
         envs_to_close: a list that receives the evaluation environments.
@@ -40,7 +41,7 @@ class Evaluator:
     def __init__(
         self,
         config: Any,
-        environment: str | Callable[..., Any],
+        spec: EnvSpec,
         run: RunDirectory,
         best: BestEvaluation | None,
         envs_to_close: list[Any],
@@ -53,25 +54,16 @@ class Evaluator:
         # Length at which an evaluation cut episodes. Later ones cut there too, to be comparable.
         self._cut_steps: int | None = None
         self._config = config
-        self._environment = environment
         self._run = run
         self._envs = None
         if config.eval_interval is not None:
             with kept_global_generators():  # training draws the same with and without evaluations
                 seed_global_generators(config.seed, "evaluation")
-                self._envs = make_vec(
-                    environment,
-                    config.total_envs,
-                    seed=config.seed,
-                    env_kwargs=config.env_kwargs,
-                    stream="evaluation",
-                    action_masks=getattr(config, "action_masks", False),
-                    log_info=config.log_info,
-                )
+                self._envs = make_vec(replace(spec, stream="evaluation"), config.total_envs)
             envs_to_close.append(self._envs)
         self._camera: Camera | None = None
         if config.eval_videos:
-            self._camera = Camera(environment, env_kwargs=config.env_kwargs)
+            self._camera = Camera(spec)
             envs_to_close.append(self._camera)
             with self._warnings_instead_of_errors() if is_resumed else nullcontext():
                 self._camera.check()
@@ -137,7 +129,7 @@ class Evaluator:
             return
         path = self._run.path / "videos" / f"step-{timesteps:012}.mp4"
         max_steps = min(MAX_STEPS, episode.length)
-        self._camera.record(policy, path, seed=self._config.seed, max_steps=max_steps)
+        self._camera.record(policy, path, max_steps=max_steps)
         if max_steps < episode.length:
             warnings.warn(
                 f"the video {path.name} shows the first {max_steps:,} of {episode.length:,} steps "

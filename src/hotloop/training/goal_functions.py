@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from hotloop.base.importing import describe_exception
-from hotloop.envs import ObsField, as_flag, as_reward, make_env
+from hotloop.envs import EnvSpec, ObsField, as_flag, as_reward, make_env
 from hotloop.errors import ConfigError, EnvironmentFailure, shortened
 from hotloop.types import Array
 
@@ -26,8 +26,7 @@ class GoalFunctions:
     results of single calls, batches are passed in one call, and otherwise pair by pair.
 
     Args:
-        environment: an id or a factory.
-        env_kwargs: for the environment's constructor or the factory.
+        spec: the environment.
         field: the layout of both goals in an observation.
 
     Attributes:
@@ -38,13 +37,8 @@ class GoalFunctions:
         EnvironmentFailure: a function raised, or returned no number or flag for a pair of goals.
     """
 
-    def __init__(
-        self,
-        environment: str | Callable[..., Any],
-        env_kwargs: Mapping[str, Any],
-        field: ObsField,
-    ) -> None:
-        env = make_env(environment, env_kwargs)
+    def __init__(self, spec: EnvSpec, field: ObsField) -> None:
+        env = make_env(spec)
         compute_reward = _method_of(env, "compute_reward")
         if compute_reward is None:
             env.close()

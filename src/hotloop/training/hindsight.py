@@ -10,13 +10,13 @@ Their rewards and terminations are recomputed.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from hotloop.base.memory import require_memory
-from hotloop.envs import ObsField, ObsSpec
+from hotloop.envs import EnvSpec, ObsField, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.training.goal_functions import ACHIEVED, DESIRED, GoalFunctions
 from hotloop.types import Array, Fragment
@@ -41,7 +41,7 @@ class Hindsight:
     of all environments. Environments may hold any shares of it: some fail or reset more often.
 
     Args:
-        environment: an id or a factory, to make an environment that computes rewards.
+        env_spec: an environment that computes rewards.
         obs_spec: the layout of observations.
         num_envs: N.
 
@@ -50,9 +50,7 @@ class Hindsight:
         EnvironmentFailure: `compute_reward` failed for goals of the space.
     """
 
-    def __init__(
-        self, config: Any, environment: str | Callable[..., Any], obs_spec: ObsSpec, num_envs: int
-    ) -> None:
+    def __init__(self, config: Any, env_spec: EnvSpec, obs_spec: ObsSpec, num_envs: int) -> None:
         field = _goal_field(obs_spec)
         self._strategy, self._share = config.hindsight, config.hindsight_share
         self._seed, self._spec = config.seed, obs_spec
@@ -82,7 +80,7 @@ class Hindsight:
         self._episode_start = np.zeros(num_envs, np.int64)
         self._oldest = np.zeros(num_envs, np.int64)
         self._index = _TransitionIndex(num_envs, self._capacity)
-        self._functions = GoalFunctions(environment, config.env_kwargs, field)
+        self._functions = GoalFunctions(env_spec, field)
         self._may_warn = not self._functions.has_terminated
 
     def add(self, fragment: Fragment, first_number: int) -> None:

@@ -149,7 +149,7 @@ class OffPolicy(Algorithm):
                 replay = ReplayOnDevice(config, envs, device, is_scaled=is_scaled)
                 launches = Launches(learner, replay, config.updates_per_launch)
             else:
-                replay = Replay(config, envs, device, training.environment, memory_size)
+                replay = Replay(config, envs, device, training.env_spec, memory_size)
         policy = make_acting_policy(
             config,
             learner,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hotloop.base.memory import require_memory
 from hotloop.base.transfer import Uploads, to_host
+from hotloop.envs import EnvSpec
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.rollouts import Environments
@@ -82,7 +83,7 @@ class Replay:
         config: Any,
         envs: Environments,
         device: torch.device,
-        environment: str | Callable[..., Any],
+        env_spec: EnvSpec,
         memory_size: int = 0,
     ) -> None:
         from hotloop.replay import (
@@ -122,7 +123,7 @@ class Replay:
             self._weights = WorkerWeights(config.buffer_size, config.num_groups)
         self._hindsight: Hindsight | None = None
         if config.hindsight is not None:
-            self._hindsight = Hindsight(config, environment, envs.obs_spec, envs.num_envs)
+            self._hindsight = Hindsight(config, env_spec, envs.obs_spec, envs.num_envs)
         self._is_saved = config.save_replay
         self._batch_size = config.batch_size
         self._num_envs = envs.num_envs

@@ -7,20 +7,15 @@ print(hotloop.evaluate("runs/mine", episodes=20))
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hotloop.base.rounding import format_mean
-from hotloop.envs import (
-    environment_name,
-    kept_global_generators,
-    make_vec,
-    seed_global_generators,
-)
+from hotloop.envs import EnvSpec, kept_global_generators, make_vec, seed_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
@@ -28,6 +23,9 @@ from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
 from hotloop.runs.report import episode_info
 from hotloop.types import Episode
+
+if TYPE_CHECKING:
+    from hotloop.envs.spec import EnvFactory
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,11 @@ def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False
 
 def evaluate(
     run: str | Path,
-    env: str | Callable[..., Any] | None = None,
+    env: EnvSpec | str | EnvFactory | None = None,
     *,
     episodes: int = 100,
     checkpoint: str | None = None,
     seed: int | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
     max_steps: int = evaluation.MAX_STEPS,
     on_note: Callable[[str], None] = lambda _: None,
     trust: bool = False,
@@ -109,11 +106,11 @@ def evaluate(
 
     Args:
         run: a run directory, or a checkpoint in one.
-        env: an id or a factory of other environments with the same spaces; the run's by default.
+        env: other environments with the same spaces, as an `EnvSpec`, an id or a factory; the run's
+            by default.
         episodes: the number of episodes.
         checkpoint: `last`, `best` or another checkpoint of a run directory; `last` by default.
-        seed: the environments' seed; the run's by default.
-        env_kwargs: the environments' arguments; the run's by default, none for another `env`.
+        seed: the environments' seed; by default that of an `EnvSpec`, otherwise the run's.
         max_steps: the maximum length of an episode. A longer one is cut, and counts with its return
             up to there.
         on_note: called with the state of a lengthy evaluation every 5 s.
@@ -140,25 +137,24 @@ def evaluate(
     network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
     policy = ActingPolicy(network, snapshot)
     config = {"num_envs": 1, "env_kwargs": {}, "log_info": (), **directory.config["config"]}
-    run_kwargs = config["env_kwargs"] if env is None else {}
-    environment = directory.config["env_id"] if env is None else env
-    seed = config["seed"] if seed is None else seed
+    if env is None:
+        spec = EnvSpec(
+            directory.config["env_id"], config["env_kwargs"], log_info=config["log_info"]
+        )
+    else:
+        spec = EnvSpec.of(env)
+    if seed is None:
+        seed = spec.seed if spec is env else config["seed"]
+    has_masks = network.obs_spec.mask_size > 0
+    spec = replace(spec, seed=seed, stream="evaluation", action_masks=has_masks)
     with kept_global_generators(), closing_environments() as to_close:
         seed_global_generators(seed, "evaluation")
-        envs = make_vec(
-            environment,
-            config["num_envs"],
-            seed=seed,
-            env_kwargs=run_kwargs if env_kwargs is None else env_kwargs,
-            stream="evaluation",
-            action_masks=network.obs_spec.mask_size > 0,
-            log_info=config["log_info"] if env is None else (),
-        )
+        envs = make_vec(spec, config["num_envs"])
         to_close.append(envs)
         if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
             raise CheckpointError(
                 f"the policy of {directory.path} was trained on other spaces than "
-                f"'{environment_name(environment)}' has now: evaluate it with the environment's "
+                f"'{spec.name}' has now: evaluate it with the environment's "
                 "original version, listed in config.json"
             )
         played = evaluation.evaluate(

@@ -13,7 +13,7 @@ from typing import Any
 from hotloop import timing
 from hotloop.base.crowding import CrowdingMonitor
 from hotloop.base.signals import PendingInterrupt, delayed_interrupt, pending_interrupt
-from hotloop.envs import advice_for_non_finite, environment_name, kept_global_generators
+from hotloop.envs import EnvSpec, advice_for_non_finite, kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError, NonFiniteError, NonFiniteUpdate
 from hotloop.learner import Learner, choose_device, torch_threads
@@ -34,6 +34,7 @@ from hotloop.training.environments import (
     make_device_environments,
     make_environments,
     steps_on_device,
+    training_spec,
 )
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.options import changeable_options, differing_defaults, to_json
@@ -132,7 +133,7 @@ class Training:
         device: the device of the updates.
         is_on_device: whether the training environments step on that device.
         envs: the training environments.
-        environment: an id or a factory of the environments.
+        env_spec: the training environments' specification.
         resumed: the checkpoint that the run resumes from, None for a new run.
     """
 
@@ -153,7 +154,7 @@ class Training:
     ) -> None:
         # Set up the device and the recorders.
         self._shared = shared
-        self.resumed, self.environment = resumed, environment
+        self.resumed, self.env_spec = resumed, training_spec(environment, config)
         self._threads = threads
         self.device = choose_device(config.device)
         if config.gpu_window_ms and self.device.type == "cuda":
@@ -168,12 +169,12 @@ class Training:
         # Make automatic choices, which may need measurements, and the environments.
         with span("make_envs"):
             self.is_on_device = steps_on_device(
-                environment, config, is_able=algorithm.learns_on_device
+                self.env_spec, config, is_able=algorithm.learns_on_device
             )
             if config.workers == "auto":
                 config = choose_workers(
                     config,
-                    environment,
+                    self.env_spec,
                     run,
                     options=algorithm.collection_options(config),
                     make_network=partial(algorithm.acting_network, config),
@@ -181,13 +182,13 @@ class Training:
                 )
             if config.inference == "auto":
                 config = choose_inference(
-                    config, environment, run, partial(algorithm.acting_network, config)
+                    config, self.env_spec, run, partial(algorithm.acting_network, config)
                 )
             self.config = config
             self.envs: Any = (
-                make_device_environments(config, environment, self.device)
+                make_device_environments(config, self.env_spec, self.device)
                 if self.is_on_device
-                else make_environments(config, environment, run, resumed)
+                else make_environments(config, self.env_spec, run, resumed)
             )
             if config.has_workers:
                 exits.callback(self.envs.close)  # workers have their own time limit
@@ -197,7 +198,7 @@ class Training:
             if best is not None and not run.checkpoints.has(best.timesteps):
                 best = None  # a later, better one replaced it, and the run resumes before that
             self._evaluator = Evaluator(
-                *(config, environment, run, best, envs_to_close, self._reporter),
+                *(config, self.env_spec, run, best, envs_to_close, self._reporter),
                 is_resumed=is_resumed,
             )
         self._saver = Saver(run, config.keep_checkpoints, resumed)
@@ -410,7 +411,7 @@ def run_training(
         shared: the settings of a process with several runs, None for a single run.
     """
     # Create or reopen the run directory.
-    name = environment_name(environment)
+    name = EnvSpec(environment).name
     run, resumed = None, None
     is_new = resume_from is None
     exits = contextlib.ExitStack()

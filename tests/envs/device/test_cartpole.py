@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.device import make_device_vec
 from hotloop.envs.device.cartpole import CartPole
 from hotloop.errors import ConfigError
@@ -78,8 +78,8 @@ def test_an_episode_is_truncated_after_500_steps():
 
 
 def test_max_episode_steps():
-    envs = make_device_vec("hotloop:CartPole", 1, CPU, {"max_episode_steps": 3})
+    envs = make_device_vec(EnvSpec("hotloop:CartPole", {"max_episode_steps": 3}), 1, CPU)
     envs.reset(0)
     assert [envs.step(torch.tensor([0])).truncated.item() for _ in range(4)] == [0, 0, 1, 0]
     with pytest.raises(ConfigError, match="at least 1, got 0"):
-        make_device_vec("hotloop:CartPole", 1, CPU, {"max_episode_steps": 0})
+        make_device_vec(EnvSpec("hotloop:CartPole", {"max_episode_steps": 0}), 1, CPU)

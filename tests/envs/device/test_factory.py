@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hotloop.envs import make_env, make_vec
+from hotloop.envs import EnvSpec, make_env, make_vec
 from hotloop.envs.device import is_on_device, make_device_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MissingExtraError, UnknownNameError
 from tests.envs.device import toys
@@ -38,20 +38,19 @@ TOYS = "tests.envs.device.toys"
         ("no_such_module:make", False),
         (lambda num_envs=2, device="cpu": None, False),
         (lambda **kwargs: None, False),
-        (3, False),
     ],
 )
 def test_is_on_device(env, expected):
-    assert is_on_device(env) is expected
+    assert is_on_device(EnvSpec(env)) is expected
 
 
 def test_factory_with_bound_num_envs_and_device_is_not_on_device():
-    assert not is_on_device(toys.counting, {"num_envs": 2, "device": "cpu"})
+    assert not is_on_device(EnvSpec(toys.counting, {"num_envs": 2, "device": "cpu"}))
 
 
 @pytest.mark.parametrize("env", [f"{TOYS}:counting", toys.counting, toys.Stateful])
 def test_ways_to_name_device_environments(env):
-    envs = make_device_vec(env, 3, CPU, {"length": 1})
+    envs = make_device_vec(EnvSpec(env, {"length": 1}), 3, CPU)
     assert envs.reset(0).shape == (3, 2)
     assert envs.step(torch.zeros(3, 1)).terminated.all()
 
@@ -74,7 +73,7 @@ def test_factory_results_are_checked():
     with pytest.raises(ConfigError, match="`num_envs` is 2, but the factory makes 1"):
         make_device_vec(lambda num_envs, device: toys.counting(1, device), 2, CPU)
     with pytest.raises(ConfigError, match=r"TypeError.*'lenght'"):
-        make_device_vec(toys.counting, 1, CPU, {"lenght": 2})
+        make_device_vec(EnvSpec(toys.counting, {"lenght": 2}), 1, CPU)
 
     def raises(num_envs, device):
         raise RuntimeError("no licence")
@@ -101,7 +100,7 @@ def test_make_env_refuses_device_environments():
 
 
 def test_make_vec_wraps_device_environments():
-    envs = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
+    envs = make_vec(EnvSpec(toys.counting, {"length": 2}, seed=3), 2)
     first = envs.reset()
     assert first.dtype == np.float32
     step = envs.step(np.array([[0.5], [2.0]], np.float32))
@@ -118,7 +117,7 @@ def test_make_vec_wraps_device_environments():
     ]
     assert envs.pop_episodes() == []
     assert envs.running_episodes() == [(1, 0), (1, 0)]
-    again = make_vec(toys.counting, 2, seed=3, env_kwargs={"length": 2})
+    again = make_vec(EnvSpec(toys.counting, {"length": 2}, seed=3), 2)
     assert again.reset().tolist() == first.tolist()
     assert again.reset().tolist() != first.tolist()
     assert again.reset(first_episode=0).tolist() == first.tolist()
@@ -126,7 +125,7 @@ def test_make_vec_wraps_device_environments():
 
 def test_evaluation_stream_has_different_episodes():
     first_obs = [
-        make_vec(toys.counting, 2, seed=3, stream=stream).reset()
+        make_vec(EnvSpec(toys.counting, seed=3, stream=stream), 2).reset()
         for stream in ("training", "evaluation")
     ]
     assert first_obs[0].tolist() != first_obs[1].tolist()
@@ -135,12 +134,13 @@ def test_evaluation_stream_has_different_episodes():
 @pytest.mark.parametrize("options", [{"action_masks": True}, {"log_info": ["x"]}])
 def test_options_that_need_info_are_refused(options):
     with pytest.raises(ConfigError, match=f"`{next(iter(options))}` needs `info`"):
-        make_vec(toys.counting, 2, **options)
+        make_vec(EnvSpec(toys.counting, **options), 2)
 
 
 def test_is_on_device_imports_no_torch():
     code = (
-        "import sys; from hotloop.envs.device import is_on_device; "
-        "assert is_on_device('gymnax:X') and not {'torch', 'jax'} & set(sys.modules)"
+        "import sys; from hotloop.envs import EnvSpec\n"
+        "from hotloop.envs.device import is_on_device\n"
+        "assert is_on_device(EnvSpec('gymnax:X')) and not {'torch', 'jax'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

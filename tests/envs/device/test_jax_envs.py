@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from hotloop.envs import EnvSpec
 from hotloop.errors import CheckpointError, ConfigError, SpaceError
 
 jax = pytest.importorskip("jax")
@@ -238,7 +239,9 @@ def test_gymnax_cartpole_matches_hotloops():
     from hotloop.errors import UnknownNameError
 
     envs = make_device_vec("hotloop:CartPole", 8, CPU)
-    gymnax_envs = make_device_vec("gymnax:CartPole-v1", 8, CPU, {"max_steps_in_episode": 7})
+    gymnax_envs = make_device_vec(
+        EnvSpec("gymnax:CartPole-v1", {"max_steps_in_episode": 7}), 8, CPU
+    )
     assert gymnax_envs.action_spec == envs.action_spec
     obs = gymnax_envs.reset(1)
     for t in range(1, 8):
@@ -253,4 +256,4 @@ def test_gymnax_cartpole_matches_hotloops():
     with pytest.raises(UnknownNameError, match="did you mean 'CartPole-v1'"):
         make_device_vec("gymnax:CartPol", 8, CPU)
     with pytest.raises(ConfigError, match="no parameter `gravitty`; did you mean 'gravity'"):
-        make_device_vec("gymnax:CartPole-v1", 8, CPU, {"gravitty": 1.0})
+        make_device_vec(EnvSpec("gymnax:CartPole-v1", {"gravitty": 1.0}), 8, CPU)

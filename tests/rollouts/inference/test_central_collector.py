@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from hotloop.envs import make_double_buffered
+from hotloop.envs import EnvSpec, make_double_buffered
 from hotloop.policies import actor, actor_critic
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.server import InferenceServer
@@ -40,7 +40,7 @@ class Rig:
     """
 
     def __init__(self, num_envs, memory=None, head=None, exploration=None):
-        self.envs = make_double_buffered("CartPole-v1", num_envs, seed=1)
+        self.envs = make_double_buffered(EnvSpec("CartPole-v1", seed=1), num_envs)
         layers = {"hidden_sizes": (8,), "memory": memory}
         if head is None:
             self.network = actor_critic(self.envs, **layers)

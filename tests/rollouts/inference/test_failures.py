@@ -179,9 +179,10 @@ def test_a_pool_closes_its_descriptors(tmp_path):
 def test_more_workers_than_open_files_allow():
     code = (
         "import resource\n"
+        "from hotloop.envs import EnvSpec\n"
         "from hotloop.rollouts.processes.pool import WorkerPool\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
-        "WorkerPool('CartPole-v1', num_workers=20, inference='central')\n"
+        "WorkerPool(EnvSpec('CartPole-v1'), num_workers=20, inference='central')\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1

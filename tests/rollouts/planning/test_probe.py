@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hotloop.algorithms import ppo, sac
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import actor_critic
 from hotloop.rollouts import environment_weights
@@ -289,8 +289,9 @@ def short_measurement(monkeypatch):
     monkeypatch.setattr(probe, "_EXTENDED_S", 0.5)
 
 
-def measure(env, num_envs=4, **options):
-    return probe.measure(env, actor_critic, num_envs=num_envs, **options)
+def measure(env, num_envs=4, env_kwargs=None, **options):
+    spec = EnvSpec(env, env_kwargs or {})
+    return probe.measure(spec, actor_critic, num_envs=num_envs, **options)
 
 
 def test_import_time_is_separated_from_construction_time(clock):

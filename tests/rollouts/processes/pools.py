@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import CollectionOptions, InlineEnvironments
 from hotloop.rollouts.processes.pool import WorkerPool
@@ -68,23 +68,29 @@ def make_policy(network, exploration=None):
     return ActingPolicy(network, snapshot_of(network, 0), exploration=exploration)
 
 
+def make_spec(env, options, **fields):
+    """Return a specification with the fields that are in `options`, and remove them there."""
+    names = {field.name for field in dataclasses.fields(EnvSpec)} & options.keys()
+    return EnvSpec(env, **{name: options.pop(name) for name in names}, **fields)
+
+
 @contextlib.contextmanager
 def open_pool(env, num_workers=2, num_envs=1, *, seed=5, **options):
     """Open a pool, and close it at the end in any case."""
-    pool = WorkerPool(env, num_workers=num_workers, envs_per_worker=num_envs, seed=seed, **options)
+    spec = make_spec(env, options, seed=seed)
+    pool = WorkerPool(spec, num_workers=num_workers, envs_per_worker=num_envs, **options)
     try:
         yield pool
     finally:
         pool.close()
 
 
-def make_inline(env, num_workers, num_envs, *, seed=5, stagger=0, **options):
+def make_inline(env, num_workers, num_envs, *, seed=5, **fields):
     """Make the environments of `open_pool` in this process."""
+    spec = EnvSpec(env, seed=seed, **fields)
+    groups = range(num_workers)
     return InlineEnvironments(
-        [
-            make_vec(env, num_envs, seed=seed, first_env=w * num_envs, stagger=stagger, **options)
-            for w in range(num_workers)
-        ]
+        [make_vec(dataclasses.replace(spec, first_env=w * num_envs), num_envs) for w in groups]
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hotloop.base import memory
+from hotloop.envs import EnvSpec
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -24,6 +25,7 @@ from tests.rollouts.processes.pools import (
     begin,
     make_network,
     make_policy,
+    make_spec,
     marked_processes,
     num_descriptors,
     open_pool,
@@ -47,7 +49,7 @@ def refuse(error, message, env, num_workers=2, **options):
     gc.collect()  # garbage of earlier tests
     before = num_descriptors()
     with pytest.raises(error, match=message) as caught:
-        WorkerPool(env, num_workers=num_workers, **options)
+        WorkerPool(make_spec(env, options), num_workers=num_workers, **options)
     assert num_descriptors() == before
     assert marked_processes(os.environ["HOTLOOP_TEST_MARK"]) == []
     return str(caught.value)
@@ -120,9 +122,10 @@ def test_factories_that_workers_cannot_import_are_refused():
 def test_a_factory_of_the_main_script_is_refused():
     code = (
         "from tests.toy_envs import ConstantReward\n"
+        "from hotloop.envs import EnvSpec\n"
         "from hotloop.rollouts.processes.pool import WorkerPool\n"
         "def make(): return ConstantReward()\n"
-        "WorkerPool(make, num_workers=1)\n"
+        "WorkerPool(EnvSpec(make), num_workers=1)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1
@@ -134,7 +137,7 @@ def test_a_factory_of_the_main_script_is_refused():
 def test_an_environment_that_cannot_be_made_keeps_its_traceback_as_the_cause():
     """The message is one sentence, and `--debug` shows the traceback."""
     with pytest.raises(EnvironmentFailure, match=r"^worker 0: .*no licence for") as caught:
-        WorkerPool(worker_envs.CannotBeMade, num_workers=1)
+        WorkerPool(EnvSpec(worker_envs.CannotBeMade), num_workers=1)
     assert "\n" not in str(caught.value)
     text = str(caught.value.__cause__)
     assert "in _open_the_simulator\n" in text
@@ -217,9 +220,10 @@ def test_more_workers_than_memory_allows(monkeypatch):
 def test_more_workers_than_open_files_allow():
     code = (
         "import resource\n"
+        "from hotloop.envs import EnvSpec\n"
         "from hotloop.rollouts.processes.pool import WorkerPool\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
-        "WorkerPool('CartPole-v1', num_workers=20)\n"
+        "WorkerPool(EnvSpec('CartPole-v1'), num_workers=20)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1

@@ -47,11 +47,10 @@ def make_actor(head):
 def check_equality(env, *, num_steps, num_fragments, num_workers=2, num_envs=2, **options):
     """Check that workers and this process return the same, over several publications."""
     plan = {name: options.pop(name) for name in ("make", "exploration") if name in options}
-    stagger = options.get("stagger", 0)
-    kwargs = options.get("env_kwargs")
+    fields = {name: options[name] for name in ("stagger", "env_kwargs") if name in options}
     num_episodes = 0
     with open_pool(env, num_workers, num_envs, **options) as pool:
-        inline = make_inline(env, num_workers, num_envs, stagger=stagger, env_kwargs=kwargs)
+        inline = make_inline(env, num_workers, num_envs, **fields)
         assert (pool.obs_spec, pool.action_spec) == (inline.obs_spec, inline.action_spec)
         assert (pool.num_envs, pool.can_replay) == (inline.num_envs, inline.can_replay)
         actual, expected = (

@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError
 from hotloop.policies import ObsScale, PolicySnapshot, actor_critic
 from hotloop.rollouts.processes.shared_memory import Arena, SharedMemory, create_shared_memory
@@ -176,7 +176,7 @@ def test_a_network_that_is_too_large_is_reported(network, monkeypatch):
         r"fragments of 2 workers and the weights of the network, \d+ MiB of it, take at least .* "
         r"are free: use a smaller network \(`hidden_sizes`\)"
     )
-    envs = make_vec("CartPole-v1", 1, seed=1)
+    envs = make_vec(EnvSpec("CartPole-v1", seed=1), 1)
     large = actor_critic(envs, hidden_sizes=(2048, 2048))
     envs.close()
     with pytest.raises(ConfigError, match=message):

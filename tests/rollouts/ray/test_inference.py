@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from hotloop.algorithms import appo, dqn, ppo
-from hotloop.envs import make_vec
+from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.snapshot import ObsScale
@@ -32,7 +32,7 @@ CENTRAL = {"backend": "ray", "inference": "central"}
 
 
 def make_network(env="CartPole-v1", *, action_masks=False, **options):
-    envs = make_vec(env, 1, action_masks=action_masks)
+    envs = make_vec(EnvSpec(env, action_masks=action_masks), 1)
     try:
         return actor_critic(envs, hidden_sizes=(8,), **options)
     finally:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hotloop.base.importing import describe_exception, name_of
+from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import describe_value
 from hotloop.envs.device.protocol import DeviceVectorEnv
-from hotloop.envs.seeding import Stream
+from hotloop.envs.spec import EnvSpec
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
@@ -40,45 +40,36 @@ _LIBRARIES = {
 _REQUIRED_PARAMETERS = ("num_envs", "device")
 
 
-def is_on_device(
-    env: str | Callable[..., Any],
-    env_kwargs: Mapping[str, Any] | None = None,
-    *,
-    may_import: bool = True,
-) -> bool:
+def is_on_device(spec: EnvSpec, *, may_import: bool = True) -> bool:
     """Return whether environments step on a device.
 
     Args:
-        env: an id, `module:factory`, or a factory. A factory makes device environments if it has
-            the required parameters `num_envs` and `device`. This check imports its module.
-        env_kwargs: further arguments of the factory.
+        spec: the environments. A factory makes device environments if it has the required
+            parameters `num_envs` and `device`. This check imports its module.
         may_import: whether modules may be imported. If not, their factories count as others.
     """
-    if isinstance(env, str):
-        prefix = env.partition(":")[0]
-        if ":" not in env or prefix == "envpool":
+    if isinstance(spec.env, str):
+        prefix = spec.env.partition(":")[0]
+        if ":" not in spec.env or spec.is_envpool:
             return False
         if prefix == "hotloop" or prefix in _LIBRARIES:
             return True
         if not may_import:
             return False
-    return _find_custom_factory(env, env_kwargs or {}) is not None
+    return _find_custom_factory(spec) is not None
 
 
 def make_device_vec(
-    env: str | Callable[..., Any],
-    num_envs: int,
-    device: torch.device,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env: EnvSpec | str | DeviceFactory, num_envs: int, device: torch.device
 ) -> DeviceVectorEnv:
     """Return N environments on a device.
 
     Args:
         env: `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`, or a factory or its
-            name `module:factory`, called as `factory(num_envs=…, device=…, **env_kwargs)`.
+            name `module:factory`, called as `factory(num_envs=…, device=…, **env_kwargs)`; or an
+            `EnvSpec` of one of them, of which `env` and `env_kwargs` count.
         num_envs: N.
         device: device of the environments and their tensors.
-        env_kwargs: arguments for the factory or the library's environment.
 
     Raises:
         UnknownNameError: there is no such environment.
@@ -88,9 +79,10 @@ def make_device_vec(
         SpaceError: an observation or action space is not supported.
         EnvironmentFailure: the factory raised.
     """
-    kwargs = dict(env_kwargs or {})
-    name = env if isinstance(env, str) else name_of(env).rpartition(":")[2]
-    factory = _find_factory(env, kwargs)
+    spec = EnvSpec.of(env)
+    kwargs = dict(spec.env_kwargs)
+    name = spec.env if isinstance(spec.env, str) else spec.name.rpartition(":")[2]
+    factory = _find_factory(spec)
     kwargs_text = f" with env_kwargs {kwargs}" if kwargs else ""
     try:
         envs = factory(num_envs=num_envs, device=device, **kwargs)
@@ -120,24 +112,14 @@ def make_device_vec(
     return envs
 
 
-def make_host_vec(
-    env: str | Callable[..., Any],
-    num_envs: int,
-    *,
-    env_kwargs: Mapping[str, Any] | None,
-    seed: int,
-    first_env: int,
-    stream: Stream,
-    action_masks: bool,
-    log_info: Sequence[str],
-) -> HostVectorEnv:
+def make_host_vec(spec: EnvSpec, num_envs: int) -> HostVectorEnv:
     """Return N environments on the CPU with NumPy arrays, for evaluations. See `make_vec`.
 
     Raises:
         ConfigError: `action_masks` or `log_info` is set, but device environments have no `info`.
     """
-    if action_masks or log_info:
-        option = "`action_masks`" if action_masks else "`log_info`"
+    if spec.action_masks or spec.log_info:
+        option = "`action_masks`" if spec.action_masks else "`log_info`"
         raise ConfigError(
             f"{option} needs `info`, which environments on the device do not have: leave it out"
         )
@@ -145,8 +127,7 @@ def make_host_vec(
 
     from hotloop.envs.device.host import HostVectorEnv
 
-    envs = make_device_vec(env, num_envs, torch.device("cpu"), env_kwargs)
-    return HostVectorEnv(envs, seed=seed, first_env=first_env, stream=stream)
+    return HostVectorEnv(make_device_vec(spec, num_envs, torch.device("cpu")), spec)
 
 
 def missing_library(env: str, error: ImportError, packages: str) -> MissingExtraError:
@@ -163,7 +144,8 @@ def missing_library(env: str, error: ImportError, packages: str) -> MissingExtra
     )
 
 
-def _find_factory(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> DeviceFactory:
+def _find_factory(spec: EnvSpec) -> DeviceFactory:
+    env = spec.env
     if isinstance(env, str):
         prefix, _, name = env.partition(":")
         if env in _BUILT_IN:
@@ -173,7 +155,7 @@ def _find_factory(env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> D
             raise UnknownNameError(f"there is no environment '{env}'{hint}")
         if prefix in _LIBRARIES:
             return partial(_import_factory(env, *_LIBRARIES[prefix]), name)
-    factory = _find_custom_factory(env, kwargs)
+    factory = _find_custom_factory(spec)
     if factory is None:
         raise ConfigError(
             f"a factory of environments on the device must take `num_envs` and `device`, got "
@@ -192,13 +174,11 @@ def _import_factory(env: str, module: str, name: str) -> DeviceFactory:
         raise missing_library(env, error, packages) from error
 
 
-def _find_custom_factory(
-    env: str | Callable[..., Any], kwargs: Mapping[str, Any]
-) -> DeviceFactory | None:
-    """Return the factory of device environments, None if `env` is not such a factory."""
-    factory: Any = env
-    if isinstance(env, str):
-        module, _, name = env.rpartition(":")
+def _find_custom_factory(spec: EnvSpec) -> DeviceFactory | None:
+    """Return the factory of device environments, None if `spec.env` is not such a factory."""
+    factory: Any = spec.env
+    if isinstance(spec.env, str):
+        module, _, name = spec.env.rpartition(":")
         try:
             factory = getattr(importlib.import_module(module), name, None)
         except Exception:  # `make_env` raises a better error later
@@ -209,7 +189,7 @@ def _find_custom_factory(
         return None
     for name in _REQUIRED_PARAMETERS:
         parameter = parameters.get(name)
-        if parameter is None or name in kwargs or parameter.default is not parameter.empty:
+        if parameter is None or name in spec.env_kwargs or parameter.default is not parameter.empty:
             return None
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             return None

@@ -10,8 +10,8 @@ import torch
 from hotloop.base.transfer import to_host
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.protocol import allocate_step
-from hotloop.envs.seeding import Stream, episode_seed
 from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ShapeError
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
@@ -23,23 +23,13 @@ class HostVectorEnv:
 
     Args:
         envs: the environments.
-        seed: seed of the run.
-        first_env: index of the first environment, counted over all workers.
-        stream: purpose of the episodes, which determines their seeds.
+        spec: their specification.
     """
 
     can_replay = False
 
-    def __init__(
-        self,
-        envs: DeviceVectorEnv,
-        *,
-        seed: int,
-        first_env: int = 0,
-        stream: Stream = "training",
-    ) -> None:
-        self._envs, self._seed, self._first_env = envs, seed, first_env
-        self._stream: Stream = stream
+    def __init__(self, envs: DeviceVectorEnv, spec: EnvSpec) -> None:
+        self._envs, self._spec, self._first_env = envs, spec, spec.first_env
         self._step_buffers = allocate_step(envs.num_envs, envs.obs_spec)
         self._episode = np.full(envs.num_envs, -1, np.int64)
         self._return = np.zeros(envs.num_envs, np.float64)
@@ -65,8 +55,7 @@ class HostVectorEnv:
         """See `VectorEnv`."""
         first = int(self._episode.max()) + 1 if first_episode is None else first_episode
         self._episode[:], self._return[:], self._length[:] = first, 0.0, 0
-        obs = self._envs.reset(episode_seed(self._seed, self._first_env, first, self._stream))
-        return to_host(obs).copy()
+        return to_host(self._envs.reset(self._spec.episode_seed(0, first))).copy()
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
         """See `VectorEnv`."""

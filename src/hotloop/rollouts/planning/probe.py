@@ -11,14 +11,13 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from hotloop.base.memory import available_memory
 from hotloop.base.processes import ThreadTimes, descendants
-from hotloop.envs import VectorEnv, make_vec
+from hotloop.envs import EnvSpec, VectorEnv, make_vec
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
@@ -55,25 +54,19 @@ def max_workers() -> int:
 
 
 def measure(
-    env: str | Callable[..., Any],
+    spec: EnvSpec,
     make_network: Callable[[VectorEnv], Network],
     *,
     num_envs: int,
     num_remaining: int = 10**9,
-    seed: int = 0,
-    env_kwargs: Mapping[str, Any] | None = None,
-    action_masks: bool = False,
 ) -> EnvTiming:
     """Step one environment for up to two seconds, or for 20 slow steps.
 
     Args:
-        env: See `make_vec`.
+        spec: Environments.
         make_network: Returns the acting network for environments.
         num_envs: N.
         num_remaining: Number of transitions to collect.
-        seed: Seed of the environments and of the policy.
-        env_kwargs: Arguments of the environment's constructor or factory.
-        action_masks: See `make_vec`.
 
     Raises:
         UnknownNameError, MissingExtraError, SpaceError, ConfigError: An environment can't be made.
@@ -84,19 +77,11 @@ def measure(
     known_pids = {process.pid for process in descendants()}
 
     def make(count: int | None) -> VectorEnv:
-        return make_vec(
-            env,
-            count,
-            seed=seed,
-            env_kwargs=env_kwargs,
-            on_failure=failure_limit,
-            action_masks=action_masks,
-        )
+        return make_vec(spec, count, on_failure=failure_limit)
 
     # Make an environment, and a second one if imports seem to take time.
     start_s = time.perf_counter()
-    is_pool = isinstance(env, str) and env.startswith("envpool:")
-    envs = make(num_envs if is_pool else None)
+    envs = make(num_envs if spec.is_envpool else None)
     first_s = make_s = time.perf_counter() - start_s
     if _IMPORT_S < first_s < _EXTENDED_S and isinstance(envs, SerialVectorEnv):
         start_s = time.perf_counter()
@@ -105,9 +90,9 @@ def measure(
     # Step it.
     try:
         network = make_network(envs)
-        policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(seed)))
+        policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(spec.seed)))
         row_times, busy_share, reset_share, reset_s = _measure_steps(
-            envs, policy, seed, _TARGET_S, num_remaining, known_pids
+            envs, policy, spec.seed, _TARGET_S, num_remaining, known_pids
         )
     finally:
         envs.close()
@@ -122,7 +107,7 @@ def measure(
         group = make(size)
         try:
             group_s = np.median(
-                _measure_steps(group, policy, seed, _GROUP_S, num_remaining, known_pids)[0]
+                _measure_steps(group, policy, spec.seed, _GROUP_S, num_remaining, known_pids)[0]
             )
         finally:
             group.close()
@@ -141,13 +126,13 @@ def measure(
         reset_s=reset_s,
         reset_share=reset_share,
         loop_s=loop_s,
-        act_s=_measure_acting(policy, num_envs, seed),
+        act_s=_measure_acting(policy, num_envs, spec.seed),
         copy_s=_measure_copy(row_bytes),
         transition_bytes=row_bytes,
         make_s=make_s / (group_size or 1),
         import_s=first_s - make_s,
         num_steps=len(row_times),
-        steps_together=num_envs if is_pool else group_size,
+        steps_together=num_envs if spec.is_envpool else group_size,
     )
 
 

@@ -15,7 +15,7 @@ INFERENCE = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Greeting:
-    """The learner's first message. The fields after `wakeup_fds` are options of `make_vec`.
+    """The learner's first message.
 
     Attributes:
         worker: Number of the worker, or `INFERENCE` for the inference process.
@@ -24,6 +24,8 @@ class Greeting:
         wakeup_fds: Event descriptors. A worker gets its own and that of the inference process, or
             none if it acts by itself. The inference process gets its own and those of all workers.
         restarts: Number of earlier processes of this worker.
+        env: The `EnvSpec` of the worker's environments, as JSON.
+        num_envs: Number of the worker's environments.
     """
 
     worker: int
@@ -31,15 +33,8 @@ class Greeting:
     timing_dir: str
     wakeup_fds: Sequence[int]
     restarts: int = 0
-    env: str
+    env: Mapping[str, Any]
     num_envs: int
-    seed: int
-    env_kwargs: Mapping[str, Any]
-    first_env: int
-    first_episode: int
-    stagger: int
-    action_masks: bool = False
-    log_info: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)

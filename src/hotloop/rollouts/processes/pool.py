@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from hotloop.envs import ActionSpec, ObsSpec, environment_name
+from hotloop.envs import ActionSpec, EnvSpec, ObsSpec
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts.fleet import FleetRollout
@@ -29,12 +25,9 @@ class WorkerPool:
     variable `HOTLOOP_WORKER` of a worker contains its number.
 
     Args:
-        env: A Gymnasium id, `module:Id`, `envpool:Id`, or an importable factory.
+        spec: Environments. Workers must be able to import a factory by name.
         num_workers: W.
         envs_per_worker: Environments of each worker.
-        seed: Seed of the run.
-        env_kwargs: Keyword arguments of the environment's constructor or of the factory.
-        action_masks, first_episode, stagger, log_info: See `make_vec`.
         inference: The acting processes: each `worker` for its own environments, or one `central`
             process for the environments of all workers.
         timing_dir: Directory of the workers' recordings. None: a directory that is removed with the
@@ -58,20 +51,14 @@ class WorkerPool:
 
     def __init__(
         self,
-        env: str | Callable[..., Any],
+        spec: EnvSpec,
         *,
         num_workers: int,
         envs_per_worker: int = 1,
-        seed: int = 0,
-        env_kwargs: Mapping[str, Any] | None = None,
-        action_masks: bool = False,
-        first_episode: int = 0,
-        stagger: int = 0,
         inference: Inference = "worker",
         timing_dir: str | Path | None = None,
         step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
-        log_info: Sequence[str] = (),
     ) -> None:
         # Check the options.
         for name, value in (("num_workers", num_workers), ("envs_per_worker", envs_per_worker)):
@@ -81,6 +68,7 @@ class WorkerPool:
             raise ConfigError(f"`inference` must be 'worker' or 'central', got '{inference}'")
         if not hasattr(os, "memfd_create"):
             raise ConfigError("workers need Linux: omit `workers`, or set `backend` 'inline'")
+        env_fields = spec.to_json()
         # Prepare the directory of the recordings.
         self.num_workers = num_workers
         self.envs_per_worker = envs_per_worker
@@ -92,28 +80,14 @@ class WorkerPool:
             timing_dir = self._temporary_dir.name
         with contextlib.suppress(OSError):  # without a directory nothing is recorded
             Path(timing_dir).mkdir(parents=True, exist_ok=True)
-        try:
-            json.dumps(dict(env_kwargs or {}))
-        except TypeError as error:
-            raise ConfigError(
-                f"`env_kwargs` must be serializable as JSON ({error}): pass plain numbers, "
-                "strings, lists and dictionaries"
-            ) from error
         # Start the workers.
         greeting = Greeting(
             worker=0,
             component="",
             wakeup_fds=(),
             timing_dir=str(timing_dir),
-            env=importable(env),
+            env=env_fields,
             num_envs=envs_per_worker,
-            seed=seed,
-            env_kwargs=dict(env_kwargs or {}),
-            first_env=0,
-            first_episode=first_episode,
-            stagger=stagger,
-            action_masks=action_masks,
-            log_info=list(log_info),
         )
         self.supervisor = WorkerSupervisor(
             greeting,
@@ -176,30 +150,3 @@ class WorkerPool:
             self._rollout.store_accounting()
         if self._temporary_dir is not None:
             self._temporary_dir.cleanup()
-
-
-def importable(env: str | Callable[..., Any]) -> str:
-    """Return the name under which a worker imports the environment.
-
-    Raises:
-        ConfigError: The factory can't be imported by name.
-    """
-    name = environment_name(env)
-    module, _, attribute = name.rpartition(":")
-    if isinstance(env, str):
-        return name
-    advice = (
-        "put it at the top level of a module, such as my_envs.py, and pass `my_envs.make` or "
-        "'my_envs:make', with its arguments as `env_kwargs`"
-    )
-    if module == "__main__":
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        if spec is None:
-            raise ConfigError(
-                f"the factory {attribute} is defined in the main script, which workers don't "
-                f"import: {advice}"
-            )
-        return f"{spec.name}:{attribute}"
-    if "<" in attribute or "." in attribute:
-        raise ConfigError(f"a worker can't import the factory {name}: {advice}")
-    return name

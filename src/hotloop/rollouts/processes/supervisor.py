@@ -185,7 +185,8 @@ class WorkerSupervisor:
         fds, extra = list(self._wakeup_fds), {"worker": number, "component": "inference-0"}
         if number != INFERENCE:
             fds = [fds[1 + number], fds[0]] if fds else []
-            extra |= {"component": f"worker-{number}", "first_env": number * self.greeting.num_envs}
+            env = {**self.greeting.env, "first_env": number * self.greeting.num_envs}
+            extra |= {"component": f"worker-{number}", "env": env}
             extra["restarts"] = self.failures.restarts[number]
         greeting = dataclasses.replace(self.greeting, wakeup_fds=fds, **extra)
         try:

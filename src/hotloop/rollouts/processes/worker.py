@@ -12,11 +12,11 @@ import select
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from hotloop.base.processes import private_bytes
 from hotloop.envs import (
     DoubleBufferedEnvs,
+    EnvSpec,
     VectorEnv,
     make_double_buffered,
     make_vec,
@@ -70,21 +70,10 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
         send_failure(channel, error, is_final=False)
         check_parent(parent_pid)
 
-    options: dict[str, Any] = {
-        "seed": greeting.seed,
-        "env_kwargs": greeting.env_kwargs,
-        "first_env": greeting.first_env,
-        "first_episode": greeting.first_episode,
-        "stagger": greeting.stagger,
-        "on_failure": on_failure,
-        "num_threads": 1,
-        "action_masks": greeting.action_masks,
-        "log_info": greeting.log_info,
-    }
-    key = greeting.seed, greeting.first_env, greeting.first_episode, greeting.restarts
-    with span("make_envs"), seeded_generators(greeting.env, *key):
+    spec = EnvSpec.from_json(greeting.env)
+    with span("make_envs"), seeded_generators(spec, greeting.restarts):
         make = make_double_buffered if greeting.wakeup_fds else make_vec
-        envs: VectorEnv = make(greeting.env, greeting.num_envs, **options)
+        envs: VectorEnv = make(spec, greeting.num_envs, on_failure=on_failure, num_threads=1)
     try:
         channel.send(
             Ready(

@@ -13,7 +13,7 @@ import numpy as np
 
 from hotloop import timing
 from hotloop.base.children import add_module_paths
-from hotloop.envs import make_vec, seeded_generators
+from hotloop.envs import EnvSpec, make_vec, seeded_generators
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
 from hotloop.rollouts.collector import Collector, Slot
@@ -32,9 +32,8 @@ class ActorOptions:
 
     Attributes:
         worker: Number of the worker.
-        env: See `make_vec`.
+        spec: Environments, importable by name.
         num_envs: Environments of this actor.
-        kwargs: Further arguments of `make_vec`.
         timeout_s: Time limit in seconds for a step of all its environments. None: no limit.
         max_failures: Maximum number of environments that the actor replaces for one part.
         recording: Where the actor records.
@@ -42,9 +41,8 @@ class ActorOptions:
     """
 
     worker: int
-    env: str
+    spec: EnvSpec
     num_envs: int
-    kwargs: Mapping[str, Any]
     timeout_s: float | None
     max_failures: int
     recording: RecordingOptions
@@ -122,14 +120,14 @@ class Actor:
     """Steps its environments with the policy snapshots that it receives.
 
     Args:
-        spec: Environments, schedule and recording of the actor.
+        options: Environments and recording of the actor.
     """
 
-    def __init__(self, spec: ActorOptions) -> None:
-        os.environ["HOTLOOP_WORKER"] = str(spec.worker)
-        add_module_paths(spec.paths)
-        self._node = start_recording(spec.recording)
-        self._step_timeout = StepTimeout(spec.timeout_s)
+    def __init__(self, options: ActorOptions) -> None:
+        os.environ["HOTLOOP_WORKER"] = str(options.worker)
+        add_module_paths(options.paths)
+        self._node = start_recording(options.recording)
+        self._step_timeout = StepTimeout(options.timeout_s)
         self._next_part = 0
         self._parts: deque[FragmentPart] = deque(maxlen=MAX_AHEAD)
         self._failures: list[str] = []
@@ -137,17 +135,16 @@ class Actor:
 
         def on_failure(error: HotloopError) -> None:
             self._failures.append(str(error))
-            if len(self._failures) > spec.max_failures:  # it would try for ever
+            if len(self._failures) > options.max_failures:  # it would try for ever
                 raise TooManyFailures(
                     f"environments failed {len(self._failures)} times, but at most "
-                    f"{spec.max_failures} failures are allowed (`max_failures`); the last was "
+                    f"{options.max_failures} failures are allowed (`max_failures`); the last was "
                     f"{error}"
                 )
 
-        key = [spec.kwargs[name] for name in ("seed", "first_env", "first_episode")]
-        with span("make_envs"), seeded_generators(spec.env, *key):
+        with span("make_envs"), seeded_generators(options.spec):
             self._envs = make_vec(
-                spec.env, spec.num_envs, on_failure=on_failure, num_threads=1, **spec.kwargs
+                options.spec, options.num_envs, on_failure=on_failure, num_threads=1
             )
 
     def ready(self) -> ActorInfo:

@@ -6,16 +6,16 @@ import contextlib
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hotloop.base.children import module_paths
-from hotloop.envs import ActionSpec, ObsSpec
+from hotloop.envs import ActionSpec, EnvSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts.failures import Failures, compare_spaces
-from hotloop.rollouts.processes.pool import importable
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, ActorInfo, ActorOptions
 from hotloop.rollouts.ray.cluster import actor_error, check_resources, connect
@@ -30,23 +30,38 @@ _START_S = 120.0
 _CLOSE_S = 3.0
 
 
-class RayEnvironments:
-    """Environments of W actors.
+@dataclass(frozen=True, kw_only=True)
+class RayOptions:
+    """The cluster, and what the actors use of it.
 
-    Args:
-        env: See `make_vec`. Actors must be able to import it by name.
-        num_workers: W.
-        envs_per_worker: Environments of each actor.
-        seed, env_kwargs, action_masks, first_episode, stagger, log_info: See `make_vec`.
-        timing_dir: Directory for recordings. Those of other nodes are fetched.
-        step_timeout_s: Seconds for a step or a reset before the actor ends. None: no limit.
-        max_failures: Maximum total number of replacements of environments and actors.
+    Attributes:
         address: Address of a cluster. None: start one on this machine.
         resources: Resources of each actor, such as {"num_cpus": 1}.
         workers_per_node: Maximum number of actors per node while there are enough nodes. None: any.
         runtime_env: Ray's `runtime_env` of the actors.
         num_inference: Actors that compute the network for all others. 0: each computes it itself.
         inference_resources: Resources of each inference actor. With a GPU it computes there.
+    """
+
+    address: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    workers_per_node: int | None = None
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    num_inference: int = 0
+    inference_resources: Mapping[str, float] = field(default_factory=dict)
+
+
+class RayEnvironments:
+    """Environments of W actors.
+
+    Args:
+        spec: Environments. Actors must be able to import a factory by name.
+        options: The cluster.
+        num_workers: W.
+        envs_per_worker: Environments of each actor.
+        timing_dir: Directory for recordings. Those of other nodes are fetched.
+        step_timeout_s: Seconds for a step or a reset before the actor ends. None: no limit.
+        max_failures: Maximum total number of replacements of environments and actors.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -57,25 +72,14 @@ class RayEnvironments:
 
     def __init__(
         self,
-        env: str | Callable[..., Any],
+        spec: EnvSpec,
+        options: RayOptions,
         *,
         num_workers: int,
         envs_per_worker: int = 1,
-        seed: int = 0,
-        env_kwargs: Mapping[str, Any] | None = None,
-        action_masks: bool = False,
-        first_episode: int = 0,
-        stagger: int = 0,
         timing_dir: str | Path = "",
         step_timeout_s: float | None = 300.0,
         max_failures: int = 100,
-        log_info: Sequence[str] = (),
-        address: str | None = None,
-        resources: Mapping[str, float] | None = None,
-        workers_per_node: int | None = None,
-        runtime_env: Mapping[str, Any] | None = None,
-        num_inference: int = 0,
-        inference_resources: Mapping[str, float] | None = None,
     ) -> None:
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
         self.failures, self.step_timeout_s = Failures(max_failures), step_timeout_s
@@ -85,36 +89,29 @@ class RayEnvironments:
         self.actors: list[Any] = []
         self._servers: list[Any] = []
         self._inference_locations: list[set[tuple[str, int]]] = []
-        self._env = importable(env)
-        self._env_options = {
-            "seed": seed,
-            "env_kwargs": dict(env_kwargs or {}),
-            "stagger": stagger,
-            "action_masks": action_masks,
-            "log_info": list(log_info),
-        }
-        self.first_episode = first_episode
-        self._resources = {"num_cpus": 1, **(resources or {})}
-        self._num_inference = num_inference
-        requested = dict(inference_resources or {})
+        self._spec = EnvSpec.from_json(spec.to_json())  # actors import a factory by name
+        self.first_episode = spec.first_episode
+        self._resources = {"num_cpus": 1, **options.resources}
+        self._num_inference = options.num_inference
+        requested = options.inference_resources
         # An actor with a GPU requests no core: workers may use all cores of its node.
         self._inference_resources = {"num_cpus": int(not requested.get("num_gpus")), **requested}
-        self._per_node = workers_per_node
+        self._per_node = options.workers_per_node
         self._nodes: dict[int, str] = {}
         self.watches: NodeWatches | None = None
         self._rollout: RayRollout | None = None
         self._exit_stack = contextlib.ExitStack()
         num_cpus = num_workers * self._resources["num_cpus"]
-        num_cpus += num_inference * self._inference_resources["num_cpus"]
+        num_cpus += options.num_inference * self._inference_resources["num_cpus"]
         # Connect to Ray, and start the actors.
         try:
             with span("start_ray"):
                 self.ray = self._exit_stack.enter_context(
-                    connect(address, num_cpus=num_cpus, runtime_env=runtime_env or {})
+                    connect(options.address, num_cpus=num_cpus, runtime_env=options.runtime_env)
                 )
             demands = {"workers": (self._resources, num_workers)}
-            if num_inference:
-                demands["inference_actors"] = (self._inference_resources, num_inference)
+            if options.num_inference:
+                demands["inference_actors"] = (self._inference_resources, options.num_inference)
             check_resources(self.ray, demands)
             context = self.ray.get_runtime_context()
             self._learner_node, self._job = context.get_node_id(), context.get_job_id()
@@ -122,7 +119,9 @@ class RayEnvironments:
                 if timing_dir:
                     with contextlib.suppress(OSError):  # without a directory nothing is recorded
                         Path(timing_dir).mkdir(parents=True, exist_ok=True)
-                self.actors = [self.start(worker, first_episode) for worker in range(num_workers)]
+                self.actors = [
+                    self.start(worker, spec.first_episode) for worker in range(num_workers)
+                ]
                 hint = "its node has no room, or making its environments hangs"
                 actor_infos: list[ActorInfo] = [
                     self._await_ready(actor, f"worker {worker}", hint)
@@ -163,15 +162,11 @@ class RayEnvironments:
 
     def start(self, worker: int, first_episode: int) -> Any:
         """Start an actor, which makes its environments, and return it."""
+        first_env = worker * self.envs_per_worker
         actor_options = ActorOptions(
             worker=worker,
-            env=self._env,
+            spec=replace(self._spec, first_env=first_env, first_episode=first_episode),
             num_envs=self.envs_per_worker,
-            kwargs={
-                **self._env_options,
-                "first_env": worker * self.envs_per_worker,
-                "first_episode": first_episode,
-            },
             max_failures=self.failures.max_failures,
             timeout_s=self.max_step_s,
             recording=self._recording_options(f"worker-{worker}"),
