@@ -127,9 +127,7 @@ def _env_timing(options: argparse.Namespace) -> EnvTiming:
         from hotloop.policies import actor_critic
         from hotloop.rollouts.planning.probe import measure
 
-        timing = measure(
-            EnvSpec(options.env_id), actor_critic, num_envs=options.envs_per_worker
-        )
+        timing = measure(EnvSpec(options.env_id), actor_critic, num_envs=options.envs_per_worker)
     if options.obs_bytes is not None:
         changes["transition_bytes"] = transition_bytes(options.obs_bytes)
     if options.busy_share is not None:

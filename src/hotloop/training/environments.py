@@ -211,9 +211,7 @@ def choose_inference(
     return dataclasses.replace(config, inference=choice.inference)
 
 
-def _measure(
-    config: Any, spec: EnvSpec, make_network: Callable[[Spaces], Network]
-) -> EnvTiming:
+def _measure(config: Any, spec: EnvSpec, make_network: Callable[[Spaces], Network]) -> EnvTiming:
     with span("probe"):
         return probe.measure(
             spec,
