@@ -91,27 +91,39 @@ class EnvTiming:
             return 0.0
         return float(np.interp(num_envs, sizes, [self.act_s[size] for size in sizes]))
 
+    def steps_s(self, num_envs: int) -> float:
+        """Return the time of a step of `num_envs` environments, one after another."""
+        return self.loop_s + num_envs * self.mean_s
+
+    def steps_busy_s(self, num_envs: int) -> float:
+        """Return the part of `steps_s` that needs a core."""
+        return self.loop_s + num_envs * self.mean_s * self.busy_share
+
     def row_s(self, num_envs: int) -> float:
-        """Return the time of a step of `num_envs` environments one after another, with acting."""
-        return self.loop_s + self.acting_s(num_envs) + num_envs * self.mean_s
+        """Return the time of acting and of a step, for `num_envs` environments."""
+        return self.steps_s(num_envs) + self.acting_s(num_envs)
 
     def row_busy_s(self, num_envs: int) -> float:
         """Return the part of `row_s` that needs a core."""
-        return self.loop_s + self.acting_s(num_envs) + num_envs * self.mean_s * self.busy_share
+        return self.steps_busy_s(num_envs) + self.acting_s(num_envs)
 
-    def __str__(self) -> str:
-        step, sd, p99, reset, acting = (
+    def describe(self, *group_sizes: int) -> str:
+        """Return a sentence about a step and about acting for groups of environments."""
+        step, sd, p99, reset = (
             duration(1e9 * seconds)
-            for seconds in (
-                *(self.step_s, self.step_sd_s, self.step_p99_s, self.reset_s),
-                self.acting_s(1),
-            )
+            for seconds in (self.step_s, self.step_sd_s, self.step_p99_s, self.reset_s)
         )
         text = f"a step takes {step} (sd {sd}, p99 {p99}, "
         text += f"{min(1.0, self.busy_share):.0%} computing)"
         if self.reset_share > 0:
             text += f", a reset {reset} every {1 / self.reset_share:,.0f} steps"
-        return f"{text}, acting for one environment {acting}"
+        for size in group_sizes:
+            group = "one environment" if size == 1 else f"{size} environments"
+            text += f", acting for {group} {duration(1e9 * self.acting_s(size))}"
+        return text
+
+    def __str__(self) -> str:
+        return self.describe(1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from hotloop.rollouts.planning.forecast import EnvTiming
-from hotloop.timing.table import duration
 
 # Core time in seconds of a request, in the worker and in the inference process together.
 REQUEST_S = 1e-4
@@ -47,26 +46,25 @@ def choose_inference(
         envs_per_worker: Number of environments of each worker.
         num_cores: C.
     """
-    step_s = env_timing.mean_s
-    computing_s = step_s * min(1.0, env_timing.busy_share)
-    local_s = env_timing.acting_s(envs_per_worker) / envs_per_worker
-    batch_size = max(1, num_workers * envs_per_worker // 2)
-    central_s = env_timing.acting_s(batch_size) / batch_size
-    request_s = REQUEST_S / max(1.0, envs_per_worker / 2)
-    latency_s = 1.5 * env_timing.acting_s(batch_size) + REQUEST_S
-    steps_s = envs_per_worker * step_s
+    num_envs = num_workers * envs_per_worker
+    # Seconds of a row of all workers with their own policies.
+    local_s = max(
+        env_timing.row_s(envs_per_worker),
+        num_workers * env_timing.row_busy_s(envs_per_worker) / num_cores,
+    )
+    # Seconds of a row of all workers with central inference: of a worker, of the inference process
+    # and of the cores.
+    batch_size = max(1, num_envs // 2)
+    batch_s = env_timing.acting_s(batch_size)
+    acting_s = num_envs * batch_s / batch_size
+    requests_s = num_envs * REQUEST_S / max(1.0, envs_per_worker / 2)
+    steps_s, latency_s = env_timing.steps_s(envs_per_worker), 1.5 * batch_s + REQUEST_S
+    worker_s = max(steps_s, steps_s / 2 + latency_s)
     if envs_per_worker == 1 or env_timing.steps_together is not None:
-        round_s = steps_s + latency_s
-    else:
-        round_s = max(steps_s, steps_s / 2 + latency_s)
-    rates = {
-        "worker": min(num_workers / (step_s + local_s), num_cores / (computing_s + local_s)),
-        "central": min(
-            num_workers * envs_per_worker / round_s,
-            1.0 / (central_s + request_s / 2),
-            num_cores / (computing_s + central_s + request_s),
-        ),
-    }
+        worker_s = steps_s + latency_s
+    computing_s = num_workers * env_timing.steps_busy_s(envs_per_worker) + acting_s + requests_s
+    central_s = max(worker_s, acting_s + requests_s / 2, computing_s / num_cores)
+    rates = {"worker": num_envs / local_s, "central": num_envs / central_s}
     is_central = rates["central"] > _MIN_SPEEDUP * rates["worker"]
     text = {"worker": "each worker acts by itself", "central": "one process acts for all workers"}
     chosen, other = ("central", "worker") if is_central else ("worker", "central")
@@ -74,8 +72,6 @@ def choose_inference(
         chosen,
         rates,
         f"{num_workers} × {envs_per_worker} environments; {text[chosen]} (auto): forecast "
-        f"{rates[chosen]:,.0f} steps/s, {rates[other]:,.0f} if "
-        f"{text[other]}; a step takes {duration(1e9 * step_s)}, acting for {envs_per_worker} "
-        f"{duration(1e9 * local_s * envs_per_worker)}, for {batch_size} "
-        f"{duration(1e9 * central_s * batch_size)}",
+        f"{rates[chosen]:,.0f} steps/s, {rates[other]:,.0f} if {text[other]}; "
+        f"{env_timing.describe(envs_per_worker, batch_size)}",
     )
