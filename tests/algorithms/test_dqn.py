@@ -131,10 +131,9 @@ def test_options_override_a_preset():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", [1, 4])
-def test_cartpole_is_solved(tmp_path, seed):
+def test_cartpole_is_solved(tmp_path):
     options = {"eval_interval": 100_000, "eval_episodes": 20, "run_dir": str(tmp_path / "run")}
-    dqn.train(dqn.preset("CartPole-v1", seed=seed, **options))
+    dqn.train(dqn.preset("CartPole-v1", seed=1, **options))
     lines = RunDirectory.open(tmp_path / "run").metrics()
     assert lines[-1]["evaluation"]["timesteps"] == 100_000
     # The best window: the return drops and recovers, and its end depends on rounding.

@@ -157,7 +157,7 @@ def test_inconsistent_configurations(options, message):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_cartpole_is_solved(tmp_path, seed):
     from hotloop.envs import make_vec
     from hotloop.rollouts.evaluation import evaluate

@@ -26,7 +26,7 @@ from hotloop.bandits import (
 )
 from tests.bandits.laws import assert_near
 
-RUNS = 20_000
+RUNS = 5_000
 
 ROUNDING = 0.0003  # values have three digits
 
@@ -36,11 +36,11 @@ ROUNDING = 0.0003  # values have three digits
     ("step_size", "reward", "optimal"), [(None, 1.053, 0.452), (0.1, 1.315, 0.758)]
 )
 def test_exercise_2_5(step_size, reward, optimal):
-    """The values are from 20,000 runs too, so their standard error equals ours."""
+    """The values are from 20,000 runs, four times ours, so their standard error is half of ours."""
     agent = EpsilonGreedy(epsilon=0.1, step_size=step_size)
     result = run(agent, RandomWalk(), num_runs=RUNS, num_steps=10_000, late_steps=1000)
     for estimate, value in ((result.late_reward, reward), (result.late_optimal, optimal)):
-        assert_near(estimate, value, error=math.hypot(estimate.se, ROUNDING))
+        assert_near(estimate, value, error=math.hypot(estimate.se / 2, ROUNDING))
 
 
 NON_STATIONARY = {
@@ -64,7 +64,7 @@ def test_exercise_2_11(case):
     of the second half, run by run.
     """
     agent, value = NON_STATIONARY[case]
-    num_runs = 512
+    num_runs = 256
     whole, half = (
         run(agent, RandomWalk(), num_runs=num_runs, num_steps=num_steps).final_regrets
         for num_steps in (200_000, 100_000)
@@ -85,7 +85,7 @@ def test_oracle_of_exercise_2_11():
 
     An agent's reward and regret add up to that value, apart from the rewards' noise.
     """
-    agent, num_runs = EpsilonGreedy(epsilon=2.0**-7, step_size=0.1), 1024
+    agent, num_runs = EpsilonGreedy(epsilon=2.0**-7, step_size=0.1), 512
     whole = run(agent, RandomWalk(), num_runs=num_runs, num_steps=200_000, late_steps=100_000)
     half = run(agent, RandomWalk(), num_runs=num_runs, num_steps=100_000)
     regret = (whole.final_regret.mean - half.final_regret.mean) / 100_000
@@ -117,7 +117,7 @@ INDICES = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)  # up to 4·10⁸ steps of KL-UCB
+@pytest.mark.timeout(1500)  # up to 10⁸ steps of KL-UCB
 @pytest.mark.parametrize("index", INDICES)
 @pytest.mark.parametrize("instance", BERNOULLI)
 def test_bernoulli_regrets(instance, index):

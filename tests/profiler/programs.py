@@ -13,7 +13,7 @@ from hotloop.base.children import python_command
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
 
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 
 
 def environment(**variables: str) -> dict[str, str]:

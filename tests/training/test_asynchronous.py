@@ -120,7 +120,7 @@ def test_policy_age_stays_within_the_bound(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_workers", "max_age"), list(itertools.product([2, 3, 4], [2, 3, 5])))
+@pytest.mark.parametrize(("num_workers", "max_age"), list(itertools.product([2, 4], [2, 3, 5])))
 def test_policy_age_stays_within_the_bound_in_long_runs(tmp_path, num_workers, max_age):
     ages = run_unevenly(tmp_path / "run", num_workers, max_age, num_iterations=300)
     # On a busy machine no experience gets as old as 5.
