@@ -50,3 +50,11 @@ def test_one_half_steps_while_the_other_waits(is_divided):
     assert choice.rates["worker"] == pytest.approx(4 / 25e-3)
     central = 16 / 80e-3 if is_divided else 16 / (80e-3 + 30e-3 + REQUEST_S)
     assert choice.rates["central"] == pytest.approx(central)
+
+
+def test_the_loop_of_a_group_counts():
+    measured = EnvTiming(step_s=1e-3, loop_s=3e-3, act_s={1: 1e-3})
+    choice = choose_inference(measured, num_workers=1, envs_per_worker=1, num_cores=1)
+    assert choice.rates["worker"] == pytest.approx(1 / 5e-3)
+    # The worker waits for its batch and for half of another one.
+    assert choice.rates["central"] == pytest.approx(1 / (4e-3 + 1.5e-3 + REQUEST_S))
