@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -59,7 +59,7 @@ PER_STEP = (
 
 @dataclass(slots=True)
 class Fragment:
-    """T steps of N environments, time-major.
+    """T steps of N environments, time-major: arrays, or tensors of environments on a device.
 
     Attributes:
         obs: (T, N, *obs_shape), raw, as returned by the environment.
@@ -161,6 +161,16 @@ class Fragment:
     def num_envs(self) -> int:
         """The number of environments, N."""
         return self.reward.shape[1]
+
+    @property
+    def all_valid(self) -> bool:
+        """Whether every row is a transition, as always with environments on a device."""
+        return not isinstance(self.valid, np.ndarray) or bool(self.valid.all())
+
+    def valid_rows(self, steps: Any) -> Any:
+        """Return the transitions, (B, …), of arrays or tensors for each row, (T, N, …)."""
+        flat = steps.reshape(-1, *steps.shape[2:])
+        return flat if self.all_valid else flat[self.valid.reshape(-1)]
 
     def step_arrays(self) -> list[StepArrays]:
         """Return the views of each step, so that the loop does not create them."""

@@ -1,11 +1,15 @@
-"""Running statistics that normalize observations and rewards."""
+"""Running statistics that normalize observations and rewards, in arrays or on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
+from hotloop.base.transfer import to_device, to_host
+from hotloop.ops.arrays import namespace
 from hotloop.policies import ObsScale
 from hotloop.types import Array, Fragment
 
@@ -20,38 +24,45 @@ class RunningMoments:
     Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances".
     Merging batches avoids a growing sum of squares, in which the variance would be lost.
 
+    Args:
+        shape: shape of a row.
+        device: device of tensors. None: rows are arrays.
+
     Attributes:
         mean: (*shape).
         var: population variance, (*shape), 1 before the first row.
         count: number of rows.
     """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean = np.zeros(shape, np.float64)
-        self.var = np.ones(shape, np.float64)
+    def __init__(self, shape: tuple[int, ...], device: torch.device | None = None) -> None:
+        self._device = device
+        self.mean: Any = to_device(np.zeros(shape, np.float64), device)
+        self.var: Any = to_device(np.ones(shape, np.float64), device)
         self.count = 0
 
-    def update(self, rows: Array) -> None:
-        """Add `rows`, (M, *shape)."""
+    def update(self, rows: Any) -> None:
+        """Add `rows`, (M, *shape). The old mean and variance do not change, but are replaced."""
         num_rows = len(rows)
         if not num_rows:
             return
-        rows = rows.astype(np.float64)
-        mean, var = rows.mean(axis=0), rows.var(axis=0)
+        xp = namespace(rows)
+        rows = xp.asarray(rows, dtype=xp.float64)
+        mean = rows.mean(axis=0)
+        var = xp.square(rows - mean).mean(axis=0)
         total = self.count + num_rows
         difference = mean - self.mean
         squares = self.var * self.count + var * num_rows
-        self.var = (squares + np.square(difference) * (self.count * num_rows / total)) / total
+        self.var = (squares + xp.square(difference) * (self.count * num_rows / total)) / total
         self.mean = self.mean + difference * (num_rows / total)
         self.count = total
 
-    def to_arrays(self) -> dict[str, Array]:
+    def values(self) -> dict[str, Any]:
         """Return the statistics for a checkpoint."""
         return {"mean": self.mean, "var": self.var, "count": np.array(self.count, np.int64)}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
-        """Load the arrays of `to_arrays`."""
-        self.mean, self.var = arrays["mean"], arrays["var"]
+        """Load the arrays of `values`."""
+        self.mean, self.var = (to_device(arrays[name], self._device) for name in ("mean", "var"))
         self.count = int(arrays["count"])
 
 
@@ -99,6 +110,7 @@ class Normalizer:
         fixed_scale: scale of observations that are not normalized. None: they stay unchanged.
         clip_reward: bound on the magnitude of (normalized) rewards. None: no bound.
         gamma: γ. It may change between fragments.
+        device: device of fragments of tensors. None: they are arrays.
         mask_size: number of values at the end of an observation that stay unchanged.
     """
 
@@ -112,6 +124,7 @@ class Normalizer:
         clip_obs: float | None,
         clip_reward: float | None,
         gamma: float,
+        device: torch.device | None = None,
         fixed_scale: ObsScale | None = None,
         mask_size: int = 0,
     ) -> None:
@@ -121,30 +134,34 @@ class Normalizer:
         self._fixed_scale = fixed_scale
         self.gamma = gamma
         self._mask_size = mask_size
-        self._obs = RunningMoments(obs_shape)
-        self._returns = RunningMoments(())
-        self._running_return = np.zeros(num_envs, np.float64)
+        self._device = device
+        self._obs = RunningMoments(obs_shape, device)
+        self._returns = RunningMoments((), device)
+        self._running_return: Any = to_device(np.zeros(num_envs, np.float64), device)
 
     @property
     def obs_scale(self) -> ObsScale | None:
-        """Return the scale of observations, or None if they stay unchanged."""
+        """Return the scale of observations in arrays, or None if they stay unchanged."""
         if not self._normalize_obs:
             return self._fixed_scale
-        return normalizing_scale(self._obs.mean, self._obs.var, self._clip_obs, self._mask_size)
+        mean, var = to_host(self._obs.mean), to_host(self._obs.var)
+        return normalizing_scale(mean, var, self._clip_obs, self._mask_size)
 
     def update(self, fragment: Fragment) -> None:
         """Add a fragment's raw observations and rewards to the statistics."""
         if self._normalize_obs:
-            self._obs.update(fragment.obs[fragment.valid])
+            self._obs.update(fragment.valid_rows(fragment.obs))
         if self._normalize_reward:
             first = fragment.first_env
             self.restart([first + i for i in fragment.restarted_envs])
-            self._returns.update(self._discounted_returns(fragment)[fragment.valid])
+            self._returns.update(fragment.valid_rows(self._discounted_returns(fragment)))
 
-    def reward(self, reward: Array) -> Array:
+    def reward(self, reward: Any) -> Any:
         """Return the rewards to learn from, float32, (T, N), for raw rewards of that shape."""
         if self._normalize_reward:
-            reward = (reward / np.sqrt(self._returns.var + _EPS)).astype(np.float32)
+            xp = namespace(reward)
+            spread = xp.sqrt(self._returns.var + _EPS)
+            reward = xp.asarray(reward / spread, dtype=xp.float32)
         if self._clip_reward < np.inf:
             reward = reward.clip(-self._clip_reward, self._clip_reward)
         return reward
@@ -152,38 +169,44 @@ class Normalizer:
     def restart(self, envs: Sequence[int]) -> None:
         """Reset the discounted sums of these environments."""
         if envs:
-            self._running_return = self._running_return.copy()
-            self._running_return[list(envs)] = 0.0
+            is_kept = np.ones(len(self._running_return))
+            is_kept[list(envs)] = 0.0
+            self._running_return = self._running_return * to_device(is_kept, self._device)
 
     def to_arrays(self) -> dict[str, Array]:
         """Return arrays for a checkpoint. Later updates do not change them."""
-        return {
-            **{f"normalizer.obs.{name}": x for name, x in self._obs.to_arrays().items()},
-            **{f"normalizer.returns.{name}": x for name, x in self._returns.to_arrays().items()},
-            "normalizer.return": self._running_return,
-        }
+        return self.array_snapshot()()
 
     def array_snapshot(self) -> Callable[[], dict[str, Array]]:
         """Return a function that returns the current statistics as arrays, for a checkpoint."""
-        return self.to_arrays().copy
+        values = {
+            **{f"normalizer.obs.{name}": x for name, x in self._obs.values().items()},
+            **{f"normalizer.returns.{name}": x for name, x in self._returns.values().items()},
+            "normalizer.return": self._running_return,
+        }
+        return lambda: {name: to_host(x) for name, x in values.items()}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Load the arrays of `to_arrays`."""
         for key, moments in (("obs", self._obs), ("returns", self._returns)):
             names = ("mean", "var", "count")
             moments.load({name: arrays[f"normalizer.{key}.{name}"] for name in names})
-        self._running_return = arrays["normalizer.return"]
+        self._running_return = to_device(arrays["normalizer.return"], self._device)
 
-    def _discounted_returns(self, fragment: Fragment) -> Array:
+    def _discounted_returns(self, fragment: Fragment) -> Any:
         """Return G after each step, float64, (T, N), and store it for the next fragment."""
-        envs = slice(fragment.first_env, fragment.first_env + fragment.num_envs)
-        returns = np.empty(fragment.reward.shape, np.float64)
-        discount = self.gamma * ~(fragment.terminated | fragment.truncated)
+        xp = namespace(fragment.reward)
+        first, stop = fragment.first_env, fragment.first_env + fragment.num_envs
+        reward = xp.asarray(fragment.reward, dtype=xp.float64)
+        is_running = ~(fragment.terminated | fragment.truncated)
+        discount = self.gamma * xp.asarray(is_running, dtype=xp.float64)
+        returns = xp.empty_like(reward)
         # γ G of the previous step, or 0 after the end of an episode.
-        discounted = self._running_return[envs]
+        discounted = self._running_return[first:stop]
         for t in range(fragment.num_steps):
-            returns[t] = discounted + fragment.reward[t]
+            xp.add(discounted, reward[t], out=returns[t])
             discounted = discount[t] * returns[t]
-        self._running_return = self._running_return.copy()  # a checkpoint may use the old array
-        self._running_return[envs] = discounted
+        # A new array, since a checkpoint may use the old one.
+        parts = [self._running_return[:first], discounted, self._running_return[stop:]]
+        self._running_return = xp.concatenate(parts)
         return returns

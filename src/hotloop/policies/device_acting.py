@@ -5,7 +5,7 @@ It reads the learner's own vector of parameters and receives only the scale of o
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class DevicePolicy:
                 uploads.put("mean", tensors.mean, scale.mean)
                 uploads.put("std", tensors.std, scale.std)
 
-    def scaled(self, obs: Tensor, tensors: PolicyTensors | None = None) -> Tensor:
+    def scaled(self, obs: Any, tensors: PolicyTensors | None = None) -> Any:
         """Return scaled observations, (…, *obs_shape): the network's inputs.
 
         Args:

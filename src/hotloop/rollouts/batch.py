@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from hotloop.types import Array, Fragment
 
 
 def to_batch(
-    fragments: Sequence[Fragment], fields: Sequence[Mapping[str, Array]], rng: np.random.Generator
-) -> dict[str, Array]:
+    fragments: Sequence[Fragment], fields: Sequence[Mapping[str, Any]], rng: np.random.Generator
+) -> dict[str, Any]:
     """Return the transitions of fragments as one batch, without the resets of environments.
 
     Random valid rows of the same fragment replace rows that are not transitions (`valid` is False).
@@ -34,7 +35,7 @@ def to_batch(
         name: _join([arrays[name].reshape(-1, *arrays[name].shape[2:]) for arrays in fields])
         for name in fields[0]
     }
-    if all(fragment.valid.all() for fragment in fragments):
+    if all(fragment.all_valid for fragment in fragments):
         return flat
     valid = _join([fragment.valid.reshape(-1) for fragment in fragments])
     if not valid.any():
@@ -121,5 +122,5 @@ def environment_weights(fragments: Sequence[Fragment]) -> Array:
     return np.repeat(equal_shares(steps, envs).astype(np.float32), steps * envs)
 
 
-def _join(parts: list[Array], axis: int = 0) -> Array:
+def _join(parts: list[Any], axis: int = 0) -> Any:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)

@@ -1,48 +1,14 @@
-"""Fragments of tensors on the device, and their rows."""
+"""Rows of fragments on the device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hotloop.envs.device.protocol import DeviceStep
-
-
-@dataclass(slots=True)
-class DeviceFragment:
-    """T steps of N environments, time-major, as tensors on the device; see `types.Fragment`."""
-
-    obs: Tensor
-    action: Tensor
-    reward: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    next_obs: Tensor
-    value: Tensor
-    next_value: Tensor
-    log_prob: Tensor
-    last_obs: Tensor
-    policy_version: int = 0
-    first_env: int = 0
-
-    @property
-    def num_steps(self) -> int:
-        """T."""
-        return self.reward.shape[0]
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return self.reward.shape[1]
-
-    @property
-    def valid(self) -> Tensor:
-        """Validity of each row, bool, (T, N). Every row is a transition."""
-        return torch.ones_like(self.terminated)
 
 
 class DeviceRows(NamedTuple):

@@ -29,7 +29,6 @@ from hotloop.policies.torch_acting import Execute
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.device_rows import (
     DerivedRows,
-    DeviceFragment,
     DeviceRows,
     derive_rows,
     make_row,
@@ -38,7 +37,7 @@ from hotloop.rollouts.device_rows import (
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.timing import span
-from hotloop.types import Array, Episode
+from hotloop.types import Array, Episode, Fragment
 
 # Maximum number of steps in a block. Compiled or captured code is unrolled: eight steps of CartPole
 # take about 25 s to compile. A call for eight steps of many environments has no relevant overhead.
@@ -189,7 +188,7 @@ class OnDeviceRollout:
         self._policy.load(snapshot)
         self._version = snapshot.version
 
-    def collect(self) -> list[DeviceFragment]:
+    def collect(self) -> list[Fragment]:
         """Return the next T steps of each environment. The next call may overwrite them.
 
         Raises:
@@ -206,20 +205,15 @@ class OnDeviceRollout:
         self._vector_steps += self._num_steps
         self.num_transitions += count
         self._num_collected += count
-        fragment = DeviceFragment(
-            obs=rows.obs,
-            action=rows.action,
-            reward=rows.reward,
-            terminated=rows.terminated,
-            truncated=rows.truncated,
-            next_obs=rows.next_obs,
-            value=rows.value,
-            next_value=derived.next_value,
-            log_prob=rows.log_prob,
-            last_obs=last_obs,
-            policy_version=self._version,
-        )
-        return [fragment]
+        fields: dict[str, Any] = {
+            **rows._asdict(),
+            "next_value": derived.next_value,
+            "last_obs": last_obs,
+            "valid": torch.ones_like(rows.terminated),
+            "memory": rows.reward.new_empty((*rows.reward.shape, 0)),
+            "last_memory": rows.reward.new_empty((rows.reward.shape[1], 0)),
+        }
+        return [Fragment(**fields, policy_version=self._version)]
 
     def pop_episodes(self) -> list[Episode]:
         """See `Rollout.pop_episodes`. This call transfers them from the device."""

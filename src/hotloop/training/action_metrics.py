@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hotloop.base.transfer import to_device
 from hotloop.policies import Network
 from hotloop.types import Array
 
@@ -65,9 +67,8 @@ class ActionMetrics:
 
 def _outside_share(fragment: Any, low: Array, high: Array) -> float:
     """Return the share of a fragment's numbers outside the bounds."""
-    action = fragment.action
-    if isinstance(action, np.ndarray):
-        action = action[fragment.valid]
-        return float(((action < low) | (action > high)).mean()) if len(action) else 0.0
-    low, high = (action.new_tensor(bound.tolist()) for bound in (low, high))
-    return float(((action < low) | (action > high)).float().mean())
+    action = fragment.valid_rows(fragment.action)
+    device = None if isinstance(action, np.ndarray) else action.device
+    low, high = (to_device(bound, device) for bound in (low, high))
+    is_outside = (action < low) | (action > high)
+    return float(is_outside.sum()) / max(1, math.prod(is_outside.shape))

@@ -18,7 +18,6 @@ from hotloop.base.importing import importable
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import Learner, Normalizer, UpdateRule
-from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.learner.normalizers import as_clip
 from hotloop.policies import Network, ObsScale
 from hotloop.policies.learned import LearnedNetwork
@@ -244,26 +243,17 @@ def hyper_of(kind: Any, config: Any) -> Any:
     return kind(**values)
 
 
-def make_device_normalizer(
-    config: Any, nets: Any, num_envs: int, *, gamma: float, device: torch.device
-) -> DeviceNormalizer:
-    """Return a normalizer like `make_normalizer`, for fragments on a device."""
-    network = policy_network(nets).network
-    return DeviceNormalizer(
-        network.obs_spec.shape,
-        num_envs,
-        device=device,
-        normalize_obs=config.normalize_obs,
-        normalize_reward=config.normalize_reward,
-        clip_obs=_obs_bound(config),
-        fixed_scale=_fixed_scale(config, network),
-        clip_reward=config.clip_reward,
-        gamma=gamma,
-    )
-
-
-def make_normalizer(config: Any, nets: Any, num_envs: int, *, gamma: float) -> Normalizer:
+def make_normalizer(
+    config: Any, nets: Any, num_envs: int, *, gamma: float, device: torch.device | None = None
+) -> Normalizer:
     """Return a normalizer of observations, and of rewards if the configuration has the options.
+
+    Args:
+        config: the options.
+        nets: the learned networks.
+        num_envs: N.
+        gamma: γ.
+        device: device of fragments of tensors. None: they are arrays.
 
     Raises:
         ConfigError: these observations can't be normalized.
@@ -284,6 +274,7 @@ def make_normalizer(config: Any, nets: Any, num_envs: int, *, gamma: float) -> N
         fixed_scale=_fixed_scale(config, network),
         clip_reward=config.clip_reward,
         gamma=gamma,
+        device=device,
         mask_size=obs_spec.mask_size,
     )
 

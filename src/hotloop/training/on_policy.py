@@ -16,7 +16,6 @@ from torch import Tensor
 from hotloop.base.transfer import to_host
 from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteUpdate
 from hotloop.learner import Learner, Normalizer, UpdateRule
-from hotloop.learner.device_normalizer import DeviceNormalizer
 from hotloop.ops import explained_variance
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy
@@ -35,7 +34,6 @@ from hotloop.training.action_metrics import ActionMetrics
 from hotloop.training.algorithm import (
     Algorithm,
     joined_arrays,
-    make_device_normalizer,
     make_normalizer,
     policy_network,
 )
@@ -116,16 +114,13 @@ class OnPolicy(Algorithm):
         config, envs, resumed = training.config, training.envs, training.resumed
         # Make the normalizer, the learner and the rollout.
         gamma = as_schedule(config.gamma)
-        normalizer: Any
         with span("make_learner"):
             nets = self.networks(config, envs, training.device)
             network = policy_network(nets).network
-            if training.is_on_device:
-                normalizer = make_device_normalizer(
-                    config, nets, envs.num_envs, gamma=gamma(0.0), device=training.device
-                )
-            else:
-                normalizer = make_normalizer(config, nets, envs.num_envs, gamma=gamma(0.0))
+            device = training.device if training.is_on_device else None
+            normalizer = make_normalizer(
+                config, nets, envs.num_envs, gamma=gamma(0.0), device=device
+            )
             assert self.update is not None
             update = partial(self.update, nets=nets, config=config)
             noise = (config.minibatch_size, math.prod(envs.action_spec.shape))
@@ -183,14 +178,16 @@ class OnPolicy(Algorithm):
             with span("prepare"):
                 for fragment in fragments:
                     normalizer.update(fragment)
-                if device_policy is not None:
-                    fields, batch = self._device_batch(
-                        fragments, normalizer, device_policy, learner, config
-                    )
-                else:
-                    fields, batch = self._host_batch(
-                        fragments, stream, normalizer, policy, learner, nets, config, iteration - 1
-                    )
+                fields, batch = self._prepare_batch(
+                    fragments,
+                    stream,
+                    normalizer,
+                    policy if device_policy is None else device_policy,
+                    learner,
+                    nets,
+                    config,
+                    iteration - 1,
+                )
             steps = self._update_batches(batch, learner, config)
             metrics = yield UpdateRequest(learner, steps, spans=("update", "minibatch"))
             if self.corrects_policy_lag:
@@ -227,40 +224,23 @@ class OnPolicy(Algorithm):
             )
         return training.result(policy, learner, is_stopped=should_stop)
 
-    def _device_batch(
-        self,
-        fragments: Sequence[Any],
-        normalizer: DeviceNormalizer,
-        policy: DevicePolicy,
-        learner: Learner,
-        config: Any,
-    ) -> tuple[dict[str, Any], Any]:
-        """Return the prepared tensors of a fragment, (T·N, …), by name and as a batch."""
-        assert self.prepare is not None
-        (fragment,) = fragments
-        scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
-        prepared = self.prepare(scaled, learner.hyper.floats, config)
-        fields = {name: x.flatten(0, 1) for name, x in _present_fields(prepared).items()}
-        if "obs" in fields:
-            fields["obs"] = policy.scaled(fields["obs"])
-        return fields, type(prepared)(**fields)
-
-    def _host_batch(
+    def _prepare_batch(
         self,
         fragments: Sequence[Fragment],
         stream: FragmentStream | None,
         normalizer: Normalizer,
-        policy: ActingPolicy,
+        policy: ActingPolicy | DevicePolicy,
         learner: Learner,
         nets: Any,
         config: Any,
         version: int,
-    ) -> tuple[dict[str, Array], Any]:
-        """Return the prepared fragments, (Σ T·N, …), as arrays and as tensors on the device."""
+    ) -> tuple[dict[str, Any], Any]:
+        """Return the prepared fragments, (Σ T·N, …), by name and as a batch on the device."""
         assert self.prepare is not None
         # Reevaluate the fragments, then prepare each.
         reevaluations: list[Any] = []
         if self.corrects_policy_lag:
+            assert isinstance(policy, ActingPolicy)
             with span("look_again"):
                 params = getattr(learner.state, self.acting)
                 reevaluations = reevaluate(
@@ -279,7 +259,7 @@ class OnPolicy(Algorithm):
         for k, weight in enumerate(weights):
             parts[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
         # Join them to rows or sequences, then scale and weight them.
-        if policy.memory_size:
+        if policy_network(nets).network.memory_size:
             missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
             if missing:
                 raise ConfigError(
@@ -297,6 +277,8 @@ class OnPolicy(Algorithm):
             fields["weight"] = environment_weights(fragments)
         if stream is not None and getattr(config, "normalize_advantages", False):
             fields["advantages"] = stream.normalized(fields["advantages"], fields["weight"])
+        if isinstance(policy, DevicePolicy):
+            return fields, kind(**fields)
         return fields, kind(**learner.upload(fields))
 
     def _update_batches(
