@@ -40,6 +40,9 @@ class StepArrays(NamedTuple):
             with next-step autoreset. Such a row must not be used for learning.
         obs: (N, *obs_shape), the next input of the policy: `next_obs`, or the first observation of
             the next episode if this one ended.
+        next_mask: bool, (N, M), the discrete actions that `next_obs` allows, see
+            `hotloop.envs.masks`. All after a termination. M = 0 without action masks.
+        mask: bool, (N, M), the actions that `obs` allows.
     """
 
     next_obs: Array
@@ -48,13 +51,17 @@ class StepArrays(NamedTuple):
     truncated: Array
     valid: Array
     obs: Array
+    next_mask: Array
+    mask: Array
 
 
 # The fields of `Fragment` with one row per step.
 PER_STEP = (
-    *("obs", "action", "reward", "terminated", "truncated", "valid", "next_obs"),
-    *("value", "next_value", "log_prob", "memory"),
+    *("obs", "mask", "action", "reward", "terminated", "truncated", "valid"),
+    *("next_obs", "next_mask", "value", "next_value", "log_prob", "memory"),
 )
+# The fields that continue one of these after the last step.
+AFTER_LAST_STEP = {"last_obs": "obs", "last_mask": "mask", "last_memory": "memory"}
 
 
 @dataclass(slots=True)
@@ -63,19 +70,22 @@ class Fragment:
 
     Attributes:
         obs: (T, N, *obs_shape), raw, as returned by the environment.
+        mask: bool, (T, N, M), the discrete actions that `obs` allows. M = 0 without action masks.
         action: (T, N, *action_shape), as sampled by the policy (Box actions are not clipped yet).
         reward: float32, (T, N).
         terminated: bool, (T, N).
         truncated: bool, (T, N).
         valid: bool, (T, N), see `StepArrays.valid`.
         next_obs: (T, N, *obs_shape), the true successors.
+        next_mask: bool, (T, N, M), see `StepArrays.next_mask`.
         value: float32, (T, N), V(obs) of the acting policy.
         next_value: float32, (T, N), V(next_obs) of the acting policy, 0 if terminated.
         log_prob: float32, (T, N), log π(action | obs) of the acting policy.
         last_obs: (N, *obs_shape), the policy's input after the last step.
-        memory: float32, (T, N, M), the hidden state of a recurrent network before each step, 0 at
-            episode starts. M is the network's `memory_size`, 0 without recurrence.
-        last_memory: (N, M), the hidden state after the last step, 0 if the episode ended.
+        last_mask: bool, (N, M), the actions that `last_obs` allows.
+        memory: float32, (T, N, H), the hidden state of a recurrent network before each step, 0 at
+            episode starts. H is the network's `memory_size`, 0 without recurrence.
+        last_memory: (N, H), the hidden state after the last step, 0 if the episode ended.
         policy_version: Version of the policy that acted, or the oldest one if it changed.
         versions: int64, (T,), the policy version of each row. None if all are `policy_version`.
         first_env: Index of the first environment, counted over all workers.
@@ -84,16 +94,19 @@ class Fragment:
     """
 
     obs: Array
+    mask: Array
     action: Array
     reward: Array
     terminated: Array
     truncated: Array
     valid: Array
     next_obs: Array
+    next_mask: Array
     value: Array
     next_value: Array
     log_prob: Array
     last_obs: Array
+    last_mask: Array
     memory: Array
     last_memory: Array
     policy_version: int = 0
@@ -111,6 +124,7 @@ class Fragment:
         obs_dtype: DTypeLike,
         action_shape: tuple[int, ...],
         action_dtype: DTypeLike,
+        mask_size: int = 0,
         memory_size: int = 0,
         first_env: int = 0,
         zeros: Callable[[tuple[int, ...], DTypeLike], Array] = np.zeros,
@@ -118,19 +132,23 @@ class Fragment:
         """Allocate zeroed arrays for `num_steps` × `num_envs` transitions, by means of `zeros`."""
         steps = (num_steps, num_envs)
         obs = zeros((num_steps + 1, num_envs, *obs_shape), obs_dtype)
+        mask = zeros((num_steps + 1, num_envs, mask_size), np.bool_)
         memory = zeros((num_steps + 1, num_envs, memory_size), np.float32)
         fragment = cls(
             obs=obs[:-1],
+            mask=mask[:-1],
             action=zeros((*steps, *action_shape), action_dtype),
             reward=zeros(steps, np.float32),
             terminated=zeros(steps, np.bool_),
             truncated=zeros(steps, np.bool_),
             valid=zeros(steps, np.bool_),
             next_obs=zeros((*steps, *obs_shape), obs_dtype),
+            next_mask=zeros((*steps, mask_size), np.bool_),
             value=zeros(steps, np.float32),
             next_value=zeros(steps, np.float32),
             log_prob=zeros(steps, np.float32),
             last_obs=obs[-1],
+            last_mask=mask[-1],
             memory=memory[:-1],
             last_memory=memory[-1],
             first_env=first_env,
@@ -144,13 +162,19 @@ class Fragment:
         per_step = {name: getattr(self, name)[start:stop] for name in PER_STEP}
         return Fragment(
             **per_step,
-            last_obs=self.obs[stop] if stop < self.num_steps else self.last_obs,
-            last_memory=self.memory[stop] if stop < self.num_steps else self.last_memory,
+            **self.after(stop),
             policy_version=self.policy_version,
             first_env=self.first_env,
             restarted_envs=self.restarted_envs if start == 0 else (),
             versions=None if self.versions is None else self.versions[start:stop],
         )
+
+    def after(self, stop: int) -> dict[str, Array]:
+        """Return the fields of `AFTER_LAST_STEP` for the rows before `stop`, as views."""
+        return {
+            last: getattr(self, name)[stop] if stop < self.num_steps else getattr(self, last)
+            for last, name in AFTER_LAST_STEP.items()
+        }
 
     @property
     def num_steps(self) -> int:
@@ -175,6 +199,7 @@ class Fragment:
     def step_arrays(self) -> list[StepArrays]:
         """Return the views of each step, so that the loop does not create them."""
         following = [*self.obs[1:], self.last_obs]
+        following_masks = [*self.mask[1:], self.last_mask]
         return [
             StepArrays(
                 self.next_obs[t],
@@ -183,6 +208,8 @@ class Fragment:
                 self.truncated[t],
                 self.valid[t],
                 following[t],
+                self.next_mask[t],
+                following_masks[t],
             )
             for t in range(self.num_steps)
         ]

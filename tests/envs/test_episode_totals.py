@@ -119,7 +119,7 @@ def test_evaluation_plays_whole_games():
     class FirstAction:
         memory_size = 0
 
-        def greedy(self, obs, memory):
+        def greedy(self, obs, memory, mask):
             return np.zeros(len(obs), np.int64)
 
         def new_memory(self, num_envs):

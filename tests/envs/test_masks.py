@@ -1,4 +1,4 @@
-"""Observation rows that end in action masks, in every autoreset mode."""
+"""Action masks of environments, in every autoreset mode."""
 
 from functools import partial
 
@@ -12,11 +12,6 @@ from hotloop.envs.encoding import MismatchError
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import MaskError
 from tests.toy_envs import Allowed
-
-
-def masks_of(rows, size):
-    """Return the observed mask and the mask at the end of each row."""
-    return rows[..., :size], rows[..., -size:]
 
 
 def vector(mode, choices, num_envs=3):
@@ -37,41 +32,40 @@ def vector(mode, choices, num_envs=3):
 
 @pytest.mark.parametrize("choices", [(6,), (3, 4)])
 @pytest.mark.parametrize("mode", ["single", "next_step", "wrapped", "same_step", "disabled"])
-def test_each_row_ends_in_its_mask(mode, choices):
+def test_each_observation_has_its_mask(mode, choices):
     envs, size, rng = vector(mode, choices), sum(choices), np.random.default_rng(0)
-    assert envs.obs_spec.mask_size == size
+    assert envs.action_spec.mask_size == size
     obs, ends = envs.reset(), set()
-    np.testing.assert_array_equal(*masks_of(obs, size))
+    np.testing.assert_array_equal(obs[:, :size], envs.mask)
     for _ in range(60):
         action = np.empty((3, len(choices)), np.int64)
         start = 0
         for k, count in enumerate(choices):
-            mask = masks_of(obs, size)[1][:, start : start + count]
+            mask = envs.mask[:, start : start + count]
             action[:, k] = [rng.choice(np.flatnonzero(row)) for row in mask]
             start += count
         step = envs.step(action.reshape(3, *envs.action_spec.shape))
         assert step.reward.min() >= 0.0
         for i in range(3):
-            observed, mask = masks_of(step.next_obs[i], size)
-            np.testing.assert_array_equal(mask, 1.0 if step.terminated[i] else observed)
+            observed, mask = step.next_obs[i, :size], step.next_mask[i]
+            np.testing.assert_array_equal(mask, True if step.terminated[i] else observed)
             ends.add((bool(step.terminated[i]), bool(step.truncated[i])))
         if mode != "wrapped" or not step.terminated.any():
-            np.testing.assert_array_equal(*masks_of(step.obs, size))
-        obs = step.obs.copy()
+            np.testing.assert_array_equal(step.obs[:, :size], step.mask)
     assert len(ends) == 3
     envs.close()
 
 
 def test_masks_are_checked_and_written():
     writer = MaskWriter(make_vec(partial(Allowed, (2, 3))).action_spec)
-    out = np.full((2, 5), 7.0, np.float32)
+    out = np.ones((2, 5), np.bool_)
     writer.write([[1, 0, 0, 0, 1], [0, 1, 1, 1, 1]], out)
     np.testing.assert_array_equal(out, [[1, 0, 0, 0, 1], [0, 1, 1, 1, 1]])
     objects = np.empty(2, object)
     objects[0], objects[1] = np.array([1, 1, 0, 1, 0], np.int8), None
-    writer.write_from_info({"action_mask": objects}, out, is_last=np.array([False, True]))
+    writer.write_from(None, None, {"action_mask": objects}, out, is_last=np.array([False, True]))
     np.testing.assert_array_equal(out, [[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]])
-    writer.write_from_info({}, out[0], is_last=True)
+    writer.write_from(None, None, {}, out[0], is_last=True)
     assert out[0].all()
     with pytest.raises(MismatchError, match=r"allow an action among 2 … 4, got only zeros"):
         writer.write([1, 1, 0, 0, 0], out[0])
@@ -99,11 +93,10 @@ def test_replaced_environment_has_masks():
     envs = make_vec(
         EnvSpec(partial(FailsOnce, (6,)), action_masks=True), 2, on_failure=failures.append
     )
-    obs = envs.reset()
+    envs.reset()
     for _ in range(12):
-        step = envs.step(obs[:, -6:].argmax(1))
-        np.testing.assert_array_equal(*masks_of(step.obs, 6))
-        obs = step.obs.copy()
+        step = envs.step(envs.mask.argmax(1))
+        np.testing.assert_array_equal(step.obs[:, :6], step.mask)
     assert len(failures) == 1
 
 
@@ -114,9 +107,9 @@ def test_wrong_mask_is_not_handled_as_a_failure(how):
     envs = make_vec(EnvSpec(make, action_masks=True), 2, on_failure=failures.append)
 
     def play():
-        obs = envs.reset()
+        envs.reset()
         for _ in range(3):
-            obs = envs.step(obs[:, -6:].argmax(1)).obs
+            envs.step(envs.mask.argmax(1))
 
     with pytest.raises(MaskError, match=r"at each reset and step|got only zeros"):
         play()

@@ -139,7 +139,7 @@ def test_an_interrupt_leaves_the_old_file(tmp_path, monkeypatch):
     path.write_bytes(b"of yesterday")
     policy = make_policy(Counter)
 
-    def interrupt(obs, memory):
+    def interrupt(obs, memory, mask):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(policy, "greedy", interrupt)

@@ -1,4 +1,4 @@
-"""Action masks: every row has its own mask, and forbidden actions are never chosen."""
+"""Action masks: every observation has its own, and forbidden actions are never chosen."""
 
 import warnings
 
@@ -15,7 +15,7 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
 from hotloop.policies.learned import LearnedNetwork
-from tests.envs.test_masks import masks_of, vector
+from tests.envs.test_masks import vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy
 from tests.training.test_off_policy import assert_same_weights, watch
@@ -61,14 +61,14 @@ def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, 
 
     def check(learner, batch, td_error):
         obs, action = batch.obs.numpy(), batch.action.numpy()
-        observed, mask = masks_of(obs, size)
-        np.testing.assert_array_equal(observed > 0, mask > 0)
-        assert allows(mask > 0, action, CHOICES[choices]).all()
-        if algorithm is dqn:
-            observed, mask = masks_of(batch.next_obs.numpy(), size)
+        assert allows(obs[:, :size] > 0, action, CHOICES[choices]).all()
+        if algorithm is ppo:
+            np.testing.assert_array_equal(obs[:, :size] > 0, batch.mask)
+        else:
+            observed, mask = batch.next_obs.numpy()[:, :size], batch.next_mask.numpy()
             continues = batch.discount.numpy() > 0
-            np.testing.assert_array_equal((observed > 0)[continues], (mask > 0)[continues])
-            assert (mask > 0)[~continues].all()
+            np.testing.assert_array_equal((observed > 0)[continues], mask[continues])
+            assert mask[~continues].all()
             continuations.extend(continues.tolist())
 
     watch(monkeypatch, check)
@@ -81,32 +81,36 @@ def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, 
 
 
 def make_network(head, choices, *, num_rows=64, seed=0):
-    """Return a network with large outputs, its parameters, and observations with masks."""
+    """Return a network with large outputs, its parameters, observations and their masks."""
     envs = vector("single", choices, num_rows)
     network = actor_critic(envs) if head == "categorical" else actor(envs, head)
     params = {name: 3 * x + 0.1 for name, x in network.initial_parameters(seed).items()}
-    obs = envs.reset()
+    obs, mask = envs.reset(), envs.mask
     envs.close()
-    return network, params, obs
+    return network, params, obs, mask
 
 
 @pytest.mark.parametrize("choices", [(6,), (3, 4)])
 def test_log_probabilities_and_entropy_are_of_allowed_actions_alone(choices):
-    network, params, obs = make_network("categorical", choices)
+    network, params, obs, masks = make_network("categorical", choices)
     learned = LearnedNetwork(network)
     flat = learned.layout.pack(params, "cpu").requires_grad_()
     policy = ActingPolicy(network, PolicySnapshot(0, params))
     head = policy.head(obs)
     noise = policy.draw_noise(1, first_step=0, num_steps=1, num_envs=len(obs))
     action = np.empty((len(obs), *network.action_spec.shape), np.int64)
-    policy.choose(head, noise[0], action)
-    log_prob, entropy, _ = learned.evaluate(flat, torch.tensor(obs), torch.tensor(action))
     outputs = learned.outputs(flat, torch.tensor(obs))[0].detach()
     np.testing.assert_allclose(head, outputs, rtol=1e-5, atol=1e-5)
+    policy.choose(head, noise[0], action, masks)
+    inputs = {"obs": obs, "action": action, "mask": masks}
+    tensors = {name: torch.tensor(x) for name, x in inputs.items()}
+    log_prob, entropy, _ = learned.evaluate(flat, **tensors)
+    with pytest.raises(ConfigError, match="got no `mask`"):
+        learned.evaluate(flat, tensors["obs"], tensors["action"])
     expected, expected_entropy, start = np.zeros(len(obs)), np.zeros(len(obs)), 0
     for k, count in enumerate(choices):
         part = head[:, start : start + count].astype(np.float64)
-        mask = masks_of(obs, sum(choices))[1][:, start : start + count]
+        mask = masks[:, start : start + count]
         for i in range(len(obs)):
             allowed = np.flatnonzero(mask[i])
             p = np.exp(part[i, allowed] - part[i, allowed].max())
@@ -119,16 +123,18 @@ def test_log_probabilities_and_entropy_are_of_allowed_actions_alone(choices):
     np.testing.assert_allclose(log_prob.detach(), expected, atol=1e-5)
     np.testing.assert_allclose(entropy.detach(), expected_entropy, atol=1e-5)
     np.testing.assert_allclose(policy.log_prob(head[None], noise, action[None])[0], expected, 1e-4)
-    assert allows(masks_of(obs, sum(choices))[1], policy.greedy(obs), choices).all()
+    assert allows(masks, policy.greedy(obs, mask=masks), choices).all()
 
 
 def test_no_gradient_reaches_forbidden_actions():
-    network, params, obs = make_network("categorical", (6,))
+    network, params, obs, mask = make_network("categorical", (6,))
     learned = LearnedNetwork(network)
-    obs[:, -6:] = [1, 1, 0, 1, 0, 0]
+    mask[:] = [1, 1, 0, 1, 0, 0]
     flat = learned.layout.pack(params, "cpu").requires_grad_()
     action = torch.tensor([0, 1, 3, 3] * 16)
-    log_prob, entropy, _ = learned.evaluate(flat, torch.tensor(obs), action)
+    log_prob, entropy, _ = learned.evaluate(
+        flat, torch.tensor(obs), action, mask=torch.tensor(mask)
+    )
     (grad,) = torch.autograd.grad((log_prob * torch.linspace(-1, 1, 64) + entropy).mean(), flat)
     assert grad.isfinite().all()
     last = max(name for name in params if name.startswith("policy.") and "bias" in name)
@@ -137,41 +143,43 @@ def test_no_gradient_reaches_forbidden_actions():
 
 
 def test_exploration_is_uniform_among_allowed_actions():
-    network, params, obs = make_network("greedy", (6,), num_rows=1)
-    obs = np.repeat(obs, 8, 0)
-    obs[:, -6:] = [0, 1, 0, 1, 1, 0]
+    network, params, obs, _ = make_network("greedy", (6,), num_rows=1)
+    obs, mask = np.repeat(obs, 8, 0), np.repeat(np.array([[0, 1, 0, 1, 1, 0]]) > 0, 8, 0)
     exploration = Exploration(epsilon=(1.0, 1.0))
     policy = ActingPolicy(network, PolicySnapshot(0, params), exploration=exploration)
     noise = policy.draw_noise(3, first_step=0, num_steps=2000, num_envs=8)
     actions, head = np.empty((2000, 8), np.int64), np.empty((8, 6), np.float32)
     for step_noise, action in zip(noise, actions, strict=True):
-        policy.draw(obs, step_noise, head, action)
+        policy.draw(obs, step_noise, head, action, mask=mask)
     shares = np.bincount(actions.reshape(-1), minlength=6) / actions.size
     np.testing.assert_allclose(shares, [0, 1 / 3, 0, 1 / 3, 1 / 3, 0], atol=0.015)
-    assert (policy.greedy(obs) == np.where(head[0] > -1e29, head[0], -np.inf).argmax()).all()
+    assert (
+        policy.greedy(obs, mask=mask) == np.where(head[0] > -1e29, head[0], -np.inf).argmax()
+    ).all()
 
 
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_use_the_best_allowed_next_action(double):
-    network, params, obs = make_network("greedy", (6,))
+    network, params, obs, mask = make_network("greedy", (6,))
     config = dqn.Config(double=double, learning_rate=1e-9, gamma=0.5)
     nets = LearnedNetwork(network)
     state = dqn.init(nets, config)
     state.target.copy_(nets.layout.pack(params, "cpu"))
-    next_obs = np.roll(obs, 1, 0)
-    rows, action = np.arange(64), obs[:, -6:].argmax(1)
+    next_obs, next_mask = np.roll(obs, 1, 0), np.roll(mask, 1, 0)
+    rows, action = np.arange(64), mask.argmax(1)
     q, online, target = (
         nets.values(p, torch.tensor(o)).numpy()
         for p, o in ((state.params, obs), (state.params, next_obs), (state.target, next_obs))
     )
     expected = np.empty(64)
     for i in rows:
-        allowed = np.flatnonzero(next_obs[i, -6:])
+        allowed = np.flatnonzero(next_mask[i])
         best = max(allowed, key=lambda a: (online if double else target)[i, a])
         expected[i] = abs(q[i, action[i]] - 0.5 * target[i, best])
     ones = torch.ones(64)
     parts = (torch.tensor(x) for x in (obs, action))
     batch = dqn.ReplayBatch(*parts, 0 * ones, torch.tensor(next_obs), ones, ones)
+    batch = batch._replace(next_mask=torch.tensor(next_mask))
     hyper = dqn.Hyper(*(torch.tensor(x) for x in (1e-9, 0.5, 1.0, 0.0)))
     _, td_error = dqn.update(state, batch, None, hyper, nets=nets, config=config)
     np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-5)
@@ -220,7 +228,7 @@ def test_a_trained_policy_acts_by_masks(tmp_path, algorithm, choices, capsys):
         assert allows(info["action_mask"][None], action[None], CHOICES[choices]).all()
     rows, masks = np.stack([obs] * 3), np.stack([info["action_mask"]] * 3)
     together = policy.act(rows, action_mask=masks.astype(bool))
-    np.testing.assert_array_equal(together, policy.act(np.concatenate([rows, masks], 1)))
+    np.testing.assert_array_equal(together, [policy.act(obs, action_mask=masks[0])] * 3)
     with pytest.raises(ShapeError, match=r"pass `info\['action_mask'\]`, as this policy was"):
         policy.act(obs)
     with pytest.raises(ShapeError, match="must allow an action"):
@@ -275,7 +283,7 @@ def test_policy_without_masks_refuses_a_mask(tmp_path):
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("none", r"need `info\['action_mask'\]` at each reset and step, got \[\]"),
+        ("none", r"need `info\['action_mask'\]` at each reset and step, or .* with \[\]"),
         ("short", r"must be of shape \(\d,\), 1 for allowed actions"),
         ("twos", "got other numbers, such as 2"),
         ("zeros", "episode 0, step 1: `action_mask` must allow an action.*got only zeros"),
@@ -298,8 +306,6 @@ def test_a_worker_with_wrong_masks_is_not_replaced(tmp_path):
     [
         (ppo, "CartPole-v1", EnvironmentFailure, "or leave the option out"),
         (ppo, "Pendulum-v1", SpaceError, "need discrete actions, got a box space"),
-        (ppo, "tests.toy_images:Catch", SpaceError, "need observations that are one row of"),
-        (dqn, "tests.toy_images:Signs", SpaceError, "need observations that are one row of"),
     ],
 )
 def test_environments_without_masks_are_refused(tmp_path, algorithm, env_id, error, message):
@@ -313,7 +319,9 @@ def test_ignored_masks_are_warned_about_once(num_envs):
         return Allowed() if num_envs is None else SyncVectorEnv([Allowed] * num_envs)
 
     envs = make_vec(factory, 3)
-    with pytest.warns(UserWarning, match=r"this run ignores: train ppo or dqn with `action_masks`"):
+    with pytest.warns(
+        UserWarning, match=r"this run ignores: train ppo, appo or dqn with `action_masks`"
+    ):
         envs.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

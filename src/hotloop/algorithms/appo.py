@@ -132,6 +132,7 @@ class Batch(NamedTuple):
     weight: Any = None
     memory: Any = None
     begins: Any = None
+    mask: Any = None
 
 
 @dataclass(slots=True, kw_only=True)

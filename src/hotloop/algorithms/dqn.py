@@ -33,6 +33,7 @@ from hotloop.learner import (
 )
 from hotloop.ops import losses
 from hotloop.policies import Exploration, actor
+from hotloop.policies.heads.base import MASKED
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
@@ -228,14 +229,17 @@ def compute_next_values(params: Tensor, batch: ReplayBatch, nets: LearnedNetwork
     """Return the values of all actions in the next state of each transition, (B, A).
 
     Within an episode, a step's next observation is the following step's observation. The first
-    observation and all next observations therefore form a sequence that is one step longer.
+    observation and all next observations therefore form a sequence that is one step longer. The
+    values of forbidden actions are `MASKED`, less than all others.
     """
     if batch.memory is None or batch.begins is None:
-        return nets.values(params, batch.next_obs)
-    num_sequences = len(batch.memory)
-    obs = torch.cat([batch.obs[:num_sequences], batch.next_obs])
-    begins = torch.cat([batch.begins[:num_sequences], batch.begins])
-    return nets.values(params, obs, batch.memory, begins)[num_sequences:]
+        values = nets.values(params, batch.next_obs)
+    else:
+        num_sequences = len(batch.memory)
+        obs = torch.cat([batch.obs[:num_sequences], batch.next_obs])
+        begins = torch.cat([batch.begins[:num_sequences], batch.begins])
+        values = nets.values(params, obs, batch.memory, begins)[num_sequences:]
+    return values if batch.next_mask is None else values.masked_fill(~batch.next_mask, MASKED)
 
 
 def action_values(values: Tensor, action: Tensor) -> Tensor:

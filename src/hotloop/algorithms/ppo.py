@@ -137,6 +137,7 @@ class Batch(NamedTuple):
         memory: hidden state of a recurrent network before the first step of S sequences, float32,
             (S, M), or None. The rows are then ordered step by step.
         begins: episode starts, bool, (B,), or None without recurrence.
+        mask: allowed actions, bool, (B, M), or None without action masks.
     """
 
     obs: Any
@@ -148,6 +149,7 @@ class Batch(NamedTuple):
     weight: Any = None
     memory: Any = None
     begins: Any = None
+    mask: Any = None
 
 
 @dataclass(slots=True)
@@ -242,7 +244,7 @@ def loss(
     """
     # Evaluate the actions under the current policy.
     log_prob, entropy, value = nets.evaluate(
-        params, batch.obs, batch.action, batch.memory, batch.begins
+        params, batch.obs, batch.action, batch.memory, batch.begins, batch.mask
     )
     log_ratio = log_prob - batch.log_prob
     ratio = log_ratio.exp()

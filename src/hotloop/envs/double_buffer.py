@@ -42,7 +42,7 @@ class DoubleBufferedEnvs:
                         f"{self.ranges[1][0]} on have {actual}, and the first ones {expected}: pad "
                         "or wrap them to make them equal"
                     )
-        self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
+        self._step_buffers = allocate_step(self.num_envs, self.obs_spec, self.action_spec.mask_size)
 
     @property
     def obs_spec(self) -> ObsSpec:
@@ -58,6 +58,11 @@ class DoubleBufferedEnvs:
     def can_replay(self) -> bool:
         """See `VectorEnv.can_replay`."""
         return all(half.can_replay for half in self.halves)
+
+    @property
+    def mask(self) -> Array:
+        """See `VectorEnv.mask`."""
+        return np.concatenate([half.mask for half in self.halves])
 
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""

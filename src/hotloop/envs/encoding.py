@@ -18,6 +18,9 @@ from hotloop.types import Array
 if TYPE_CHECKING:
     from gymnasium import Space
 
+MASK_KEY = "action_mask"
+"""Key of action masks in `info` and in dict observations, see `hotloop.envs.masks`."""
+
 _FLOAT_BYTES = 4
 
 Write = Callable[[Any, Array], None]
@@ -25,9 +28,14 @@ Write = Callable[[Any, Array], None]
 
 
 class MismatchError(ValueError):
-    """An observation outside its space. The caller raises `failure_class`, with the place."""
+    """An observation outside its space. The caller raises `failure_class`, with the place.
+
+    Attributes:
+        row: index of the environment in a batch, if it is known.
+    """
 
     failure_class: type[EnvironmentFailure] = EnvironmentFailure
+    row: int | None = None
 
 
 class RangeError(MismatchError):
@@ -153,6 +161,7 @@ class ObsEncoder:
 
     Args:
         space: observation space of one environment.
+        has_masks: whether an entry `action_mask` of a Dict is a mask and no observation.
 
     Attributes:
         spec: shape, dtype and layout of a row.
@@ -166,7 +175,7 @@ class ObsEncoder:
         SpaceError: the space is not supported.
     """
 
-    def __init__(self, space: Space[Any]) -> None:
+    def __init__(self, space: Space[Any], *, has_masks: bool = False) -> None:
         from gymnasium import spaces
 
         self.box_shape: tuple[int, ...] | None = None
@@ -175,6 +184,8 @@ class ObsEncoder:
         if isinstance(space, (spaces.Dict, spaces.Tuple)):
             is_tuple = isinstance(space, spaces.Tuple)
             parts = dict(enumerate(space.spaces)) if is_tuple else dict(space.spaces)
+            if has_masks:
+                parts = {key: part for key, part in parts.items() if key != MASK_KEY}
             keys = list(parts)
             self.spec = _composite_spec(parts, is_tuple=is_tuple)
         else:

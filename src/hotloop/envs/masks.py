@@ -1,112 +1,144 @@
-"""Action masks: the discrete actions that an environment allows next, stored in the observation.
+"""Action masks: the discrete actions that an environment allows next, 1 each, and 0 for the others.
 
-An environment returns `info["action_mask"]`, 1 for allowed actions, from `reset` and each `step`.
-hotloop appends the mask to the observation's row. So each copy of a row contains its mask: the
-policy's input, the true successor, a resumed episode, a fragment, a transition in a replay buffer.
+An environment has its masks in one of three places. The first reset finds the place:
+
+    info          `info["action_mask"]` of `reset` and each `step`
+    method        `action_masks()` of the environment or of one that it wraps
+    observation   the entry `action_mask` of a dict, which is then no part of the observation
+
+hotloop stores masks beside the observations, see `StepArrays`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import describe_value
-from hotloop.envs.encoding import MismatchError
-from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.envs.encoding import MASK_KEY, MismatchError
+from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.types import Array
 
-MASK_KEY = "action_mask"
+_METHOD = "action_masks"
+
+Source = Literal["info", "method", "observation"]
 
 
-def with_mask(obs_spec: ObsSpec, action_spec: ActionSpec) -> ObsSpec:
-    """Return the spec of float32 rows that end in a mask.
+def with_masks(action_spec: ActionSpec) -> ActionSpec:
+    """Return the spec of actions that masks may forbid.
 
     Raises:
-        SpaceError: actions are not discrete, or observations are not one row of numbers.
+        SpaceError: actions are not discrete.
     """
     if action_spec.kind == "box":
         raise SpaceError(
             "`action_masks` need discrete actions, got a box space: leave the option out"
         )
-    if len(obs_spec.shape) != 1 or any(part.is_image for part in obs_spec.layout):
-        raise SpaceError(
-            "`action_masks` need observations that are one row of numbers, got "
-            f"{obs_spec.dtype} of shape {obs_spec.shape}: wrap the environment in Gymnasium's "
-            "FlattenObservation. For images, let invalid actions do nothing and leave the option "
-            "out"
-        )
-    size = sum(num_choices(action_spec))
-    layout = tuple(dataclasses.replace(part, dtype="float32") for part in obs_spec.layout)
-    shape = (obs_spec.shape[0] + size,)
-    return dataclasses.replace(
-        obs_spec, shape=shape, dtype="float32", layout=layout, mask_size=size
-    )
+    return dataclasses.replace(action_spec, is_masked=True)
+
+
+def find_source(env: Any, observation: Any, info: Any) -> Source | None:
+    """Return where the masks of an environment or a vector environment are, if it has any."""
+    if isinstance(info, Mapping) and MASK_KEY in info:
+        return "info"
+    if _find_method(env) is not None:
+        return "method"
+    return "observation" if isinstance(observation, Mapping) and MASK_KEY in observation else None
+
+
+def _find_method(env: Any) -> Callable[[], Any] | None:
+    """Return `action_masks` of an environment or of those that it wraps or steps."""
+    while env is not None:
+        if callable(method := getattr(env, _METHOD, None)):
+            return method
+        singles = getattr(env, "envs", None)  # of Gymnasium's SyncVectorEnv
+        if isinstance(singles, (list, tuple)) and singles:
+            methods = [_find_method(single) for single in singles]
+            if None not in methods:
+                return lambda: [method() for method in methods if method is not None]
+        env = getattr(env, "env", None)
+    return None
 
 
 def warn_unused_masks(env_id: str) -> None:
-    """Warn that an environment returns masks, and that the run ignores them."""
+    """Warn that an environment has masks, and that the run ignores them."""
     warnings.warn(
-        f"{env_id} returns action masks (`info['{MASK_KEY}']`), which this run ignores: train ppo "
-        "or dqn with `action_masks` (`--action-masks`) to sample and learn only allowed actions",
+        f"{env_id} has action masks, which this run ignores: train ppo, appo or dqn with "
+        "`action_masks` (`--action-masks`) to sample and learn only allowed actions",
         UserWarning,
         stacklevel=4,
     )
 
 
-def num_choices(action_spec: ActionSpec) -> tuple[int, ...]:
-    """Return the number of choices of each component of a discrete action."""
-    return (action_spec.num_actions,) if action_spec.kind == "discrete" else action_spec.nvec
-
-
 class MaskWriter:
-    """Checks masks, and writes them into the last columns of rows.
+    """Finds masks, checks them, and writes them into arrays.
 
     Args:
         action_spec: spec of discrete actions. Masks of several components are concatenated.
+
+    Attributes:
+        source: where the masks are, None before the first of them.
     """
 
     def __init__(self, action_spec: ActionSpec) -> None:
-        choices = num_choices(action_spec)
-        self.size = sum(choices)
-        self._ranges = list(pairwise(np.cumsum((0, *choices)).tolist()))
+        self.size = sum(action_spec.num_choices)
+        self.source: Source | None = None
+        self._ranges = list(pairwise(np.cumsum((0, *action_spec.num_choices)).tolist()))
 
-    def write_from_info(self, info: Any, out: Array, *, is_last: Any = False) -> None:
-        """Write the masks in `info`.
+    def write_from(
+        self, env: Any, observation: Any, info: Any, out: Array, *, is_last: Any = False
+    ) -> None:
+        """Write the masks that an environment, or a vector environment, has now.
 
         Args:
-            info: `info` of one environment, or of a vector environment.
-            out: float32, (…, M).
+            env: the environment.
+            observation: its last raw observation.
+            info: its last `info`.
+            out: bool, (…, M).
             is_last: bool, (…,), whether the episode has terminated. Its mask may be missing or
                 empty: all actions count as allowed, since none follows.
 
         Raises:
             MismatchError: the mask is missing or invalid.
         """
-        mask = info.get(MASK_KEY) if isinstance(info, dict) else None
+        if self.source is None:
+            self.source = find_source(env, observation, info)
+        mask = None
+        if self.source == "method":
+            try:
+                mask = (_find_method(env) or _no_masks)()
+            except Exception as error:
+                raise MismatchError(f"`{_METHOD}()` raised {describe_exception(error)}") from error
+        elif self.source is not None:
+            values = info if self.source == "info" else observation
+            mask = values.get(MASK_KEY) if isinstance(values, Mapping) else None
         is_last = np.asarray(is_last)
-        if mask is None and not is_last.all():
-            raise MismatchError(
-                f"`action_masks` need `info['{MASK_KEY}']` at each reset and step, got "
-                f"{describe_value(info) if not isinstance(info, dict) else sorted(map(str, info))}"
-                ": add it to the environment, or leave the option out"
-            )
-        if mask is None:
-            out.fill(1.0)
-        else:
+        if mask is not None:
             self.write(mask, out, is_last=is_last)
+        elif is_last.all():
+            out.fill(True)
+        else:
+            keys = sorted(map(str, info)) if isinstance(info, Mapping) else describe_value(info)
+            raise MismatchError(
+                f"`action_masks` need `info['{MASK_KEY}']` at each reset and step, or a method "
+                f"`{_METHOD}()`, or an entry '{MASK_KEY}' of a dict observation, got `info` with "
+                f"{keys}: add one to the environment, or leave the option out"
+            )
 
     def write(self, mask: Any, out: Array, *, is_last: Array | None = None) -> None:
         """Write masks.
 
         Args:
             mask: zeros and ones, (…, M).
-            out: float32, (…, M).
-            is_last: bool, (…,), see `write_from_info`.
+            out: bool, (…, M).
+            is_last: bool, (…,), see `write_from`.
 
         Raises:
             MismatchError: a mask has the wrong shape or other values, or allows no action.
@@ -124,17 +156,32 @@ class MaskWriter:
             value = describe_value(array)
             if is_numeric:
                 value = f"other numbers, such as {array[~is_binary][0]}"
-            raise MismatchError(
+            raise _mismatch(
                 f"`{MASK_KEY}` must be of shape {out.shape}, 1 for allowed actions and 0 for "
-                f"the others, got {value}: concatenate the masks of several components"
+                f"the others, got {value}: concatenate the masks of several components",
+                ~is_binary.all(axis=-1) if is_numeric else None,
             )
         out[...] = array
         if is_last is not None:
-            out[is_last] = 1.0
+            out[is_last] = True
         for start, stop in self._ranges:
-            if not out[..., start:stop].any(axis=-1).all():
-                raise MismatchError(
+            is_possible = out[..., start:stop].any(axis=-1)
+            if not is_possible.all():
+                raise _mismatch(
                     f"`{MASK_KEY}` must allow an action"
                     + (f" among {start} … {stop - 1}" if len(self._ranges) > 1 else "")
-                    + ", got only zeros: end the episode when no action is possible"
+                    + ", got only zeros: end the episode when no action is possible",
+                    ~is_possible,
                 )
+
+
+def _mismatch(problem: str, is_wrong: Any) -> MismatchError:
+    """Return an error that names the first wrong row of a batch."""
+    error = MismatchError(problem)
+    if np.ndim(is_wrong):
+        error.row = int(np.argmax(is_wrong))
+    return error
+
+
+def _no_masks() -> None:
+    """Return no mask, for an environment that has lost its method."""

@@ -35,6 +35,11 @@ class VectorEnv(Protocol):
         """Whether `resume` can restore the middle of an episode."""
         ...
 
+    @property
+    def mask(self) -> Array:
+        """Actions that the last observations allow, bool, (N, M), until the next call of `step`."""
+        ...
+
     def reset(self, first_episode: int | None = None) -> Array:
         """Start a new episode in every environment.
 
@@ -101,7 +106,7 @@ class VectorEnv(Protocol):
         ...
 
 
-def allocate_step(num_envs: int, obs_spec: ObsSpec) -> StepArrays:
+def allocate_step(num_envs: int, obs_spec: ObsSpec, mask_size: int = 0) -> StepArrays:
     """Return zeroed arrays for one step of N environments."""
     obs_shape = (num_envs, *obs_spec.shape)
     return StepArrays(
@@ -111,6 +116,8 @@ def allocate_step(num_envs: int, obs_spec: ObsSpec) -> StepArrays:
         truncated=np.zeros(num_envs, np.bool_),
         valid=np.ones(num_envs, np.bool_),
         obs=np.zeros(obs_shape, obs_spec.dtype),
+        next_mask=np.ones((num_envs, mask_size), np.bool_),
+        mask=np.ones((num_envs, mask_size), np.bool_),
     )
 
 

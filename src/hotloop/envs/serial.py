@@ -29,7 +29,7 @@ from hotloop.envs.closing import close_all
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
-from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
+from hotloop.envs.masks import MaskWriter, find_source, warn_unused_masks, with_masks
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import (
@@ -63,6 +63,9 @@ class SerialVectorEnv:
         rebuild: function that makes a replacement for a failed environment. None raises failures.
         on_failure: callback with each failure before `rebuild`, which may raise.
 
+    Attributes:
+        mask: actions that the last observations allow, bool, (N, M).
+
     Raises:
         SpaceError: a space is not supported, or the spaces differ.
     """
@@ -84,32 +87,32 @@ class SerialVectorEnv:
         self._rebuild_env = rebuild
         self._on_failure = on_failure
         self._failed_env = 0  # the environment of the last failure
-        self._encoder = ObsEncoder(envs[0].observation_space)
+        self._encoder = ObsEncoder(envs[0].observation_space, has_masks=spec.action_masks)
         self._decoder = ActionDecoder(envs[0].action_space)
         self.obs_spec = self._encoder.spec_for(envs[0])
         self.action_spec = self._decoder.spec
-        for i, env in enumerate(self._envs):
-            self._check_spaces(i, env)
-        self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
         self._masks: MaskWriter | None = None
         if spec.action_masks:
-            self.obs_spec = with_mask(self.obs_spec, self.action_spec)
+            self.action_spec = with_masks(self.action_spec)
             self._masks = MaskWriter(self.action_spec)
+        for i, env in enumerate(self._envs):
+            self._check_spaces(i, env)
         self._may_warn = (
             not spec.action_masks and self.action_spec.kind != "box" and spec.first_env == 0
         )
         peeled = [_unwrap(env) for env in self._envs]
         self._resets = [env.reset for env, _ in peeled]
-        self._steps = [self._capture_info(i, env.step) for i, (env, _) in enumerate(peeled)]
+        self._steps = [env.step for env, _ in peeled]
         self._time_limits = [limit for _, limit in peeled]
         self._next_limit = _NEVER
         self._action_shape = (self.num_envs, *self.action_spec.shape)
         # The dtype of the last raw observation, which may differ from the declared one.
         self._box_dtype = self._encoder.box_dtype
-        self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
+        self._step_buffers = allocate_step(self.num_envs, self.obs_spec, self.action_spec.mask_size)
+        self.mask = self._step_buffers.mask
         # Rows of a persistent array: stored views take half the time of `next_obs[i]`.
         self._staged = np.zeros_like(self._step_buffers.next_obs)
-        self._rows = [self._features(row) for row in self._staged]
+        self._rows = list(self._staged)
         self._indices = range(self.num_envs)
         self._returns = [0.0] * self.num_envs
         self._episode = [-1] * self.num_envs
@@ -119,7 +122,7 @@ class SerialVectorEnv:
         self._num_steps = 0
         # Of the last step: a time limit may end the episode after it, and masks are written later.
         self._infos: list[Any] = [None] * self.num_envs
-        # Observations of the last step, to name a number that float32 does not hold.
+        # Observations of the last step, for masks, and to name a number that float32 does not hold.
         self._raws: list[Any] = [None] * self.num_envs
         self._may_overflow = False
         self._metrics = EpisodeMetrics(spec.log_info, env_id)
@@ -138,7 +141,7 @@ class SerialVectorEnv:
         """See `VectorEnv.reset`."""
         if first_episode is not None:
             self._episode = [first_episode - 1] * self.num_envs
-        obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
+        obs = self._new_obs()
         for i in range(self.num_envs):
             self._begin_or_rebuild(i, obs[i])
         return obs
@@ -148,7 +151,7 @@ class SerialVectorEnv:
         if out is None:
             out = self._step_buffers
         check_call(self._env_id, action, self._action_shape, has_begun=self._episode[0] >= 0)
-        next_obs, reward, terminated, truncated, valid, obs = out
+        next_obs, reward, terminated, truncated, valid, obs, next_mask, self.mask = out
         # Flags are rarely set: one `fill` and the exceptions cost less than N assignments.
         terminated.fill(False)
         truncated.fill(False)
@@ -174,7 +177,9 @@ class SerialVectorEnv:
         if self._masks is not None:
             for i in self._indices:
                 if i not in failed_envs:
-                    self._write_mask(i, self._infos[i], self._staged[i], is_last=terminated[i])
+                    is_last = bool(terminated[i])
+                    self._write_mask(i, self._raws[i], self._infos[i], next_mask[i], is_last)
+            self.mask[...] = next_mask
         next_obs[...] = self._staged
         obs[...] = self._staged
         self._num_steps += 1
@@ -193,7 +198,7 @@ class SerialVectorEnv:
             reward[i], terminated[i], truncated[i], valid[i] = 0.0, False, False, False
             with span("env_reset"):
                 self._rebuild(i, obs[i])
-            next_obs[i] = obs[i]
+            next_obs[i], next_mask[i] = obs[i], self.mask[i]
         return out
 
     def _advance(
@@ -259,7 +264,7 @@ class SerialVectorEnv:
         on_step: Callable[[], None] = lambda: None,
     ) -> tuple[Array, list[int]]:
         """See `VectorEnv.resume`."""
-        obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
+        obs = self._new_obs()
         restarted_envs: list[int] = []
         # The step count starts as if all had begun within the longest of them.
         self._num_steps = max(len(episode.actions) for episode in episodes)
@@ -288,6 +293,11 @@ class SerialVectorEnv:
         self._episode = [-1] * self.num_envs
         close_all(envs)
 
+    def _new_obs(self) -> Array:
+        """Return zeroed observations, (N, *obs_shape), and replace the masks, which others hold."""
+        self.mask = np.ones_like(self.mask)
+        return np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
+
     def _begin_episode(self, i: int, row: Array) -> None:
         self._episode[i] += 1
         self._returns[i] = 0.0
@@ -308,15 +318,15 @@ class SerialVectorEnv:
                 "return both, as in Gymnasium's interface",
                 at_reset=True,
             )
-        self._write(i, result[0], self._features(row), at_reset=True)
+        self._write(i, result[0], row, at_reset=True)
         if self._masks is not None:
-            self._write_mask(i, result[1], row, at_reset=True)
-        elif self._may_warn and MASK_KEY in result[1]:
-            self._warn_of_masks()
+            self._write_mask(i, *result, self.mask[i], at_reset=True)
+        elif self._may_warn and find_source(self._envs[i], *result) is not None:
+            self._may_warn = False
+            warn_unused_masks(self._env_id)
         problem = describe_non_finite(row, self.obs_spec)
         if problem is not None:
-            features = self._features(row)
-            self._check(i, self._encoder.check_range, result[0], features, at_reset=True)
+            self._check(i, self._encoder.check_range, result[0], row, at_reset=True)
             raise self._failure(i, problem, at_reset=True)
         if env == 0 and self._episode[i] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, row)
@@ -325,20 +335,20 @@ class SerialVectorEnv:
         self, i: int, episode: RunningEpisode, row: Array, on_step: Callable[[], None]
     ) -> bool:
         """Repeat an episode's actions, and return whether the last observation is the same."""
-        observation = None
+        observation = info = None
         try:
             for action in self._decoder.rows(episode.actions):
                 on_step()
-                observation, value, is_terminated, is_truncated, _ = self._steps[i](action)
+                observation, value, is_terminated, is_truncated, info = self._steps[i](action)
                 if as_flag(is_terminated) or as_flag(is_truncated):
                     return False
                 self._returns[i] += as_reward(value)
         except Exception:  # a non-deterministic environment may fail in any way
             return False
         if observation is not None:
-            self._write(i, observation, self._features(row))
+            self._write(i, observation, row)
             if self._masks is not None:
-                self._write_mask(i, self._infos[i], row)
+                self._write_mask(i, observation, info, self.mask[i])
         return obs_hash(row) == episode.obs_hash
 
     def _apply_time_limits(self, truncated: Array, ended_envs: list[int]) -> list[int]:
@@ -378,7 +388,7 @@ class SerialVectorEnv:
                 self._check_spaces(i, env)
                 peeled, self._time_limits[i] = _unwrap(env)
                 self._totals[i] = EpisodeTotals(env)
-                self._resets[i], self._steps[i] = peeled.reset, self._capture_info(i, peeled.step)
+                self._resets[i], self._steps[i] = peeled.reset, peeled.step
                 self._begin_episode(i, row)
                 return
             except HotloopError as error:
@@ -400,34 +410,21 @@ class SerialVectorEnv:
             self._box_dtype = observation.dtype
         self._may_overflow = not is_array or observation.dtype.itemsize > 4
 
-    def _features(self, row: Array) -> Array:
-        """Return the part of a row without the mask."""
-        return row if self._masks is None else row[: self._num_features]
-
-    def _capture_info(self, i: int, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return an environment's `step`, which also stores `info` if masks are used."""
-        if self._masks is None:
-            return step
-
-        def step_with_info(action: Any) -> Any:
-            result = step(action)
-            self._infos[i] = result[-1] if isinstance(result, tuple) and result else None
-            return result
-
-        return step_with_info
-
     def _write_mask(
-        self, i: int, info: Any, row: Array, *, is_last: bool = False, at_reset: bool = False
+        self,
+        i: int,
+        observation: Any,
+        info: Any,
+        out: Array,
+        is_last: bool = False,
+        *,
+        at_reset: bool = False,
     ) -> None:
         assert self._masks is not None
         try:
-            self._masks.write_from_info(info, row[self._num_features :], is_last=bool(is_last))
+            self._masks.write_from(self._envs[i], observation, info, out, is_last=is_last)
         except MismatchError as error:
             raise self._failure(i, str(error), at_reset=at_reset, kind=MaskError) from None
-
-    def _warn_of_masks(self) -> None:
-        self._may_warn = False
-        warn_unused_masks(self._env_id)
 
     def _check(
         self, i: int, function: Callable[..., Any], *values: Any, at_reset: bool = False
@@ -458,9 +455,10 @@ class SerialVectorEnv:
         )
 
     def _check_spaces(self, i: int, env: Env[Any, Any]) -> None:
+        encoder = ObsEncoder(env.observation_space, has_masks=self._spec.action_masks)
         for name, expected, actual in (
-            ("observation", self.obs_spec.unmasked, ObsEncoder(env.observation_space).spec),
-            ("action", self.action_spec, ActionDecoder(env.action_space).spec),
+            ("observation", self.obs_spec, encoder.spec),
+            ("action", self._decoder.spec, ActionDecoder(env.action_space).spec),
         ):
             if expected != actual:
                 raise SpaceError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -97,15 +97,6 @@ class ObsSpec:
     """Number of stacked frames along the first axis, 0 without frame stacking."""
     is_tuple: bool = field(default=False, compare=False)
     """Whether the parts come from a Tuple instead of a Dict."""
-    mask_size: int = 0
-    """Length of the action mask after the parts, see `hotloop.envs.masks`."""
-
-    @property
-    def unmasked(self) -> ObsSpec:
-        """The spec without the action mask, which is the input of the networks."""
-        if not self.mask_size:
-            return self
-        return replace(self, shape=(self.shape[0] - self.mask_size,), mask_size=0)
 
     @property
     def is_composite(self) -> bool:
@@ -122,12 +113,10 @@ class ObsSpec:
         if not self.is_composite:
             return f"[{', '.join(map(str, position))}]"
         (index,) = position
-        for part in self.layout:
-            if part.start <= index < part.stop:
-                width = (part.stop - part.start) // math.prod(part.shape)  # bytes if it is packed
-                place = np.unravel_index((index - part.start) // width, part.shape)
-                return f"[{part.name!r}][{', '.join(map(str, place))}]"
-        return f"[{index}]"  # of the mask
+        part = next(part for part in self.layout if index < part.stop)
+        width = (part.stop - part.start) // math.prod(part.shape)  # bytes if it is packed
+        place = np.unravel_index((index - part.start) // width, part.shape)
+        return f"[{part.name!r}][{', '.join(map(str, place))}]"
 
     def byte_scale(self) -> tuple[Array, Array] | None:
         """Return the offset and the divisor that map bytes to 0 … 1 by their bounds.
@@ -164,8 +153,6 @@ class ObsSpec:
                 "pass observations in the layout of this environment's `ObsSpec`"
             )
         leading = obs.shape[:num_leading]
-        if self.mask_size:
-            obs = obs[..., : -self.mask_size]
         if len(self.layout) == 1:
             (part,) = self.layout
             return {part.name: obs.reshape(*leading, *part.shape)}
@@ -184,7 +171,6 @@ class ObsSpec:
             "num_frames": self.num_frames,
             "is_tuple": self.is_tuple,
             "layout": [part.to_json() for part in self.layout],
-            **({"mask_size": self.mask_size} if self.mask_size else {}),
         }
 
     @classmethod
@@ -195,7 +181,6 @@ class ObsSpec:
             dtype=values["dtype"],
             num_frames=values.get("num_frames", 0),
             is_tuple=values.get("is_tuple", False),
-            mask_size=values.get("mask_size", 0),
             layout=tuple(
                 ObsField.from_json({"dtype": values["dtype"], **part}) for part in values["layout"]
             ),
@@ -226,6 +211,8 @@ class ActionSpec:
     """`box`: upper bounds, flattened, inf if unbounded."""
     space_dtype: str = field(default="", compare=False)
     """`box`: dtype of the environment's actions. "" for a policy of an older version."""
+    is_masked: bool = False
+    """Whether the environment forbids some of the discrete actions, see `hotloop.envs.masks`."""
 
     def __post_init__(self) -> None:
         """Raise `SpaceError` if a lower bound is not a number or above the upper one."""
@@ -234,6 +221,16 @@ class ActionSpec:
                 "the lower bounds of actions must not exceed the upper ones, got "
                 f"{list(self.low)} to {list(self.high)}: correct the action space"
             )
+
+    @property
+    def num_choices(self) -> tuple[int, ...]:
+        """The number of choices of each component of a discrete action."""
+        return (self.num_actions,) if self.kind == "discrete" else self.nvec
+
+    @property
+    def mask_size(self) -> int:
+        """M, the size of an action mask: the choices of all components. 0 without masks."""
+        return sum(self.num_choices) if self.is_masked else 0
 
     @cached_property
     def bounds(self) -> tuple[Array, Array]:
@@ -265,6 +262,7 @@ class ActionSpec:
             "low": [_bound_to_json(bound) for bound in self.low],
             "high": [_bound_to_json(bound) for bound in self.high],
             "space_dtype": self.space_dtype,
+            "is_masked": self.is_masked,
         }
 
     @classmethod
@@ -281,6 +279,7 @@ class ActionSpec:
             low=tuple(float(bound) for bound in values["low"]),
             high=tuple(float(bound) for bound in values["high"]),
             space_dtype=values.get("space_dtype", ""),
+            is_masked=values.get("is_masked", False),
         )
 
 

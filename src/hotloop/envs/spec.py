@@ -47,7 +47,7 @@ class EnvSpec:
         stagger: number of environments over all workers, to spread the ends of the first episodes,
             so that resets do not come in bursts. Environment e gets 1 − e / `stagger` of the time
             limit. 0 does not shorten any. Only for single environments with a time limit.
-        action_masks: whether observations end in action masks, see `hotloop.envs.masks`.
+        action_masks: whether to read action masks, see `hotloop.envs.masks`.
         log_info: keys of `info` whose number at an episode's last step is an episode metric,
             besides the numbers in `info["episode"]`.
 

@@ -37,7 +37,8 @@ from hotloop.envs.checks import (
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
 from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
-from hotloop.envs.masks import MASK_KEY, MaskWriter, warn_unused_masks, with_mask
+from hotloop.envs.final_obs import FinalObsCheck
+from hotloop.envs.masks import MASK_KEY, MaskWriter, find_source, warn_unused_masks, with_masks
 from hotloop.envs.protocol import allocate_step, obs_hash
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, NonFiniteStep
@@ -49,9 +50,6 @@ if TYPE_CHECKING:
 
 Autoreset = Literal["next_step", "same_step", "masked"]
 
-# Number of truncated episodes, all with wrong final observations, before a warning.
-_ENOUGH_EPISODES = 10
-
 
 class VectorAdapter:
     """One of Gymnasium's or EnvPool's vector environments, stepped into the caller's arrays.
@@ -60,6 +58,9 @@ class VectorAdapter:
         envs: the vector environment.
         spec: the specification of the environments.
         env_id: name of the environment in messages.
+
+    Attributes:
+        mask: actions that the last observations allow, bool, (N, M).
 
     Raises:
         SpaceError: a space is not supported.
@@ -92,19 +93,19 @@ class VectorAdapter:
         self.autoreset = _autoreset_mode(envs, env_id)
         if self.autoreset == "next_step" and type(envs) in (SyncVectorEnv, AsyncVectorEnv):
             self.autoreset = "masked"
-        self._encoder = ObsEncoder(envs.single_observation_space)
+        self._encoder = ObsEncoder(envs.single_observation_space, has_masks=spec.action_masks)
         self._decoder = ActionDecoder(envs.single_action_space)
         self.obs_spec = self._encoder.spec_for(envs)
         self.action_spec = self._decoder.spec
-        self._num_features = self.obs_spec.shape[0] if self.obs_spec.shape else 0
         self._masks: MaskWriter | None = None
         if spec.action_masks:
-            self.obs_spec = with_mask(self.obs_spec, self.action_spec)
+            self.action_spec = with_masks(self.action_spec)
             self._masks = MaskWriter(self.action_spec)
         self._may_warn = (
             not spec.action_masks and self.action_spec.kind != "box" and spec.first_env == 0
         )
-        self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
+        self._step_buffers = allocate_step(self.num_envs, self.obs_spec, self.action_spec.mask_size)
+        self.mask = self._step_buffers.mask
         self._action_shape = (self.num_envs, *self.action_spec.shape)
         self._returns = np.zeros(self.num_envs, np.float64)
         self._lengths = np.zeros(self.num_envs, np.int64)
@@ -113,7 +114,7 @@ class VectorAdapter:
         # Next-step mode: rows whose episode ended. The next call resets them.
         self._resetting = np.zeros(self.num_envs, np.bool_)
         # Same-step mode: active until final observations are found right or wrong.
-        self._final_check: _FinalObsCheck | None = None
+        self._final_check: FinalObsCheck | None = None
         self._is_final_check_done = self.autoreset != "same_step"
         self._metrics = EpisodeMetrics(spec.log_info, env_id)
         # Other modes reset an environment before or long after its totals are read.
@@ -131,16 +132,18 @@ class VectorAdapter:
         self._begin_episodes(all_rows)
         self._resetting[:] = False
         obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
+        self.mask = np.ones_like(self.mask)  # others hold the last one
         observations, info = self._reset_all()
-        self._write(observations, obs, info)
-        if self._may_warn and MASK_KEY in info:
+        self._write(observations, obs)
+        self._write_masks(observations, info, self.mask)
+        if self._may_warn and find_source(self._envs, observations, info) is not None:
             self._may_warn = False
             warn_unused_masks(self._env_id)
         self._check_first_obs(obs, all_rows)
         if self._first_env == 0 and self._episode[0] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, obs)
         if not self._is_final_check_done:
-            self._final_check = _FinalObsCheck(obs)
+            self._final_check = FinalObsCheck(obs)
         return obs
 
     def step(self, action: Array, out: StepArrays | None = None) -> StepArrays:
@@ -148,7 +151,7 @@ class VectorAdapter:
         if out is None:
             out = self._step_buffers
         check_call(self._env_id, action, self._action_shape, has_begun=self._episode[0] >= 0)
-        next_obs, reward, terminated, truncated, valid, obs = out
+        next_obs, reward, terminated, truncated, valid, obs, next_mask, self.mask = out
         # Step all environments, and copy the results.
         try:
             result = self._envs.step(self._decoder.batch(action))
@@ -160,18 +163,19 @@ class VectorAdapter:
             raise self._failure(describe_bad_step(result)) from None
         if not isinstance(info, dict):
             raise self._failure(describe_bad_info(info))
-        # In same-step mode these observations may be first ones, which need masks.
-        is_last = False if self.autoreset == "same_step" else is_terminated
-        self._write(observations, next_obs, info, is_last=is_last)
+        self._write(observations, next_obs)
         rewards = self._as_rows(rewards, "rewards")
         self._write_rewards(rewards, reward)
         terminated[...] = self._as_rows(is_terminated, "terminations", are_flags=True)
         truncated[...] = self._as_rows(is_truncated, "truncations", are_flags=True)
         valid.fill(True)
-        obs[...] = next_obs
         self._num_steps += 1
         self._returns += rewards
         self._lengths += 1
+        # In same-step mode these observations may be first ones, which need masks.
+        is_last = False if self.autoreset == "same_step" else terminated
+        self._write_masks(observations, info, next_mask, is_last=is_last)
+        obs[...], self.mask[...] = next_obs, next_mask
         if self.autoreset == "next_step" and self._resetting.any():
             self._mark_resets(out)
         # End finished episodes, and begin the next ones.
@@ -185,7 +189,7 @@ class VectorAdapter:
                 with span("env_reset"):
                     self._begin_episodes(is_ended)
                     if self.autoreset == "same_step":
-                        self._write_final(info, is_ended, terminated, next_obs)
+                        self._write_final(info, is_ended, out)
                     else:
                         self._reset_masked(is_ended, obs)
                     self._check_first_obs(obs, is_ended)
@@ -255,8 +259,10 @@ class VectorAdapter:
             failed |= is_running & is_ended
             self._returns[is_running] += reward[is_running]
             new_obs = np.empty_like(obs)
-            self._write(observations, new_obs, info, is_last=terminated)
-            obs[is_running] = new_obs[is_running]
+            self._write(observations, new_obs)
+            new_mask = np.ones_like(self.mask)
+            self._write_masks(observations, info, new_mask, is_last=terminated | ~is_running)
+            obs[is_running], self.mask[is_running] = new_obs[is_running], new_mask[is_running]
         return failed
 
     @property
@@ -293,8 +299,8 @@ class VectorAdapter:
         self._check_first_obs(out.obs, rows)
         self._resetting = np.zeros(self.num_envs, np.bool_)
 
-    def _write_final(self, info: Any, is_ended: Array, terminated: Array, next_obs: Array) -> None:
-        """Same-step mode: copy the true successors from `info` to `next_obs`."""
+    def _write_final(self, info: Any, is_ended: Array, out: StepArrays) -> None:
+        """Same-step mode: copy the true successors and their masks from `info`."""
         final_obs = info.get("final_obs") if isinstance(info, dict) else None
         if final_obs is None:
             raise self._failure(
@@ -302,10 +308,12 @@ class VectorAdapter:
                 f"{sorted(info) if isinstance(info, dict) else describe_value(info)}: keep it in "
                 "the wrappers, or create the vector environment with another autoreset mode"
             )
-        masks = info.get("final_info", {}).get(MASK_KEY) if self._masks is not None else None
-        for i in np.flatnonzero(is_ended):
+        masks = info.get("final_info", {}).get(MASK_KEY)
+        for i in np.flatnonzero(is_ended).tolist():
+            self._write(final_obs[i], out.next_obs[i])
             final = {} if masks is None else {MASK_KEY: masks[i]}
-            self._write(final_obs[i], next_obs[i], final, is_last=terminated[i])
+            is_last = out.terminated[i]
+            self._write_masks(final_obs[i], final, out.next_mask[i], is_last=is_last, row=i)
 
     def _check_final_obs(self, is_ended: Array, out: StepArrays) -> None:
         """Same-step mode: warn once if final observations are those of the next episode."""
@@ -330,9 +338,10 @@ class VectorAdapter:
         if self._takes_seeds:
             seeds = [self._episode_seed(i) if is_ended[i] else None for i in range(self.num_envs)]
         observations, info = self._call_reset(seed=seeds, options={"reset_mask": is_ended.copy()})
-        first = np.empty_like(obs)
-        self._write(observations, first, info, is_last=~is_ended)  # the others continue
-        obs[is_ended] = first[is_ended]
+        first, first_mask = np.empty_like(obs), np.empty_like(self.mask)
+        self._write(observations, first)
+        self._write_masks(observations, info, first_mask, is_last=~is_ended)  # the others continue
+        obs[is_ended], self.mask[is_ended] = first[is_ended], first_mask[is_ended]
 
     def _reset_all(self) -> Any:
         if self._is_envpool:  # seeded at its creation
@@ -373,29 +382,33 @@ class VectorAdapter:
             episodes.append(Episode(self._first_env + i, self._episode[i], total, length, metrics))
         return episodes
 
-    def _write(
-        self,
-        observations: Any,
-        out: Array,
-        info: Any,
-        *,
-        is_last: Any = False,
-    ) -> None:
-        """Encode observations of all environments, or of one, and the masks in `info`."""
-        # `out` is (N, *obs_shape), or (*obs_shape) for one. Rows of `is_last` need no mask.
-        features = out if self._masks is None else out[..., : self._num_features]
+    def _write(self, observations: Any, out: Array) -> None:
+        """Encode observations of all environments, (N, *obs_shape), or of one, (*obs_shape)."""
         try:
-            self._encoder.write(observations, features)
-            if not has_finite_square(features):
-                self._encoder.check_range(observations, features)
+            self._encoder.write(observations, out)
+            if not has_finite_square(out):
+                self._encoder.check_range(observations, out)
         except MismatchError as error:
             raise self._failure(str(error), kind=error.failure_class) from None
+
+    def _write_masks(
+        self,
+        observations: Any,
+        info: Any,
+        out: Array,
+        *,
+        is_last: Any = False,
+        row: int | None = None,
+    ) -> None:
+        """Write the masks of all environments, or of `row`. Those of `is_last` may be missing."""
         if self._masks is None:
             return
+        env = self._envs if row is None else None  # a method returns masks after the reset
         try:
-            self._masks.write_from_info(info, out[..., self._num_features :], is_last=is_last)
+            self._masks.write_from(env, observations, info, out, is_last=is_last)
         except MismatchError as error:
-            raise self._failure(str(error), kind=MaskError) from None
+            row = error.row if row is None else row
+            raise self._failure(str(error), kind=MaskError, row=row) from None
 
     def _as_rows(self, values: Any, name: str, *, are_flags: bool = False) -> Array:
         try:
@@ -418,14 +431,25 @@ class VectorAdapter:
         for i in np.flatnonzero(rows).tolist():
             problem = describe_non_finite(obs[i], self.obs_spec)
             if problem is not None:
-                raise environment_failure(
-                    self._env_id, problem, env=self._first_env + i, episode=self._episode[i]
-                )
+                raise self._failure(problem, row=i)
 
     def _failure(
-        self, problem: str, *, kind: type[EnvironmentFailure] = EnvironmentFailure
+        self,
+        problem: str,
+        *,
+        kind: type[EnvironmentFailure] = EnvironmentFailure,
+        row: int | None = None,
     ) -> EnvironmentFailure:
-        """Return an error for the whole call. Its cause may name the environment."""
+        """Return an error for environment `row`, or for the whole call, whose cause may name it."""
+        if row is not None:
+            return environment_failure(
+                self._env_id,
+                problem,
+                env=self._first_env + row,
+                episode=self._episode[row],
+                step=int(self._lengths[row]) - 1 if self._lengths[row] else None,
+                kind=kind,
+            )
         last_env = self._first_env + self.num_envs - 1
         return environment_failure(
             f"{self._env_id}, environments {self._first_env} … {last_env}, "
@@ -433,33 +457,6 @@ class VectorAdapter:
             problem,
             kind=kind,
         )
-
-
-class _FinalObsCheck:
-    """A check for final observations that are wrongly those after the reset.
-
-    If `final_obs` is a view of a buffer that the reset overwrites, it equals the next episode's
-    first observation. One end at which the two differ proves them right. Equality counts as wrong
-    only after truncations: the successor of a termination is unused, and some environments return
-    any value there. It does not count either if observations never change: until `has_change`,
-    every step must be passed to `update`, afterwards only those that end episodes.
-    """
-
-    def __init__(self, obs: Array) -> None:
-        self.has_change = False
-        self._first = obs.copy()
-        self._num_same = 0
-
-    def update(self, is_ended: Array, step: StepArrays) -> bool | None:
-        """Return whether final observations are right, None if it is still unknown."""
-        if not self.has_change:
-            running = ~is_ended
-            self.has_change = not np.array_equal(step.obs[running], self._first[running])
-            self._first[is_ended] = step.obs[is_ended]
-        if not np.array_equal(step.next_obs[is_ended], step.obs[is_ended]):
-            return True
-        self._num_same += int((is_ended & ~step.terminated).sum())
-        return False if self.has_change and self._num_same >= _ENOUGH_EPISODES else None
 
 
 def _is_envpool(envs: Any) -> bool:

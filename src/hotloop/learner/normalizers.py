@@ -66,7 +66,7 @@ class RunningMoments:
         self.count = int(arrays["count"])
 
 
-def normalizing_scale(mean: Array, var: Array, clip: float, mask_size: int = 0) -> ObsScale:
+def normalizing_scale(mean: Array, var: Array, clip: float) -> ObsScale:
     """Return the scale that normalizes observations by their statistics.
 
     A number that never changed by more than its float32 precision has an unknown spread. It is
@@ -77,15 +77,11 @@ def normalizing_scale(mean: Array, var: Array, clip: float, mask_size: int = 0) 
         mean: float64, obs_shape.
         var: float64, obs_shape.
         clip: bound on the magnitude of normalized observations.
-        mask_size: number of values at the end of an observation that stay unchanged.
     """
     precision = _PRECISION * np.abs(mean)
     spread = np.where(var <= np.square(precision), 1.0, np.sqrt(var + _EPS))
     std = np.maximum(spread, precision).astype(np.float32)
-    mean = mean.astype(np.float32)
-    if mask_size:
-        mean[-mask_size:], std[-mask_size:] = 0.0, 1.0
-    return ObsScale(mean=mean, std=std, clip=clip)
+    return ObsScale(mean=mean.astype(np.float32), std=std, clip=clip)
 
 
 def as_clip(bound: float | None) -> float:
@@ -111,7 +107,6 @@ class Normalizer:
         clip_reward: bound on the magnitude of (normalized) rewards. None: no bound.
         gamma: γ. It may change between fragments.
         device: device of fragments of tensors. None: they are arrays.
-        mask_size: number of values at the end of an observation that stay unchanged.
     """
 
     def __init__(
@@ -126,14 +121,12 @@ class Normalizer:
         gamma: float,
         device: torch.device | None = None,
         fixed_scale: ObsScale | None = None,
-        mask_size: int = 0,
     ) -> None:
         self._normalize_obs = normalize_obs
         self._normalize_reward = normalize_reward
         self._clip_obs, self._clip_reward = as_clip(clip_obs), as_clip(clip_reward)
         self._fixed_scale = fixed_scale
         self.gamma = gamma
-        self._mask_size = mask_size
         self._device = device
         self._obs = RunningMoments(obs_shape, device)
         self._returns = RunningMoments((), device)
@@ -145,7 +138,7 @@ class Normalizer:
         if not self._normalize_obs:
             return self._fixed_scale
         mean, var = to_host(self._obs.mean), to_host(self._obs.var)
-        return normalizing_scale(mean, var, self._clip_obs, self._mask_size)
+        return normalizing_scale(mean, var, self._clip_obs)
 
     def update(self, fragment: Fragment) -> None:
         """Add a fragment's raw observations and rewards to the statistics."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from hotloop.envs.encoding import MismatchError, RowWriter
+from hotloop.envs.encoding import MASK_KEY, MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
 from hotloop.policies.heads import Exploration
@@ -72,12 +72,7 @@ class ActingPolicy:
         self._has_external_forward = forward is not None
         self._rng = np.random.default_rng(0)
         self._writer: RowWriter | None = None
-        self._masks: MaskWriter | None = None
-        mask_size = network.obs_spec.mask_size
-        self._num_features: int | None = None
-        if mask_size:
-            self._masks = MaskWriter(network.action_spec)
-            self._num_features = network.obs_spec.shape[0] - mask_size
+        self._masks = MaskWriter(network.action_spec) if network.action_spec.is_masked else None
         self.load(snapshot)
 
     def _make_forward(self, device: str) -> NumpyForward | TorchForward:
@@ -180,7 +175,7 @@ class ActingPolicy:
         return out
 
     def head(self, obs: Array, out: Array | None = None, memory: Array | None = None) -> Array:
-        """Return the outputs of the network: logits or means.
+        """Return the outputs of the network: logits or means, also of forbidden actions.
 
         Args:
             obs: (B, *obs_shape).
@@ -190,11 +185,7 @@ class ActingPolicy:
         self._require_memory(memory)
         if self.obs_scale is not None:
             obs = self._scale_batch(obs)
-        if self._num_features is None:
-            return self._forward.head(obs, out, memory)
-        head = self._forward.head(np.ascontiguousarray(obs[:, : self._num_features]), out, memory)
-        np.copyto(head, MASKED, where=obs[:, self._num_features :] <= 0.0)
-        return head
+        return self._forward.head(obs, out, memory)
 
     def value(self, obs: Array, memory: Array | None = None) -> Array:
         """Return V(obs): float32, (B,), from `obs` of (B, *obs_shape).
@@ -214,8 +205,6 @@ class ActingPolicy:
         self._require_memory(memory)
         if self.obs_scale is not None:
             obs = self.obs_scale.apply(obs)
-        if self._num_features is not None:
-            obs = np.ascontiguousarray(obs[:, : self._num_features])
         return self._forward.value(obs, None if memory is None else memory.copy())
 
     def value_from_memory(self, memory: Array) -> Array:
@@ -246,30 +235,47 @@ class ActingPolicy:
         """Return whether `choose` reads `head` with the `noise` of one step, (B, K)."""
         return self._head.is_needed(noise)
 
-    def choose(self, head: Array, noise: Array, out: Array) -> None:
+    def choose(self, head: Array, noise: Array, out: Array, mask: Array | None = None) -> None:
         """Write actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K).
 
-        All rows belong to one step: the first one decides whether they explore.
+        All rows belong to one step: the first one decides whether they explore. A policy with
+        action masks needs `mask`, the allowed actions, bool, (B, M). `head` becomes `MASKED` where
+        an action is forbidden.
         """
+        self._forbid(head, mask)
         self._head.choose(head, noise, out)
 
     def draw(
-        self, obs: Array, noise: Array, head: Array, out: Array, memory: Array | None = None
+        self,
+        obs: Array,
+        noise: Array,
+        head: Array,
+        out: Array,
+        memory: Array | None = None,
+        mask: Array | None = None,
     ) -> None:
         """Compute `head`, unless the noise decides the actions alone, and then `choose`."""
         if memory is not None or self.needs_head(noise):
             self.head(obs, head, memory)
-        self._head.choose(head, noise, out)
+        self.choose(head, noise, out, mask)
 
-    def greedy(self, obs: Array, memory: Array | None = None) -> Array:
+    def greedy(self, obs: Array, memory: Array | None = None, mask: Array | None = None) -> Array:
         """Return the most probable actions, (B, *action_shape), from `obs` of (B, *obs_shape).
 
-        The hidden state of a recurrent policy, `memory`, float32, (B, M), changes in place.
+        The hidden state of a recurrent policy, `memory`, float32, (B, M), changes in place. For
+        `mask`, see `choose`.
         """
         spec = self.network.action_spec
         action = np.empty((len(obs), *spec.shape), spec.dtype)
-        self._head.greedy(self.head(obs, None, memory), action)
+        head = self.head(obs, None, memory)
+        self._forbid(head, mask)
+        self._head.greedy(head, action)
         return action
+
+    def _forbid(self, head: Array, mask: Array | None) -> None:
+        if self._masks is not None:
+            assert mask is not None
+            np.copyto(head, MASKED, where=~mask)
 
     def new_memory(self, num_envs: int | None = None) -> Array | None:
         """Return the hidden state at the start of an episode: zeros, float32.
@@ -326,8 +332,8 @@ class ActingPolicy:
             memory: hidden state of a recurrent policy, from `new_memory`; changed in place. Set it
                 to 0 at the start of an episode.
             action_mask: for a policy that was trained with `action_masks`, 1 for each allowed
-                action and 0 for the others, (M,) or (B, M): `info["action_mask"]`. Rows of
-                `make_vec` contain it already.
+                action and 0 for the others, (M,) or (B, M): `info["action_mask"]`. None: the entry
+                `action_mask` of a dict observation.
             deterministic: take the most probable action (the mean); else sample one.
             rng: generator for sampling; default: the policy's own, seeded with 0.
 
@@ -339,17 +345,18 @@ class ActingPolicy:
                 `memory` is missing or has another shape.
             ConfigError: an `action_mask` or a `memory` for a policy trained without it.
         """
-        batch, is_single = self._obs_rows(obs, action_mask)
+        batch, is_single = self._obs_rows(obs)
+        mask = self._mask_rows(obs, action_mask, len(batch), is_single=is_single)
         hidden_state = self._memory_rows(memory, len(batch), is_single=is_single)
         spec = self.network.action_spec
         if deterministic:
-            action = self.greedy(batch, hidden_state)
+            action = self.greedy(batch, hidden_state, mask)
         else:
             rng = rng or self._rng
             head = self.head(batch, None, hidden_state)
             noise = self._head.draw_from(rng, head.shape)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
-            self.choose(head, noise, action)
+            self.choose(head, noise, action, mask)
         if spec.kind == "box":
             action = spec.fitted(action)
         else:
@@ -414,37 +421,33 @@ class ActingPolicy:
                 f"{self.memory_size}), got none: `new_memory(B)` returns the initial one"
             )
 
-    def _obs_rows(self, obs: Any, action_mask: Any) -> tuple[Array, bool]:
-        """Return observations as rows, (B, *obs_shape), and whether `obs` was a single one."""
+    def _mask_rows(self, obs: Any, action_mask: Any, num_rows: int, *, is_single: bool) -> Array:
+        """Return masks as rows, bool, (B, M)."""
         if self._masks is None:
             if action_mask is not None:
                 raise ConfigError(
                     "`action_mask` is for policies that were trained with `action_masks`: leave it "
                     "out, or train with the option"
                 )
-            return self._unmasked_rows(obs)
-        shape = self.network.obs_spec.shape
+            return np.empty((num_rows, 0), np.bool_)
+        size = self._masks.size
+        if action_mask is None and isinstance(obs, Mapping):
+            action_mask = obs.get(MASK_KEY)
         if action_mask is None:
-            rows = _as_array(obs) if not isinstance(obs, Mapping | tuple) else np.empty(0)
-            if rows.shape[-1:] != shape or rows.ndim not in (1, 2):
-                raise ShapeError(
-                    f"`action_mask` must be 0 and 1, ({self._masks.size},) or (B, "
-                    f"{self._masks.size}), got none: pass `info['action_mask']`, as this policy "
-                    "was trained with `action_masks`"
-                )
-            return (rows[None], True) if rows.ndim == 1 else (rows, False)
-        features, is_single = self._unmasked_rows(obs)
-        batch = np.empty((len(features), *shape), np.float32)
-        batch[:, : self._num_features] = features
-        mask = batch[:, self._num_features :]
+            raise ShapeError(
+                f"`action_mask` must be 0 and 1, ({size},) or (B, {size}), got none: pass "
+                "`info['action_mask']`, as this policy was trained with `action_masks`"
+            )
+        mask = np.empty((num_rows, size), np.bool_)
         try:
             self._masks.write(action_mask, mask[0] if is_single else mask)
         except MismatchError as error:
             raise ShapeError(str(error)) from None
-        return batch, is_single
+        return mask
 
-    def _unmasked_rows(self, obs: Any) -> tuple[Array, bool]:
-        spec = self.network.obs_spec.unmasked
+    def _obs_rows(self, obs: Any) -> tuple[Array, bool]:
+        """Return observations as rows, (B, *obs_shape), and whether `obs` was a single one."""
+        spec = self.network.obs_spec
         is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
         if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
             is_raw = _as_array(obs).dtype.kind != "f"  # rows are float32

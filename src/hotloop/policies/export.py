@@ -105,7 +105,7 @@ def export_numpy(
 
 
 def _check_unmasked(network: Network) -> None:
-    if network.obs_spec.mask_size:
+    if network.action_spec.is_masked:
         raise ConfigError(
             "a policy that was trained with `action_masks` can't be exported: act with "
             "`hotloop.load(run).act(obs, action_mask=info['action_mask'])`, which needs no torch "

@@ -64,7 +64,6 @@ class LearnedNetwork(_FlatNetwork):
         warn_if_slow(precision, torch.device(device))
         self.network = network
         self._head = network.make_head()
-        self._mask_size = network.obs_spec.mask_size
         self._outputs = network.layers.make_forward(precision, device)
         self._scale: tuple[Tensor, Tensor] | None = None
         scale = self._head.action_scale
@@ -112,7 +111,7 @@ class LearnedNetwork(_FlatNetwork):
 
         Args:
             params: float32, (P,).
-            obs: (B, *obs_shape), scaled, without an action mask.
+            obs: (B, *obs_shape), scaled.
             memory: hidden state of a recurrent network, float32, (B, M).
 
         Returns:
@@ -128,6 +127,7 @@ class LearnedNetwork(_FlatNetwork):
         action: Tensor,
         memory: Tensor | None = None,
         begins: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Any]:
         """Return log π(action), the entropy and the value, (B,) each.
 
@@ -138,6 +138,7 @@ class LearnedNetwork(_FlatNetwork):
             action: (B, *action_shape).
             memory: hidden state of a recurrent network before the first step, (S, M).
             begins: whether an episode starts, bool, (B,).
+            mask: the allowed actions of a policy with action masks, bool, (B, M).
 
         Returns:
             The value is None if the network has none.
@@ -145,6 +146,13 @@ class LearnedNetwork(_FlatNetwork):
         evaluate = self._head_method("evaluate")
         named = self.layout.unpack(params)
         head, value = self._forward(named, obs, memory, begins)
+        if self.network.action_spec.is_masked:
+            if mask is None:
+                raise ConfigError(
+                    "a network with action masks needs those of the observations, got no `mask`: "
+                    "pass that of the batch"
+                )
+            head = head.masked_fill(~mask, MASKED)  # also blocks gradients of forbidden actions
         if self._scale is not None:
             action = self.unit_action(action)
         return *evaluate(named, head, action), value
@@ -185,7 +193,10 @@ class LearnedNetwork(_FlatNetwork):
         memory: Tensor | None = None,
         begins: Tensor | None = None,
     ) -> Tensor:
-        """Return the values of all actions, (B, A). For sequences, see `evaluate`."""
+        """Return the values of all actions, (B, A), also of forbidden ones.
+
+        For sequences, see `evaluate`.
+        """
         head, _ = self._forward(self.layout.unpack(params), obs, memory, begins)
         return self._head_method("values")(head)
 
@@ -214,12 +225,7 @@ class LearnedNetwork(_FlatNetwork):
                 "a network with memory needs the hidden state and the starts of episodes, got no "
                 "`memory` or no `begins`: pass those of the batch"
             )
-        mask = None
-        if self._mask_size:
-            obs, mask = obs[:, : -self._mask_size], obs[:, -self._mask_size :]
         head, *value = self._outputs(self._head.fold(named), obs, *sequences)
-        if mask is not None:  # also blocks gradients of forbidden actions
-            head = head.masked_fill(mask <= 0.0, MASKED)
         return head, value[0] if value else None
 
     def _head_method(self, name: str) -> Callable[..., Any]:

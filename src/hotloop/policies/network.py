@@ -66,7 +66,7 @@ class Network:
     @cached_property
     def layers(self) -> PerceptronLayers | CheckedModule:
         """Return the layers or the module that computes its outputs."""
-        return self.body.build(self.obs_spec.unmasked, self._head, self.has_value)
+        return self.body.build(self.obs_spec, self._head, self.has_value)
 
     @property
     def head_size(self) -> int:
@@ -85,9 +85,7 @@ class Network:
 
     def make_head(self, exploration: Exploration | None = None) -> Head:
         """Return a new head with these settings of exploration; None: no exploration."""
-        head = find(HEADS, "head", self.head)(self.action_spec, exploration)
-        head.is_masked = self.obs_spec.mask_size > 0
-        return head
+        return find(HEADS, "head", self.head)(self.action_spec, exploration)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the learned parameters by name, in order."""
@@ -143,6 +141,11 @@ def network_from_json(fields: dict[str, Any]) -> Network:
         CheckpointError: it can't be built again.
         MissingExtraError: torch is not installed, and it is a user's module.
     """
+    if fields["obs_spec"].get("mask_size"):
+        raise CheckpointError(
+            "an earlier version of hotloop trained this policy with action masks inside its "
+            "observations: train it again"
+        )
     try:
         return Network.from_json(fields)
     except MissingExtraError:

@@ -49,9 +49,13 @@ def _read_env(env: Any) -> EnvDescription:
         obs = env.obs_spec.shape, np.dtype(env.obs_spec.dtype)
         action = env.action_spec.shape, np.dtype(env.action_spec.dtype)
         is_stack = env.obs_spec.num_frames > 0
-        return EnvDescription(
-            _transition_fields(obs, action), num_envs, ("obs",) if is_stack else ()
-        )
+        if not env.action_spec.mask_size:
+            fields = _transition_fields(obs, action)
+            return EnvDescription(fields, num_envs, ("obs",) if is_stack else ())
+        # A mask belongs to its observation, and is shared with it.
+        parts = {"obs": obs, "mask": ((env.action_spec.mask_size,), np.dtype(np.bool_))}
+        fields = _transition_fields(parts, action)
+        return EnvDescription(fields, num_envs, ("obs.obs",) if is_stack else ())
     observation_space = getattr(env, "single_observation_space", None)
     action_space = getattr(env, "single_action_space", None)
     if observation_space is None:

@@ -67,7 +67,7 @@ def evaluate(
     num_steps = 0
     while playing.num_missing:
         # Step all environments, and record the episodes that ended.
-        step = envs.step(policy.greedy(obs, memory))
+        step = envs.step(policy.greedy(obs, memory, envs.mask))
         on_step()
         obs = step.obs
         returns += step.reward

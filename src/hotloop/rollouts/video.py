@@ -142,7 +142,7 @@ class Camera:
             self._instance = _make_rendering_env(self._spec)
         env, has_masks = self._instance, False
         if policy is not None:
-            has_masks = policy.network.obs_spec.mask_size > 0
+            has_masks = policy.network.action_spec.is_masked
         # Encode, check, and seed the episode as in evaluation.
         single_env: Any = _SingleResetEnv(env)
         fields: Any = {"stream": "evaluation", "action_masks": has_masks, "log_info": ()}
@@ -272,12 +272,12 @@ class _SingleResetEnv:
         self.observation_space = env.observation_space
         self.action_space = env.action_space
         self.step = env.step
-        self._env = env
+        self.env = env
         self._first_result: Any = None
 
     def reset(self, **options: Any) -> Any:
         if self._first_result is None:
-            self._first_result = self._env.reset(**options)
+            self._first_result = self.env.reset(**options)
         return self._first_result
 
 

@@ -275,7 +275,6 @@ def make_normalizer(
         clip_reward=config.clip_reward,
         gamma=gamma,
         device=device,
-        mask_size=obs_spec.mask_size,
     )
 
 

@@ -131,10 +131,11 @@ class _Check:
         network, snapshot, _ = run.load_policy()
         spec = network.obs_spec
         obs = np.random.default_rng(0).random((5, *spec.shape)).astype(spec.dtype)
+        mask_size = network.action_spec.mask_size
+        mask = np.ones((len(obs), mask_size), np.bool_) if mask_size else None
         policies = ActingPolicy(network, snapshot), result.policy
         saved, returned = (
-            policy.act(obs, *([policy.new_memory(len(obs))] if policy.memory_size else []))
-            for policy in policies
+            policy.act(obs, policy.new_memory(len(obs)), action_mask=mask) for policy in policies
         )
         _require(np.array_equal(saved, returned), "the saved policy must act as the returned one")
 

@@ -259,14 +259,14 @@ class OnPolicy(Algorithm):
         for k, weight in enumerate(weights):
             parts[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
         # Join them to rows or sequences, then scale and weight them.
-        if policy_network(nets).network.memory_size:
-            missing = [x for x in ("memory", "begins", "weight") if x not in kind._fields]
-            if missing:
-                raise ConfigError(
-                    f"a recurrent network learns from sequences, and the batch of '{self.name}' "
-                    f"has no {', '.join(f'`{name}`' for name in missing)}: add the fields, as in "
-                    "ppo's Batch"
-                )
+        network = policy_network(nets).network
+        if network.action_spec.is_masked:
+            self._check_fields(kind, ("mask",), "a policy with action masks learns from them")
+            for part, fragment in zip(parts, fragments, strict=True):
+                part["mask"] = fragment.mask
+        if network.memory_size:
+            names = ("memory", "begins", "weight")
+            self._check_fields(kind, names, "a recurrent network learns from sequences")
             length = getattr(config, "sequence_length", None) or config.num_steps
             fields = to_sequences(fragments, parts, length)
         else:
@@ -280,6 +280,14 @@ class OnPolicy(Algorithm):
         if isinstance(policy, DevicePolicy):
             return fields, kind(**fields)
         return fields, kind(**learner.upload(fields))
+
+    def _check_fields(self, kind: Any, names: Sequence[str], reason: str) -> None:
+        missing = [name for name in names if name not in kind._fields]
+        if missing:
+            raise ConfigError(
+                f"{reason}, and the batch of '{self.name}' has no "
+                f"{', '.join(f'`{name}`' for name in missing)}: add the fields, as in ppo's Batch"
+            )
 
     def _update_batches(
         self, batch: Any, learner: Learner, config: Any

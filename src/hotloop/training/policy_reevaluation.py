@@ -92,17 +92,20 @@ def _forward(
     action = _join_environments([x.action for x in fragments])
     action = np.concatenate([action, np.zeros_like(action[:1])])
     shape = obs.shape[:2]
-    sequences: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
+    if nets.network.action_spec.is_masked:
+        mask = _join_environments([np.concatenate([x.mask, x.last_mask[None]]) for x in fragments])
+        inputs["mask"] = mask.reshape(-1, mask.shape[-1])
     if nets.network.memory_size:
         begins = np.zeros(shape, np.bool_)
         begins[1:] = _join_environments([x.terminated | x.truncated | ~x.valid for x in fragments])
         memory = np.concatenate([x.memory[0] for x in fragments])
-        sequences = {"memory": memory, "begins": begins.reshape(-1)}
-    obs = policy.scaled(obs.reshape(-1, *obs.shape[2:]))
-    inputs = {"obs": obs, "action": action.reshape(-1, *action.shape[2:]), **sequences}
+        inputs |= {"memory": memory, "begins": begins.reshape(-1)}
+    inputs["obs"] = policy.scaled(obs.reshape(-1, *obs.shape[2:]))
+    inputs["action"] = action.reshape(-1, *action.shape[2:])
     with torch.no_grad():
         tensors = send({name: np.ascontiguousarray(x) for name, x in inputs.items()})
-        log_prob, _, value = nets.evaluate(params, *tensors.values())
+        log_prob, _, value = nets.evaluate(params, **tensors)
         return to_host(log_prob).reshape(shape), to_host(value).reshape(shape)
 
 

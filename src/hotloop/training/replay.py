@@ -47,6 +47,7 @@ class ReplayBatch(NamedTuple):
             are then ordered step by step, with B = L · S, and `importance` is 0 in the burn-in and
             after an episode's end.
         begins: episode starts within sequences, bool, (B,), always False; None without `memory`.
+        next_mask: the actions that `next_obs` allows, bool, (B, M); None without action masks.
     """
 
     obs: Tensor
@@ -58,6 +59,7 @@ class ReplayBatch(NamedTuple):
     weight: Tensor | None = None
     memory: Tensor | None = None
     begins: Tensor | None = None
+    next_mask: Tensor | None = None
 
 
 class Replay:
@@ -106,6 +108,7 @@ class Replay:
             memory_size=memory_size,
         )
         self._has_sequences = memory_size > 0
+        self._has_masks = envs.action_spec.is_masked
         # The buffer allocates memory as it fills, and a short run does not fill it.
         num_stored = min(config.buffer_size, config.total_timesteps)
         require_memory(
@@ -136,18 +139,16 @@ class Replay:
 
     def store(self, fragment: Fragment) -> None:
         """Add a fragment's transitions."""
-        flat = {
-            name: array.reshape(-1, *array.shape[2:])
-            for name, array in (
-                ("obs", fragment.obs),
-                ("action", fragment.action),
-                ("reward", fragment.reward),
-                ("next_obs", fragment.next_obs),
-                ("terminated", fragment.terminated),
-                ("truncated", fragment.truncated),
-                *([("memory", fragment.memory)] if self._has_sequences else []),
-            )
-        }
+        names = ["obs", "action", "reward", "next_obs", "terminated", "truncated"]
+        names += ["memory"] * self._has_sequences + ["mask", "next_mask"] * self._has_masks
+        flat: dict[str, Any] = {}
+        for name in names:
+            array = getattr(fragment, name)
+            flat[name] = array.reshape(-1, *array.shape[2:])
+        if self._has_masks:
+            for prefix in ("", "next_"):
+                parts = {part: flat.pop(f"{prefix}{part}") for part in ("obs", "mask")}
+                flat[f"{prefix}obs"] = parts
         if self._clip_reward is not None:  # a copy, since reports use the fragment
             flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
         first = fragment.first_env
@@ -192,6 +193,7 @@ class Replay:
         else:
             self.buffer.sample(size, out=sample[0])
         batch, arrays, batches = sample
+        batch = self._without_masks(batch)
         # Relabel, scale and weight them.
         if self._hindsight is not None:
             self._hindsight.relabel(batch)
@@ -226,7 +228,9 @@ class Replay:
     def stored_rows(self, index: Array) -> dict[str, Array]:
         """Return the fields of those transitions that are still stored."""
         present = index[index >= self.buffer.num_added - len(self.buffer)]
-        rows = self.buffer.get(present) if len(present) else {}
+        if not len(present):
+            return {}
+        rows = self._without_masks(self.buffer.get(present))
         return {name: rows[name] for name in rows}
 
     def to_arrays(self) -> dict[str, Array]:
@@ -247,6 +251,7 @@ class Replay:
         self, batch: Batch, count: int, *, is_scaled: bool
     ) -> tuple[Batch, dict[str, Array], list[ReplayBatch]]:
         """Return a buffer's batch, the arrays to fill with each draw, and their tensor batches."""
+        drawn, batch = batch, self._without_masks(batch)
         obs, next_obs = self._flat_rows(batch.obs), self._flat_rows(batch.next_obs)
         num_rows = len(obs)
         discount = np.empty(num_rows, np.float32) if self._n_step == 1 else batch.discount
@@ -269,6 +274,8 @@ class Replay:
         if self._has_sequences:
             fields["memory"] = batch.memory
             fields["begins"] = np.zeros(num_rows, np.bool_)
+        if self._has_masks:
+            fields["next_mask"] = self._flat_rows(batch.next_mask)
         host_tensors = {name: torch.from_numpy(x) for name, x in fields.items()}
         tensors = host_tensors
         if self._device.type != "cpu":  # filled by the copies of each draw, including this one
@@ -282,7 +289,16 @@ class Replay:
         ]
         chunks = {name: x.chunk(count) for name, x in tensors.items()}
         batches = [ReplayBatch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
-        return batch, fields, batches
+        return drawn, fields, batches
+
+    def _without_masks(self, batch: Batch) -> Batch:
+        """Return a batch whose observations are arrays, and the masks of `next_obs` another."""
+        if not self._has_masks:
+            return batch
+        arrays = {name: batch[name] for name in batch}
+        next_mask = batch.next_obs["mask"]
+        parts = {name: arrays[name]["obs"] for name in ("obs", "next_obs")}
+        return type(batch)({**arrays, **parts, "next_mask": next_mask})
 
     def _flat_rows(self, steps: Array) -> Array:
         """Return sequences, (L, S, …), as rows, (L · S, …), and rows unchanged."""

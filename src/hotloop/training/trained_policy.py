@@ -145,7 +145,7 @@ def evaluate(
         spec = EnvSpec.of(env)
     if seed is None:
         seed = spec.seed if spec is env else config["seed"]
-    has_masks = network.obs_spec.mask_size > 0
+    has_masks = network.action_spec.is_masked
     spec = replace(spec, seed=seed, stream="evaluation", action_masks=has_masks)
     with kept_global_generators(), closing_environments() as to_close:
         seed_global_generators(seed, "evaluation")

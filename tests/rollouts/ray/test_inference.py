@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.snapshot import ObsScale
-from tests import toy_envs
 from tests.toy_images import Catch
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -31,8 +29,8 @@ cluster = test_ray.cluster  # one Ray for all
 CENTRAL = {"backend": "ray", "inference": "central"}
 
 
-def make_network(env="CartPole-v1", *, action_masks=False, **options):
-    envs = make_vec(EnvSpec(env, action_masks=action_masks), 1)
+def make_network(env="CartPole-v1", **options):
+    envs = make_vec(EnvSpec(env), 1)
     try:
         return actor_critic(envs, hidden_sizes=(8,), **options)
     finally:
@@ -105,15 +103,6 @@ def test_a_remote_policy_returns_the_networks_outputs(monkeypatch, has_memory, s
         np.testing.assert_array_equal(remote_memory, memory)
     assert remote_policy.answer_location == ("here", os.getpid())
     assert len(waits) == 2  # acting has also returned the value
-
-
-def test_masked_actions_are_masked(monkeypatch):
-    network = make_network(partial(toy_envs.Allowed, (3,)), action_masks=True)
-    snapshot, inference = make_snapshot(network), make_inference(network, monkeypatch)
-    obs = np.zeros((2, *network.obs_spec.shape), np.float32)
-    obs[0, -1] = 1.0
-    answer = asyncio.run(inference.evaluate(WeightsRef(1, [Ref(snapshot)]), obs, None))
-    np.testing.assert_array_equal(answer.outputs.head, ActingPolicy(network, snapshot).head(obs))
 
 
 def test_simultaneous_requests_form_one_batch_per_version(monkeypatch):

@@ -31,6 +31,7 @@ class HostVectorEnv:
     def __init__(self, envs: DeviceVectorEnv, spec: EnvSpec) -> None:
         self._envs, self._spec, self._first_env = envs, spec, spec.first_env
         self._step_buffers = allocate_step(envs.num_envs, envs.obs_spec)
+        self.mask = self._step_buffers.mask  # empty
         self._episode = np.full(envs.num_envs, -1, np.int64)
         self._return = np.zeros(envs.num_envs, np.float64)
         self._length = np.zeros(envs.num_envs, np.int64)

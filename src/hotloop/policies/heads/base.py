@@ -71,13 +71,12 @@ class Head(ABC):
         size: H.
         action_scale: c and h, float32, (A,), of a head with actions c + h · u, u in [−1, 1]; else
             None.
-        is_masked: whether the outputs of forbidden actions are `MASKED`.
+        is_masked: whether the outputs of forbidden actions are `MASKED`, as the spec says.
 
     Raises:
         SpaceError: the head does not support the actions.
     """
 
-    is_masked: bool = False
     meaning: ClassVar[str]
     description: ClassVar[str]
     needs_perceptrons: ClassVar[bool] = False
@@ -89,6 +88,7 @@ class Head(ABC):
         self._spec = spec
         self._exploration = exploration or Exploration()
         self.size = num_action_values(spec)
+        self.is_masked = spec.is_masked
 
     @classmethod
     def check(cls, spec: ActionSpec) -> None:

@@ -73,7 +73,7 @@ class CentralCollector:
                     (action[start:stop], StepArrays(*(array[start:stop] for array in arrays)))
                     for start, stop in envs.ranges
                 ]
-                for _, _, action, arrays in slot.rows
+                for _, _, _, action, arrays in slot.rows
             ]
             for slot in self._memory.slots
         ]
@@ -134,7 +134,7 @@ class CentralCollector:
         for t in range(start, stop):
             if memories:
                 memory = memories[t + 1]
-            self.obs = slot.rows[t][3].obs
+            self.obs = slot.rows[t][-1].obs
             for line, (half, (action, arrays)) in enumerate(
                 zip(halves, self._views[slot_index][t], strict=True)
             ):
@@ -183,6 +183,7 @@ class CentralCollector:
         assert self.obs is not None
         if t == 0 or not num_ahead:  # otherwise the previous step has written these rows
             slot.fragment.obs[t, first:stop] = self.obs[first:stop]
+            slot.fragment.mask[t, first:stop] = self._envs.halves[line].mask
             slot.fragment.memory[t, first:stop] = self._hidden_states[first:stop]
         self._send(line, (row, row + 1, first, stop))
 

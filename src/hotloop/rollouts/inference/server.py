@@ -40,6 +40,7 @@ class HalfBatch(NamedTuple):
 
     Attributes:
         obs: (B, *obs_shape).
+        mask: Allowed actions, bool, (B, M).
         noise: Action noise, float32, (B, K).
         memory: Hidden state before acting, float32, (B, M).
         head: float32, (B, H).
@@ -50,6 +51,7 @@ class HalfBatch(NamedTuple):
     """
 
     obs: Array
+    mask: Array
     noise: Array
     memory: Array
     head: Array
@@ -146,7 +148,7 @@ class InferenceServer:
                         half.memory_after[...] = memory
             # Halves may be at different steps, which have different noise.
             for half in halves:
-                policy.choose(half.head, half.noise, half.action)
+                policy.choose(half.head, half.noise, half.action, half.mask)
                 if policy.has_value:
                     # Computed here because another policy may evaluate the rows later.
                     step_arrays = (half.head[None], half.noise[None], half.action[None])
@@ -179,6 +181,7 @@ class InferenceServer:
         noise = self._noise[worker].steps(row, 1)[0]
         return HalfBatch(
             obs=fragment.obs[t, first:stop],
+            mask=fragment.mask[t, first:stop],
             noise=noise[first:stop],
             memory=fragment.memory[t, first:stop],
             head=slot.head[t, first:stop],

@@ -226,12 +226,12 @@ def _measure_acting(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int,
         head = np.zeros((size, network.head_size), np.float32)
         spec = network.action_spec
         action = np.zeros((size, *spec.shape), spec.dtype)
-        memory = policy.new_memory(size)
+        memory, mask = policy.new_memory(size), np.ones((size, spec.mask_size), np.bool_)
         times: list[float] = []
         start_s = time.perf_counter()
         while len(times) < 5 or (len(times) < 200 and time.perf_counter() - start_s < _ACT_S):
             call_start_s = time.perf_counter()
-            policy.draw(obs, noise, head, action, memory)
+            policy.draw(obs, noise, head, action, memory, mask)
             times.append(time.perf_counter() - call_start_s)
         seconds[size] = float(np.median(times))
     return seconds

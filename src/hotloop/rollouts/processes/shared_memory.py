@@ -287,16 +287,12 @@ class WorkerMemory:
             columns = [column.copy() for column in chunks[0]]
         else:
             columns = [np.concatenate(column) for column in zip(*chunks, strict=True)]
-        last = self.slots[slot_index].fragment
-        last_obs, last_memory = last.last_obs, last.last_memory
-        if end < self.num_steps:
-            last_obs, last_memory = last.obs[end], last.memory[end]
+        after = self.slots[slot_index].fragment.after(end)
         fields: dict[str, Any] = dict(zip(PER_STEP, columns[:-2], strict=True))
+        fields |= {name: array.copy() for name, array in after.items()}
         versions, episodes = columns[-2:]
         fragment = Fragment(
             **fields,
-            last_obs=last_obs.copy(),
-            last_memory=last_memory.copy(),
             policy_version=int(versions.min()),
             first_env=self._first_env,
             versions=versions,

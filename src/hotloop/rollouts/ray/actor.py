@@ -23,7 +23,7 @@ from hotloop.rollouts.ray.recording import RecordingOptions, start_recording
 from hotloop.rollouts.ray.step_timeout import StepTimeout
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
 from hotloop.timing import span
-from hotloop.types import PER_STEP, Array, Episode, Fragment
+from hotloop.types import AFTER_LAST_STEP, PER_STEP, Array, Episode, Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,8 +225,7 @@ class Actor:
         failures, self._failures[:] = list(self._failures), []
         part = FragmentPart(
             fields={
-                name: getattr(slot.fragment, name).copy()
-                for name in (*PER_STEP, "last_obs", "last_memory")
+                name: getattr(slot.fragment, name).copy() for name in (*PER_STEP, *AFTER_LAST_STEP)
             },
             version=policy.version,
             running=list(self._envs.running_episodes()),
@@ -254,7 +253,7 @@ def join_parts(parts: Sequence[FragmentPart], first_env: int) -> Fragment:
     if len(parts) > 1:
         fields = {
             name: np.concatenate([part.fields[name] for part in parts]) for name in PER_STEP
-        } | {name: parts[-1].fields[name] for name in ("last_obs", "last_memory")}
+        } | {name: parts[-1].fields[name] for name in AFTER_LAST_STEP}
     rows = [len(part.fields["reward"]) for part in parts]
     versions = np.repeat(np.array([part.version for part in parts]), rows)
     return Fragment(
