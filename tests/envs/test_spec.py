@@ -75,6 +75,11 @@ def test_other_types_of_arguments_are_refused(env_kwargs):
         EnvSpec("CartPole-v1", env_kwargs)
 
 
+def test_one_key_is_not_a_sequence_of_keys():
+    with pytest.raises(ConfigError, match=r"`log_info` must be .*, got 'won': pass \['won'\]"):
+        EnvSpec("CartPole-v1", log_info="won")
+
+
 def test_arguments_that_are_not_json_stay_in_this_process():
     spec = EnvSpec(counting, {"number": np.arange(3)})
     with pytest.raises(ConfigError, match=r"`env_kwargs` must be serializable as JSON \(.*ndarray"):

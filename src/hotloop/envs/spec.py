@@ -52,7 +52,7 @@ class EnvSpec:
             besides the numbers in `info["episode"]`.
 
     Raises:
-        ConfigError: `env` or `env_kwargs` has another type.
+        ConfigError: `env`, `env_kwargs` or `log_info` has another type.
     """
 
     env: str | EnvFactory
@@ -76,6 +76,11 @@ class EnvSpec:
             raise ConfigError(
                 "`env_kwargs` must be a dictionary of the environment's arguments, got "
                 f"{describe_value(self.env_kwargs)}"
+            )
+        if isinstance(self.log_info, str):  # which is a sequence of letters
+            raise ConfigError(
+                f"`log_info` must be a sequence of keys, got '{self.log_info}': pass "
+                f"['{self.log_info}']"
             )
 
     @classmethod
