@@ -44,6 +44,8 @@ OPTIONAL = ("docutils", "gymnasium", "hypothesis", "onnxruntime", "scipy", "sphi
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)[.\w]*'")
 # Tests with fixtures that start other programs are marked `outside`.
 OUTSIDE = {"chromium", "cluster", "ray"}
+# Two Rays on one machine find each other, so one process runs them (--dist loadgroup).
+ONE_RAY = [pytest.mark.outside, pytest.mark.xdist_group("ray")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,9 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not OUTSIDE.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("outside")
-        # Two Rays on one machine find each other, so one process runs them (--dist loadgroup).
         if "ray" in item.path.stem or item.path.parent.name == "ray":
-            item.add_marker(pytest.mark.xdist_group("ray"))
+            item.add_marker(ONE_RAY[1])
     if config.getoption("--quick"):
         long_ones = set(LONG_ONES.read_text(encoding="utf-8").split())
         left_out = [item for item in items if function_of(item.nodeid) in long_ones]

@@ -42,6 +42,7 @@ COVERED_BY = {
     "": ["learner", "cli"],
     "algorithms": ["training", "cli"],
     "bandits": ["cli/test_bandit.py", "cli/test_bandit_grid.py"],
+    "base": ["cli", "learner", "rollouts", "runs", "timing"],
     "cli": [],
     "envs": ["rollouts", "training"],
     "learner": ["algorithms", "training"],
@@ -52,7 +53,6 @@ COVERED_BY = {
     "rollouts": ["training", "cli/test_train_workers.py"],
     "runs": ["training", "cli"],
     "sweeps": ["cli"],
-    "system": ["cli", "rollouts", "runs", "timing"],
     "timing": ["profiler", "cli"],
     "training": ["algorithms", "cli"],
 }

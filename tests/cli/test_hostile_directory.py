@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ONE_RAY
+
 # Third-party modules that hotloop or a library of its imports, some only if they are installed.
 _LIBRARIES = (
     *("hotloop", "numpy", "rich", "torch", "gymnasium", "tyro", "numba", "llvmlite", "matplotlib"),
@@ -109,7 +111,9 @@ def test_commands_import_nothing_from_a_run_directory(tmp_path, hostile, copy_tr
     check(tmp_path, hostile, copy_trained_run, *QUICK)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=ONE_RAY if name == "ray" else pytest.mark.slow) for name in SLOW],
+)
 def test_a_slower_command_imports_nothing(tmp_path, hostile, copy_trained_run, name):
     check(tmp_path, hostile, copy_trained_run, SLOW[name])

@@ -13,6 +13,7 @@ import pytest
 
 from hotloop import timing
 from hotloop.cli import main
+from tests.conftest import ONE_RAY
 from tests.docs.pages import DOCS, blocks
 
 TUTORIALS = DOCS / "tutorials"
@@ -26,6 +27,7 @@ SMALLER = {
     "workers-to-a-cluster": {"--total-timesteps": "1024", "--num-steps": "64"},
     "a-sweep": {"--total-timesteps": "1024", "--trials": "2"},
 }
+MARKS = {"train-your-environment": [], "workers-to-a-cluster": ONE_RAY}
 SMALLER_FILES = {
     "STEPS, START, BATCH, GAMMA = 20_000, 2_000": "STEPS, START, BATCH, GAMMA = 600, 400",
     "total_timesteps=20_000": "total_timesteps=1_024",
@@ -59,10 +61,7 @@ def test_the_forecast_matches_the_printed_one(capsys):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name == "train-your-environment" else pytest.param(name, marks=pytest.mark.slow)
-        for name in SMALLER
-    ],
+    [pytest.param(name, marks=MARKS.get(name, [pytest.mark.slow])) for name in SMALLER],
 )
 def test_a_tutorial_runs(name, tmp_path, monkeypatch, capfd):
     if name == "workers-to-a-cluster":
