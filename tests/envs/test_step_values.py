@@ -278,11 +278,12 @@ def test_large_numbers_of_the_first_steps_warn_once(recwarn, first_step):
     next_obs = obs.copy()
     next_obs[1, 0, 0] = 1.6e9  # `time`
     rows = SimpleNamespace(obs=obs, next_obs=next_obs, reward=np.zeros((3, 2), np.float32))
+    rows.first_env = 0
     rows.rows = lambda start, stop: rows
     slot = SimpleNamespace(head=np.zeros((3, 2, 2)), fragment=rows)
-    check_rows(slot, 0, 3, spec=spec, first_env=0, first_step=first_step)
+    check_rows(slot, 0, 3, spec, first_step)
     rows.obs, rows.next_obs = obs[:0], obs[:0]  # the first step failed
-    check_rows(slot, 0, 0, spec=spec, first_env=0, first_step=0)
+    check_rows(slot, 0, 0, spec, 0)
     texts = [str(warning.message) for warning in recwarn.list]
     assert len(texts) == (first_step == 0)
     assert all("the part 'time' of the observation has numbers as large as 1.6" in t for t in texts)
@@ -305,11 +306,11 @@ def test_large_observations_are_the_cause_of_nan_in_a_network():
 
 
 def test_a_policy_that_gives_nan_gets_the_same_advice():
-    rows = SimpleNamespace(obs=np.full((3, 1, 2), 1e20, np.float32))
+    rows = SimpleNamespace(obs=np.full((3, 1, 2), 1e20, np.float32), first_env=0)
     slot = SimpleNamespace(head=np.full((3, 1, 2), np.nan), fragment=rows)
     spec = serial().obs_spec
     with pytest.raises(NonFiniteError, match=r"outputs .* step 7 .*: scale the obs.* as 1e\+20,"):
-        check_rows(slot, 0, 2, spec=spec, first_env=0, first_step=7)
+        check_rows(slot, 0, 2, spec, 7)
 
 
 @pytest.mark.parametrize("name", ["reward", "returns"])

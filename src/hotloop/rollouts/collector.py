@@ -157,33 +157,25 @@ class HalfStepObserver(StepObserver, Protocol):
         ...
 
 
-class Collector:
-    """Steps one group of environments with a policy, and fills the rows of slots.
-
-    With an `Actor`, which has no value function, `value`, `next_value` and `log_prob` stay 0.
+class PolicyInputs:
+    """The environments of a collector, and the policy's next inputs.
 
     Args:
         envs: Environments of the group.
-        policy: Acting policy.
-        seed: Seed of the action noise, which is a function of (seed, step, environment).
-        first_env: Index of the first environment, counted over all workers.
+        memory_size: Size of the hidden state of one environment, M.
+        vector_steps: Steps of each environment so far.
 
     Attributes:
+        envs: The same.
         vector_steps: Steps of each environment so far.
         obs: Next observations to act on, (N, *obs_shape). None before the first reset.
         memory: Hidden state, float32, (N, M).
     """
 
-    def __init__(
-        self, envs: VectorEnv, policy: ActingPolicy, *, seed: int, first_env: int = 0
-    ) -> None:
-        self.envs = envs
-        self.policy = policy
-        self.vector_steps = 0
-        self._first_env = first_env
+    def __init__(self, envs: VectorEnv, memory_size: int, vector_steps: int = 0) -> None:
+        self.envs, self.vector_steps = envs, vector_steps
         self.obs: Array | None = None
-        self.memory = np.zeros((envs.num_envs, policy.memory_size), np.float32)
-        self._noise = NoiseBuffer(policy, seed=seed, num_envs=envs.num_envs, first_env=first_env)
+        self.memory = np.zeros((envs.num_envs, memory_size), np.float32)
 
     @property
     def has_begun(self) -> bool:
@@ -222,6 +214,26 @@ class Collector:
             self.memory[restarted_envs] = 0.0
         return restarted_envs
 
+
+class Collector(PolicyInputs):
+    """Steps one group of environments with a policy, and fills the rows of slots.
+
+    With an `Actor`, which has no value function, `value`, `next_value` and `log_prob` stay 0.
+
+    Args:
+        envs: Environments of the group.
+        policy: Acting policy.
+        seed: Seed of the action noise, which is a function of (seed, step, environment).
+        first_env: Index of the first environment, counted over all workers.
+    """
+
+    def __init__(
+        self, envs: VectorEnv, policy: ActingPolicy, *, seed: int, first_env: int = 0
+    ) -> None:
+        super().__init__(envs, policy.memory_size)
+        self.policy = policy
+        self._noise = NoiseBuffer(policy, seed=seed, num_envs=envs.num_envs, first_env=first_env)
+
     def collect(
         self, slot: Slot, start: int, stop: int, observer: StepObserver | None = None
     ) -> None:
@@ -256,13 +268,13 @@ class Collector:
                     envs.step(action, arrays)
                 except EnvironmentFailure:
                     # NaN from the policy or from an earlier step may be the cause.
-                    self._check_finite(slot, start, t)
+                    check_rows(slot, start, t, envs.obs_spec, self.vector_steps)
                     raise
             if memory is not None:
                 memory[arrays.terminated | arrays.truncated | ~arrays.valid] = 0.0
             if observer is not None:
                 observer.on_step_end(t)
-        self._check_finite(slot, start, stop)
+        check_rows(slot, start, stop, envs.obs_spec, self.vector_steps)
         self.obs = fragment.obs[stop] if stop < fragment.num_steps else fragment.last_obs
         if memories:
             self.memory = memories[stop]
@@ -292,16 +304,6 @@ class Collector:
                 value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
                 rows.value[...], last_value = value[:-1], value[-1]
             write_next_values(policy, rows, last_value)
-
-    def _check_finite(self, slot: Slot, start: int, stop: int) -> None:
-        check_rows(
-            slot,
-            start,
-            stop,
-            spec=self.envs.obs_spec,
-            first_env=self._first_env,
-            first_step=self.vector_steps,
-        )
 
 
 class NoiseBuffer:
@@ -369,9 +371,7 @@ def hidden_states_after(policy: ActingPolicy, rows: Fragment) -> Array:
     return states
 
 
-def check_rows(
-    slot: Slot, start: int, stop: int, *, spec: ObsSpec, first_env: int, first_step: int
-) -> None:
+def check_rows(slot: Slot, start: int, stop: int, spec: ObsSpec, first_step: int) -> None:
     """Check rows `start` … `stop` − 1 for NaN and infinity, and report the first cause.
 
     Args:
@@ -379,13 +379,13 @@ def check_rows(
         start: Index of the first row.
         stop: Index after the last row.
         spec: Layout of observations.
-        first_env: Index of the first environment, counted over all workers.
         first_step: Step of row `start`, counted from the start of the run.
 
     Raises:
         NonFiniteError: The policy's outputs were NaN or infinite.
         EnvironmentFailure: An environment returned NaN or infinity.
     """
+    first_env = slot.fragment.first_env
     is_finite = np.isfinite(slot.head[start : stop + 1])
     if not is_finite.all():
         step = int(is_finite.all(axis=(1, 2)).argmin())
@@ -397,7 +397,6 @@ def check_rows(
             )
     rows = slot.fragment.rows(start, stop)
     check_finite(rows, spec=spec, first_env=first_env, first_step=first_step)
-    if (
-        first_env == first_step == 0 and start < stop
-    ):  # the environments check the first observation
+    # The environments check the first observation.
+    if first_env == first_step == 0 and start < stop:
         warn_of_coarse_numbers("environment 0", spec, rows.next_obs[:, 0], first_obs=rows.obs[0, 0])

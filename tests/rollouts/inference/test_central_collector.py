@@ -217,7 +217,7 @@ def test_halves_at_different_steps_explore_by_their_own_step(make_rig, head):
     rig.stepper.load(1)
     rig.stepper.collect(0, 0, NUM_STEPS, rig)
     rig.stepper._request_actions(1)  # row 4
-    rig.stepper._row -= 1
+    rig.stepper.vector_steps -= 1
     rig.stepper._request_actions(0)  # row 3, the first one of the batch
     rig.inference.answer()
     first, second = rig.shared.workers[0].slots

@@ -6,13 +6,11 @@ half is more than one row ahead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable
 
 from hotloop.envs import DoubleBufferedEnvs
 from hotloop.errors import EnvironmentFailure
-from hotloop.rollouts.collector import HalfStepObserver, check_rows
+from hotloop.rollouts.collector import HalfStepObserver, PolicyInputs, check_rows
 from hotloop.rollouts.processes.shared_memory import (
     ACTING,
     EVALUATION,
@@ -27,10 +25,10 @@ from hotloop.rollouts.processes.shared_memory import (
     SharedMemory,
 )
 from hotloop.timing import span
-from hotloop.types import Array, RunningEpisode, StepArrays
+from hotloop.types import Array, StepArrays
 
 
-class CentralCollector:
+class CentralCollector(PolicyInputs):
     """Steps environments with actions from the inference process; see `WorkerCollector`.
 
     Args:
@@ -54,18 +52,17 @@ class CentralCollector:
         wake_inference: Callable[[], None],
         wait: Callable[[], None],
     ) -> None:
-        self._envs = envs
         self._weights, self._memory = shared.weights, shared.workers[worker]
+        memory_size = self._memory.slots[0].fragment.last_memory.shape[1]
+        super().__init__(envs, memory_size, vector_steps=first_row)
+        self._halves, self._ranges = envs.halves, envs.ranges
         self._requests = [line.data for line in shared.requests[worker]]
         self._answers = [line.data for line in shared.answers[worker]]
         self._has_value, self._wake_inference, self._wait = has_value, wake_inference, wait
         # Evaluation is another request, during which neither half steps.
         self.chunk_s = 0.1 if has_value else 0.002
-        self._row = first_row
         self._publication = NEWEST
         self.requested_version = -1
-        self.obs: Array | None = None
-        self._hidden_states = np.zeros(self._memory.slots[0].fragment.last_memory.shape, np.float32)
         # For each slot and step, views of each half's actions and results.
         self._views: list[list[list[tuple[Array, StepArrays]]]] = [
             [
@@ -80,25 +77,6 @@ class CentralCollector:
         # Wait for requests of the previous process, whose rows are collected again.
         for line in range(len(self._requests)):
             self._wait_for(line)
-
-    def begin(self, *, first_episode: int | None = None) -> None:
-        """See `Collector.begin`."""
-        with span("env_reset"):
-            self.obs = self._envs.reset(first_episode)
-
-    def resume(
-        self,
-        episodes: Sequence[RunningEpisode],
-        memory: Array | None = None,
-        on_step: Callable[[], None] = lambda: None,
-    ) -> list[int]:
-        """See `Collector.resume`."""
-        with span("env_reset"):
-            self.obs, restarted_envs = self._envs.resume(episodes, on_step)
-        if memory is not None:
-            self._hidden_states = memory.copy()
-            self._hidden_states[restarted_envs] = 0.0
-        return restarted_envs
 
     def load(self, number: int) -> None:
         """See `WorkerCollector`."""
@@ -124,7 +102,7 @@ class CentralCollector:
             NonFiniteError: The policy's outputs were NaN or infinite.
         """
         slot, versions = self._memory.slots[slot_index], self._memory.versions[slot_index]
-        memories, memory, halves = slot.memories, None, self._envs.halves
+        memories, memory, halves = slot.memories, None, self._halves
         # Request the actions of the first row, unless an earlier call has done it.
         if self.requested_version < 0:
             for line in range(len(halves)):
@@ -147,13 +125,14 @@ class CentralCollector:
                         half.step(action, arrays)
                     except EnvironmentFailure:
                         # NaN from the policy or from an earlier step may be the cause.
-                        self._check_finite(slot_index, start, t, self._row - (t - start))
+                        first_step = self.vector_steps - (t - start)
+                        check_rows(slot, start, t, self.envs.obs_spec, first_step)
                         raise
                 if memory is not None:
-                    first, last = self._envs.ranges[line]
+                    first, last = self._ranges[line]
                     is_over = arrays.terminated | arrays.truncated | ~arrays.valid
                     memory[first:last][is_over] = 0.0
-                    self._hidden_states = memory
+                    self.memory = memory
                 if line == 0:
                     has_next_row = t + 1 < stop
                     if not has_next_row and observer.has_room():
@@ -162,29 +141,29 @@ class CentralCollector:
                     observer.on_half_step()
                 if has_next_row:
                     self._request_actions(line, num_ahead=1)
-            self._row += 1
+            self.vector_steps += 1
             observer.on_step_end(t)
-        self._check_finite(slot_index, start, stop, self._row - (stop - start))
+        check_rows(slot, start, stop, self.envs.obs_spec, self.vector_steps - (stop - start))
 
     def evaluate(self, slot_index: int, start: int, stop: int) -> None:
         """See `WorkerCollector`."""
         if not self._has_value:
             return
         with span("evaluate"):
-            first = self._row - (stop - start)
-            self._send(EVALUATION, (first, self._row, 0, self._envs.num_envs))
+            first = self.vector_steps - (stop - start)
+            self._send(EVALUATION, (first, self.vector_steps, 0, self.envs.num_envs))
             self._wait_for(EVALUATION)
 
     def _request_actions(self, line: int, num_ahead: int = 0) -> None:
         """Request a half's actions for the row that is `num_ahead` rows after the current one."""
-        row = self._row + num_ahead
+        row = self.vector_steps + num_ahead
         slot_index, t = self._memory.slot_and_step(row)
-        slot, (first, stop) = self._memory.slots[slot_index], self._envs.ranges[line]
+        slot, (first, stop) = self._memory.slots[slot_index], self._ranges[line]
         assert self.obs is not None
         if t == 0 or not num_ahead:  # otherwise the previous step has written these rows
             slot.fragment.obs[t, first:stop] = self.obs[first:stop]
-            slot.fragment.mask[t, first:stop] = self._envs.halves[line].mask
-            slot.fragment.memory[t, first:stop] = self._hidden_states[first:stop]
+            slot.fragment.mask[t, first:stop] = self._halves[line].mask
+            slot.fragment.memory[t, first:stop] = self.memory[first:stop]
         self._send(line, (row, row + 1, first, stop))
 
     def _send(self, line: int, row_and_env_ranges: tuple[int, int, int, int]) -> None:
@@ -202,9 +181,3 @@ class CentralCollector:
                 while answer[SERIAL] != request[SERIAL]:
                     self._wait()
         return answer[VERSION]
-
-    def _check_finite(self, slot_index: int, start: int, stop: int, first_step: int) -> None:
-        slot = self._memory.slots[slot_index]
-        first_env = slot.fragment.first_env
-        spec = self._envs.obs_spec
-        check_rows(slot, start, stop, spec=spec, first_env=first_env, first_step=first_step)
