@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,11 +69,10 @@ def run(args: list[str]) -> int:
     for module in ("gymnasium", "safetensors"):
         require_module(module, extra="train", purpose="evaluation")
 
-    from hotloop.envs import EnvSpec
     from hotloop.rollouts.video import MAX_STEPS as VIDEO_STEPS
     from hotloop.rollouts.video import Camera
     from hotloop.runs import RunDirectory
-    from hotloop.training.trained_policy import evaluate, load
+    from hotloop.training.trained_policy import evaluate, load, run_spec
 
     # Check that the run may be loaded, and that a video can be recorded.
     directory = RunDirectory.open(options.run)
@@ -80,10 +80,10 @@ def run(args: list[str]) -> int:
     if directory.may_import(is_trusted=options.trust):
         enable_local_imports()
     chosen = {"checkpoint": options.checkpoint, "trust": options.trust}
-    config = {"env_kwargs": {}, **directory.config["config"]}
-    seed = config["seed"] if options.seed is None else options.seed
-    camera = Camera(EnvSpec(directory.config["env_id"], config["env_kwargs"], seed=seed))
-    with closing(camera):
+    spec = run_spec(directory)
+    if options.seed is not None:
+        spec = replace(spec, seed=options.seed)
+    with closing(Camera(spec)) as camera:
         if options.video is not None:
             camera.check(options.video)
         # Play the episodes, and record the video.
@@ -121,7 +121,7 @@ def _print_result(
             "std_return": played.std_return,
             "returns": returns,
             "lengths": lengths,
-            "num_cut": sum(x.is_cut for x in played.episodes),
+            "num_cut": played.num_cut,
         }
         if played.info:
             summary["info"] = played.info

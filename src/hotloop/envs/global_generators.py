@@ -40,12 +40,14 @@ def _derive_seed(key: tuple[int | str, ...]) -> int:
 
 
 @contextmanager
-def kept_global_generators() -> Iterator[None]:
-    """Restore the states of the global generators at the end, which belong to the caller."""
+def kept_global_generators(*key: int | str) -> Iterator[None]:
+    """Seed the global generators if there is a key, and restore the caller's states at the end."""
     state, numpy_state = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002
     torch = sys.modules.get("torch")
     torch_state = None if torch is None else torch.get_rng_state()
     try:
+        if key:
+            seed_global_generators(*key)
         yield
     finally:
         random.setstate(state)

@@ -8,18 +8,16 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from hotloop.envs import EnvSpec, kept_global_generators, make_vec, seed_global_generators
+from hotloop.envs import EnvSpec, kept_global_generators, make_vec
 from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import MAX_STEPS, Camera
 from hotloop.runs import Evaluation, RunDirectory
-from hotloop.runs.report import episode_info
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import BestEvaluation
 from hotloop.training.reporting import Reporter
+from hotloop.training.trained_policy import EvaluationResult
 from hotloop.types import Episode
 
 
@@ -57,8 +55,8 @@ class Evaluator:
         self._run = run
         self._envs = None
         if config.eval_interval is not None:
-            with kept_global_generators():  # training draws the same with and without evaluations
-                seed_global_generators(config.seed, "evaluation")
+            # Training draws the same numbers with and without evaluations.
+            with kept_global_generators(config.seed, "evaluation"):
                 self._envs = make_vec(replace(spec, stream="evaluation"), config.total_envs)
             envs_to_close.append(self._envs)
         self._camera: Camera | None = None
@@ -89,8 +87,7 @@ class Evaluator:
         """
         assert self._envs is not None
         config = self._config
-        with span("evaluation"), kept_global_generators():
-            seed_global_generators(config.seed, "evaluation")
+        with span("evaluation"), kept_global_generators(config.seed, "evaluation"):
             policy = ActingPolicy(network, snapshot)
             usual_steps = self._reporter.longest_episode
             limit = config.eval_max_steps
@@ -106,21 +103,20 @@ class Evaluator:
                 on_note=self._note,
             )
             self._warn_about_cuts(episodes)
-            returns = [episode.undiscounted_return for episode in episodes]
-            mean_return = float(np.mean(returns))
-            is_best = self.best is None or mean_return > self.best.mean_return
+            result = EvaluationResult(tuple(episodes))
+            is_best = self.best is None or result.mean_return > self.best.mean_return
             if is_best:
-                self.best = BestEvaluation(timesteps=timesteps, mean_return=mean_return)
+                self.best = BestEvaluation(timesteps=timesteps, mean_return=result.mean_return)
             self._run.check_present()
             with self._warnings_instead_of_errors():
                 self._record_video(policy, timesteps, episodes[0])
         return Evaluation(
             timesteps=timesteps,
-            returns=returns,
-            lengths=[episode.length for episode in episodes],
+            returns=result.returns,
+            lengths=result.lengths,
             is_best=is_best,
-            num_cut=sum(episode.is_cut for episode in episodes),
-            info=episode_info(episodes),
+            num_cut=result.num_cut,
+            info=result.info,
         )
 
     def _record_video(self, policy: ActingPolicy, timesteps: int, episode: Episode) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotloop.base.rounding import format_mean
-from hotloop.envs import EnvSpec, kept_global_generators, make_vec, seed_global_generators
+from hotloop.envs import EnvSpec, kept_global_generators, make_vec
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
@@ -43,6 +43,11 @@ class EvaluationResult:
     def lengths(self) -> list[int]:
         """Return the number of steps of each episode."""
         return [episode.length for episode in self.episodes]
+
+    @property
+    def num_cut(self) -> int:
+        """Return the number of episodes that were cut before their end."""
+        return sum(episode.is_cut for episode in self.episodes)
 
     @property
     def info(self) -> dict[str, list[float | None]]:
@@ -136,19 +141,13 @@ def evaluate(
         directory.check_trusted(is_trusted=trust, only_environment=True)
     network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
     policy = ActingPolicy(network, snapshot)
-    config = {"num_envs": 1, "env_kwargs": {}, "log_info": (), **directory.config["config"]}
-    if env is None:
-        spec = EnvSpec(
-            directory.config["env_id"], config["env_kwargs"], log_info=config["log_info"]
-        )
-    else:
-        spec = EnvSpec.of(env)
+    spec = run_spec(directory) if env is None else EnvSpec.of(env)
+    config = {"num_envs": 1, **directory.config["config"]}
     if seed is None:
         seed = spec.seed if spec is env else config["seed"]
     has_masks = network.action_spec.is_masked
     spec = replace(spec, seed=seed, stream="evaluation", action_masks=has_masks)
-    with kept_global_generators(), closing_environments() as to_close:
-        seed_global_generators(seed, "evaluation")
+    with kept_global_generators(seed, "evaluation"), closing_environments() as to_close:
         envs = make_vec(spec, config["num_envs"])
         to_close.append(envs)
         if envs.obs_spec != network.obs_spec or envs.action_spec != network.action_spec:
@@ -161,6 +160,13 @@ def evaluate(
             envs, policy, num_episodes=episodes, max_steps=max_steps, on_note=on_note
         )
         return EvaluationResult(tuple(played))
+
+
+def run_spec(directory: RunDirectory) -> EnvSpec:
+    """Return a run's environments, without action masks."""
+    config = {"env_kwargs": {}, "log_info": (), **directory.config["config"]}
+    fields = {name: config[name] for name in ("env_kwargs", "seed", "log_info")}
+    return EnvSpec(directory.config["env_id"], **fields)
 
 
 def _open_run(path: str | Path, checkpoint: str | None) -> tuple[RunDirectory, str]:
