@@ -44,9 +44,9 @@ class Scripted(gymnasium.Env):
     """Counts its steps and fails in scripted calls.
 
     Each call adds a byte to the file `<worker>.<call>` of a directory, with calls `make`, `reset`
-    and `step`, over all environments and all processes of a worker. The observation is the number
-    of steps in this episode and a random number that identifies the episode. The reward is 1 in
-    the first step, 2 in the second, …
+    and `step`, over all environments and all processes of a worker. `make` writes the process ID to
+    the file `<worker>.pid`. The observation is the number of steps in this episode and a random
+    number that identifies the episode. The reward is 1 in the first step, 2 in the second, …
 
     Args:
         directory: Directory of the files.
@@ -65,6 +65,7 @@ class Scripted(gymnasium.Env):
         self.ending = ending
         self.faults = (faults or {}).get(WORKER, {})
         self.pause_s = (pause_s or {}).get(WORKER, 0.0)
+        (self.directory / f"{WORKER}.pid").write_text(str(os.getpid()))
         self._call("make")
 
     def reset(self, *, seed=None, options=None):
@@ -75,13 +76,18 @@ class Scripted(gymnasium.Env):
         return self._obs(), {}
 
     def step(self, action):
-        self._call("step")
+        fault = self._call("step")
         if self.pause_s:
             time.sleep(self.pause_s)
         self.count += 1
         ends = self.count == self.length
         is_terminated = ends and self.ending == "terminated"
-        return self._obs(), float(self.count), is_terminated, ends and not is_terminated, {}
+        obs, reward = self._obs(), float(self.count)
+        if fault == "nan obs":
+            obs[1] = np.nan
+        if fault == "nan reward":
+            reward = np.nan
+        return obs, reward, is_terminated, ends and not is_terminated, {}
 
     def _obs(self):
         return np.array([self.count, self.token], np.float32)
@@ -94,7 +100,9 @@ class Scripted(gymnasium.Env):
             number = os.fstat(fd).st_size
         finally:
             os.close(fd)
-        _cause(self.faults.get(f"{kind} {number}", ""))
+        fault = self.faults.get(f"{kind} {number}", "")
+        _cause(fault)
+        return fault
 
 
 def count_calls(directory, kind, worker=None):
@@ -130,11 +138,11 @@ class Waits(Scripted):
 
 
 class DependsOnWorker(Scripted):
-    """The space has a size of 3 plus the worker's number."""
+    """The space has a size of 3 plus the number of the worker, or of environments before."""
 
     def __init__(self, directory, space="observation"):
         super().__init__(directory)
-        size = 3 + int(WORKER or 0)
+        size = 3 + (int(WORKER) if WORKER else count_calls(directory, "make") - 1)
         if space == "observation":
             self.observation_space = spaces.Box(-1.0, 1.0, (size,), np.float32)
         else:

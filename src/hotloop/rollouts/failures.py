@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import EnvironmentFailure, SpaceError
 
 
@@ -65,15 +66,15 @@ class Failures:
 
 
 class WorkerSpaces(Protocol):
-    """The spaces of a worker's environments, as JSON."""
+    """The spaces of a worker's environments, as they are or as JSON."""
 
     @property
-    def obs_spec(self) -> Mapping[str, Any]:
+    def obs_spec(self) -> ObsSpec | Mapping[str, Any]:
         """See `ObsSpec.to_json`."""
         ...
 
     @property
-    def action_spec(self) -> Mapping[str, Any]:
+    def action_spec(self) -> ActionSpec | Mapping[str, Any]:
         """See `ActionSpec.to_json`."""
         ...
 

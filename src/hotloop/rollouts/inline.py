@@ -11,6 +11,7 @@ from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.collector import Collector, Slot
+from hotloop.rollouts.failures import compare_spaces
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.state import (
     ActionHistory,
@@ -29,10 +30,15 @@ class InlineEnvironments:
     Args:
         groups: Vector environments. The policy acts for each group separately, as a worker does:
             a row of a batch of 16 and the same row of a batch of 4 differ in their last bits.
+
+    Raises:
+        SpaceError: The groups' spaces differ.
     """
 
     def __init__(self, groups: Sequence[VectorEnv]) -> None:
         self.groups = list(groups)
+        for number, group in enumerate(self.groups):
+            compare_spaces(self.groups[0], group, number)
 
     @property
     def num_envs(self) -> int:

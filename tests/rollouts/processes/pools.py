@@ -75,10 +75,18 @@ def make_spec(env, options, **fields):
 
 
 @contextlib.contextmanager
-def open_pool(env, num_workers=2, num_envs=1, *, seed=5, **options):
-    """Open a pool, and close it at the end in any case."""
+def open_pool(env, num_workers=2, num_envs=1, *, transport="processes", seed=5, **options):
+    """Open environments of workers, and close them at the end in any case."""
     spec = make_spec(env, options, seed=seed)
-    pool = WorkerPool(spec, num_workers=num_workers, envs_per_worker=num_envs, **options)
+    sizes = {"num_workers": num_workers, "envs_per_worker": num_envs}
+    if transport == "inline":
+        pool = make_inline(spec, num_workers, num_envs)
+    elif transport == "processes":
+        pool = WorkerPool(spec, **sizes, **options)
+    else:
+        from hotloop.rollouts.ray.environments import RayEnvironments, RayOptions
+
+        pool = RayEnvironments(spec, RayOptions(), **sizes, **options)
     try:
         yield pool
     finally:
@@ -87,7 +95,7 @@ def open_pool(env, num_workers=2, num_envs=1, *, seed=5, **options):
 
 def make_inline(env, num_workers, num_envs, *, seed=5, **fields):
     """Make the environments of `open_pool` in this process."""
-    spec = EnvSpec(env, seed=seed, **fields)
+    spec = env if isinstance(env, EnvSpec) else EnvSpec(env, seed=seed, **fields)
     groups = range(num_workers)
     return InlineEnvironments(
         [make_vec(dataclasses.replace(spec, first_env=w * num_envs), num_envs) for w in groups]
@@ -194,9 +202,12 @@ class CheckedRollout:
         trace: All rows.
         episodes: Episodes that the rollout reported.
         warnings: Messages of its warnings.
+        last_failure: Text of its last failure.
     """
 
-    def __init__(self, tmp_path, num_fragments, num_envs, faults, *, env, hook, plan, options):
+    def __init__(
+        self, tmp_path, num_fragments, num_envs, faults, *, env, hook, should_go_on, plan, options
+    ):
         kwargs = {"directory": str(tmp_path), "faults": faults, "length": LENGTH}
         num_steps = plan.pop("num_steps", 8)
         self.trace = Trace(2 * num_envs)
@@ -205,15 +216,18 @@ class CheckedRollout:
             warnings.simplefilter("always")
             with open_pool(env, 2, num_envs, env_kwargs=kwargs, **options) as pool:
                 rollout = begin(pool, num_steps, **plan)
-                for k in range(num_fragments):
+                k = 0
+                while k < num_fragments or should_go_on(rollout):
                     fragments = rollout.collect()
                     self.trace.add(fragments)
                     self.episodes += rollout.pop_episodes()
                     assert_adds_up(rollout.accounting(with_workers=False))
                     rollout.publish(snapshot_of(rollout.policy.network, k + 1))
                     hook(k, pool)
+                    k += 1
                 self.check_state(rollout, num_envs, num_steps, tmp_path)
-            self.account = rollout.accounting()
+                self.last_failure = rollout.last_failure
+        self.account = rollout.accounting()
         self.warnings = [str(warning.message) for warning in caught]
         assert_adds_up(self.account)
         assert self.account.in_flight == 0
@@ -249,15 +263,17 @@ def play(
     *,
     env=SCRIPTED,
     hook=lambda k, pool: None,
+    should_go_on=lambda rollout: False,
     **plan,
 ):
     """Collect fragments with two workers and check them."""
-    names = ("step_timeout_s", "max_failures", "inference")
+    names = ("step_timeout_s", "max_failures", "inference", "transport")
     options = {name: plan.pop(name) for name in names if name in plan}
     return CheckedRollout(
         *(tmp_path, num_fragments, num_envs, faults),
         env=env,
         hook=hook,
+        should_go_on=should_go_on,
         plan=plan,
         options=options,
     )

@@ -22,10 +22,9 @@ ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 from hotloop.rollouts.ray.inference import InferenceActor, RemotePolicy, WeightsRef  # noqa: E402
 from hotloop.rollouts.ray.recording import RecordingOptions  # noqa: E402
-from tests.rollouts.ray import test_ray  # noqa: E402
 from tests.rollouts.ray.test_ray import assert_adds_up, lines_of, pids_of, train  # noqa: E402
 
-cluster = test_ray.cluster  # one Ray for all
+pytestmark = pytest.mark.usefixtures("cluster")
 CENTRAL = {"backend": "ray", "inference": "central"}
 
 

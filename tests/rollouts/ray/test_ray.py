@@ -19,7 +19,7 @@ from tests import toy_envs
 from tests.uneven_envs import Dawdling
 from tests.worker_envs import DependsOnWorker
 
-ray = pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = pytest.mark.usefixtures("cluster")
 
 # Identifies the processes of this test run: child processes inherit it.
 MARK = "HOTLOOP_TEST_PROCESS"
@@ -35,20 +35,6 @@ SMALL = {
     "execution": "eager",
     "total_timesteps": 64 * 4,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    """Start Ray once for the module: it takes some seconds."""
-    ray.init(
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        object_store_memory=100 * 2**20,
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}},
-    )
-    yield ray
-    ray.shutdown()
 
 
 def train(path, algorithm=ppo, env=None, *, on_report=None, resume_from=None, **options):

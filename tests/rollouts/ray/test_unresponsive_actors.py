@@ -14,11 +14,10 @@ from hotloop.errors import ConfigError
 from hotloop.rollouts.ray.step_timeout import StepTimeout
 from hotloop.rollouts.ray.supervisor import ActorSupervisor
 from tests.rollouts.ray.odd_envs import Hangs, Wide
-from tests.rollouts.ray.test_ray import assert_adds_up, assert_same, cluster, pids_of, train
+from tests.rollouts.ray.test_ray import assert_adds_up, assert_same, pids_of, train
 from tests.uneven_envs import Dawdling
 
-ray = pytest.importorskip("ray", reason="Ray is not installed")
-assert cluster  # a fixture
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def actor_pids():
@@ -109,9 +108,9 @@ def test_a_lost_answer_is_sent_again_and_not_computed_again(tmp_path, monkeypatc
     assert_same(tmp_path / "whole", tmp_path / "lossy")
 
 
-def test_a_full_object_store_blocks_no_actor(tmp_path):
+def test_a_full_object_store_blocks_no_actor(tmp_path, cluster):
     """Ray spills to disk: fragments of 13 MB in a store of 100 MB with 90 MB in use."""
-    refs = [ray.put(np.zeros(30 * 2**20, np.uint8)) for _ in range(3)]
+    refs = [cluster.put(np.zeros(30 * 2**20, np.uint8)) for _ in range(3)]
     accounting = train(
         tmp_path / "run",
         appo,
