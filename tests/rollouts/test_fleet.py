@@ -231,10 +231,7 @@ def over_faults():
     """Return the mark that runs a test over transports × schedules × faults."""
     params = []
     for transport, schedule, fault in product(("processes", "ray"), SCHEDULES, FAULTS):
-        marks = list(ON_RAY) if transport == "ray" else []
-        if transport == "ray":
-            reason = "the step before a failure is not truncated, and an episode is played twice"
-            marks.append(pytest.mark.xfail(strict=fault == "raises", reason=reason))
+        marks = ON_RAY if transport == "ray" else ()
         name = f"{transport}-{schedule}-{fault}"
         params.append(pytest.param((transport, schedule, fault), marks=marks, id=name))
     return pytest.mark.parametrize("played", params, indirect=True)
@@ -268,7 +265,7 @@ def test_faults_are_reported_once_with_their_place(played):
         assert result.last_failure + end in replaced
 
 
-@over(*drifts_on_ray("`drops_too_old` is ignored"))
+@over(*WORKERS)
 def test_rows_that_are_too_old_are_dropped_on_request(tmp_path, transport):
     kwargs, gate = {"directory": str(tmp_path), "num_free": 1}, tmp_path / "open"
     with open_pool("tests.worker_envs:Waits", transport=transport, env_kwargs=kwargs) as pool:

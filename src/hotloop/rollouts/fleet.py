@@ -94,13 +94,13 @@ class Transport(RowVersions, Protocol):
 
     Attributes:
         num_workers: W.
-        num_envs: Environments of each worker.
+        envs_per_worker: Environments of each worker.
         can_replay: Whether episodes can be replayed.
         failures: Failures of environments and workers.
     """
 
     num_workers: int
-    num_envs: int
+    envs_per_worker: int
     can_replay: bool
     failures: Failures
 
@@ -160,10 +160,6 @@ class Transport(RowVersions, Protocol):
         """Return the last node of a worker in a cluster, empty on this machine."""
         ...
 
-    def release(self) -> None:
-        """Release memory after the workers have ended."""
-        ...
-
 
 class FleetRollout:
     """Collects fragments with the workers of a transport; see `Rollout`.
@@ -193,7 +189,7 @@ class FleetRollout:
         self._close = close
         self._options = options
         self._schedule = SCHEDULES[options.schedule]
-        num_envs, num_workers = transport.num_envs, transport.num_workers
+        num_envs, num_workers = transport.envs_per_worker, transport.num_workers
         self._progress = Progress(options, num_envs, num_workers, transport)
         self._groups = [
             WorkerGroup(
@@ -299,7 +295,7 @@ class FleetRollout:
             for worker in range(len(self._groups)):
                 while (restarted := self._restarted_envs[worker]) is None:
                     self.transport.wait(0)
-                restarted_envs += [worker * self.transport.num_envs + i for i in restarted]
+                restarted_envs += [worker * self.transport.envs_per_worker + i for i in restarted]
         return restarted_envs
 
     def accounting(self, *, with_workers: bool = True) -> Accounting:
@@ -313,10 +309,9 @@ class FleetRollout:
         self._close()
 
     def store_accounting(self) -> None:
-        """Store the final accounting of ended workers, and release their memory."""
+        """Store the final accounting of ended workers. The transport is not used afterwards."""
         if self._final_accounting is None:
             self._final_accounting = self._make_accounting(is_over=True)
-            self.transport.release()
 
     # --- events: see `WorkerEvents` ---------------------------------------------------------------
 
@@ -328,8 +323,8 @@ class FleetRollout:
         if self._restored is None or row != group.first_row:
             return start
         stored, position = self._restored
-        first_env = worker * self.transport.num_envs
-        env_numbers = range(first_env, first_env + self.transport.num_envs)
+        first_env = worker * self.transport.envs_per_worker
+        env_numbers = range(first_env, first_env + self.transport.envs_per_worker)
         arrays = {
             f"{kind}.{i}": stored[f"{kind}.{env}"]
             for i, env in enumerate(env_numbers)
@@ -347,7 +342,7 @@ class FleetRollout:
 
     def on_lost(self, worker: int, row: int, num_rows: int, first_episode: int) -> None:
         """Drop the unfinished rows of a lost process, and mark the first row of the next one."""
-        self._lost["worker died"] += self.transport.num_envs * num_rows
+        self._lost["worker died"] += self.transport.envs_per_worker * num_rows
         if row > self._groups[worker].first_row:
             self._groups[worker].cuts[row] = first_episode
 
@@ -424,7 +419,7 @@ class FleetRollout:
     # --- accounting -------------------------------------------------------------------------------
 
     def _make_accounting(self, *, is_over: bool, with_workers: bool = True) -> Accounting:
-        groups, num_envs = self._groups, self.transport.num_envs
+        groups, num_envs = self._groups, self.transport.envs_per_worker
         num_taken = sum(group.next_row - group.first_row for group in groups)
         num_ready = 0
         if self._is_set_up:
@@ -454,7 +449,7 @@ class FleetRollout:
         return [
             WorkerAccount(
                 worker=worker,
-                steps=transport.num_envs * (rows[worker] - group.first_row),
+                steps=transport.envs_per_worker * (rows[worker] - group.first_row),
                 restarts=failures.restarts[worker],
                 env_failures=failures.env_failures[worker],
                 node=transport.node(worker),

@@ -12,7 +12,7 @@ import pytest
 from hotloop.algorithms import appo
 from hotloop.errors import ConfigError
 from hotloop.rollouts.ray.step_timeout import StepTimeout
-from hotloop.rollouts.ray.supervisor import ActorSupervisor
+from hotloop.rollouts.ray.transport import ActorTransport
 from tests.rollouts.ray.odd_envs import Hangs, Wide
 from tests.rollouts.ray.test_ray import assert_adds_up, assert_same, pids_of, train
 from tests.uneven_envs import Dawdling
@@ -42,7 +42,6 @@ def test_the_step_timeout_does_not_fire_between_steps():
     timeout = StepTimeout(0.05)
     for _ in range(3):
         timeout.on_step_start()
-        timeout.on_step_end(0)
     timeout.stop()
     time.sleep(0.2)
     StepTimeout(None).on_step_start()
@@ -50,7 +49,7 @@ def test_the_step_timeout_does_not_fire_between_steps():
 
 def test_a_stopped_actor_blocks_no_other_and_its_old_rows_are_dropped(tmp_path, monkeypatch):
     """`async`: the others continue past the age limit, and the stopped actor comes back."""
-    monkeypatch.setattr("hotloop.rollouts.ray.supervisor._SILENT_S", 1.0)
+    monkeypatch.setattr("hotloop.rollouts.ray.transport._SILENT_S", 1.0)
     stopped, ages = [], []
 
     def stop_one(report):
@@ -86,21 +85,21 @@ def test_a_stopped_actor_blocks_no_other_and_its_old_rows_are_dropped(tmp_path, 
 
 def test_a_lost_answer_is_sent_again_and_not_computed_again(tmp_path, monkeypatch):
     """After a lost answer, the same rows arrive again, in order."""
-    fetch, lost = ActorSupervisor._fetch, []
+    fetch, lost = ActorTransport._fetch, []
 
     def lose_some(self, worker, ref):
         if len(lost) < 3 and worker == 1:
             lost.append(ref)
             self._ray.wait([ref])
-            group = self._groups[worker]
+            actor = self._actors[worker]
             self._mark_silent(worker, "it can't be reached")
-            group.unanswered = [request.number for request in group.requests]
-            group.requests.clear()
+            actor.unanswered = [(request.start, request.stop) for request in actor.requests]
+            actor.requests.clear()
             return
         fetch(self, worker, ref)
 
     train(tmp_path / "whole", backend="ray")
-    monkeypatch.setattr(ActorSupervisor, "_fetch", lose_some)
+    monkeypatch.setattr(ActorTransport, "_fetch", lose_some)
     with pytest.warns(RuntimeWarning, match="worker 1: it can't be reached"):
         accounting = train(tmp_path / "lossy", backend="ray").accounting
     assert len(lost) == 3

@@ -73,6 +73,7 @@ class WorkerPool:
         self.num_workers = num_workers
         self.envs_per_worker = envs_per_worker
         self._rollout: FleetRollout | None = None
+        self._transport: ProcessTransport | None = None
         self._is_closed = False
         self._temporary_dir = None
         if timing_dir is None:
@@ -135,9 +136,9 @@ class WorkerPool:
             ConfigError: There is not enough memory for the fragments.
         """
         assert self._rollout is None
-        transport = ProcessTransport(self.supervisor, policy, options)
-        self.supervisor.transport = transport
-        self._rollout = FleetRollout(transport, policy, options, close=self.close)
+        self._transport = ProcessTransport(self.supervisor, policy, options)
+        self.supervisor.transport = self._transport
+        self._rollout = FleetRollout(self._transport, policy, options, close=self.close)
         return self._rollout
 
     def close(self) -> None:
@@ -148,5 +149,7 @@ class WorkerPool:
         self.supervisor.close()
         if self._rollout is not None:
             self._rollout.store_accounting()
+        if self._transport is not None:
+            self._transport.release()
         if self._temporary_dir is not None:
             self._temporary_dir.cleanup()

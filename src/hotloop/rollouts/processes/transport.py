@@ -66,14 +66,15 @@ class ProcessTransport:
     def __init__(
         self, supervisor: WorkerSupervisor, policy: ActingPolicy, options: CollectionOptions
     ) -> None:
-        self.num_workers, self.num_envs = len(supervisor.workers), supervisor.greeting.num_envs
+        self.num_workers = len(supervisor.workers)
+        self.envs_per_worker = supervisor.greeting.num_envs
         self.can_replay, self.failures = supervisor.ready.can_replay, supervisor.failures
         self._supervisor, self._policy, self._options = supervisor, policy, options
         self._fd, self._shared = create_shared_memory(
             policy.network,
             num_steps=options.num_steps,
             num_workers=self.num_workers,
-            num_envs=self.num_envs,
+            num_envs=self.envs_per_worker,
         )
         self.memory = self._shared.workers
         self._next_rows = [0] * self.num_workers
@@ -191,7 +192,7 @@ class ProcessTransport:
             inference_setup = InferenceSetup(
                 network=network.to_json(),
                 exploration=exploration_fields,
-                num_envs=self.num_envs,
+                num_envs=self.envs_per_worker,
                 seed=self._options.seed,
                 **sizes,
             )

@@ -16,13 +16,14 @@ from hotloop.envs import ActionSpec, EnvSpec, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts.failures import Failures, compare_spaces
+from hotloop.rollouts.fleet import FleetRollout
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import Actor, ActorInfo, ActorOptions
 from hotloop.rollouts.ray.cluster import actor_error, check_resources, connect
 from hotloop.rollouts.ray.inference import InferenceActor
 from hotloop.rollouts.ray.node_watch import NodeWatches
 from hotloop.rollouts.ray.recording import RecordingOptions
-from hotloop.rollouts.ray.rollout import RayRollout
+from hotloop.rollouts.ray.transport import ActorTransport
 from hotloop.timing import span
 
 # Time limit for the start of an actor, which may lack resources or hang in its environments.
@@ -99,7 +100,7 @@ class RayEnvironments:
         self._per_node = options.workers_per_node
         self._nodes: dict[int, str] = {}
         self.watches: NodeWatches | None = None
-        self._rollout: RayRollout | None = None
+        self._rollout: FleetRollout | None = None
         self._exit_stack = contextlib.ExitStack()
         num_cpus = num_workers * self._resources["num_cpus"]
         num_cpus += options.num_inference * self._inference_resources["num_cpus"]
@@ -266,13 +267,14 @@ class RayEnvironments:
         except errors.RayError as error:
             raise actor_error(error, name) from error
 
-    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> RayRollout:
+    def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
         """Start the only rollout of these environments."""
         assert self._rollout is None
         if self._num_inference:
             with span("start_inference"):
                 self._start_inference(policy.network)
-        self._rollout = RayRollout(self, policy, options)
+        transport = ActorTransport(self, policy, options)
+        self._rollout = FleetRollout(transport, policy, options, close=self.close)
         return self._rollout
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ _SHARE = 0.1
 
 
 class StepTimeout:
-    """Ends this process if a step of its environments takes too long; see `StepObserver`.
+    """Ends this process if a step of its environments takes too long.
 
     The timeout runs in an interpreter thread that needs no lock. It also ends a library that hangs
     while holding the lock, and writes the traceback to the actor's log.
@@ -25,14 +25,11 @@ class StepTimeout:
         self._armed_at_s = -math.inf
 
     def on_step_start(self) -> None:
-        """Start the timer for a step, if it is not recent."""
+        """Start the timer for a step, if it is not recent. It runs until `stop`."""
         now = time.monotonic()
         if now - self._armed_at_s > _SHARE * self._timeout_s:
             faulthandler.dump_traceback_later((1 + _SHARE) * self._timeout_s, exit=True)
             self._armed_at_s = now
-
-    def on_step_end(self, t: int) -> None:
-        """Leave the timer running: the next step starts soon."""
 
     def stop(self) -> None:
         """Stop the timer."""

@@ -1,0 +1,181 @@
+"""Parts of fragments, for transports that send copies of rows instead of sharing memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotloop.envs import VectorEnv
+from hotloop.policies import ActingPolicy
+from hotloop.rollouts.collector import Collector, Slot
+from hotloop.rollouts.fleet import WorkerRows, WorkerStart
+from hotloop.rollouts.state import running_episodes, saved_hidden_states
+from hotloop.rollouts.worker_group import EPISODE_DTYPE, record_episodes
+from hotloop.types import AFTER_LAST_STEP, PER_STEP, Array, Fragment
+
+
+class FragmentPart(NamedTuple):
+    """Rows of a worker, and their episodes.
+
+    Attributes:
+        start: Number of the first row.
+        fields: Arrays of a `Fragment` by name, not shared with later parts.
+        version: Version of the acting policy.
+        episodes: Records of the episodes that ended in the part, (T, N) of `EPISODE_DTYPE`.
+        infos: Logged numbers of these episodes by last row and environment, 0 … N − 1.
+        last_episode: Maximum number of the episodes that run after the part.
+    """
+
+    start: int
+    fields: dict[str, Array]
+    version: int
+    episodes: Array
+    infos: dict[tuple[int, int], Mapping[str, float]]
+    last_episode: int
+
+    @property
+    def stop(self) -> int:
+        """Number after the last row."""
+        return self.start + len(self.episodes)
+
+
+class PartCollector:
+    """Collects parts of up to `num_rows` rows; see `Collector`.
+
+    Args:
+        envs: Environments of the worker.
+        policy: Acting policy.
+        failures: Failures of environments that were replaced, emptied by the caller between parts.
+        num_rows: Maximum number of rows of a part.
+        seed: Seed of the action noise.
+        first_env: Global index of the first environment.
+        start: First row, and the episodes in which it begins.
+        on_step_start: Called before the first reset and each step of the environments.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv,
+        policy: ActingPolicy,
+        failures: Sequence[object],
+        *,
+        num_rows: int,
+        seed: int,
+        first_env: int,
+        start: WorkerStart,
+        on_step_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._collector = Collector(envs, policy, seed=seed, first_env=first_env)
+        self._collector.vector_steps = start.row
+        self._start, self.on_step_start = start, on_step_start
+        self._envs, self._policy, self._failures = envs, policy, failures
+        self._first_env = first_env
+        self._slot = Slot.allocate(num_rows, envs.num_envs, policy.network, first_env=first_env)
+
+    @property
+    def next_row(self) -> int:
+        """Number of the next row."""
+        return self._collector.vector_steps
+
+    def resume(self) -> tuple[list[int], Array] | None:
+        """Restore the episodes of `start`. None if there are none.
+
+        Returns:
+            The environments, 0 … N − 1, that could not be restored, and the next observations.
+
+        Raises:
+            EnvironmentFailure: An environment's `reset` failed.
+        """
+        if self._start.resume is None:
+            return None
+        arrays, collector = self._start.arrays, self._collector
+        episodes = running_episodes(arrays, self._start.resume)
+        memory = saved_hidden_states(arrays, 0, self._envs.num_envs)
+        restarted_envs = collector.resume(episodes, memory)
+        assert collector.obs is not None
+        return restarted_envs, collector.obs
+
+    def collect(self, num_rows: int) -> None:
+        """Collect the rows of a part, after a reset if nothing was resumed; see `Collector`.
+
+        Raises:
+            EnvironmentFailure: An environment raised, or returned NaN or a wrong shape.
+            NonFiniteError: The policy's outputs were NaN or infinite.
+        """
+        if not self._collector.has_begun:
+            self.on_step_start()
+            self._collector.begin(first_episode=self._start.first_episode)
+        self._first_row, self._num_recorded = self.next_row, 0
+        self._episodes = np.zeros((num_rows, self._envs.num_envs), EPISODE_DTYPE)
+        self._infos: dict[tuple[int, int], Mapping[str, float]] = {}
+        self._collector.collect(self._slot, 0, num_rows, self)
+
+    def finish(self) -> FragmentPart:
+        """Evaluate the rows, and return a copy of them."""
+        num_rows = len(self._episodes)
+        self._collector.evaluate(self._slot, 0, num_rows)
+        rows = self._slot.fragment.rows(0, num_rows)
+        return FragmentPart(
+            start=self._first_row,
+            fields={name: getattr(rows, name).copy() for name in (*PER_STEP, *AFTER_LAST_STEP)},
+            version=self._policy.version,
+            episodes=self._episodes,
+            infos=self._infos,
+            # The next step of a vector environment may begin its next episode.
+            last_episode=max(self._running_episodes()) + (not self._envs.can_replay),
+        )
+
+    def on_step_end(self, t: int) -> None:
+        """See `StepObserver`."""
+        episodes = self._envs.pop_episodes()
+        if episodes or len(self._failures) > self._num_recorded:
+            self._num_recorded, first_env = len(self._failures), self._first_env
+            record_episodes(self._episodes[t], episodes, self._running_episodes(), first_env)
+            for ep in episodes:
+                if ep.info:
+                    self._infos[self._first_row + t, ep.env - first_env] = ep.info
+
+    def _running_episodes(self) -> list[int]:
+        return [number for number, _ in self._envs.running_episodes()]
+
+
+def join_parts(
+    parts: Sequence[FragmentPart], start: int, stop: int, *, first_env: int
+) -> WorkerRows:
+    """Return rows `start` … `stop` − 1 of consecutive parts.
+
+    Args:
+        parts: Parts, the first of which contains row `start`, and the last one row `stop` − 1.
+        start: Number of the first row.
+        stop: Number after the last row.
+        first_env: Global index of the first environment.
+    """
+    spans = [(max(start, part.start), min(stop, part.stop)) for part in parts]
+
+    def join(arrays: Sequence[Array]) -> Array:
+        columns = [
+            array[begin - part.start : end - part.start]
+            for array, part, (begin, end) in zip(arrays, parts, spans, strict=True)
+        ]
+        return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+    fields: dict[str, Any] = {
+        name: join([part.fields[name] for part in parts]) for name in PER_STEP
+    }
+    fields["truncated"] = fields["truncated"].copy()  # the learner marks cuts in it
+    last, num_rows = parts[-1], stop - parts[-1].start
+    for last_name, name in AFTER_LAST_STEP.items():
+        is_end = stop == last.stop
+        fields[last_name] = last.fields[last_name] if is_end else last.fields[name][num_rows]
+    versions = np.repeat([part.version for part in parts], [end - begin for begin, end in spans])
+    fragment = Fragment(
+        **fields, policy_version=int(versions.min()), versions=versions, first_env=first_env
+    )
+    infos: dict[tuple[int, int], Mapping[str, float]] = {}
+    for part in parts:
+        infos |= part.infos
+    return WorkerRows(
+        fragment, join([part.episodes for part in parts]), lambda row, i: infos[row, i]
+    )

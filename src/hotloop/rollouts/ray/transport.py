@@ -1,0 +1,421 @@
+"""Ray actors that collect parts of fragments, which arrive through Ray's store."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hotloop import timing
+from hotloop.errors import HotloopError
+from hotloop.policies import ActingPolicy, PolicySnapshot
+from hotloop.rollouts.collector import Slot
+from hotloop.rollouts.failures import compare_spaces
+from hotloop.rollouts.fleet import WorkerEvents, WorkerRows
+from hotloop.rollouts.parts import FragmentPart, join_parts
+from hotloop.rollouts.protocol import CollectionOptions
+from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure
+from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, check_store, first_line
+from hotloop.rollouts.ray.inference import WeightsRef
+from hotloop.rollouts.schedules import NUM_AHEAD, RowLimits
+from hotloop.timing import Recording
+from hotloop.types import PER_STEP
+
+if TYPE_CHECKING:
+    from hotloop.rollouts.ray.environments import RayEnvironments
+
+# Parts of a fragment for schedule `variable`, whose workers may supply unequal numbers of rows.
+_PARTS = 8
+_POLL_S = 1.0
+# An actor is checked after `_SILENT_S`, and three times the duration of its slowest part. If it
+# can't be reached, requests are repeated at intervals, and it is replaced after `_UNREACHABLE_S`.
+_SILENT_S = 5.0
+_RETRY_S = 1.0
+_UNREACHABLE_S = 60.0
+
+
+class PartRequest(NamedTuple):
+    """A request for rows `start` … `stop` − 1.
+
+    Attributes:
+        ref: Ray's reference to the part.
+        version: Version of the acting policy.
+        start: Number of the first row.
+        stop: Number after the last row.
+    """
+
+    ref: Any
+    version: int
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(kw_only=True)
+class ActorState:
+    """The requests to an actor, and its answers.
+
+    Attributes:
+        next_row: First row that was not read.
+        finished_row: Row after the last one that has arrived.
+        requested_row: Row after the last one that was requested.
+        limit: First row that must not be requested.
+        last_episode: Maximum number of the episodes that run after the last row that has arrived.
+        parts: Parts that have arrived, in order.
+        requests: Open requests, in order.
+        unanswered: First and last row of parts to request again once the actor answers.
+        setup: Reference to the answer to its setup. None: it has arrived.
+        pid, node: Process and node of the actor. `pid` is None before its first part.
+        started_at_s: Time at which the oldest open request probably started.
+        max_part_s: Maximum duration of a part.
+        silent_since_s: Time since which the actor does not answer. None: it answers.
+        checked_at_s: Time of the last check of a silent actor.
+    """
+
+    next_row: int
+    finished_row: int
+    requested_row: int
+    limit: int = 0
+    last_episode: int = -1
+    parts: deque[FragmentPart] = dataclasses.field(default_factory=deque)
+    requests: deque[PartRequest] = dataclasses.field(default_factory=deque)
+    unanswered: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    setup: Any = None
+    pid: int | None = None
+    node: str = ""
+    started_at_s: float = 0.0
+    max_part_s: float = 0.0
+    silent_since_s: float | None = None
+    checked_at_s: float = 0.0
+
+
+class ActorTransport:
+    """Requests parts from actors, fetches them, and replaces lost actors; see `Transport`.
+
+    A part is a whole fragment, or an eighth of one for schedule `variable`. The actor uses the
+    weights that were the newest at the time of the request.
+
+    An actor whose process or node can't be reached is not replaced at first but asked again,
+    because its finished parts are not lost. The other actors continue if the schedule permits.
+
+    Args:
+        envs: Environments of the actors, which are ready.
+        policy: Acting policy.
+        options: Collection options.
+
+    Raises:
+        ConfigError: Ray's store is too small.
+    """
+
+    def __init__(
+        self, envs: RayEnvironments, policy: ActingPolicy, options: CollectionOptions
+    ) -> None:
+        self.num_workers, self.envs_per_worker = envs.num_workers, envs.envs_per_worker
+        self.can_replay, self.failures = envs.can_replay, envs.failures
+        self._envs, self._ray, self._policy, self._seed = envs, envs.ray, policy, options.seed
+        self._part_rows = options.num_steps
+        if options.schedule == "variable":
+            self._part_rows = -(-options.num_steps // _PARTS)
+        # Check that all parts in flight fit into the store.
+        is_barrier = options.schedule == "barrier"
+        row = Slot.allocate(1, self.envs_per_worker, policy.network).fragment
+        check_store(
+            envs.ray,
+            (1 + options.overlap if is_barrier else NUM_AHEAD) * self.num_workers,
+            options.num_steps * sum(getattr(row, name).nbytes for name in PER_STEP),
+            sum(array.nbytes for array in policy.snapshot.params.values()),
+        )
+        self._actors: list[ActorState] = []
+        self._total_limit: int | None = None
+        self._weights: Any = None  # reference to the newest policy in Ray's store
+        self._version = self._publication = 0
+        self._events: WorkerEvents | None = None
+        self._head = ClusterHead(self._ray)
+        assert envs.watches is not None
+        self._watches = envs.watches
+
+    # --- calls of the rollout: see `Transport` ----------------------------------------------------
+
+    def start(self, events: WorkerEvents, first_rows: Sequence[int]) -> None:
+        """Send the setups to all actors, and wait for their answers."""
+        self._events = events
+        self._actors = [
+            ActorState(next_row=row, finished_row=row, requested_row=row) for row in first_rows
+        ]
+        for worker in range(self.num_workers):
+            self._send_setup(worker)
+        for worker in range(self.num_workers):
+            try:
+                self._finish_setup(worker)
+            except self._ray.exceptions.RayError as error:
+                raise actor_error(error, f"worker {worker}") from error
+
+    def publish(self, snapshot: PolicySnapshot) -> None:
+        """Put a policy into Ray's store, once for all actors.
+
+        Raises:
+            HotloopError: The store has no room.
+        """
+        self._version = snapshot.version
+        self._publication += 1
+        try:
+            self._weights = self._ray.put(snapshot)
+        except self._ray.exceptions.RayError as error:  # several types: store or disk full
+            size = sum(array.nbytes for array in snapshot.params.values())
+            raise HotloopError(
+                f"Ray's store has no room for weights of {size:,} bytes ({first_line(error)}): "
+                "give it more, `ray start --object-store-memory BYTES`"
+            ) from error
+
+    def grant(self, limits: RowLimits) -> None:
+        """Request parts up to the limits."""
+        self._total_limit = limits.total
+        for actor, limit in zip(self._actors, limits.rows, strict=True):
+            actor.limit = limit
+        self._request_parts()
+
+    def finished_rows(self) -> list[int]:
+        """Return the row of each worker after the last one that has arrived."""
+        return [actor.finished_row for actor in self._actors]
+
+    def collected_rows(self, *, is_over: bool) -> list[int]:
+        """Return the same as `finished_rows`: others are not known."""
+        return self.finished_rows()
+
+    def version(self, worker: int, row: int) -> int:
+        """Return the version of a row that has arrived."""
+        parts = self._actors[worker].parts
+        return next(part.version for part in parts if row < part.stop)
+
+    def oldest_version(self, worker: int, row: int) -> int | None:
+        """Return the version of the part or request with row `row`, or of the next one."""
+        actor = self._actors[worker]
+        for part in actor.parts:
+            if row < part.stop:
+                return part.version
+        # Do not wait for a silent actor. Its parts are dropped if they are too old.
+        if actor.silent_since_s is None:
+            for request in actor.requests:
+                if row < request.stop:
+                    return request.version
+        return None
+
+    def read(self, worker: int, start: int, stop: int) -> WorkerRows:
+        """Return rows of the first parts, and forget the parts that were read entirely."""
+        actor = self._actors[worker]
+        parts = [part for part in actor.parts if part.start < stop]
+        while actor.parts and actor.parts[0].stop <= stop:
+            actor.parts.popleft()
+        actor.next_row = stop
+        return join_parts(parts, start, stop, first_env=worker * self.envs_per_worker)
+
+    def poll(self) -> None:
+        """Fetch parts that are ready, replace lost actors, and check silent actors."""
+        self._poll(0.0)
+
+    def wait(self, num_rows: int) -> None:
+        """Wait for the next part, at most for a second."""
+        self._poll(_POLL_S)
+
+    def recordings(self) -> Sequence[Recording]:
+        """Return the recordings of all nodes."""
+        if not self._envs.timing_dir:
+            return ()
+        self._watches.fetch()
+        return timing.read_directory(Path(self._envs.timing_dir))[0]
+
+    def node(self, worker: int) -> str:
+        """Return the last node of an actor, empty before its first part."""
+        return self._actors[worker].node if self._actors else ""
+
+    # --- setup ------------------------------------------------------------------------------------
+
+    def _send_setup(self, worker: int) -> None:
+        """Send the collection settings and the first row to an actor."""
+        assert self._events is not None
+        policy, actor = self._policy, self._actors[worker]
+        setup = ActorSetup(
+            network=policy.network.to_json(),
+            exploration=policy.exploration,
+            num_rows=self._part_rows,
+            seed=self._seed,
+            first_env=worker * self.envs_per_worker,
+            start=self._events.start_of(worker, actor.finished_row),
+            inference=self._envs.inference_of(worker),
+        )
+        actor.setup = self._envs.actors[worker].set_up.remote(setup, self._weights)
+
+    def _finish_setup(self, worker: int) -> None:
+        """Wait for the answer to an actor's setup, and compare its spaces.
+
+        Raises:
+            SpaceError: They differ from those of worker 0.
+            RayError: The actor failed or is lost.
+        """
+        assert self._events is not None
+        actor = self._actors[worker]
+        info, resumed = self._ray.get(actor.setup)
+        actor.setup = None
+        compare_spaces(self._envs.actor_info, info, worker)
+        if resumed is not None:
+            self._events.on_resumed(worker, *resumed)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _request_parts(self) -> None:
+        """Request parts from every actor, as far as the limits permit."""
+        total = sum(actor.finished_row for actor in self._actors)
+        is_total = self._total_limit is not None and total >= self._total_limit
+        for worker, actor in enumerate(self._actors):
+            while actor.silent_since_s is None and len(actor.requests) < NUM_AHEAD:
+                is_first = actor.requested_row == actor.next_row
+                start, stop = actor.requested_row, actor.requested_row + self._part_rows
+                # A short part is requested only if the learner would wait without it.
+                if start >= actor.limit or (not is_first and (is_total or stop > actor.limit)):
+                    break
+                actor.requested_row = min(stop, actor.limit)
+                self._request(worker, start, actor.requested_row)
+
+    def _request(self, worker: int, start: int, stop: int) -> None:
+        actor = self._actors[worker]
+        # Ray does not resolve a reference in a list: the inference actor fetches the weights.
+        weights_ref = [] if self._envs.inference_of(worker) is None else [self._weights]
+        weights = WeightsRef(self._publication, weights_ref)
+        ref = self._envs.actors[worker].collect.remote(self._weights, start, stop, weights)
+        if not actor.requests:
+            actor.started_at_s = time.monotonic()
+        actor.requests.append(PartRequest(ref, self._version, start, stop))
+
+    def _poll(self, timeout_s: float) -> None:
+        self._head.check()
+        self._watches.poll()
+        self._check_silent()
+        workers = {x.requests[0].ref: n for n, x in enumerate(self._actors) if x.requests}
+        if not workers:
+            if timeout_s:
+                time.sleep(min(timeout_s, 0.1))  # all actors are silent
+            return
+        ready, _ = self._ray.wait(list(workers), num_returns=1, timeout=timeout_s)
+        if ready:  # take all other ready parts too
+            ready, _ = self._ray.wait(list(workers), num_returns=len(workers), timeout=0.0)
+        for ref in ready:
+            self._fetch(workers[ref], ref)
+        self._request_parts()
+
+    def _fetch(self, worker: int, ref: Any) -> None:
+        """Fetch a part, or handle the reason for its absence."""
+        actor, errors = self._actors[worker], self._ray.exceptions
+        try:
+            if actor.setup is not None:
+                self._finish_setup(worker)
+            answer: ActorPart = self._ray.get(ref)
+        except errors.ActorUnavailableError:
+            self._mark_silent(worker, "it can't be reached")
+            actor.unanswered = [(request.start, request.stop) for request in actor.requests]
+            actor.requests.clear()
+            return
+        except errors.ActorDiedError as error:
+            self._replace(worker, self._death_reason(worker, error))
+            return
+        except errors.RayTaskError as error:
+            if not isinstance(error.cause, RecoverableFailure):
+                raise actor_error(error, f"worker {worker}") from error
+            self._replace(worker, str(error.cause))
+            return
+        except (errors.ObjectLostError, errors.OutOfDiskError) as error:
+            self._replace(worker, f"its part is lost ({first_line(error)})")
+            return
+        except errors.RayError as error:
+            raise actor_error(error, f"worker {worker}") from error
+        now = time.monotonic()
+        actor.requests.popleft()
+        actor.max_part_s = max(actor.max_part_s, now - actor.started_at_s)
+        actor.started_at_s, actor.silent_since_s = now, None
+        actor.pid, actor.node = answer.pid, answer.node
+        self._watches.add_node(answer.node)
+        actor.parts.append(answer.part)
+        actor.finished_row, actor.last_episode = answer.part.stop, answer.part.last_episode
+        if answer.inference is not None:
+            self._envs.on_answer(worker, answer.inference)
+        for failure in answer.failures:
+            self.failures.env_failures[worker] += 1
+            self.failures.count(f"worker {worker}", failure)
+
+    # --- silence ----------------------------------------------------------------------------------
+
+    def _check_silent(self) -> None:
+        """Check actors that have not answered for long, and repeat requests to silent actors."""
+        now = time.monotonic()
+        for worker, actor in enumerate(self._actors):
+            if actor.silent_since_s is None:
+                if not actor.requests or actor.pid is None:
+                    continue
+                if now - actor.started_at_s < max(_SILENT_S, 3 * actor.max_part_s):
+                    continue
+                if now - actor.checked_at_s >= _SILENT_S:
+                    actor.checked_at_s = now
+                    state = self._watches.state(actor.node, actor.pid)
+                    if state in ("?", "T", "t"):
+                        reason = "its node does not answer" if state == "?" else "it is stopped"
+                        self._mark_silent(worker, reason)
+                continue
+            limit_s = self._envs.step_timeout_s or _UNREACHABLE_S
+            if now - actor.silent_since_s > min(limit_s, _UNREACHABLE_S):
+                self._replace(worker, "it could not be reached for too long")
+            elif actor.unanswered and now - actor.checked_at_s >= _RETRY_S:
+                # The actor sends a finished part again, and does not collect it again.
+                actor.checked_at_s = now
+                unanswered, actor.unanswered = actor.unanswered, []
+                for start, stop in unanswered:
+                    self._request(worker, start, stop)
+
+    def _mark_silent(self, worker: int, reason: str) -> None:
+        """Record that an actor can't be reached, and warn once."""
+        actor = self._actors[worker]
+        actor.checked_at_s = time.monotonic()
+        if actor.silent_since_s is None:
+            actor.silent_since_s = actor.checked_at_s
+            warnings.warn(
+                f"worker {worker}: {reason}; waiting for it up to {_UNREACHABLE_S:.0f} s",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _death_reason(self, worker: int, error: Exception) -> str:
+        reason = f"its actor died ({first_line(error)})"
+        actor, max_step_s = self._actors[worker], self._envs.max_step_s
+        elapsed_s = time.monotonic() - actor.started_at_s
+        is_alone = self._envs.inference_of(worker) is None  # otherwise inference may be slow
+        if max_step_s is not None and elapsed_s > max_step_s and is_alone:
+            step_s = self._envs.step_timeout_s
+            reason += (
+                f", {elapsed_s:.0f} s into a part; a step of an environment that takes more than "
+                f"{step_s:g} s (`step_timeout_s`) ends it"
+            )
+        return reason
+
+    def _replace(self, worker: int, reason: str) -> None:
+        """Start another actor in place of a lost one, and repeat the open requests."""
+        assert self._events is not None
+        self.failures.restarts[worker] += 1
+        self.failures.count(f"worker {worker}", reason)
+        actor, actors = self._actors[worker], self._envs.actors
+        # The lost actor had begun some rows of one part, and none of the later parts.
+        num_lost = min(self._part_rows, actor.requested_row - actor.finished_row)
+        row = actor.requested_row = actor.finished_row
+        self._events.on_lost(worker, row, num_lost, actor.last_episode + 1)
+        actor.requests.clear()
+        actor.unanswered.clear()
+        actor.silent_since_s = actor.pid = None
+        with contextlib.suppress(Exception):
+            self._ray.kill(actors[worker])
+        first_episode = self._events.start_of(worker, row).first_episode
+        if first_episode is None:
+            first_episode = self._envs.first_episode
+        actors[worker] = self._envs.start(worker, first_episode)
+        self._send_setup(worker)
+        self._request_parts()
