@@ -62,7 +62,7 @@ def prepare(request, transport):
         if transport == "ray":
             request.getfixturevalue("cluster")
             # Notice a stopped actor soon.
-            patch.setattr("hotloop.rollouts.ray.supervisor._SILENT_S", 0.5)
+            patch.setattr("hotloop.rollouts.ray.transport._SILENT_S", 0.5)
             with threadpool_limits(1, user_api="blas"):
                 yield transport
         else:
