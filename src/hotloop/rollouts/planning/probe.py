@@ -8,6 +8,7 @@ result is an `EnvTiming`, from which `forecast` and `inference` choose.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import threading
 import time
@@ -217,36 +218,33 @@ def _budget_s(run_s: float) -> float:
 
 def _measure_acting(policy: ActingPolicy, num_envs: int, seed: int) -> dict[int, float]:
     """Return the seconds of acting for 1, 2, 4, … and N environments at once, by number."""
-    network = policy.network
     sizes = {min(2**k, num_envs) for k in range(num_envs.bit_length() + 1)}
     seconds: dict[int, float] = {}
     for size in sorted(sizes):
-        obs = np.zeros((size, *network.obs_spec.shape), network.obs_spec.dtype)
+        obs, mask, head, action, _ = Slot.allocate(1, size, policy.network).rows[0]
+        mask.fill(True)
         noise = policy.draw_noise(seed, first_step=0, num_steps=1, num_envs=size)[0]
-        head = np.zeros((size, network.head_size), np.float32)
-        spec = network.action_spec
-        action = np.zeros((size, *spec.shape), spec.dtype)
-        memory, mask = policy.new_memory(size), np.ones((size, spec.mask_size), np.bool_)
-        times: list[float] = []
-        start_s = time.perf_counter()
-        while len(times) < 5 or (len(times) < 200 and time.perf_counter() - start_s < _ACT_S):
-            call_start_s = time.perf_counter()
-            policy.draw(obs, noise, head, action, memory, mask)
-            times.append(time.perf_counter() - call_start_s)
-        seconds[size] = float(np.median(times))
+        inputs = (obs, noise, head, action, policy.new_memory(size), mask)
+        seconds[size] = _median_s(functools.partial(policy.draw, *inputs), _ACT_S)
     return seconds
 
 
 def _measure_copy(size_bytes: int) -> float:
     """Return the seconds of copying a transition from a worker's memory to the learner's."""
     source = np.zeros(8 * 2**20, np.uint8)
-    target = np.ones_like(source)
+    copy_s = _median_s(functools.partial(np.copyto, np.ones_like(source), source))
+    return copy_s * size_bytes / len(source)
+
+
+def _median_s(call: Callable[[], object], target_s: float = 0.0) -> float:
+    """Return the median duration of a call, repeated for `target_s`, from 5 to 200 times."""
     times: list[float] = []
-    for _ in range(5):
-        start_s = time.perf_counter()
-        np.copyto(target, source)
-        times.append(time.perf_counter() - start_s)
-    return float(np.median(times)) * size_bytes / len(source)
+    start_s = time.perf_counter()
+    while len(times) < 5 or (len(times) < 200 and time.perf_counter() - start_s < target_s):
+        call_start_s = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - call_start_s)
+    return float(np.median(times))
 
 
 class _BusyTime:
