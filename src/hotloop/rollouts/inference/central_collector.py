@@ -29,7 +29,7 @@ from hotloop.types import Array, StepArrays
 
 
 class CentralCollector(PolicyInputs):
-    """Steps environments with actions from the inference process; see `WorkerCollector`.
+    """Steps environments with actions from the inference process; see `LocalCollector`.
 
     Args:
         envs: Environments in halves.
@@ -79,11 +79,11 @@ class CentralCollector(PolicyInputs):
             self._wait_for(line)
 
     def load(self, number: int) -> None:
-        """See `WorkerCollector`."""
+        """See `LocalCollector`."""
         self._publication = number
 
     def load_newest(self) -> None:
-        """See `WorkerCollector`."""
+        """See `LocalCollector`."""
         words, weights = self._memory.words, self._weights
         self._publication = NEWEST
         if self.requested_version >= 0:
@@ -95,7 +95,7 @@ class CentralCollector(PolicyInputs):
                 return
 
     def collect(self, slot_index: int, start: int, stop: int, observer: HalfStepObserver) -> None:
-        """See `WorkerCollector`.
+        """See `LocalCollector`.
 
         Raises:
             EnvironmentFailure: An environment raised, or returned NaN or a wrong shape.
@@ -146,7 +146,7 @@ class CentralCollector(PolicyInputs):
         check_rows(slot, start, stop, self.envs.obs_spec, self.vector_steps - (stop - start))
 
     def evaluate(self, slot_index: int, start: int, stop: int) -> None:
-        """See `WorkerCollector`."""
+        """See `LocalCollector`."""
         if not self._has_value:
             return
         with span("evaluate"):

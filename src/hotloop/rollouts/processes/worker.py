@@ -27,6 +27,7 @@ from hotloop.policies import network_from_json
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.wakeups import wake
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
+from hotloop.rollouts.processes.local_collector import LocalCollector
 from hotloop.rollouts.processes.messages import Greeting, Ready, Setup, WorkerResumed
 from hotloop.rollouts.processes.program import (
     POLL_S,
@@ -51,7 +52,6 @@ from hotloop.rollouts.processes.shared_memory import (
     SharedMemory,
     WorkerMemory,
 )
-from hotloop.rollouts.processes.worker_collector import LocalCollector, WorkerCollector
 from hotloop.rollouts.state import running_episodes, saved_hidden_states
 from hotloop.rollouts.worker_group import record_episodes
 from hotloop.timing import span
@@ -138,7 +138,7 @@ class Worker:
         self._row = setup.first_row
         self._notified_at_s, self._notified_row = 0.0, -1
         # Make the collector, for central or local inference.
-        self._collector: WorkerCollector
+        self._collector: LocalCollector | CentralCollector
         if setup.network is None:
             assert isinstance(envs, DoubleBufferedEnvs)
             wakeup_fd, inference_wakeup_fd = greeting.wakeup_fds
