@@ -59,19 +59,22 @@ def test_pyspy_samples_all_processes_without_stopping_them(fake, tmp_path):
 
 def test_pyspy_is_interrupted_after_the_program(fake, tmp_path):
     # A shell handles signals only between commands, so that the loop must run short commands.
-    fake('trap \'echo "f (a.py:1) 1" > "$output"; exit 0\' INT\nwhile :; do sleep 0.05; done')
+    fake(
+        f'trap \'echo "f (a.py:1) 1" > "$output"; exit 0\' INT\ntouch {tmp_path}/ready\n'
+        "while :; do sleep 0.05; done"
+    )
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
-    time.sleep(0.3)  # for the trap to be set
-    assert spy.stop(grace_s=0.5) is None
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    assert spy.stop(grace_s=30.0) is None
     assert (tmp_path / "py-spy.txt").read_text() == "f (a.py:1) 1\n"
 
 
 def test_pyspy_is_killed_after_the_grace_period(fake, tmp_path):
-    fake(f"echo $$ > {tmp_path}/pid\ntrap '' INT\nwhile :; do sleep 0.05; done")
+    fake(f"trap '' INT\necho $$ > {tmp_path}/pid\nwhile :; do sleep 0.05; done")
     spy = pyspy.attach(4711, tmp_path / "py-spy.txt")
     while not (tmp_path / "pid").exists():
         time.sleep(0.01)
-    time.sleep(0.1)
     problem = "py-spy did not end in time: its stacks are missing"
     assert spy.stop(grace_s=0.1) == problem
     assert spy.stop() == problem
