@@ -1,1 +1,1 @@
-"""Measurements and forecasts that choose how many workers collect, and which process acts."""
+"""Measurements and forecasts of the speed of collecting, and what limits it."""
