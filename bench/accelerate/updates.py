@@ -98,7 +98,7 @@ def make_launches(row: Row, mode: str, device: torch.device) -> tuple[Any, Any]:
     steps = {name: getattr(batch, name).numpy() for name in ("obs", "action", "reward", "next_obs")}
     steps["terminated"] = batch.discount.numpy() == 0
     steps["truncated"] = np.zeros(num_rows, np.bool_)
-    replay.buffer.add_steps(steps)
+    replay.buffer.extend(**steps)
     return updates.learner, Launches(updates.learner, replay, 2)
 
 

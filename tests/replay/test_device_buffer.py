@@ -86,14 +86,7 @@ class Episodes:
 
 
 class HostLikeReplay(DeviceReplay):
-    """A device replay with the methods of a host buffer."""
-
-    def extend(self, *, env=None, valid=None, **steps):
-        count, num_envs = len(steps["reward"]), len(self.windows.waiting)
-        envs = np.arange(count) % num_envs if env is None else np.asarray(env)
-        rows = np.flatnonzero(np.ones(count) if valid is None else valid)
-        if len(rows):
-            self.add_steps({name: x[rows] for name, x in steps.items()}, envs[rows])
+    """A device replay that draws like a host buffer."""
 
     def draw(self, count):
         """Return the numbers of the transitions of `count` batches, (count, B)."""
@@ -483,7 +476,7 @@ def test_numba_is_not_needed():
         "replay = DeviceReplay(9, {**fields, 'terminated': flag, 'truncated': flag}, n_step=2)\n"
         "x, no = np.arange(4.0, dtype='f'), np.zeros(4, bool)\n"
         "steps = dict(obs=x, action=x, reward=x, next_obs=x, terminated=no, truncated=no)\n"
-        "replay.add_steps(steps)\n"
+        "replay.extend(**steps)\n"
         "print(len(replay), replay.prepare(1))\n"
     )
     process = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)

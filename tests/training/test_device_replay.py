@@ -19,7 +19,6 @@ from hotloop.learner import ExecutionChoice, Learner, artifacts
 from hotloop.learner.state import tensors
 from hotloop.policies import ObsScale
 from hotloop.replay import ReplayBuffer
-from hotloop.replay.device_buffer import DeviceReplay
 from hotloop.replay.storage import device_memory
 from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
@@ -77,10 +76,7 @@ def fill(envs, *buffers, num_steps=30, seed=0):
         "truncated": rng.random(count) < 0.1,
     }
     for buffer in buffers:
-        if isinstance(buffer, DeviceReplay):
-            buffer.add_steps(rows)
-        else:
-            buffer.extend(**rows)
+        buffer.extend(**rows)
 
 
 def with_numbered_noise(learner):

@@ -195,17 +195,22 @@ class DeviceReplay:
 
     # Writing.
 
-    def add_steps(self, steps: Mapping[str, Array], envs: Array | None = None) -> None:
-        """Store B transitions in the order of time.
-
-        Args:
-            steps: array of each field, (B, *shape).
-            envs: int, (B,), the environment of each; None: 0, 1, … N − 1, 0, 1, …
+    def extend(
+        self, *, env: ArrayLike | None = None, valid: ArrayLike | None = None, **steps: Array
+    ) -> None:
+        """Store B transitions in the order of time, see `ReplayBuffer.extend`.
 
         Raises:
             ReplayError: a reward that can't be a weight.
         """
+        envs = None if env is None else np.asarray(env)
+        if valid is not None:
+            rows = np.flatnonzero(valid)
+            envs = rows % self._num_envs if envs is None else envs[rows]
+            steps = {name: array[rows] for name, array in steps.items()}
         count = len(steps["reward"])
+        if not count:
+            return
         if self.index is not None:
             empty = np.zeros((count, 1), np.uint8)
             outcome = {name: steps[name] for name in ("reward", "terminated", "truncated")}

@@ -9,7 +9,7 @@ noise table and the log, arrive in one copy from pinned memory, the inbox.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hotloop.base.transfer import ArraySpec, to_host
+from hotloop.base.transfer import ArraySpec
 from hotloop.errors import ConfigError
 from hotloop.learner import Learner
 from hotloop.learner.execution import Execution
@@ -39,7 +39,7 @@ from hotloop.replay.storage.device_store import (
     store_new,
 )
 from hotloop.rollouts import Environments
-from hotloop.training.replay import ReplayBatch
+from hotloop.training.replay import ReplayBatch, StoredTransitions, weight_source
 from hotloop.types import Array, Fragment
 
 # The share of free device memory that 'auto' may use. The rest is for networks and their work.
@@ -53,7 +53,7 @@ _MIN_LOG_ROWS = 1_000
 Pattern = tuple[tuple[int, ...], ...]
 
 
-class ReplayOnDevice:
+class ReplayOnDevice(StoredTransitions):
     """The replay buffer of a run, in tensors on the learner's device.
 
     Args:
@@ -73,9 +73,6 @@ class ReplayOnDevice:
     def __init__(
         self, config: Any, envs: Environments, device: torch.device, *, is_scaled: bool
     ) -> None:
-        weight_from = None
-        if config.replay == "proportional":
-            weight_from = config.replay_weight_from or "episode_return"
         spec = describe_env(envs)
         self.max_drawn = config.updates_per_launch
         self.is_scaled = is_scaled
@@ -88,7 +85,7 @@ class ReplayOnDevice:
             shape = spec.fields["obs"][0]
             extra |= {"mean": (shape, real), "std": (shape, real), "clip": ((), real)}
         num_new = spec.num_envs * (config.train_frequency + config.n_step - 1)  # of one round
-        self.buffer = DeviceReplay(
+        buffer = DeviceReplay(
             config.buffer_size,
             spec.fields,
             device=device,
@@ -97,40 +94,19 @@ class ReplayOnDevice:
             num_envs=spec.num_envs,
             n_step=config.n_step,
             gamma=as_schedule(config.gamma)(0.0),
-            weight_from=weight_from,
+            weight_from=weight_source(config),
             frame_stacks=spec.frame_stacks,
             batch_size=config.batch_size,
             max_batches=self.max_drawn,
             max_new=min(max(num_new, _MIN_NEW), _MAX_NEW),
             extra=extra,
         )
-        self.by_priority = config.replay in ("prioritized", "rank")
-        self._num_envs = envs.num_envs
-        self._clip_reward = config.clip_reward
+        super().__init__(config, envs, buffer)
 
-    def store(self, fragment: Fragment) -> None:
+    def store(self, fragment: Fragment) -> int:
         """Add a fragment's transitions, once the priorities of the last round are written."""
         self.buffer.settle()
-        first = fragment.first_env
-        for env in fragment.restarted_envs:
-            self.cut(first + env)
-        flat = {name: _flat(getattr(fragment, name)) for name in self.buffer.fields}
-        if self._clip_reward is not None:  # a copy, since reports use the fragment
-            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
-        envs: Array | None = None
-        if fragment.num_envs != self._num_envs:
-            envs = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
-        if not fragment.valid.all():
-            valid_rows = np.flatnonzero(fragment.valid)
-            if envs is None:
-                envs = np.arange(fragment.valid.size) % self._num_envs
-            flat, envs = {name: array[valid_rows] for name, array in flat.items()}, envs[valid_rows]
-        if len(flat["reward"]):
-            self.buffer.add_steps(flat, envs)
-
-    def cut(self, env: int | None = None) -> None:
-        """Start a new episode in an environment, or in all, without a final step."""
-        self.buffer.cut(env)
+        return super().store(fragment)
 
     def fill_inbox(self, count: int, scale: ObsScale | None) -> Array | None:
         """Write the inputs for drawing `count` batches to the inbox.
@@ -185,19 +161,6 @@ class ReplayOnDevice:
     def update_priorities(self, index: Any, td_error: Tensor) -> None:
         """Set new priorities of transitions by TD error, applied a round later."""
         self.buffer.update_weights(np.asarray(index), td_error)
-
-    def stored_rows(self, index: Any) -> dict[str, Array]:
-        """Return the fields of those transitions that are still stored."""
-        numbers = to_host(index)
-        oldest = self.buffer.num_added - len(self.buffer)
-        return self.buffer.get(numbers[numbers >= oldest])
-
-    def to_arrays(self) -> dict[str, Array]:
-        """Return no arrays, since the checkpoint's counters determine the draws."""
-        return {}
-
-    def load(self, arrays: Mapping[str, Array]) -> None:
-        """Do nothing, as `to_arrays` returns nothing."""
 
 
 @dataclass(slots=True)
@@ -443,11 +406,6 @@ def _has_room(config: Any, envs: Environments, device: torch.device) -> bool:
 def _is_uniform(config: Any) -> bool:
     """Return whether batches are drawn uniformly with replacement, which needs no sampler."""
     return config.replay == "uniform" and config.replay_replacement is not False
-
-
-def _flat(steps: Array) -> Array:
-    """Return (T · N, …) from (T, N, …)."""
-    return steps.reshape(-1, *steps.shape[2:])
 
 
 def _nearest_multiple(number: int, period: int) -> int:

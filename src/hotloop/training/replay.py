@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # before they are used.
 MAX_DRAWN = 8
 _WORKER_WEIGHTS = "worker_weights"
+_FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
 class ReplayBatch(NamedTuple):
@@ -62,7 +63,81 @@ class ReplayBatch(NamedTuple):
     next_mask: Tensor | None = None
 
 
-class Replay:
+class StoredTransitions:
+    """The transitions of a run's fragments in a buffer, on the host or on a device.
+
+    Args:
+        config: the run's configuration.
+        envs: the environments that produce the transitions.
+        buffer: a `ReplayBuffer`, or a `DeviceReplay`.
+        memory_size: M, the size of the acting network's hidden state.
+
+    Attributes:
+        buffer: the buffer.
+        by_priority: whether batches are drawn by TD error.
+    """
+
+    def __init__(self, config: Any, envs: Environments, buffer: Any, memory_size: int = 0) -> None:
+        self.buffer = buffer
+        self.by_priority = config.replay in ("prioritized", "rank")
+        self._num_envs, self._clip_reward = envs.num_envs, config.clip_reward
+        self._has_masks = envs.action_spec.is_masked
+        self._names = (*_FIELDS, *(["memory"] if memory_size else ()))
+        if self._has_masks:
+            self._names += ("mask", "next_mask")
+
+    def store(self, fragment: Fragment) -> int:
+        """Add a fragment's transitions, and return the number of the first one."""
+        first = fragment.first_env
+        for env in fragment.restarted_envs:
+            self.cut(first + env)
+        flat: dict[str, Any] = {}
+        for name in self._names:
+            array = getattr(fragment, name)
+            flat[name] = array.reshape(-1, *array.shape[2:])
+        if self._has_masks:
+            for prefix in ("", "next_"):
+                parts = {part: flat.pop(f"{prefix}{part}") for part in ("obs", "mask")}
+                flat[f"{prefix}obs"] = parts
+        if self._clip_reward is not None:  # a copy, since reports use the fragment
+            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
+        env = None
+        if fragment.num_envs != self._num_envs:
+            env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
+        valid = None if fragment.all_valid else fragment.valid.reshape(-1)
+        first_number = self.buffer.num_added
+        self.buffer.extend(**flat, env=env, valid=valid)
+        return first_number
+
+    def cut(self, env: int | None = None) -> None:
+        """Start a new episode in an environment, or in all, without a final step."""
+        self.buffer.cut(env)
+
+    def stored_rows(self, index: Any) -> dict[str, Array]:
+        """Return the fields of those transitions that are still stored."""
+        numbers = to_host(index)
+        present = numbers[numbers >= self.buffer.num_added - len(self.buffer)]
+        rows = self._without_masks(self.buffer.get(present)) if len(present) else {}
+        return {name: rows[name] for name in rows}
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Return the arrays for a checkpoint with the buffer, if it has more than its counters."""
+        return {}
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Restore the output of `to_arrays`."""
+
+    def _without_masks(self, batch: Any) -> Any:
+        """Return a batch whose observations are arrays, and the masks of `next_obs` another."""
+        if not self._has_masks:
+            return batch
+        arrays = {name: batch[name] for name in batch}
+        next_mask = batch.next_obs["mask"]
+        parts = {name: arrays[name]["obs"] for name in ("obs", "next_obs")}
+        return type(batch)({**arrays, **parts, "next_mask": next_mask})
+
+
+class Replay(StoredTransitions):
     """The replay buffer of a run on the host, with weights of workers and hindsight goals.
 
     Args:
@@ -94,21 +169,19 @@ class Replay:
             Uniform,
         )  # ReplayOnDevice needs no Numba
 
-        sampler, weight_from = config.sampler(), None
-        if config.replay == "proportional":
-            weight_from = config.replay_weight_from or "episode_return"
-        self.buffer = ReplayBuffer.for_env(
+        sampler = config.sampler()
+        buffer = ReplayBuffer.for_env(
             envs,
             config.buffer_size,
             sampler=sampler,
-            weight_from=weight_from,
+            weight_from=weight_source(config),
             n_step=config.n_step,
             gamma=as_schedule(config.gamma)(0.0),
             seed=config.seed,
             memory_size=memory_size,
         )
+        super().__init__(config, envs, buffer, memory_size)
         self._has_sequences = memory_size > 0
-        self._has_masks = envs.action_spec.is_masked
         # The buffer allocates memory as it fills, and a short run does not fill it.
         num_stored = min(config.buffer_size, config.total_timesteps)
         require_memory(
@@ -120,7 +193,6 @@ class Replay:
         # one batch only, so that these batches are drawn one by one.
         is_independent = isinstance(sampler, (Uniform, Proportional)) and sampler.replacement
         self.max_drawn = MAX_DRAWN if is_independent else 1
-        self.by_priority = config.replay in ("prioritized", "rank")
         self._weights: WorkerWeights | None = None
         if config.schedule == "async":
             self._weights = WorkerWeights(config.buffer_size, config.num_groups)
@@ -129,46 +201,25 @@ class Replay:
             self._hindsight = Hindsight(config, env_spec, envs.obs_spec, envs.num_envs)
         self._is_saved = config.save_replay
         self._batch_size = config.batch_size
-        self._num_envs = envs.num_envs
         self._n_step = config.n_step
-        self._clip_reward = config.clip_reward
         self._device = device
         self._samples: dict[int, tuple[Batch, dict[str, Array], list[ReplayBatch]]] = {}
         self._uploads = Uploads(device)
         self._copies: dict[int, list[tuple[str, Tensor, Array]]] = {}
 
-    def store(self, fragment: Fragment) -> None:
-        """Add a fragment's transitions."""
-        names = ["obs", "action", "reward", "next_obs", "terminated", "truncated"]
-        names += ["memory"] * self._has_sequences + ["mask", "next_mask"] * self._has_masks
-        flat: dict[str, Any] = {}
-        for name in names:
-            array = getattr(fragment, name)
-            flat[name] = array.reshape(-1, *array.shape[2:])
-        if self._has_masks:
-            for prefix in ("", "next_"):
-                parts = {part: flat.pop(f"{prefix}{part}") for part in ("obs", "mask")}
-                flat[f"{prefix}obs"] = parts
-        if self._clip_reward is not None:  # a copy, since reports use the fragment
-            flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
-        first = fragment.first_env
-        for env in fragment.restarted_envs:
-            self.cut(first + env)
-        env = None
-        if fragment.num_envs != self._num_envs:
-            env = np.tile(np.arange(first, first + fragment.num_envs), fragment.num_steps)
-        valid = fragment.valid.reshape(-1)
-        first_number = self.buffer.num_added
-        self.buffer.extend(**flat, env=env, valid=None if valid.all() else valid)
+    def store(self, fragment: Fragment) -> int:
+        """Add a fragment's transitions, their goals and their worker."""
+        first_number = super().store(fragment)
         if self._hindsight is not None:
             self._hindsight.add(fragment, first_number)
         if self._weights is not None:
-            worker = first // fragment.num_envs
+            worker = fragment.first_env // fragment.num_envs
             self._weights.add(worker, first_number, self.buffer.num_added - first_number)
+        return first_number
 
     def cut(self, env: int | None = None) -> None:
         """Start a new episode in an environment, or in all, without a final step."""
-        self.buffer.cut(env)
+        super().cut(env)
         if self._hindsight is not None:
             self._hindsight.cut(env)
 
@@ -224,14 +275,6 @@ class Replay:
     def update_priorities(self, index: Array, td_error: Tensor) -> None:
         """Set new priorities of transitions by TD error."""
         self.buffer.update_weights(index, to_host(td_error))
-
-    def stored_rows(self, index: Array) -> dict[str, Array]:
-        """Return the fields of those transitions that are still stored."""
-        present = index[index >= self.buffer.num_added - len(self.buffer)]
-        if not len(present):
-            return {}
-        rows = self._without_masks(self.buffer.get(present))
-        return {name: rows[name] for name in rows}
 
     def to_arrays(self) -> dict[str, Array]:
         """Return the arrays for a checkpoint with the buffer."""
@@ -291,18 +334,15 @@ class Replay:
         batches = [ReplayBatch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
         return drawn, fields, batches
 
-    def _without_masks(self, batch: Batch) -> Batch:
-        """Return a batch whose observations are arrays, and the masks of `next_obs` another."""
-        if not self._has_masks:
-            return batch
-        arrays = {name: batch[name] for name in batch}
-        next_mask = batch.next_obs["mask"]
-        parts = {name: arrays[name]["obs"] for name in ("obs", "next_obs")}
-        return type(batch)({**arrays, **parts, "next_mask": next_mask})
-
     def _flat_rows(self, steps: Array) -> Array:
         """Return sequences, (L, S, …), as rows, (L · S, …), and rows unchanged."""
         return steps.reshape(-1, *steps.shape[2:]) if self._has_sequences else steps
+
+
+def weight_source(config: Any) -> Any:
+    """Return the return that weighs transitions, or None for other samplers."""
+    is_proportional = config.replay == "proportional"
+    return config.replay_weight_from or "episode_return" if is_proportional else None
 
 
 def _has_importance(batch: Batch) -> bool:
