@@ -205,13 +205,18 @@ class OnDeviceRollout:
         self._vector_steps += self._num_steps
         self.num_transitions += count
         self._num_collected += count
+        no_masks = rows.terminated.new_empty((*rows.terminated.shape, 0))
+        no_memory = rows.reward.new_empty(no_masks.shape)
         fields: dict[str, Any] = {
             **rows._asdict(),
             "next_value": derived.next_value,
             "last_obs": last_obs,
             "valid": torch.ones_like(rows.terminated),
-            "memory": rows.reward.new_empty((*rows.reward.shape, 0)),
-            "last_memory": rows.reward.new_empty((rows.reward.shape[1], 0)),
+            "mask": no_masks,
+            "next_mask": no_masks,
+            "last_mask": no_masks[-1],
+            "memory": no_memory,
+            "last_memory": no_memory[-1],
         }
         return [Fragment(**fields, policy_version=self._version)]
 
