@@ -188,6 +188,63 @@ class Allowed(gymnasium.Env):
         return obs, float(np.mean(rewards)), terminated, truncated, info
 
 
+class Forbidding(gymnasium.Env):
+    """Two of five actions are allowed, and all others raise.
+
+    Args:
+        kind: `flat`, `bytes`, `image`, `dict`, or `packed`, a dict with an image.
+        source: where the masks are, see `hotloop.envs.masks`.
+        bad: a mask for step 3 of each episode instead of the right one.
+    """
+
+    parts = {  # noqa: RUF012
+        "flat": spaces.Box(0.0, 1.0, (3,), np.float32),
+        "bytes": spaces.Box(0, 3, (3,), np.uint8),
+        "image": spaces.Box(0, 255, (12, 12, 1), np.uint8),
+    }
+    action_space = spaces.Discrete(5, start=2)
+
+    def __init__(self, kind="flat", source="info", bad=None):
+        self.source, self.bad = source, bad
+        names = {"dict": ("flat", "bytes"), "packed": ("flat", "image")}.get(kind)
+        self.observation_space = self.parts[kind] if names is None else None
+        if names is not None:
+            self.observation_space = spaces.Dict({name: self.parts[name] for name in names})
+        if source == "observation":
+            inner = self.observation_space if names else {"observation": self.observation_space}
+            mask_space = spaces.MultiBinary(5)
+            self.observation_space = spaces.Dict({**inner, "action_mask": mask_space})
+        if source == "method":
+            self.action_masks = lambda: self.mask
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.observe()
+
+    def observe(self):
+        self.mask = np.isin(np.arange(5), self.np_random.permutation(5)[:2]).astype(np.int8)
+        if self.bad is not None and self.count == 3:
+            self.mask = np.array(self.bad)
+        space = self.observation_space
+        space.seed(int(self.np_random.integers(2**31)))
+        obs = space.sample()
+        if self.source == "observation":
+            obs["action_mask"] = self.mask
+        return obs, {"action_mask": self.mask} if self.source == "info" else {}
+
+    def step(self, action):
+        assert self.mask[action - 2] == 1, "a forbidden action"
+        self.count += 1
+        obs, info = self.observe()
+        return obs, float(action), self.count == 7, self.count > 4 and action == 3, info
+
+
+def wrapped_forbidding(**options):
+    """Return `Forbidding` in two wrappers."""
+    return gymnasium.wrappers.TimeLimit(gymnasium.Wrapper(Forbidding(**options)), 6)
+
+
 class SlowToMake(ConstantReward):
     """An environment whose constructor takes 2 s."""
 

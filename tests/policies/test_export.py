@@ -8,9 +8,11 @@ import pytest
 from gymnasium import spaces
 
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
+from hotloop.envs.masks import with_masks
 from hotloop.errors import ConfigError, MissingExtraError, OutputError, install_command
 from hotloop.policies import HEADS, ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
+from hotloop.policies.heads.base import MASKED
 from hotloop.policies.standalone import Policy
 from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
 
@@ -353,7 +355,7 @@ def test_wrong_graph_is_not_written(tmp_path, monkeypatch):
     from hotloop.policies import traced
 
     class Wrong(traced.TracedPolicy):
-        def forward(self, obs):
+        def forward(self, obs, memory=None, action_mask=None):
             action, head, value = super().forward(obs)
             return action, head * 1.01, value
 
@@ -362,3 +364,39 @@ def test_wrong_graph_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="the graph computes other numbers"):
         export_onnx(network, snapshot, tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("memory", [None, "gru:4"])
+@pytest.mark.parametrize("action_space", [DISCRETE, MULTI])
+def test_exported_policies_take_masks(tmp_path, action_space, memory):
+    import onnxruntime
+
+    masked = with_masks(ActionDecoder(action_space).spec)
+    network = actor_critic(Spaces(ObsEncoder(PARTS).spec, masked), memory=memory)
+    snapshot = snapshot_of(network)
+    policy = ActingPolicy(network, snapshot)
+    (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    expected_inputs = ["obs", *(["memory"] if memory else []), "action_mask"]
+    assert [x.name for x in session.get_inputs()] == expected_inputs
+    alone = Policy(export_numpy(network, snapshot, tmp_path / "numpy")[0])
+    obs, rng = random_obs(network, 32), np.random.default_rng(0)
+    mask, start = np.zeros((32, masked.mask_size), np.bool_), 0
+    for count in masked.num_choices:  # one or two actions of each component
+        mask[np.arange(32), start + rng.integers(0, count, 32)] = True
+        mask[np.arange(32), start + rng.integers(0, count, 32)] = True
+        start += count
+    expected = policy.act(obs, policy.new_memory(32), action_mask=mask)
+    inputs = {"obs": obs, "action_mask": mask}
+    if memory:
+        inputs["memory"] = policy.new_memory(32)
+    action, head = session.run(["action", "head"], inputs)
+    np.testing.assert_array_equal(action, expected)
+    np.testing.assert_array_equal(head == np.float32(MASKED), ~mask)
+    memory_rows = alone.new_memory(32)
+    np.testing.assert_array_equal(alone.act(obs, memory_rows, mask.astype(np.int8)), expected)
+    row = alone.act(obs[0], alone.new_memory(), mask[0])
+    np.testing.assert_array_equal(row, expected[0])
+    assert (expected != policy.act(obs, policy.new_memory(32), action_mask=mask | True)).any()
+    with pytest.raises(ValueError, match=r"`action_mask` must be of shape .* got none"):
+        alone.act(obs, alone.new_memory(32))

@@ -93,8 +93,8 @@ class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
     exploration_fraction: Annotated[Positive, FRACTION] = 0.5
     """Share of the run in which ε decreases linearly. Raise it for more exploration."""
     action_masks: bool = False
-    """Act and learn with allowed actions only: `info["action_mask"]` of each reset and step has 1
-    for them, 0 for others."""
+    """Act and learn with the actions that the environment's `action_mask` allows. Its place is
+    `info`, a method `action_masks()`, or a dict observation."""
     report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 

@@ -87,8 +87,8 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
     shared_trunk: bool = False
     """Share the hidden layers between policy and value."""
     action_masks: bool = False
-    """Act and learn with allowed actions only: `info["action_mask"]` of each reset and step has 1
-    for them, 0 for others."""
+    """Act and learn with the actions that the environment's `action_mask` allows. Its place is
+    `info`, a method `action_masks()`, or a dict observation."""
 
     layer_options: ClassVar[tuple[str, ...]] = (
         "hidden_sizes",

@@ -72,6 +72,9 @@ def run(args: list[str]) -> int:
         hidden_state = "0 at the start of an episode"
         hidden_state += ", then the last `next_memory`" if is_onnx else ", updated in place"
         print(f"memory  float32 {_shape(network.memory_size)}, {hidden_state}")
+    if action.mask_size:
+        kind = "bool" if is_onnx else "0 or 1"
+        print(f"action_mask  {kind} {_shape(action.mask_size)}, the allowed actions")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
     print(f"head    float32 {_shape(network.head_size)}, {network.make_head().description}")
     if network.has_value:

@@ -18,7 +18,7 @@ import numpy as np
 from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
-from hotloop.policies.heads.base import action_limits
+from hotloop.policies.heads.base import MASKED, action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
@@ -63,7 +63,6 @@ def export_numpy(
             f"`path` would overwrite {code}, which hotloop did not write: choose another name for "
             "the weights, or another folder"
         )
-    _check_unmasked(network)
     layers = network.layers.numpy_layers
     if layers is None:
         name = getattr(network.body, "encoder", None) or network.body.name
@@ -104,15 +103,6 @@ def export_numpy(
     return [weights, code]
 
 
-def _check_unmasked(network: Network) -> None:
-    if network.action_spec.is_masked:
-        raise ConfigError(
-            "a policy that was trained with `action_masks` can't be exported: act with "
-            "`hotloop.load(run).act(obs, action_mask=info['action_mask'])`, which needs no torch "
-            "for perceptrons"
-        )
-
-
 def export_onnx(
     network: Network,
     snapshot: PolicySnapshot,
@@ -127,8 +117,9 @@ def export_onnx(
     box space, (batch, *action_shape), `head`, the outputs of the network, float32, (batch, H), and,
     for a network with a value function, `value`, float32, (batch,). A recurrent policy has a second
     input `memory`, float32, (batch, M), 0 at the start of an episode, and a last output
-    `next_memory` for the next step. The outputs of onnxruntime must match the policy's before the
-    file is written.
+    `next_memory` for the next step. A policy with action masks has a last input `action_mask`,
+    bool, (batch, A), and its `head` is −10³⁰ for forbidden actions. The outputs of onnxruntime must
+    match the policy's before the file is written.
 
     Args:
         network: any network.
@@ -144,7 +135,6 @@ def export_onnx(
         MissingExtraError: onnx, onnxscript, onnxruntime or torch is not installed.
         OutputError: the file can't be written.
     """
-    _check_unmasked(network)
     libraries = "onnx, onnxscript, onnxruntime and torch"
     with requires_extra(f"exporting to ONNX needs {libraries}", "train,export"):
         import onnx
@@ -158,15 +148,18 @@ def export_onnx(
     example = {name: torch.from_numpy(x) for name, x in _sample_inputs(network, 3).items()}
     outputs = ["action", "head"]
     outputs += (["value"] if network.has_value else []) + ["next_memory"] * ("memory" in example)
+    example = {"obs": example.pop("obs"), "memory": None, "action_mask": None} | example
     batch = torch.export.Dim("batch")
     try:
         with _suppress_output():
             program = torch.onnx.export(
                 policy,
                 tuple(example.values()),
-                input_names=list(example),
+                input_names=[name for name, x in example.items() if x is not None],
                 output_names=outputs,
-                dynamic_shapes={name: {0: batch} for name in example},
+                dynamic_shapes={
+                    name: None if x is None else {0: batch} for name, x in example.items()
+                },
                 opset_version=OPSET,
                 dynamo=True,
                 verbose=False,
@@ -203,6 +196,7 @@ def _interface(network: Network) -> dict[str, Any]:
         "action": action_spec.kind,
         "action_shape": list(action_spec.shape),
         "action_dtype": action_spec.space_dtype or action_spec.dtype,
+        "mask_size": action_spec.mask_size,
         "head": network.make_head().meaning,
     }
 
@@ -218,7 +212,10 @@ def _check_graph(
             inputs = _sample_inputs(network, num_rows)
             obs, memory = inputs["obs"], inputs.get("memory")
             next_memory = None if memory is None else memory.copy()
-            expected = {"head": policy.head(obs, None, next_memory)}
+            head = policy.head(obs, None, next_memory)
+            if "action_mask" in inputs:
+                head[~inputs["action_mask"]] = MASKED
+            expected = {"head": head}
             if policy.has_value:
                 expected["value"] = policy.value(obs, memory)
             if next_memory is not None:
@@ -237,13 +234,16 @@ def _sample_inputs(network: Network, num_rows: int) -> dict[str, Array]:
     """Return valid inputs for any network. Bytes may be indices, so they are 0 and 1."""
     spec, generator = network.obs_spec, np.random.default_rng(num_rows)
     shape = (num_rows, *spec.shape)
+    inputs: dict[str, Array] = {}
     if spec.dtype == "uint8":
-        inputs = {"obs": generator.integers(0, 2, shape, np.uint8)}
+        inputs["obs"] = generator.integers(0, 2, shape, np.uint8)
     else:
-        inputs = {"obs": generator.standard_normal(shape, np.float32)}
+        inputs["obs"] = generator.standard_normal(shape, np.float32)
     if network.memory_size:
         hidden_state = generator.uniform(-1.0, 1.0, (num_rows, network.memory_size))
         inputs["memory"] = hidden_state.astype(np.float32)
+    if network.action_spec.is_masked:
+        inputs["action_mask"] = generator.random((num_rows, network.action_spec.mask_size)) < 0.5
     return inputs
 
 

@@ -52,13 +52,17 @@ class Policy:
         shape = (memory["size"],) if num_envs is None else (num_envs, memory["size"])
         return np.zeros(shape, np.float32)
 
-    def act(self, obs: Any, memory: np.ndarray | None = None) -> np.ndarray:
+    def act(
+        self, obs: Any, memory: np.ndarray | None = None, action_mask: Any = None
+    ) -> np.ndarray:
         """Return the most probable action for the environment's `step`.
 
         Args:
             obs: one observation of the environment, or a batch: (B, ...), for a dict or a tuple in
                 each part. Rows, `obs_shape` or (B, *obs_shape), are accepted too.
             memory: hidden state of a recurrent policy, float32, (M,) or (B, M), changed in place.
+            action_mask: for a policy with action masks, 1 for each allowed action and 0 for the
+                others, (A,) or (B, A).
 
         Returns:
             int64 for discrete actions. For box actions, numbers within the bounds in the dtype of
@@ -66,6 +70,14 @@ class Policy:
         """
         batch, is_single = self._batch(obs)
         head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
+        mask, mask_size = np.asarray(action_mask), self.metadata["mask_size"]
+        if mask_size and mask.shape != (*([] if is_single else [len(batch)]), mask_size):
+            raise ValueError(
+                f"`action_mask` must be of shape ({mask_size},) or (B, {mask_size}), got "
+                f"{'none' if action_mask is None else mask.shape}: pass `info['action_mask']`"
+            )
+        if mask_size:
+            head = np.where(mask.reshape(len(batch), mask_size) > 0, head, -np.inf)
         if self.metadata["action"] == "box":
             if "half" in self._arrays:
                 is_mean = self.metadata["head"] == "means"

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.ops.scaling import scale_obs
-from hotloop.policies.heads.base import action_limits
+from hotloop.policies.heads.base import MASKED, action_limits
 from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
@@ -45,12 +45,15 @@ class TracedPolicy(nn.Module):
             center, half_width = self._head.action_scale
             self._register(action_centre=center, action_half=half_width)  # `half` is a method
 
-    def forward(self, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(
+        self, obs: Tensor, memory: Tensor | None = None, action_mask: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Return the greedy action, the head and, if any, the value and the new hidden state.
 
         Args:
             obs: (B, *obs_shape), float32, or uint8 if the observations are bytes.
             memory: hidden state of a recurrent policy, (B, M).
+            action_mask: allowed actions of a policy with action masks, bool, (B, A).
 
         Returns:
             The action for the environment, int64 or of the dtype of its box, (B, *action_shape),
@@ -64,6 +67,8 @@ class TracedPolicy(nn.Module):
         head, *extras = [outputs] if isinstance(outputs, Tensor) else outputs
         if self._has_value:
             extras[0] = extras[0].reshape(-1)
+        if action_mask is not None:
+            head = head.masked_fill(~action_mask, MASKED)
         return self._action(head), head, *extras
 
     def _action(self, head: Tensor) -> Tensor:
