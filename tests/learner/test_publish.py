@@ -1,12 +1,12 @@
 """Publishing copies parameters to memory at fixed addresses."""
 
 import contextlib
-import dataclasses
 
 import numpy as np
 import pytest
 import torch
 
+from hotloop.base.transfer import Downloads
 from hotloop.learner.cuda_graphs import no_synchronization
 from hotloop.learner.publish import Publisher
 from hotloop.policies import ObsScale
@@ -87,14 +87,12 @@ class Delayed:
 
     def __init__(self, monkeypatch):
         self.num_started, self.num_finished = 0, 0
-        send = Publisher._send
-        monkeypatch.setattr(Publisher, "_send", lambda *args: self.delayed(send(*args)))
+        monkeypatch.setattr(Downloads, "start", lambda _, tensor: self.start(tensor))
 
-    def delayed(self, pending):
+    def start(self, tensor):
         self.num_started += 1
-        content = pending.host.clone()
-        pending.host.fill_(torch.nan)
-        return dataclasses.replace(pending, event=_DelayedEvent(self, pending.host, content))
+        host = torch.full_like(tensor, torch.nan)
+        return host, _DelayedEvent(self, host, tensor.clone())
 
 
 class _DelayedEvent:

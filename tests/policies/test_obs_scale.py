@@ -23,7 +23,6 @@ def test_scaling_matches_hand_computed_values():
     np.testing.assert_array_equal(SCALE.apply(obs), expected)
     np.testing.assert_array_equal(SCALE.apply(obs[0]), expected[0])
     np.testing.assert_array_equal(SCALE.apply(obs[:, None]), expected[:, None])
-    np.testing.assert_array_equal(SCALE.tiled(2).apply(obs), expected)
     for dtype in (np.float64, np.int64):
         actual = SCALE.apply(obs.astype(dtype))
         assert actual.dtype == np.float32

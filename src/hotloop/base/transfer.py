@@ -184,13 +184,15 @@ class Downloads:
         mark.record()
         return host, mark
 
-    def read(self, download: Any) -> Array:
-        """Wait for a download, and return a copy of its array."""
+    def read(self, download: Any, out: Array | None = None) -> Array:
+        """Wait for a download, and return a copy of its array, or write it to `out`."""
         host, mark = download
         if mark is not None:
             mark.wait()
             self._free.append(download)
-        return host.numpy().copy()
+        out = np.empty(tuple(host.shape), host.numpy().dtype) if out is None else out
+        np.copyto(out, host.numpy())
+        return out
 
 
 def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -20,7 +20,7 @@ from hotloop.policies.heads import Exploration
 from hotloop.policies.heads.base import MASKED, action_offset
 from hotloop.policies.network import Network
 from hotloop.policies.numpy_forward import NumpyForward
-from hotloop.policies.snapshot import ObsScale, PolicySnapshot
+from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class ActingPolicy:
         self.snapshot = snapshot
         self.version = snapshot.version
         self.obs_scale = scale
-        self._tiled_scale: ObsScale | None = None
+        self._scaled = np.empty(0, np.float32)
         self._folded_params = self._head.fold(snapshot.params)
         self._forward.load(replace(snapshot, params=self._folded_params))
         self._head.load(snapshot.params)
@@ -482,10 +482,9 @@ class ActingPolicy:
     def _scale_batch(self, obs: Array) -> Array:
         """Return scaled observations in an array that the next batch of this size reuses."""
         assert self.obs_scale is not None
-        if self._tiled_scale is None or self._tiled_scale.mean.shape != obs.shape:
-            self._tiled_scale = self.obs_scale.tiled(len(obs))
+        if self._scaled.shape != obs.shape:
             self._scaled = np.empty(obs.shape, np.float32)
-        return self._tiled_scale.apply(obs, self._scaled)
+        return self.obs_scale.apply(obs, self._scaled)
 
 
 def _is_float32(array: Any, shape: tuple[int, ...]) -> TypeGuard[Array]:

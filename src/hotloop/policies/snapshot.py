@@ -44,15 +44,6 @@ class ObsScale:
         """Return scaled observations, see `ops.scaling.scale_obs`."""
         return scale_obs(obs, self.mean, self.std, self.clip, out)
 
-    def tiled(self, num_rows: int) -> ObsScale:
-        """Return the scale with arrays of the shape (B, *obs_shape), which need no broadcasting.
-
-        It saves 1.3 of 4 µs for 8 observations of 4 numbers.
-        """
-        shape = (num_rows, *self.mean.shape)
-        mean, std = (np.broadcast_to(array, shape).copy() for array in (self.mean, self.std))
-        return ObsScale(mean, std, self.clip)
-
 
 @dataclass(frozen=True)
 class PolicySnapshot:

@@ -3,6 +3,10 @@
 The host never waits for the device. It writes new transitions to pinned memory, and the copy of the
 next launch transfers them to the ring. Weighted samplers draw on the host, from a `ReplayBuffer`
 that stores weights but no observations.
+
+The host's buffer is compiled code of its own, since the same operations on tensors of the CPU take
+too long: 70 µs of CPU time against 8 for a batch of 256 transitions of 17 numbers, drawn uniformly,
+and 7 µs against 4 to store one transition.
 """
 
 from __future__ import annotations
