@@ -58,3 +58,11 @@ def test_the_loop_of_a_group_counts():
     assert choice.rates["worker"] == pytest.approx(1 / 5e-3)
     # The worker waits for its batch and for half of another one.
     assert choice.rates["central"] == pytest.approx(1 / (4e-3 + 1.5e-3 + REQUEST_S))
+
+
+def test_a_timing_names_each_group_once():
+    measured = EnvTiming(step_s=1e-3, step_p99_s=2e-3, act_s={1: 1e-5, 4: 4e-5})
+    assert measured.describe(1, 4, 4) == (
+        "a step takes 1.00 ms (sd 0 ns, p99 2.00 ms, 100% computing), acting for one environment "
+        "10.0 µs, acting for 4 environments 40.0 µs"
+    )

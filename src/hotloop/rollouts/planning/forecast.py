@@ -117,7 +117,7 @@ class EnvTiming:
         text += f"{min(1.0, self.busy_share):.0%} computing)"
         if self.reset_share > 0:
             text += f", a reset {reset} every {1 / self.reset_share:,.0f} steps"
-        for size in group_sizes:
+        for size in dict.fromkeys(group_sizes):
             group = "one environment" if size == 1 else f"{size} environments"
             text += f", acting for {group} {duration(1e9 * self.acting_s(size))}"
         return text
