@@ -6,10 +6,9 @@ import math
 
 import numpy as np
 
-from hotloop.bandits import GaussianRewards, run
+from hotloop.bandits import run
 
-# The expected maximum of two and of ten values from N(0, 1).
-BEST_OF_TWO = 1 / math.sqrt(math.pi)
+# The expected maximum of ten values from N(0, 1).
 BEST_OF_TEN = 1.53875
 
 
@@ -41,11 +40,6 @@ def single_run(agent, environment, *, num_steps, seed):
     )  # fmt: skip
     assert set(np.unique(result.arm_share)) == {0.0, 1.0}
     return result.arm_share.argmax(axis=1), result.reward
-
-
-def ladder(num_arms, *, noise=1.0):
-    """Return an environment with true values 0, 1, 2, …, so that regrets identify arms."""
-    return GaussianRewards(means=tuple(range(num_arms)), noise=noise)
 
 
 def critical(degrees):

@@ -177,7 +177,6 @@ def test_a_small_difference_needs_a_long_run() -> None:
 
 
 SLEEP = "rest (/home/user/train.py:5)"
-NET = "forward (/x/lib/python3.11/site-packages/torch/nn/modules/linear.py:9)"
 
 
 def sampled_program(shares: Sequence[float], **fields: Any) -> Session:
