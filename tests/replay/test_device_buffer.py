@@ -154,6 +154,50 @@ def test_transitions_match_the_hosts(make, num_envs, n_step, max_new):
             assert_same(host, replay)
 
 
+def with_masks(values, specs=None):
+    """Return fields or steps whose observations have masks, a function of the numbers."""
+    parts = {}
+    for name in ("obs", "next_obs"):
+        mask = ((3,), np.bool_)
+        if specs is None:
+            mask = values[name].reshape(len(values[name]), -1)[:, :3] > 0
+        parts[name] = {"obs": values[name], "mask": mask}
+    return {**values, **parts}
+
+
+@pytest.mark.parametrize("make", ["numbers", "stacks", "images"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_masks_are_stored_and_saved_like_the_hosts(tmp_path, make, n_step):
+    stacks = ("obs.obs",) if LAYOUTS[make][2] else ()
+    options = {"num_envs": 2, "n_step": n_step, "frame_stacks": stacks, "seed": 0}
+    fields = with_masks(fields_of(make), specs=True)
+    host = ReplayBuffer(40, fields, share_next_obs=True, **options)
+    replay, other = (HostLikeReplay(40, fields, batch_size=8, **options) for _ in range(2))
+    episodes = Episodes(make, 2, seed=3)
+
+    def check(replay):
+        number = live(host)
+        batch, rows = host.get(number), rows_on(replay, number)
+        for name in ("obs", "next_obs"):
+            np.testing.assert_array_equal(rows[name], batch[name]["obs"])
+            np.testing.assert_array_equal(rows[name.replace("obs", "mask")], batch[name]["mask"])
+
+    for count in (7, 25, 3):
+        steps = with_masks(episodes.steps(count))
+        host.extend(**steps)
+        replay.extend(**steps)
+        check(replay)
+    assert rows_on(replay, live(host))["next_mask"].any(0).all()
+    replay.save(tmp_path / "device")
+    other.restore(tmp_path / "device")
+    check(other)
+    host.restore(tmp_path / "device")
+    steps = with_masks(episodes.steps(6))  # complete the windows that were saved
+    host.extend(**steps)
+    other.extend(**steps)
+    check(other)
+
+
 def test_windows_match_the_reference():
     """Environments come in any order, and some rows are left out."""
     fields, rng = fields_of("numbers"), np.random.default_rng(1)
@@ -416,7 +460,7 @@ def test_refused_reward_changes_nothing():
         ({"next_obs": ((4,), np.float32)}, "with `obs` and `next_obs` alike"),
         ({"memory": ((4,), np.float32)}, "got obs, .*, memory: keep other fields in a `Replay"),
         ({"reward": ((), np.float64)}, r"field `reward` must be \(\(\), np.float32\)"),
-        ({"action": ((400,), np.float32)}, "an action may take 1,024 bytes on a device"),
+        ({"action": ((400,), np.float32)}, "`action` may take 1,024 bytes on a device"),
     ],
 )
 def test_unsupported_fields_are_refused(change, message):

@@ -197,6 +197,16 @@ def test_workers_give_the_weights_of_the_inline_backend(tmp_path, algorithm, cho
 
 
 @pytest.mark.slow
+def test_a_buffer_on_the_device_gives_the_weights_of_the_host(tmp_path):
+    for place in ("host", "device"):
+        options = {"replay_device": place, "n_step": 3, "save_replay": True}
+        # Both draw by priority on the host, from the same numbers.
+        options |= {"replay": "prioritized", "train_frequency": 1, "num_envs": 1}
+        options |= {"update_to_data": 1.0, "total_timesteps": 80, "normalize_obs": True}
+        dqn.train(config_of(dqn, tmp_path, place, **options))
+    assert_same_weights(tmp_path / "host", tmp_path / "device")
+
+
 @pytest.mark.parametrize("algorithm", [ppo, dqn])
 def test_masks_help_where_few_actions_are_allowed(tmp_path, algorithm):
     """Two of 30 actions are allowed. Any other action ends the episode."""

@@ -29,6 +29,7 @@ from hotloop.replay.storage.device_memory import (
     need_device_memory,
     needed_bytes,
     stores_frames,
+    unnested,
 )
 from hotloop.replay.storage.device_store import (
     ReplayTensors,
@@ -57,7 +58,8 @@ class DeviceReplay:
     Args:
         capacity: number of transitions. In a full buffer, a new transition replaces the oldest.
         fields: shapes and dtypes, as in `ReplayBuffer`, of exactly `obs`, `action`, `reward`
-            (float32), `next_obs`, `terminated` and `truncated` (bool).
+            (float32), `next_obs`, `terminated` and `truncated` (bool). `obs` and `next_obs` may be
+            dictionaries of `obs` and `mask`, an action mask.
         device: device of the tensors.
         sampler: None or `Uniform()`: draw on the device. Other samplers draw on the host and need
             Numba.
@@ -66,7 +68,8 @@ class DeviceReplay:
         n_step: n, see `ReplayBuffer`.
         gamma: γ of `n_step` and of returns.
         weight_from: see `ReplayBuffer`.
-        frame_stacks: `("obs",)` if its first axis is a stack of frames. Each is stored once.
+        frame_stacks: `("obs",)`, or `("obs.obs",)` with masks, if its first axis is a stack of
+            frames. Each is stored once.
         batch_size: B, transitions per batch.
         max_batches: maximum number of batches drawn at once.
         max_new: maximum number of transitions that wait on the host for the next launch. Further
@@ -102,7 +105,7 @@ class DeviceReplay:
         extra: Mapping[str, ArraySpec] | None = None,
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
-        self.fields = check_fields(fields)
+        self._host_fields, self.fields = fields, check_fields(fields)
         sampler = _host_sampler(sampler, weight_from)
         self.num_added = 0
         self._size = 0
@@ -132,9 +135,8 @@ class DeviceReplay:
         need_device_memory(size, capacity, self.device)
 
         # The ring, and the inbox of one launch, which has a fixed size.
-        has_frames, action = self.frames is not None, self.fields["action"]
-        columns = row_fields(self.fields["obs"], action, frames_per_obs, has_frames=has_frames)
-        self.layout = RowFormat(columns)
+        has_frames = self.frames is not None
+        self.layout = RowFormat(row_fields(self.fields, frames_per_obs, has_frames=has_frames))
         self._max_new = min(max_new, capacity)
         int64, float32 = np.dtype(np.int64), np.dtype(np.float32)
         parts: dict[str, ArraySpec] = {
@@ -207,7 +209,7 @@ class DeviceReplay:
         Raises:
             ReplayError: a reward that can't be a weight.
         """
-        envs = None if env is None else np.asarray(env)
+        envs, steps = None if env is None else np.asarray(env), unnested(steps)
         if valid is not None:
             rows = np.flatnonzero(valid)
             envs = rows % self._num_envs if envs is None else envs[rows]
@@ -357,7 +359,7 @@ class DeviceReplay:
         from hotloop.replay.buffer import ReplayBuffer
 
         options = {"share_next_obs": True, "frame_stacks": self._frame_stacks, **self._options}
-        return ReplayBuffer(self.capacity, self.fields, **options)
+        return ReplayBuffer(self.capacity, self._host_fields, **options)
 
     # Internals.
 

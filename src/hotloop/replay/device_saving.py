@@ -16,6 +16,7 @@ import numpy as np
 from hotloop.base.transfer import to_device, to_host
 from hotloop.replay.native.entry_points import rebuild_weights
 from hotloop.replay.saving import row_words
+from hotloop.replay.storage.device_memory import unnested
 from hotloop.replay.storage.frame_ring import FrameRing
 from hotloop.replay.storage.layout import Field, RowLayout
 from hotloop.types import Array
@@ -62,9 +63,9 @@ def restore(replay: DeviceReplay, path: Path) -> None:
     host.restore(path)
     added, size = host.num_added, len(host)
     rows = {
-        field.name: _column(host._store.rows, size, host.layout, field)
+        field.path[-1]: _column(host._store.rows, size, host.layout, field)
         for field in host.layout.fields
-        if field.place == "row" and field.name != "obs"
+        if field.place == "row" and field.path[-1] != "obs"
     }
     if "discount" not in rows:
         rows["discount"] = np.logical_not(rows["terminated"]).astype(np.float32)
@@ -76,10 +77,10 @@ def restore(replay: DeviceReplay, path: Path) -> None:
         number = np.arange(first, min(first + max_batch, added))
         slots = number % replay.capacity
         batch_rows = {name: column[slots] for name, column in rows.items()}
-        if frames is None:
+        if frames is None or "mask" in rows:
             batch = host.get(number)
-            batch_rows |= {"obs": batch.obs, "next_obs": batch.next_obs}
-        else:
+            batch_rows |= unnested({"obs": batch.obs, "next_obs": batch.next_obs})
+        if frames is not None:
             batch_rows |= frames.row_frames(slots)
         replay.append(batch_rows)
     _restore_windows(host, replay.windows, frames)
@@ -105,16 +106,16 @@ def fill(host: ReplayBuffer, added: int, rows: Mapping[str, Array], windows: NSt
     store.handle["added"], store.handle["size"] = added, size
     for field in layout.fields if size else ():
         if field.place == "row":
-            _column(store.rows, size, layout, field)[:] = rows[field.name]
+            _column(store.rows, size, layout, field)[:] = rows[field.path[-1]]
     if layout.link >= 0 and size:
-        _link_rows(host, added, rows["obs"], rows["next_obs"])
+        _link_rows(host, added, *(_shared_bytes(layout, rows, prefix) for prefix in ("", "next_")))
     n_step, per_env = host.settings["n_step"], store.per_env
     per_env["env_steps"][:] = windows.num_steps
     per_env["env_waiting"][:] = [len(window) for window in windows.waiting]
     per_env["env_pending"][:] = per_env["env_waiting"] > 0
     num_heads = len(windows.waiting) * n_step
     columns = {
-        field.name: _column(store.heads, num_heads, layout, field)
+        field.path[-1]: _column(store.heads, num_heads, layout, field)
         for field in layout.fields
         if field.place == "row"
     }
@@ -123,19 +124,32 @@ def fill(host: ReplayBuffer, added: int, rows: Mapping[str, Array], windows: NSt
         for step, fields in enumerate(window, following - len(window)):
             for name in columns.keys() & fields.keys():
                 columns[name][env * n_step + step % n_step] = fields[name][0]
-        if window and "obs" in columns:
-            columns["obs"][env * n_step + following % n_step] = window[-1]["next_obs"][0]
+        for name in columns.keys() & {"obs", "mask"} if window else ():
+            columns[name][env * n_step + following % n_step] = window[-1][f"next_{name}"][0]
+
+
+def _shared_bytes(layout: RowLayout, rows: Mapping[str, Array], prefix: str) -> Array:
+    """Return the parts of an observation that rows share, as bytes, (size, obs_bytes)."""
+    size = len(rows["reward"])
+    shared = np.zeros((size, layout.obs_bytes), np.uint8)
+    for field in layout.fields:
+        if field.place == "row" and field.path[0] == "obs":
+            part = np.ascontiguousarray(rows[f"{prefix}{field.path[-1]}"]).reshape(size, -1)
+            shared[:, field.offset : field.offset + field.size_bytes] = part.view(np.uint8)
+    return shared
 
 
 def _link_rows(buffer: ReplayBuffer, added: int, obs: Array, next_obs: Array) -> None:
-    """Link each row with its next observation: that of a later row, or a final observation."""
+    """Link each row with its next observation: that of a later row, or a final observation.
+
+    `obs` and `next_obs` are those of `_shared_bytes`.
+    """
     store, settings, size = buffer._store, buffer.settings, len(obs)
     slots, capacity = np.arange(size), settings["capacity"]
     oldest = added - size
     later = oldest + (slots - oldest) % capacity + settings["num_envs"] * settings["n_step"]
     following = np.where(later < added, later % capacity, 0)
-    lhs, rhs = (np.ascontiguousarray(x).reshape(size, -1) for x in (next_obs, obs[following]))
-    is_same = (lhs.view(np.uint8) == rhs.view(np.uint8)).all(1) & (later < added)
+    is_same = (next_obs == obs[following]).all(1) & (later < added)
     unshared = np.flatnonzero(~is_same)
     links = np.where(is_same, following, 0)
     links[unshared] = -1 - np.arange(len(unshared))
@@ -143,7 +157,7 @@ def _link_rows(buffer: ReplayBuffer, added: int, obs: Array, next_obs: Array) ->
     num_finals = len(store.finals_free)
     store.add_finals(max(0, len(unshared) + settings["n_step"] + 1 - num_finals))
     finals = next_obs[unshared]
-    store.finals[: finals.nbytes] = np.ascontiguousarray(finals).reshape(-1).view(np.uint8)
+    store.finals[: finals.nbytes] = finals.reshape(-1)
     free = np.arange(len(unshared), len(store.finals_free))
     store.finals_free[: len(free)] = free
     store.handle["finals_num_free"] = len(free)
@@ -221,7 +235,7 @@ class _Uploader:
         return self._numbers[words]
 
     def _frame(self, number: int) -> Array:
-        obs = next(field for field in self._buffer.fields if field.name == "obs")
+        obs = next(field for field in self._buffer.fields if field.path in (("obs",), ("obs",) * 2))
         size = self._field.frame_bytes
         per_chunk = len(self._pool.chunks[0]) // size
         chunk = self._pool.chunks[number // per_chunk]
@@ -234,7 +248,7 @@ def _restore_windows(buffer: ReplayBuffer, windows: NStepWindows, frames: _Uploa
     store, n_step = buffer._store, buffer.settings["n_step"]
     num_envs = buffer.settings["num_envs"]
     columns = {
-        field.name: _column(store.heads, num_envs * n_step, buffer.layout, field)
+        field.path[-1]: _column(store.heads, num_envs * n_step, buffer.layout, field)
         for field in buffer.layout.fields
         if field.place == "row" and field.name != "discount"
     }
@@ -249,6 +263,8 @@ def _restore_windows(buffer: ReplayBuffer, windows: NStepWindows, frames: _Uploa
             head, after = (env * n_step + k % n_step for k in (step, step + 1))
             fields = {name: column[head : head + 1].copy() for name, column in columns.items()}
             both = {"obs": obs_of(head).copy(), "next_obs": obs_of(after).copy()}
+            if "mask" in columns:
+                both["next_mask"] = columns["mask"][after : after + 1].copy()
             windows.waiting[env].append({**fields, **both})
 
 

@@ -82,7 +82,7 @@ class ReplayOnDevice(StoredTransitions):
             "log": ((self.max_drawn,), number),
         }
         if self.is_scaled:
-            shape = spec.fields["obs"][0]
+            shape = envs.obs_spec.shape
             extra |= {"mean": (shape, real), "std": (shape, real), "clip": ((), real)}
         num_new = spec.num_envs * (config.train_frequency + config.n_step - 1)  # of one round
         buffer = DeviceReplay(
@@ -156,6 +156,7 @@ class ReplayOnDevice(StoredTransitions):
             importance = inbox["importance"][k].clone()
         else:
             importance = torch.ones_like(rows["reward"])
+        rows.pop("mask", None)  # that of `obs`, which no update needs
         return ReplayBatch(**rows, importance=importance)
 
     def update_priorities(self, index: Any, td_error: Tensor) -> None:

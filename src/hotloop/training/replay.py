@@ -129,7 +129,7 @@ class StoredTransitions:
 
     def _without_masks(self, batch: Any) -> Any:
         """Return a batch whose observations are arrays, and the masks of `next_obs` another."""
-        if not self._has_masks:
+        if not (self._has_masks and isinstance(batch["obs"], dict)):
             return batch
         arrays = {name: batch[name] for name in batch}
         next_mask = batch.next_obs["mask"]

@@ -16,18 +16,34 @@ from hotloop.replay.storage.device_store import RowFormat, row_fields
 from hotloop.replay.storage.frame_ring import ring_size
 
 FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
+_MASKS = ("mask", "next_mask")
 _MAX_ROW_ITEM_BYTES = 1024  # larger observations are stored as frames
 
 
+def unnested(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with the parts of `obs` and `next_obs` beside the others.
+
+    `obs` may have the parts `obs` and `mask`. In `next_obs` they become `next_obs` and `next_mask`.
+    """
+    flat: dict[str, Any] = {}
+    for name, field in fields.items():
+        parts = field if isinstance(field, Mapping) else {name: field}
+        prefix = "next_" if isinstance(field, Mapping) and name == "next_obs" else ""
+        flat |= {f"{prefix}{part}": x for part, x in parts.items()}
+    return flat
+
+
 def check_fields(fields: Mapping[str, Any]) -> dict[str, ArraySpec]:
-    """Return shape and dtype of each field.
+    """Return shape and dtype of each field of `unnested`.
 
     Raises:
         ConfigError: a device does not support these fields.
     """
-    specs = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in fields.items()}
+    pairs = unnested(fields).items()
+    specs = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in pairs}
     dtypes = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
-    if set(specs) != set(FIELDS) or specs["obs"] != specs["next_obs"]:
+    names = {*FIELDS, *(_MASKS if "mask" in specs else ())}
+    if set(specs) != names or specs["obs"] != specs["next_obs"]:
         raise ConfigError(
             f"a replay on a device has the fields {', '.join(f'`{name}`' for name in FIELDS)}, "
             f"with `obs` and `next_obs` alike, got {', '.join(map(str, specs)) or 'nothing'}: keep "
@@ -36,11 +52,13 @@ def check_fields(fields: Mapping[str, Any]) -> dict[str, ArraySpec]:
     for name, dtype in dtypes.items():
         if specs[name] != ((), np.dtype(dtype)):
             raise ConfigError(f"field `{name}` must be ((), np.{np.dtype(dtype)})")
-    if math.prod(specs["action"][0]) * specs["action"][1].itemsize > _MAX_ROW_ITEM_BYTES:
-        raise ConfigError(
-            f"an action may take {_MAX_ROW_ITEM_BYTES:,} bytes on a device, got {specs['action']}: "
-            "keep such transitions in a `ReplayBuffer`"
-        )
+    for name in names & {"action", "mask"}:
+        shape, dtype = specs[name]
+        if math.prod(shape) * dtype.itemsize > _MAX_ROW_ITEM_BYTES:
+            raise ConfigError(
+                f"`{name}` may take {_MAX_ROW_ITEM_BYTES:,} bytes on a device, got {specs[name]}: "
+                "keep such transitions in a `ReplayBuffer`"
+            )
     return specs
 
 
@@ -55,7 +73,7 @@ def needed_bytes(
     specs = check_fields(fields)
     obs, has_frames = specs["obs"], stores_frames(specs, frame_stacks)
     frames_per_obs = obs[0][0] if frame_stacks else 1
-    layout = RowFormat(row_fields(obs, specs["action"], frames_per_obs, has_frames=has_frames))
+    layout = RowFormat(row_fields(specs, frames_per_obs, has_frames=has_frames))
     size = (capacity + 1) * layout.dtype.itemsize
     if has_frames:
         num_frames, _ = ring_size(capacity, num_envs, n_step, frames_per_obs)

@@ -121,6 +121,8 @@ def gather_rows(
 ) -> dict[str, Tensor]:
     """Return transitions by field: `obs`, `action`, `reward`, `next_obs` and `discount`, (B, …).
 
+    With action masks, there are `mask` and `next_mask` too.
+
     Args:
         stored: all transitions.
         layout: layout of the rows.
@@ -137,11 +139,12 @@ def gather_rows(
 
 
 def row_fields(
-    obs: ArraySpec, action: ArraySpec, frames_per_obs: int, *, has_frames: bool
+    specs: Mapping[str, ArraySpec], frames_per_obs: int, *, has_frames: bool
 ) -> dict[str, ArraySpec]:
     """Return shape and dtype of each field of a row: of observations, or of their frame numbers."""
     number: ArraySpec = ((), np.dtype(np.float32))
-    obs_fields: dict[str, ArraySpec] = {"obs": obs, "next_obs": obs}
+    fields: dict[str, ArraySpec] = {name: specs[name] for name in ("obs", "next_obs")}
     if has_frames:
-        obs_fields = {"places": ((2, frames_per_obs), np.dtype(np.int32))}
-    return {**obs_fields, "action": action, "reward": number, "discount": number}
+        fields = {"places": ((2, frames_per_obs), np.dtype(np.int32))}
+    fields |= {"action": specs["action"], "reward": number, "discount": number}
+    return fields | {name: specs[name] for name in ("mask", "next_mask") if name in specs}

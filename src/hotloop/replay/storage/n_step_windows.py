@@ -13,7 +13,7 @@ import numpy as np
 from hotloop.types import Array
 
 # Fields of a transition that come from the last step of its window.
-_LAST_STEP_FIELDS = ("next_obs", "terminated", "truncated")
+_LAST_STEP_FIELDS = ("next_obs", "next_mask", "terminated", "truncated")
 
 
 class NStepWindows:
@@ -87,7 +87,7 @@ class NStepWindows:
         last = window[-1]
         return {
             **window[0],
-            **{name: last[name] for name in _LAST_STEP_FIELDS},
+            **{name: last[name] for name in _LAST_STEP_FIELDS if name in last},
             "reward": np.array([reward], np.float32),
             "discount": np.array([0.0 if last["terminated"][0] else discount], np.float32),
         }

@@ -426,8 +426,6 @@ class ReplayOptions(Options):
             return "`hindsight`"
         if self.schedule == "async":
             return "`schedule` 'async'"
-        if getattr(self, "action_masks", False):
-            return "`action_masks`"
         return "`memory`" if getattr(self, "memory", None) is not None else ""
 
     @property
