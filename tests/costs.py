@@ -1,4 +1,4 @@
-"""Measure what each test costs: wall seconds and core-seconds, per phase and per fixture.
+"""Measure what each test costs: wall and core-seconds, per phase and per shared fixture.
 
 `pytest --costs FILE` writes the measurements. `python -m tests.costs FILE` prints the most
 expensive rooms, tests and fixtures. With `--write-long-ones` it derives the list for
@@ -73,7 +73,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._phases: dict[str, Cost] = {}
-        self._fixtures: list[tuple[str, bool, Cost]] = []
+        self._fixtures: list[tuple[str, Cost]] = []
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -100,12 +100,13 @@ class Meter:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:
+        if fixturedef.scope == "function":  # a part of its test
+            return (yield)
         start = _now()
         try:
             return (yield)
         finally:
-            is_shared = fixturedef.scope != "function"
-            self._fixtures.append((_fixture_name(fixturedef), is_shared, _since(start)))
+            self._fixtures.append((_fixture_name(fixturedef), _since(start)))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
@@ -143,7 +144,7 @@ class Costs:
 
     Attributes:
         tests: each test's cost per phase, without the set-up of fixtures that it shares.
-        fixtures: each fixture's number of set-ups and their cost.
+        fixtures: each shared fixture's number of set-ups and their cost.
         shared: the fixtures that each test shares with others, if they are expensive.
         collection: core-seconds of starting and collecting, per `-m` expression.
     """
@@ -171,11 +172,10 @@ class Costs:
         if not hasattr(report, "cost"):  # the worker process crashed
             return
         wall_s, core_s = report.cost
-        for name, is_shared, (fixture_wall_s, fixture_core_s) in report.fixture_costs:
+        for name, (fixture_wall_s, fixture_core_s) in report.fixture_costs:
             total = self._new_fixtures[name]
             total[:] = total[0] + 1, total[1] + fixture_wall_s, total[2] + fixture_core_s
-            if is_shared:
-                wall_s, core_s = wall_s - fixture_wall_s, core_s - fixture_core_s
+            wall_s, core_s = wall_s - fixture_wall_s, core_s - fixture_core_s
         if report.when == "setup":
             self._new_tests[report.nodeid] = {}
             self._new_shared[report.nodeid] = report.shared_fixtures

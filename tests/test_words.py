@@ -6,6 +6,7 @@ Each check lists its violations with file and line. It fails if there are more t
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ import hotloop
 PACKAGE = Path(hotloop.__file__).parent
 ROOT = Path(__file__).parents[1]
 MODULES = {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {path: ast.parse(text) for path, text in MODULES.items()}
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 PAGES = [page for page in PAGES if page.name != "CHANGELOG.md"]  # a list of changes
 MAX_LINES = 500
@@ -41,12 +41,17 @@ PASSIVE = re.compile(r"\b(is|are|was|be) (said|told|asked|held|looked|gone|made|
 READER = re.compile(r"\byour?\b", re.IGNORECASE)
 
 
+@functools.cache
+def _trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(text) for path, text in MODULES.items()}
+
+
 def _place(path: Path, line: int) -> str:
     return f"{path.relative_to(PACKAGE.parent)}:{line}"
 
 
 def _nodes(*kinds: type[ast.AST]) -> Iterator[tuple[Path, ast.AST]]:
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         for node in ast.walk(tree):
             if isinstance(node, kinds):
                 yield path, node
@@ -61,7 +66,7 @@ def test_modules_have_a_description_and_a_readable_length():
     assert len(MODULES) > 250
     violations = []
     for path, text in MODULES.items():
-        if not ast.get_docstring(TREES[path]):
+        if not ast.get_docstring(_trees()[path]):
             violations.append(f"{_place(path, 1)} needs a docstring")
         if text.count("\n") > MAX_LINES:
             violations.append(f"{_place(path, 1)} has more than {MAX_LINES} lines")
@@ -102,7 +107,7 @@ def test_code_is_free_of_dialect():
 
 def test_public_classes_have_one_meaning():
     places = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in _trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(_place(path, node.lineno))
