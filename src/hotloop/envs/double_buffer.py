@@ -9,7 +9,6 @@ import numpy as np
 
 from hotloop.envs.closing import close_all
 from hotloop.envs.protocol import VectorEnv, allocate_step
-from hotloop.envs.spaces import ActionSpec, ObsSpec
 from hotloop.errors import SpaceError
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
@@ -33,6 +32,8 @@ class DoubleBufferedEnvs:
         stops = list(accumulate(half.num_envs for half in halves))
         self.num_envs = stops[-1]
         self.ranges = list(zip([0, *stops], stops, strict=False))
+        self.obs_spec, self.action_spec = halves[0].obs_spec, halves[0].action_spec
+        self.can_replay = all(half.can_replay for half in halves)
         for half in self.halves:
             for spec_name in ("obs_spec", "action_spec"):
                 expected, actual = getattr(self, spec_name), getattr(half, spec_name)
@@ -43,21 +44,6 @@ class DoubleBufferedEnvs:
                         "or wrap them to make them equal"
                     )
         self._step_buffers = allocate_step(self.num_envs, self.obs_spec, self.action_spec.mask_size)
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """See `VectorEnv.obs_spec`."""
-        return self.halves[0].obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """See `VectorEnv.action_spec`."""
-        return self.halves[0].action_spec
-
-    @property
-    def can_replay(self) -> bool:
-        """See `VectorEnv.can_replay`."""
-        return all(half.can_replay for half in self.halves)
 
     @property
     def mask(self) -> Array:

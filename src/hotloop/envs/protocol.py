@@ -8,26 +8,16 @@ from typing import Protocol
 
 import numpy as np
 
-from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.envs.spaces import ObsSpec, Spaces
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
 
-class VectorEnv(Protocol):
+class VectorEnv(Spaces, Protocol):
     """N environments, stepped together. `make_vec` creates them."""
 
     @property
     def num_envs(self) -> int:
         """N."""
-        ...
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        ...
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
         ...
 
     @property

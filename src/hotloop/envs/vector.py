@@ -93,6 +93,8 @@ class VectorAdapter:
         self.autoreset = _autoreset_mode(envs, env_id)
         if self.autoreset == "next_step" and type(envs) in (SyncVectorEnv, AsyncVectorEnv):
             self.autoreset = "masked"
+        # Whether each environment can begin an episode separately, from a given seed.
+        self.can_replay = self._takes_seeds and self.autoreset == "masked"
         self._encoder = ObsEncoder(envs.single_observation_space, has_masks=spec.action_masks)
         self._decoder = ActionDecoder(envs.single_action_space)
         self.obs_spec = self._encoder.spec_for(envs)
@@ -264,11 +266,6 @@ class VectorAdapter:
             self._write_masks(observations, info, new_mask, is_last=terminated | ~is_running)
             obs[is_running], self.mask[is_running] = new_obs[is_running], new_mask[is_running]
         return failed
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether each environment can begin an episode separately, from a given seed."""
-        return self._takes_seeds and self.autoreset == "masked"
 
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv.pop_episodes`."""

@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from hotloop.envs import (
     ActionSpec,
     ObsSpec,
+    Spaces,
     VectorEnv,
     advice_for_non_finite,
     check_finite,
@@ -30,18 +31,8 @@ NOISE_STEPS = 256
 VIEWS_BYTES = 1_024
 
 
-class NetworkSizes(Protocol):
+class NetworkSizes(Spaces, Protocol):
     """The sizes of a network's inputs and outputs."""
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        ...
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        ...
 
     @property
     def head_size(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hotloop.base.memory import require_memory
-from hotloop.envs import ActionSpec, ObsSpec, VectorEnv
+from hotloop.envs import VectorEnv
 from hotloop.envs.closing import close_all
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot
@@ -39,26 +39,9 @@ class InlineEnvironments:
         self.groups = list(groups)
         for number, group in enumerate(self.groups):
             compare_spaces(self.groups[0], group, number)
-
-    @property
-    def num_envs(self) -> int:
-        """N, over all groups."""
-        return sum(group.num_envs for group in self.groups)
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self.groups[0].obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self.groups[0].action_spec
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether `restore` can bring environments into the middle of an episode."""
-        return all(group.can_replay for group in self.groups)
+        self.num_envs = sum(group.num_envs for group in groups)
+        self.obs_spec, self.action_spec = groups[0].obs_spec, groups[0].action_spec
+        self.can_replay = all(group.can_replay for group in groups)
 
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> InlineRollout:
         """Return a rollout that collects with these environments.

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from hotloop.base.memory import require_memory
 from hotloop.base.transfer import to_device, to_host
-from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.envs.device.checks import check_obs, check_step
 from hotloop.envs.device.functional import TensorVectorEnv
 from hotloop.envs.device.protocol import DeviceVectorEnv
@@ -79,29 +78,14 @@ class DeviceEnvironments:
         executions: All results of `execute`.
     """
 
+    # A checkpoint contains the environments' state, so no actions are replayed.
+    can_replay = False
+
     def __init__(self, envs: DeviceVectorEnv, execute: Execute) -> None:
         self._envs, self._execute = envs, execute
+        self.num_envs = envs.num_envs
+        self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
         self.executions: list[Any] = []
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return self._envs.num_envs
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self._envs.obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self._envs.action_spec
-
-    @property
-    def can_replay(self) -> bool:
-        """False: a checkpoint contains the environments' state, so no actions are replayed."""
-        return False
 
     def rollout(self, policy: DevicePolicy, options: CollectionOptions) -> OnDeviceRollout:
         """Return a rollout that collects with these environments."""

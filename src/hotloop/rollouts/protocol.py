@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from hotloop.envs import ActionSpec, ObsSpec
+from hotloop.envs import Spaces
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.state import RolloutPosition, RolloutState
@@ -126,22 +126,12 @@ class Rollout(Protocol):
         ...
 
 
-class Environments(Protocol):
+class Environments(Spaces, Protocol):
     """N environments in groups, which a rollout steps in this process or in workers."""
 
     @property
     def num_envs(self) -> int:
         """N, over all groups."""
-        ...
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        ...
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
         ...
 
     @property

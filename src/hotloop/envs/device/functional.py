@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from hotloop.envs.device.protocol import DeviceStep, TensorEnvironment, Tensors
-from hotloop.envs.spaces import ActionSpec, ObsSpec
 from hotloop.ops.noise import counter_uniform, device_seed
 
 # Stream of the random numbers for initial states. Acting uses streams 0 and 1.
@@ -29,9 +28,10 @@ class TensorVectorEnv:
     """
 
     def __init__(self, environment: TensorEnvironment, num_envs: int, device: torch.device) -> None:
-        self._environment, self._num_envs, self._device = environment, num_envs, device
+        self._environment, self.num_envs, self.device = environment, num_envs, device
+        self.obs_spec, self.action_spec = environment.obs_spec, environment.action_spec
         self._bounds: tuple[Tensor, Tensor] | None = None
-        spec = environment.action_spec
+        spec = self.action_spec
         if spec.kind == "box":
             low, high = (
                 torch.tensor(bound, dtype=torch.float32, device=device).reshape(spec.shape)
@@ -41,26 +41,6 @@ class TensorVectorEnv:
         self._key = device_seed(0, device)
         self._clock = torch.zeros((), dtype=torch.int64, device=device)
         self._state: Tensors = {}
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return self._num_envs
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self._environment.obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self._environment.action_spec
-
-    @property
-    def device(self) -> torch.device:
-        """Device of all tensors."""
-        return self._device
 
     def draw_uniform(self, key: Tensor, clock: Tensor, num_steps: int) -> Tensor:
         """Return random numbers for T calls, each of `begin` or `advance`.
@@ -77,7 +57,7 @@ class TensorVectorEnv:
             key,
             first_step=clock,
             num_steps=num_steps,
-            num_envs=self._num_envs,
+            num_envs=self.num_envs,
             size=self._environment.num_uniform,
             stream=RESET_STREAM,
         )
@@ -85,7 +65,7 @@ class TensorVectorEnv:
     def begin(self, uniform: Tensor) -> tuple[Tensors, Tensor]:
         """Return initial states and observations from random numbers, (N, U)."""
         state = self._environment.initial(uniform)
-        length = torch.zeros(self._num_envs, dtype=torch.int64, device=self._device)
+        length = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
         return {**state, "length": length}, self._environment.observation(state)
 
     def advance(
@@ -114,7 +94,7 @@ class TensorVectorEnv:
 
     def reset(self, seed: int) -> Tensor:
         """See `DeviceVectorEnv`."""
-        self._key.copy_(device_seed(seed, self._device))
+        self._key.copy_(device_seed(seed, self.device))
         self._clock.zero_()
         self._state, obs = self.begin(self._next_uniform())
         return obs.clone()
@@ -131,7 +111,7 @@ class TensorVectorEnv:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """See `DeviceVectorEnv`."""
-        moved = {name: x.to(self._device).clone() for name, x in state.items()}
+        moved = {name: x.to(self.device).clone() for name, x in state.items()}
         self._key, self._clock = moved.pop("key"), moved.pop("clock")
         self._state = moved
 

@@ -10,7 +10,6 @@ import torch
 from hotloop.base.transfer import to_host
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.protocol import allocate_step
-from hotloop.envs.spaces import ActionSpec, ObsSpec
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ShapeError
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
@@ -30,27 +29,14 @@ class HostVectorEnv:
 
     def __init__(self, envs: DeviceVectorEnv, spec: EnvSpec) -> None:
         self._envs, self._spec, self._first_env = envs, spec, spec.first_env
-        self._step_buffers = allocate_step(envs.num_envs, envs.obs_spec)
+        self.num_envs = envs.num_envs
+        self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
+        self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
         self.mask = self._step_buffers.mask  # empty
         self._episode = np.full(envs.num_envs, -1, np.int64)
         self._return = np.zeros(envs.num_envs, np.float64)
         self._length = np.zeros(envs.num_envs, np.int64)
         self._finished: list[Episode] = []
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return self._envs.num_envs
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self._envs.obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self._envs.action_spec
 
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv`."""

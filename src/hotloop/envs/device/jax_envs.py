@@ -20,7 +20,7 @@ from torch import Tensor
 from hotloop.base.transfer import to_host
 from hotloop.envs.device.protocol import DeviceStep, Tensors
 from hotloop.envs.device.specs import box_observations
-from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import CheckpointError, ConfigError, SpaceError
 
 _LEAF = "jax."  # prefix of the index of a state array
@@ -63,36 +63,16 @@ class JaxVectorEnv:
     """
 
     def __init__(self, environment: JaxEnvironment, num_envs: int, device: torch.device) -> None:
-        self._environment, self._num_envs, self._device = environment, num_envs, device
+        self._environment, self.num_envs, self.device = environment, num_envs, device
         self._jax_device = jax_device(environment.name, device)
-        self._obs_spec = box_observations(*environment.obs_shape)
+        self.obs_spec = box_observations(*environment.obs_shape)
+        self.action_spec = spec = environment.action_spec
         self._bounds: tuple[Any, Any] | None = None
-        spec = environment.action_spec
         if spec.kind == "box":
             low, high = (np.reshape(x, spec.shape) for x in (spec.low, spec.high))
             self._bounds = low.astype(np.float32), high.astype(np.float32)
         self._jitted_begin, self._jitted_advance = jax.jit(self._begin), jax.jit(self._advance)
         self._carry: Any = None
-
-    @property
-    def num_envs(self) -> int:
-        """N."""
-        return self._num_envs
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self._obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self._environment.action_spec
-
-    @property
-    def device(self) -> torch.device:
-        """Device of all tensors."""
-        return self._device
 
     def reset(self, seed: int) -> Tensor:
         """See `DeviceVectorEnv`."""
@@ -143,12 +123,12 @@ class JaxVectorEnv:
         self._carry = None
 
     def _initial_states(self, key: Any) -> tuple[Any, Any]:
-        return jax.vmap(self._environment.reset)(jax.random.split(key, self._num_envs))
+        return jax.vmap(self._environment.reset)(jax.random.split(key, self.num_envs))
 
     def _begin(self, key: Any) -> tuple[Any, Any]:
         key, first_key, next_key = jax.random.split(key, 3)
         state, obs = self._initial_states(first_key)
-        length = jnp.zeros(self._num_envs, jnp.int32)
+        length = jnp.zeros(self.num_envs, jnp.int32)
         carry = (state, self._initial_states(next_key), length, jnp.zeros((), jnp.int32), key)
         return carry, obs.astype(jnp.float32)
 
@@ -157,7 +137,7 @@ class JaxVectorEnv:
         key, step_key, reset_key = jax.random.split(key, 3)
         if self._bounds is not None:
             action = jnp.clip(action, *self._bounds)
-        keys = jax.random.split(step_key, self._num_envs)
+        keys = jax.random.split(step_key, self.num_envs)
         state, next_obs, reward, terminated, truncated = jax.vmap(self._environment.step)(
             keys, state, action
         )

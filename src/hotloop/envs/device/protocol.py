@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from hotloop.envs.spaces import ActionSpec, ObsSpec
+from hotloop.envs.spaces import Spaces
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ class DeviceStep(NamedTuple):
 
 
 @runtime_checkable
-class DeviceVectorEnv(Protocol):
+class DeviceVectorEnv(Spaces, Protocol):
     """N environments that step on a device. A factory `make(num_envs, device)` creates them.
 
     They do not wait for the host: no `.item()`, no branch on a tensor's value.
@@ -44,16 +44,6 @@ class DeviceVectorEnv(Protocol):
     @property
     def num_envs(self) -> int:
         """N."""
-        ...
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        ...
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
         ...
 
     @property
@@ -96,22 +86,12 @@ class DeviceVectorEnv(Protocol):
         ...
 
 
-class TensorEnvironment(Protocol):
+class TensorEnvironment(Spaces, Protocol):
     """One kind of environment as functions of tensors, for N environments at once.
 
     `TensorVectorEnv` adds resets. The functions must not change their arguments or branch on a
     tensor's value, so that a whole rollout can be compiled, or captured as one CUDA graph.
     """
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        ...
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        ...
 
     @property
     def num_uniform(self) -> int:

@@ -70,8 +70,8 @@ class WorkerPool:
             raise ConfigError("workers need Linux: omit `workers`, or set `backend` 'inline'")
         env_fields = spec.to_json()
         # Prepare the directory of the recordings.
-        self.num_workers = num_workers
-        self.envs_per_worker = envs_per_worker
+        self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
+        self.num_envs = num_workers * envs_per_worker
         self._rollout: FleetRollout | None = None
         self._transport: ProcessTransport | None = None
         self._is_closed = False
@@ -106,28 +106,9 @@ class WorkerPool:
             raise
         # Take the layouts over from the first one.
         ready = self.supervisor.ready
-        self._obs_spec = ObsSpec.from_json(dict(ready.obs_spec))
-        self._action_spec = ActionSpec.from_json(dict(ready.action_spec))
-
-    @property
-    def num_envs(self) -> int:
-        """Number of environments of all workers, N."""
-        return self.num_workers * self.envs_per_worker
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self._obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self._action_spec
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether `Rollout.restore` can restore environments in the middle of an episode."""
-        return self.supervisor.ready.can_replay
+        self.obs_spec = ObsSpec.from_json(dict(ready.obs_spec))
+        self.action_spec = ActionSpec.from_json(dict(ready.action_spec))
+        self.can_replay = ready.can_replay
 
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
         """Start the only rollout of this pool.

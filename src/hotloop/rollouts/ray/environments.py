@@ -83,6 +83,7 @@ class RayEnvironments:
         max_failures: int = 100,
     ) -> None:
         self.num_workers, self.envs_per_worker = num_workers, envs_per_worker
+        self.num_envs = num_workers * envs_per_worker
         self.failures, self.step_timeout_s = Failures(max_failures), step_timeout_s
         # An actor steps its environments in sequence.
         self.max_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
@@ -138,28 +139,9 @@ class RayEnvironments:
         self.watches = NodeWatches(self.ray, self.timing_dir)
         for info in actor_infos:
             self.watches.add_node(info.node)
-        self._obs_spec = ObsSpec.from_json(dict(self.actor_info.obs_spec))
-        self._action_spec = ActionSpec.from_json(dict(self.actor_info.action_spec))
-
-    @property
-    def num_envs(self) -> int:
-        """Number of environments of all workers, N."""
-        return self.num_workers * self.envs_per_worker
-
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Shape, dtype and layout of one observation."""
-        return self._obs_spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Kind, shape and bounds of one action."""
-        return self._action_spec
-
-    @property
-    def can_replay(self) -> bool:
-        """Whether `Rollout.restore` can restore environments in the middle of an episode."""
-        return self.actor_info.can_replay
+        self.obs_spec = ObsSpec.from_json(dict(self.actor_info.obs_spec))
+        self.action_spec = ActionSpec.from_json(dict(self.actor_info.action_spec))
+        self.can_replay = self.actor_info.can_replay
 
     def start(self, worker: int, first_episode: int) -> Any:
         """Start an actor, which makes its environments, and return it."""
