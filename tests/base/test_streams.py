@@ -46,19 +46,19 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("control", CONTROLS)
 @pytest.mark.parametrize("kind", [io.StringIO, Terminal])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_no_command_repeats_them(monkeypatch, tmp_path, control, kind, command):
+def test_no_command_repeats_them(monkeypatch, tmp_path, kind, command):
     monkeypatch.chdir(tmp_path)
-    out, err = kind(), kind()
-    monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr(sys, "stderr", err)
-    with contextlib.suppress(SystemExit):  # of argparse
-        assert cli.main([word.replace("NAME", f"x{control}y") for word in command.split(" ")])
-    printed = out.getvalue() + err.getvalue()
-    assert "x\N{REPLACEMENT CHARACTER}" in printed
-    assert is_plain(printed)
+    for control in CONTROLS:
+        out, err = kind(), kind()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        with contextlib.suppress(SystemExit):  # of argparse
+            assert cli.main([word.replace("NAME", f"x{control}y") for word in command.split(" ")])
+        printed = out.getvalue() + err.getvalue()
+        assert "x\N{REPLACEMENT CHARACTER}" in printed, repr(control)
+        assert is_plain(printed), repr(control)
 
 
 def test_tables_are_plain_and_keep_their_colors(monkeypatch):
