@@ -40,8 +40,8 @@ SCHEDULES = {
     "barrier": {},
     "lag:1": {"overlap": True},
     "variable": {"schedule": "variable"},
-    "async": {"schedule": "async"},
-    "async in fragments": {"schedule": "async", "in_fragments": True},
+    "async": {"schedule": "async", "max_policy_age": 2},
+    "async in fragments": {"schedule": "async", "in_fragments": True, "max_policy_age": 2},
 }
 ON_RAY = (pytest.mark.outside, pytest.mark.xdist_group("ray"))
 WORKERS = ["processes", pytest.param("ray", marks=ON_RAY)]
@@ -89,6 +89,7 @@ def test_every_transition_is_counted(tmp_path, transport, schedule):
     result = play(tmp_path, 4, 3, {}, transport=transport, **SCHEDULES[schedule])
     account, num_steps = result.account, count_calls(tmp_path, "step")
     assert account.trained == sum(map(len, result.trace.rows))
+    assert account.policy_age[1] <= 2
     assert set(account.dropped) <= {"run ended"}
     assert [worker.restarts + worker.env_failures for worker in account.workers] == [0, 0]
     assert result.warnings == []
@@ -251,6 +252,8 @@ def test_faults_are_counted(played):
     assert account.trained <= num_steps
     if transport == "processes":  # a signal may arrive between the count and the step
         assert 0 <= account.collected - num_steps <= (fault.signal_number is not None)
+        # The rows before the fault are not lost.
+        assert [row["obs"][0] for row in result.trace.rows[0][:4]] == [0, 1, 2, 3]
 
 
 @over_faults()
@@ -350,6 +353,8 @@ def test_too_many_failures_end_the_run(tmp_path, transport, fault):
         rf"\(`max_failures`\); the last was worker 1: {cause}",
         str(error),
     )
+    if fault == "raise":  # `--debug` shows the traceback
+        assert 'raise RuntimeError("the simulator diverged")' in str(error.__cause__)
 
 
 @over("inline", *drifts_on_ray("errors of an actor's start lose their type"))

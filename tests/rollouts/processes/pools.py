@@ -216,13 +216,15 @@ class CheckedRollout:
             warnings.simplefilter("always")
             with open_pool(env, 2, num_envs, env_kwargs=kwargs, **options) as pool:
                 rollout = begin(pool, num_steps, **plan)
-                k = 0
+                k = version = 0
                 while k < num_fragments or should_go_on(rollout):
                     fragments = rollout.collect()
                     self.trace.add(fragments)
                     self.episodes += rollout.pop_episodes()
                     assert_adds_up(rollout.accounting(with_workers=False))
-                    rollout.publish(snapshot_of(rollout.policy.network, k + 1))
+                    if rollout.updates_allowed() != 0:
+                        version += 1
+                        rollout.publish(snapshot_of(rollout.policy.network, version))
                     hook(k, pool)
                     k += 1
                 self.check_state(rollout, num_envs, num_steps, tmp_path)

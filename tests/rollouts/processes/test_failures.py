@@ -64,31 +64,10 @@ def test_a_raising_environment_is_created_again_and_its_siblings_continue(tmp_pa
     assert count_calls(tmp_path, "make", 1) == 4
 
 
-def test_a_failure_is_reported_once_with_its_place(tmp_path):
-    result = play(tmp_path, 4, 1, {"1": {f"step {k}": "raise" for k in (3, 9, 20)}})
-    (warning,) = result.warnings
-    assert warning.startswith("worker 1: ")
-    assert "environment 1" in warning
-    assert "the simulator diverged" in warning
-    assert "\n" not in warning
-    assert warning.endswith(": replaced; similar failures are only counted")
-    assert result.account.dropped == {"environment failed": 3}
-    assert result.account.workers[1].env_failures == 3
-
-
 def test_an_environment_that_raises_in_its_first_step_of_a_fragment(tmp_path):
     # Rows 0, 8 and 16 begin fragments; 10 begins an episode.
     result = play(tmp_path, 4, 1, {"0": {f"step {k}": "raise" for k in (1, 9, 10, 17)}})
     assert result.account.dropped == {"environment failed": 4}
-
-
-def test_an_environment_that_raises_at_its_reset(tmp_path):
-    # The first reset, and the one after the first episode.
-    result = play(tmp_path, 3, 1, {"1": {"reset 3": "raise", "reset 5": "raise"}})
-    assert result.account.dropped == {}
-    assert [e.episode for e in result.episodes if e.env == 1] == [0, 1]
-    assert result.account.workers[1].env_failures == 1
-    assert count_calls(tmp_path, "reset", 1) == 4
 
 
 def test_failures_are_counted_with_the_rows_that_they_belong_to(tmp_path, monkeypatch):
@@ -116,18 +95,6 @@ def test_making_an_environment_is_retried(tmp_path):
     assert result.account.dropped == {"environment failed": 1}
     assert result.account.workers[1].env_failures == 4
     assert len(result.warnings) == 3
-
-
-def test_too_many_failures_end_the_run(tmp_path):
-    faults = {"1": {f"step {k}": "raise" for k in range(1, 100)}}
-    message = (
-        r"failed 4 times, but at most 3 failures are allowed \(`max_failures`\); "
-        r"the last was worker 1: .*the simulator diverged"
-    )
-    with pytest.raises(EnvironmentFailure, match=message) as caught:
-        play(tmp_path, 3, 1, faults, max_failures=3)
-    assert 'raise RuntimeError("the simulator diverged")' in str(caught.value.__cause__)
-    assert "\n" not in str(caught.value)
 
 
 def test_an_environment_that_cannot_be_made_again_ends_the_run(tmp_path):
@@ -228,30 +195,12 @@ def test_numbers_of_episodes_are_used_once(tmp_path):
     assert result.account.dropped == {"environment failed": 2, "worker died": 1}
 
 
-def test_workers_that_die_too_often_end_the_run(tmp_path):
-    faults = {"1": {f"step {k}": "kill" for k in range(1, 20)}}
-    with pytest.raises(EnvironmentFailure, match=r"failed 3 times.*SIGKILL; out of memory"):
-        play(tmp_path, 3, 1, faults, max_failures=2)
-
-
 def test_an_interrupt_is_not_an_environment_failure(tmp_path):
     # A KeyboardInterrupt in an environment is no failure of the environment.
     faults = {"1": {"step 3": "interrupt"}}
     with contextlib.suppress(EnvironmentFailure):
         result = play(tmp_path, 2, 1, faults, max_failures=3)
         assert result.account.workers[1].restarts == 1
-
-
-@pytest.mark.parametrize("schedule", ["variable", "async"])
-def test_other_schedules_survive_dying_workers(tmp_path, schedule):
-    faults = {
-        "0": {"step 13": "raise", "step 21": "kill"},
-        "1": {"step 2": "kill", "step 9": "raise", "step 10": "raise", "reset 5": "raise"},
-    }
-    result = play(tmp_path, 12, 1, faults, num_steps=5, schedule=schedule)
-    account = result.account
-    assert account.collected == count_calls(tmp_path, "step")
-    assert set(account.dropped) <= {"environment failed", "worker died", "run ended"}
 
 
 def test_a_worker_that_dies_after_a_resume_continues_from_there(tmp_path):

@@ -144,18 +144,6 @@ def test_an_environment_that_cannot_be_made_keeps_its_traceback_as_the_cause():
     assert 'raise OSError("no licence for the simulator")' in text
 
 
-def test_an_environment_that_cannot_be_made_in_one_worker():
-    options = {"env_kwargs": {"worker": "1"}}
-    refuse(EnvironmentFailure, "^worker 1: .*no licence", worker_envs.CannotBeMade, **options)
-
-
-@pytest.mark.parametrize("space", ["observation", "action"])
-def test_spaces_that_differ_between_workers(tmp_path, space):
-    options = {"env_kwargs": {"directory": str(tmp_path), "space": space}}
-    message = rf"all workers must have the same {space} space, but worker 0 has .*3.* and worker 1"
-    refuse(SpaceError, message, worker_envs.DependsOnWorker, **options)
-
-
 def test_unknown_names_are_refused():
     message = refuse(UnknownNameError, "^worker 0: there is no environment", "CartPool-v1")
     assert "did you mean 'CartPole-v1'" in message

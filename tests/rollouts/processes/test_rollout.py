@@ -1,6 +1,5 @@
 import dataclasses
 import json
-from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop.algorithms import dqn, ppo, sac
-from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.errors import ConfigError
 from hotloop.policies import Exploration, actor
 from hotloop.rollouts import CollectionOptions, environment_weights
 from hotloop.rollouts.processes.shared_memory import BEGUN, DONE, LIMIT
@@ -100,17 +99,6 @@ def test_a_logged_info_value_that_is_no_number_ends_the_run():
         rollout = begin(pool, 4)
         with pytest.raises(ConfigError, match=r"`log_info` must name numbers, but `info\['bad'\]`"):
             rollout.collect()
-
-
-def test_discrete_actions_are_the_same():
-    # The length of a fragment does not divide 256, the steps for which noise is drawn ahead.
-    assert check_equality("CartPole-v1", num_steps=20, num_fragments=15, stagger=4) > 10
-
-
-def test_continuous_actions_are_the_same():
-    kwargs = {"g": 9.0}
-    env = "Pendulum-v1"
-    assert check_equality(env, num_steps=50, num_fragments=6, stagger=4, env_kwargs=kwargs) > 4
 
 
 @pytest.mark.parametrize("name", ["vector_of_signs", "same_step_cartpoles"])
@@ -210,60 +198,6 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path, name):
     assert_same_result(resumed, whole)
 
 
-def test_a_restored_rollout_continues_where_the_other_stopped(tmp_path):
-    whole = begin(make_inline("CartPole-v1", 2, 2), 16)
-    for _ in range(3):
-        whole.collect()
-    state = whole.state()
-    want = whole.collect()
-    with open_pool("CartPole-v1", 2, 2) as pool:
-        rollout = begin(pool, 16)
-        assert rollout.restore(state.to_arrays(), state.position()) == []
-        assert rollout.num_transitions == 192
-        assert_same_fragments(rollout.collect(), want)
-        assert_same_states(rollout.state(), whole.state())
-        account = rollout.accounting()
-        assert (account.collected, account.trained) == (64, 64)  # since it was restored
-    whole.close()
-
-
-def test_unrepeatable_episodes_are_not_resumed():
-    def rollout_of(envs):
-        return begin(envs, 7)
-
-    env = "tests.toy_envs:RandomOffset"
-    first = rollout_of(make_inline(env, 2, 2))
-    first.collect()
-    state = first.state()
-    first.close()
-    with open_pool(env, 2, 2) as pool:
-        rollout = rollout_of(pool)
-        assert rollout.restore(state.to_arrays(), state.position()) == [0, 1, 2, 3]
-        fragments = rollout.collect()
-        # ConstantReward's observation is 0, but for an offset ≤ 0.5, at the start alone.
-        assert all((x.obs[0] <= 0.5).all() for x in fragments)
-        assert [episode for episode, _ in rollout.state().position().episodes] == [1, 1, 1, 1]
-
-
-def test_the_state_before_the_first_fragment_is_empty():
-    with open_pool("CartPole-v1") as pool:
-        rollout = begin(pool)
-        assert rollout.state().position().episodes == ()
-        assert rollout.restore({}, rollout.state().position()) == []
-        assert len(rollout.collect()) == 2
-
-
-def test_a_closed_rollout_raises():
-    with open_pool("CartPole-v1") as pool:
-        rollout = begin(pool)
-        rollout.collect()
-        rollout.close()
-        rollout.close()
-        with pytest.raises(EnvironmentFailure, match="closed: create a new one"):
-            rollout.collect()
-        assert rollout.accounting().trained == 16
-
-
 def test_collected_fragments_are_not_overwritten():
     with open_pool("CartPole-v1") as pool:
         rollout = begin(pool, overlap=True)
@@ -291,65 +225,6 @@ def test_plans_that_need_workers_are_refused_inline(plan):
 
 
 # --- barrier and accounting -----------------------------------------------------------------------
-
-
-def test_the_accounting_of_a_barrier(tmp_path):
-    kwargs = {"directory": str(tmp_path)}
-    with open_pool(SCRIPTED, 2, 3, env_kwargs=kwargs) as pool:
-        rollout = begin(pool)
-        account = rollout.accounting()
-        assert (account.collected, account.trained, account.in_flight) == (0, 0, 0)
-        for k in range(1, 4):
-            rollout.collect()
-            account = rollout.accounting()
-            # 2 workers × 3 environments × 8 steps. Workers wait while the learner learns.
-            assert (account.collected, account.trained, account.in_flight) == (48 * k, 48 * k, 0)
-            assert count_calls(tmp_path, "step") == 48 * k
-        assert [worker.steps for worker in account.workers] == [72, 72]
-    assert rollout.accounting().dropped == {}
-    assert count_calls(tmp_path, "step") == 144
-
-
-def test_the_accounting_of_an_overlap(tmp_path):
-    kwargs = {"directory": str(tmp_path)}
-    with open_pool(SCRIPTED, 2, 3, env_kwargs=kwargs) as pool:
-        rollout = begin(pool, overlap=True)
-        for _ in range(3):
-            rollout.collect()
-        wait_until(lambda: all(m.words[DONE] == 32 for m in rollout.transport.memory))
-        account = rollout.accounting()
-        # One fragment more than was collected: 4 × 48.
-        assert (account.collected, account.trained, account.in_flight) == (192, 144, 48)
-    account = rollout.accounting()
-    assert (account.collected, account.trained, account.in_flight) == (192, 144, 0)
-    assert account.dropped == {"run ended": 48}
-    assert count_calls(tmp_path, "step") == 192
-
-
-def test_an_overlap_acts_with_the_previous_policy(tmp_path):
-    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
-        rollout = begin(pool, overlap=True)
-        versions = []
-        for k in range(1, 5):
-            fragments = rollout.collect()
-            versions.append([fragment.policy_version for fragment in fragments])
-            # Learning takes until the workers are done.
-            rows = 8 * (k + 1)
-            wait_until(
-                partial(lambda n: all(m.words[DONE] == n for m in rollout.transport.memory), rows)
-            )
-            rollout.publish(snapshot_of(rollout.policy.network, k))
-        assert versions == [[0, 0], [0, 0], [1, 1], [2, 2]]
-        assert rollout.accounting().policy_age == (0.75, 1)
-
-
-def test_a_barrier_acts_with_the_last_publication(tmp_path):
-    with open_pool(SCRIPTED, env_kwargs={"directory": str(tmp_path)}) as pool:
-        rollout = begin(pool)
-        for k in range(3):
-            rollout.publish(snapshot_of(rollout.policy.network, 10 * k))
-            assert [fragment.policy_version for fragment in rollout.collect()] == [10 * k] * 2
-        assert rollout.accounting().policy_age == (0.0, 0)
 
 
 def test_resets_of_vector_environments_are_no_transitions():

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,12 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from hotloop.algorithms import appo, ppo, sac
-from hotloop.errors import ConfigError, EnvironmentFailure, SpaceError
+from hotloop.algorithms import ppo, sac
+from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.runs import RunDirectory
 from tests import toy_envs
-from tests.uneven_envs import Dawdling
-from tests.worker_envs import DependsOnWorker
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -96,13 +93,6 @@ def test_actors_use_new_observation_scales_without_an_update(tmp_path):
     assert_same(tmp_path / "ray", tmp_path / "processes")
 
 
-def test_a_lag_of_one_is_the_same_as_with_processes(tmp_path):
-    for backend in ("ray", "processes"):
-        train(tmp_path / backend, appo, backend=backend, schedule="lag:1")
-    assert_same(tmp_path / "ray", tmp_path / "processes")
-    assert [line["age_max"] for line in lines_of(tmp_path / "ray")] == [0.0, 1.0, 1.0, 1.0]
-
-
 def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
     train(tmp_path / "whole", backend="ray")
     train(tmp_path / "cut", backend="ray", on_report=lambda report: report.timesteps >= 128)
@@ -113,25 +103,6 @@ def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path):
 # --- schedules without a barrier -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("schedule", "bound"), [("async", 2), ("async", 4), ("variable", 4)])
-def test_every_transition_is_counted_and_none_is_too_old(tmp_path, schedule, bound):
-    result = train(
-        tmp_path / "run",
-        appo,
-        Dawdling,
-        backend="ray",
-        schedule=schedule,
-        max_policy_age=bound,
-        env_kwargs={"mean_s": [0.0001, 0.002]},
-        total_timesteps=64 * 12,
-    )
-    accounting, lines = result.accounting, lines_of(tmp_path / "run")
-    assert accounting["trained"] == lines[-1]["timesteps"] == 64 * 12
-    assert_adds_up(accounting)
-    assert max(line["age_max"] for line in lines) <= bound
-    assert [line["timesteps"] for line in lines] == [64 * k for k in range(1, 13)]
-
-
 def test_asynchronous_replay_training_adds_up(tmp_path):
     options = {"backend": "ray", "schedule": "async", "update_to_data": 0.1}
     accounting = train_off_policy(tmp_path / "run", **options).accounting
@@ -140,45 +111,6 @@ def test_asynchronous_replay_training_adds_up(tmp_path):
 
 
 # --- failures ------------------------------------------------------------------------------------
-
-
-def test_an_actor_that_is_killed_is_replaced(tmp_path):
-    killed = []
-
-    def kill_one(report):
-        if len(killed) < 2 and report.timesteps >= 128 * (1 + len(killed)):
-            pid = next(pid for pid in pids_of("-f", "ray::Actor") if pid not in killed)
-            os.kill(pid, signal.SIGKILL)
-            killed.append(pid)
-
-    result = train(tmp_path / "run", backend="ray", total_timesteps=64 * 10, on_report=kill_one)
-    accounting = result.accounting
-    assert sum(worker["restarts"] for worker in accounting["workers"]) == len(killed) == 2
-    assert accounting["dropped"]["worker died"] == 2 * 16 * 2
-    assert accounting["trained"] == 64 * 10
-    assert_adds_up(accounting)
-
-
-def test_environments_that_fail_too_often_end_the_run(tmp_path):
-    with (
-        pytest.raises(EnvironmentFailure, match=r"failed 21 times, but .*diverged"),
-        pytest.warns(RuntimeWarning, match=r"diverged.*: replaced; similar failures") as caught,
-    ):
-        train(
-            tmp_path / "run",
-            env=toy_envs.Misbehaves,
-            backend="ray",
-            max_failures=20,
-            total_timesteps=64 * 50,
-        )
-    assert sum("diverged" in str(warning.message) for warning in caught) == 1
-
-
-def test_actors_whose_spaces_differ_are_refused(tmp_path):
-    kwargs = {"directory": str(tmp_path)}
-    message = "all workers must have the same observation space, but worker 0 has .* and worker 1"
-    with pytest.raises(SpaceError, match=message):
-        train(tmp_path / "run", env=DependsOnWorker, env_kwargs=kwargs, backend="ray")
 
 
 @pytest.mark.parametrize(
@@ -213,11 +145,6 @@ def test_conflicting_options_are_refused(options, message):
 def test_resources_that_no_node_has_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"`num_gpus` 1 each need 2, and the cluster has 0: use"):
         train(tmp_path / "run", backend="ray", worker_resources={"num_gpus": 1})
-
-
-def test_a_factory_that_actors_cannot_import_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"a worker can't import the factory .*: put it at the"):
-        train(tmp_path / "run", env=lambda: None, backend="ray")
 
 
 def test_an_address_without_ray_is_reported_at_once(tmp_path):
