@@ -49,12 +49,6 @@ WORKERS = ["processes", pytest.param("ray", marks=ON_RAY)]
 pytestmark = pytest.mark.filterwarnings("ignore:.*similar failures are only counted:RuntimeWarning")
 
 
-def drifts_on_ray(reason, *, strict=True):
-    """Return both transports of workers. The test fails on Ray, for a known reason."""
-    xfail = pytest.mark.xfail(strict=strict, reason=reason)
-    return ["processes", pytest.param("ray", marks=(*ON_RAY, xfail))]
-
-
 @contextlib.contextmanager
 def prepare(request, transport):
     """Start what the workers of a transport need, and check that none remains."""
@@ -84,7 +78,7 @@ def over(*transports):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@over(*WORKERS)
+@over("threads", *WORKERS)
 def test_every_transition_is_counted(tmp_path, transport, schedule):
     result = play(tmp_path, 4, 3, {}, transport=transport, **SCHEDULES[schedule])
     account, num_steps = result.account, count_calls(tmp_path, "step")
@@ -100,7 +94,7 @@ def test_every_transition_is_counted(tmp_path, transport, schedule):
         assert account.collected == num_steps
 
 
-@over(*WORKERS)
+@over("threads", *WORKERS)
 def test_a_fragment_that_is_collected_ahead_is_in_flight(tmp_path, transport):
     with open_pool(
         SCRIPTED, 2, 3, transport=transport, env_kwargs={"directory": str(tmp_path)}
@@ -131,7 +125,7 @@ def test_a_fragment_that_is_collected_ahead_is_in_flight(tmp_path, transport):
     ],
 )
 @pytest.mark.parametrize("schedule", ["barrier", "lag:1"])
-@over(*WORKERS)
+@over("threads", *WORKERS)
 def test_deterministic_schedules_return_the_fragments_of_this_process(
     transport, schedule, env, options
 ):
@@ -218,10 +212,10 @@ def played(request, tmp_path_factory):
     def should_go_on(rollout):
         account = rollout.accounting()
         assert time.monotonic() < deadline_s, account
-        counts = [(worker.env_failures, worker.restarts) for worker in account.workers]
         # A failure is counted before the learner takes its row.
         is_missing = account.dropped.get("environment failed", 0) < fault.num_failures[0]
-        return is_missing or counts != [fault.num_failures] * 2
+        counts = [(worker.env_failures, worker.restarts) for worker in account.workers]
+        return is_missing or min(counts) < fault.num_failures
 
     with prepare(request, transport):
         deadline_s = time.monotonic() + 60.0
@@ -244,7 +238,11 @@ def over_faults():
 def test_faults_are_counted(played):
     transport, fault, result, num_steps = played
     account = result.account
-    assert [(x.env_failures, x.restarts) for x in account.workers] == [fault.num_failures] * 2
+    num_failures = [(x.env_failures, x.restarts) for x in account.workers]
+    if fault.signal_number == signal.SIGSTOP:  # a busy machine may stall a worker, too
+        assert min(num_failures) >= fault.num_failures
+    else:
+        assert num_failures == [fault.num_failures] * 2
     assert set(account.dropped) <= {fault.dropped, "run ended"}
     assert account.dropped.get("environment failed", 0) == fault.num_failures[0]
     assert account.dropped.get("worker died", 0) <= 2 * 8
@@ -254,6 +252,15 @@ def test_faults_are_counted(played):
         assert 0 <= account.collected - num_steps <= (fault.signal_number is not None)
         # The rows before the fault are not lost.
         assert [row["obs"][0] for row in result.trace.rows[0][:4]] == [0, 1, 2, 3]
+
+
+@over(*WORKERS)
+def test_a_worker_that_stops_in_its_first_fragment_is_replaced(tmp_path, transport):
+    faults = {"1": {"step 5": "stop"}}
+    plan = {"transport": transport, "step_timeout_s": 0.5}
+    result = play(tmp_path, 2, 1, faults, **plan)
+    assert [worker.restarts for worker in result.account.workers] == [0, 1]
+    assert result.account.trained == 32
 
 
 @over_faults()
@@ -341,7 +348,7 @@ def test_spaces_that_differ_between_workers_are_refused(tmp_path, transport, spa
 
 
 @pytest.mark.parametrize("fault", ["raise", "exit"])
-@over(*drifts_on_ray("an actor counts by itself, and its error is of another type", strict=False))
+@over(*WORKERS)
 def test_too_many_failures_end_the_run(tmp_path, transport, fault):
     faults = {"1": {f"step {k}": fault for k in range(1, 400)}}
     kwargs = {"directory": str(tmp_path), "faults": faults}
@@ -357,7 +364,7 @@ def test_too_many_failures_end_the_run(tmp_path, transport, fault):
         assert 'raise RuntimeError("the simulator diverged")' in str(error.__cause__)
 
 
-@over("inline", *drifts_on_ray("errors of an actor's start lose their type"))
+@over("inline", *WORKERS)
 def test_environments_that_cannot_be_made_are_named_with_their_worker(transport):
     prefix = "" if transport == "inline" else "worker 0: "
     cases = [
@@ -396,7 +403,7 @@ def test_a_closed_rollout_is_refused(transport):
 # --- resuming -------------------------------------------------------------------------------------
 
 
-@over("inline", *WORKERS)
+@over("inline", "threads", *WORKERS)
 def test_a_restored_rollout_continues_where_the_other_stopped(transport):
     whole = begin(make_inline("CartPole-v1", 2, 2), 16)
     for _ in range(3):

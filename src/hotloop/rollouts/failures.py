@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hotloop import errors
 from hotloop.envs import ActionSpec, ObsSpec
-from hotloop.errors import EnvironmentFailure, SpaceError
+from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError, UnknownNameError
 
 
 class WorkerTraceback(Exception):
@@ -18,6 +19,27 @@ class WorkerTraceback(Exception):
 def traceback_cause(traceback: str) -> WorkerTraceback | None:
     """Return a worker's traceback as the cause of an error. None if it is empty."""
     return WorkerTraceback(f"\n{traceback}") if traceback else None
+
+
+def worker_error(name: str, kind: str, message: str, *, is_starting: bool) -> HotloopError:
+    """Return the error of a worker.
+
+    Args:
+        name: Name of the worker.
+        kind: Name of the error's class.
+        message: Text of the error.
+        is_starting: Whether the worker makes its first environments.
+    """
+    error_class = getattr(errors, kind, None)
+    if not (isinstance(error_class, type) and issubclass(error_class, HotloopError)):
+        error_class = EnvironmentFailure
+    hint = ""
+    if is_starting and error_class is UnknownNameError:
+        hint = (
+            " (a worker does not run your script: register the environment in a module, and use "
+            "`module:Id`)"
+        )
+    return error_class(f"{name}: {message}{hint}")
 
 
 class Failures:

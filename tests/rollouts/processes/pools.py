@@ -17,6 +17,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import CollectionOptions, InlineEnvironments
 from hotloop.rollouts.processes.pool import WorkerPool
 from hotloop.types import Fragment
+from tests.rollouts.threads_transport import ThreadEnvironments
 
 # Every process that a test starts, directly or not, has this in its environment.
 MARK = "HOTLOOP_TEST_MARK"
@@ -83,6 +84,8 @@ def open_pool(env, num_workers=2, num_envs=1, *, transport="processes", seed=5, 
         pool = make_inline(spec, num_workers, num_envs)
     elif transport == "processes":
         pool = WorkerPool(spec, **sizes, **options)
+    elif transport == "threads":
+        pool = ThreadEnvironments(spec, **sizes, **options)
     else:
         from hotloop.rollouts.ray.environments import RayEnvironments, RayOptions
 

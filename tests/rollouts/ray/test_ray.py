@@ -134,7 +134,10 @@ def test_an_environment_that_always_fails_is_the_cause(tmp_path, env, message):
     [
         ({"workers": 0}, "`backend` 'ray' needs a number of `workers`, got 0: set it"),
         ({"worker_resources": {"num_cpus": -1}}, "`worker_resources` must be a dict of numbers"),
-        ({"backend": "processes", "ray_address": "a:1"}, "`ray_address` is for `backend` 'ray'"),
+        (
+            {"backend": "processes", "ray_address": "a:1"},
+            "`ray_address` 'a:1' is for `backend` 'ray'",
+        ),
     ],
 )
 def test_conflicting_options_are_refused(options, message):

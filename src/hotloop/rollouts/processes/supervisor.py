@@ -12,11 +12,10 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
-from hotloop import errors
 from hotloop.base.memory import available_memory
 from hotloop.base.processes import process_state
-from hotloop.errors import ConfigError, EnvironmentFailure, HotloopError
-from hotloop.rollouts.failures import Failures, compare_spaces, traceback_cause
+from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.rollouts.failures import Failures, compare_spaces, traceback_cause, worker_error
 from hotloop.rollouts.inference.wakeups import create_wakeup_fd
 from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.guard import Guard, kill_marked
@@ -315,16 +314,10 @@ class WorkerSupervisor:
         self._start(number)
 
     def _raise(self, name: str, error: Failure) -> NoReturn:
-        kind = getattr(errors, error.type, None)
-        if not (isinstance(kind, type) and issubclass(kind, HotloopError)):
-            kind = EnvironmentFailure
-        hint = ""
-        if self.transport is None and kind is errors.UnknownNameError:
-            hint = (
-                " (a worker does not run your script: register the environment in a module, and "
-                "use `module:Id`)"
-            )
-        raise kind(f"{name}: {error.message}{hint}") from traceback_cause(error.traceback)
+        is_starting = self.transport is None
+        raise worker_error(
+            name, error.type, error.message, is_starting=is_starting
+        ) from traceback_cause(error.traceback)
 
     def _check_memory(self) -> None:
         """Raise ConfigError if the workers do not fit into memory."""

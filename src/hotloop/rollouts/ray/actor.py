@@ -71,28 +71,26 @@ class ActorSetup:
 
 
 class ActorInfo(NamedTuple):
-    """The specifications of an actor's environments, and its node."""
+    """The specifications of an actor's environments, its node and its process."""
 
     obs_spec: dict[str, Any]
     action_spec: dict[str, Any]
     can_replay: bool
     node: str
+    pid: int
 
 
 class ActorPart(NamedTuple):
-    """A part of a fragment, and the actor that collected it.
+    """A part of a fragment, and what happened while it was collected.
 
     Attributes:
         part: Rows, and their episodes.
         failures: Errors of environments that were replaced.
-        node, pid: Node and process of the actor.
         inference: Node and process that computed the network. None: this actor.
     """
 
     part: FragmentPart
     failures: list[str]
-    node: str
-    pid: int
     inference: tuple[str, int] | None
 
 
@@ -124,9 +122,9 @@ class Actor:
             self._failures.append(str(error))
             if len(self._failures) > options.max_failures:  # it would try for ever
                 raise TooManyFailures(
-                    f"environments failed {len(self._failures)} times, but at most "
+                    f"environments and workers failed {len(self._failures)} times, but at most "
                     f"{options.max_failures} failures are allowed (`max_failures`); the last was "
-                    f"{error}"
+                    f"worker {options.worker}: {error}"
                 )
 
         with span("make_envs"), seeded_generators(options.spec):
@@ -138,7 +136,7 @@ class Actor:
         """Return the specifications of the environments, and the actor's node."""
         envs = self._envs
         specs = envs.obs_spec.to_json(), envs.action_spec.to_json()
-        return ActorInfo(*specs, envs.can_replay, self._node)
+        return ActorInfo(*specs, envs.can_replay, self._node, os.getpid())
 
     def set_up(
         self, setup: ActorSetup, snapshot: PolicySnapshot
@@ -207,7 +205,7 @@ class Actor:
         part = parts.finish()
         failures, self._failures[:] = list(self._failures), []
         location = policy.answer_location if is_remote else None
-        sent = ActorPart(part, failures, self._node, os.getpid(), location)
+        sent = ActorPart(part, failures, location)
         self._sent.append(sent)  # for a learner that does not receive it
         self._waiting.enter_context(span("wait", kind="wait"))
         return sent

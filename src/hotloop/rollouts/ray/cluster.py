@@ -19,6 +19,7 @@ from hotloop.errors import (
     HotloopError,
     requires_extra,
 )
+from hotloop.rollouts.failures import worker_error
 
 # Time limit for connecting to an address.
 _CONNECT_S = 5.0
@@ -263,6 +264,9 @@ def actor_error(error: Exception, name: str) -> HotloopError:
     text = first_line(cause)
     if "creation task" in text:  # its last line has the cause
         text = str(cause).strip().splitlines()[-1].strip()
+        kind, _, message = text.partition(": ")
+        if kind.startswith("hotloop.errors."):
+            return worker_error(name, kind.rpartition(".")[2], message, is_starting=True)
     if "hotloop" in text and isinstance(cause, ModuleNotFoundError):
         return ConfigError(
             f"{name}: its node has no hotloop ({text}): install it there, or ship it with "

@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotloop import timing
-from hotloop.errors import HotloopError
+from hotloop.errors import EnvironmentFailure, HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.failures import compare_spaces
 from hotloop.rollouts.fleet import WorkerEvents, WorkerRows
 from hotloop.rollouts.parts import FragmentPart, join_parts
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure
+from hotloop.rollouts.ray.actor import (
+    ActorPart,
+    ActorSetup,
+    RecoverableFailure,
+    TooManyFailures,
+)
 from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, check_store, first_line
 from hotloop.rollouts.ray.inference import WeightsRef
 from hotloop.rollouts.schedules import NUM_AHEAD, RowLimits
@@ -69,7 +74,7 @@ class ActorState:
         requests: Open requests, in order.
         unanswered: First and last row of parts to request again once the actor answers.
         setup: Reference to the answer to its setup. None: it has arrived.
-        pid, node: Process and node of the actor. `pid` is None before its first part.
+        pid, node: Process and node of the actor. `pid` is None before its answer to the setup.
         started_at_s: Time at which the oldest open request probably started.
         max_part_s: Maximum duration of a part.
         silent_since_s: Time since which the actor does not answer. None: it answers.
@@ -259,7 +264,8 @@ class ActorTransport:
         assert self._events is not None
         actor = self._actors[worker]
         info, resumed = self._ray.get(actor.setup)
-        actor.setup = None
+        actor.setup, actor.pid, actor.node = None, info.pid, info.node
+        self._watches.add_node(info.node)
         compare_spaces(self._envs.actor_info, info, worker)
         if resumed is not None:
             self._events.on_resumed(worker, *resumed)
@@ -322,6 +328,8 @@ class ActorTransport:
             self._replace(worker, self._death_reason(worker, error))
             return
         except errors.RayTaskError as error:
+            if isinstance(error.cause, TooManyFailures):
+                raise EnvironmentFailure(str(error.cause)) from error
             if not isinstance(error.cause, RecoverableFailure):
                 raise actor_error(error, f"worker {worker}") from error
             self._replace(worker, str(error.cause))
@@ -335,8 +343,6 @@ class ActorTransport:
         actor.requests.popleft()
         actor.max_part_s = max(actor.max_part_s, now - actor.started_at_s)
         actor.started_at_s, actor.silent_since_s = now, None
-        actor.pid, actor.node = answer.pid, answer.node
-        self._watches.add_node(answer.node)
         actor.parts.append(answer.part)
         actor.finished_row, actor.last_episode = answer.part.stop, answer.part.last_episode
         if answer.inference is not None:
@@ -363,9 +369,10 @@ class ActorTransport:
                         reason = "its node does not answer" if state == "?" else "it is stopped"
                         self._mark_silent(worker, reason)
                 continue
-            limit_s = self._envs.step_timeout_s or _UNREACHABLE_S
-            if now - actor.silent_since_s > min(limit_s, _UNREACHABLE_S):
-                self._replace(worker, "it could not be reached for too long")
+            limit_s = min(self._envs.step_timeout_s or _UNREACHABLE_S, _UNREACHABLE_S)
+            if now - actor.silent_since_s > limit_s:
+                option = " (`step_timeout_s`)" if limit_s == self._envs.step_timeout_s else ""
+                self._replace(worker, f"it could not be reached for {limit_s:g} s{option}")
             elif actor.unanswered and now - actor.checked_at_s >= _RETRY_S:
                 # The actor sends a finished part again, and does not collect it again.
                 actor.checked_at_s = now
