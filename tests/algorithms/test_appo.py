@@ -250,11 +250,11 @@ def test_outliers_are_cut_and_nan_is_ignored():
         ),
         (
             {"too_old": "drop", "schedule": "lag:1", "workers": 2},
-            "`too_old` 'drop' is for `schedule` 'async', got 'lag:1', which has no old",
+            "`too_old` 'drop' is for `schedule` 'async', got 'lag:1': set `schedule`, or",
         ),
         ({"max_c": 1.5}, "`max_c` must be at most `max_rho` = 1.0, got 1.5: 1 and 1 are usual"),
-        ({"schedule": "async"}, "`schedule` 'async' needs worker processes: set `workers` too"),
-        ({"schedule": "lag:1"}, "`schedule` 'lag:1' needs worker processes"),
+        ({"schedule": "async"}, "`schedule` 'async' needs `workers`, got 0: set `workers`, or"),
+        ({"schedule": "lag:1"}, "`schedule` 'lag:1' needs `workers`"),
         (
             {"schedule": "async", "workers": 2, "overlap": True},
             "`schedule` 'async' includes `overlap`: leave `overlap` out",

@@ -128,8 +128,8 @@ def test_batches_are_sequences_with_stored_hidden_states():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sequence_length": 8}, "`sequence_length` needs a recurrent network: set `memory`"),
-        ({"burn_in": 0}, "`burn_in` needs a recurrent network: set `memory`"),
+        ({"sequence_length": 8}, "`sequence_length` 8 needs `memory`, got None: set `memory`"),
+        ({"burn_in": 0}, "`burn_in` 0 needs `memory`"),
         ({"memory": "gru:8", "replay": "rank"}, "leave `replay` out, or `memory`"),
         ({"memory": "gru:8", "n_step": 3}, "leave `n_step` out, or `memory`"),
         ({"memory": "gru:8", "replay_replacement": False}, "leave `replay_replacement` out"),

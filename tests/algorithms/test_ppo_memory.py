@@ -125,7 +125,7 @@ def test_value_of_a_custom_network_cannot_be_normalized():
         ({"memory": "lstm"}, "`memory` must be lstm:UNITS or gru:UNITS, such as lstm:128, got"),
         ({"memory": "lstm:0"}, "got 'lstm:0'"),
         ({"memory": "rnn:8"}, "got 'rnn:8'"),
-        ({"sequence_length": 16}, "`sequence_length` needs a recurrent network: set `memory`"),
+        ({"sequence_length": 16}, "`sequence_length` 16 needs `memory`, got None: set `memory`"),
         (
             {"memory": "gru:8", "sequence_length": 64},
             "`sequence_length` must not exceed a fragment, `num_steps` = 32, got 64",

@@ -106,7 +106,7 @@ def test_update_equals_the_reference(options, action_spec, weighed):
         ({"policy_frequency": 0}, "`policy_frequency` must be a positive integer, got 0"),
         ({"tau": 1.5}, r"`tau` must lie in \[0, 1\], got 1.5"),
         ({"alpha": -0.1}, "`alpha` must be finite and not negative, got -0.1"),
-        ({"alpha": 0.2, "initial_alpha": 5.0}, "`initial_alpha` and `target_entropy` are for"),
+        ({"alpha": 0.2, "initial_alpha": 5.0}, "`initial_alpha` 5.0 is for `alpha` None, got 0.2"),
         ({"initial_alpha": 0.0}, "`initial_alpha` must be positive and finite, got 0.0"),
         ({"target_entropy": math.nan}, "`target_entropy` must be finite, got nan"),
         ({"layer_norm": 1}, "`layer_norm` must be True or False, got 1"),

@@ -113,8 +113,8 @@ def test_help_lists_the_algorithms(capsys):
         (["dqn", "--env-id", "tests.toy_envs:MultiSign"], "use ppo"),
         (["sac", "--total-timesteps", "500"], "`learning_starts` must be less than"),
         (["sac", "--buffer-size", "100"], "`buffer_size` must hold a batch"),
-        (["sac", "--replay-alpha", "0.6"], "`replay_alpha` belongs to `replay` prioritized"),
-        (["td3", "--replay", "proportional", "--replay-beta", "1"], "`replay_beta` belongs to"),
+        (["sac", "--replay-alpha", "0.6"], "`replay_alpha` 0.6 is for `replay` 'prioritized'"),
+        (["td3", "--replay", "proportional", "--replay-beta", "1"], "`replay_beta` 1.0 is for"),
         (["dqn", "--update-to-data", "0"], "`update_to_data` must be positive"),
     ],
 )

@@ -138,8 +138,7 @@ def test_a_fork_equals_a_run_of_its_configuration(tmp_path, has_evaluations):
         execution="eager",
         checkpoint_interval=128,
         learning_rate=1e-3,
-        eval_interval=256 if has_evaluations else None,
-        eval_episodes=2,
+        **({"eval_interval": 256, "eval_episodes": 2} if has_evaluations else {}),
     )
 
     def config(name, rates):

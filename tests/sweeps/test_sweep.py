@@ -347,6 +347,7 @@ def test_the_report_tests_saves_and_plots_the_best_trial(path, capsys, tmp_path,
             "the grid has 1,000,000 points, and a sweep has at most 100,000",
         ),
         (["learning_rate=0.1", "--run-dir", "x", "--trials", "2"], "a sweep has no `--run-dir`"),
+        (["learning_rate=0.1", "--runs-dir=x", "--trials", "2"], "`--runs-dir`: use `--file`, w"),
     ],
 )
 def test_bad_input(args, message, tmp_path, capsys, monkeypatch):

@@ -51,14 +51,15 @@ def counts(name):
 
 def with_option(name, option, value):
     options = {"hidden_sizes": {"hidden_sizes": (value, value)}}.get(option, {option: value})
-    if option == "eval_episodes":
-        options["eval_interval"] = 1
-    if option == "envs_per_worker":
-        options["workers"] = 2
+    if option.startswith("eval_"):
+        options.setdefault("eval_interval", 1)
+    if option in ("envs_per_worker", "max_failures", "step_timeout_s"):
+        options |= {"workers": 2, "num_envs": 2}
     if option == "workers":
         options["envs_per_worker"] = 1
-    if option == "fragment_steps":
-        options |= {"workers": 2, "num_envs": 2, "schedule": "async", "max_policy_age": 2**62}
+    if option in ("fragment_steps", "max_policy_age"):
+        options |= {"workers": 2, "num_envs": 2, "schedule": "async"}
+        options.setdefault("max_policy_age", 2**62)
     return find(name).config(**{**VALID_OPTIONS[name], **options})
 
 

@@ -170,6 +170,7 @@ def test_hyper_names_lists_what_may_vary():
         (ppo, [{"hidden_sizes": (8,)}, {}], r"can't differ in `hidden_sizes`: .* `learning_rate`"),
         (ppo, [{"env_id": "Acrobot-v1"}, {}], "can't differ in `env_id`"),
         (sac, [{"batch_size": 8}, {}], r"can't differ in `batch_size`: .* `tau`"),
+        (ppo, [{"device": "auto"}, {}], "can't differ in `device`"),
         (ppo, [{"workers": "auto"}] * 2, "`workers` 'auto' measures a single run"),
         (ppo, [], "at least one"),
     ],

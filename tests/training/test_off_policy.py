@@ -818,12 +818,12 @@ def test_unsupported_spaces_are_refused(tmp_path, algorithm, made_of, message):
         ({"replay": "priority"}, "`replay` must be 'uniform', 'proportional', 'prio.*'priority'"),
         (
             {"replay_beta": 0.5, "replay": "proportional"},
-            "`replay_beta` belongs to `replay` prioritized or rank, got proportional",
+            "`replay_beta` .* is for `replay` 'prioritized' or 'rank', got 'proportional",
         ),
-        ({"replay_shift": 1.0}, "`replay_shift` belongs to `replay` proportional, got uniform"),
+        ({"replay_shift": 1.0}, "`replay_shift` 1.0 is for `replay` 'proportional', got 'uniform"),
         (
             {"replay_replacement": True, "replay": "prioritized"},
-            "`replay_replacement` belongs to `replay` uniform or proportional, got prioritized",
+            "is for `replay` 'uniform' or 'proportional', got 'prioritized",
         ),
         (
             {"replay_weight_from": "reward", "replay": "proportional"},
@@ -850,7 +850,7 @@ def test_bad_values(options, message):
 def test_every_algorithm_checks_the_shared_options(algorithm):
     with pytest.raises(ConfigError, match="less than `total_timesteps`, or nothing is learned"):
         algorithm.Config(**{**SMALL, "learning_starts": 200})
-    with pytest.raises(ConfigError, match="`replay_shift` belongs to `replay` proportional"):
+    with pytest.raises(ConfigError, match=r"`replay_shift` .* is for `replay` 'proportional'"):
         algorithm.Config(**{**SMALL, "replay_shift": 1.0})
 
 

@@ -204,19 +204,19 @@ def test_configurations_are_values():
         ({"kind": "d"}, "`kind` must be 'a', 'b' or 'c', got 'd': 'd' is gone"),
         ({"mixing": 0.0}, "`mixing` must be positive and finite, got 0.0"),
         ({"mixing": 1.5}, "`mixing` must lie in [0, 1], got 1.5"),
-        ({"eval_videos": True}, "`eval_videos` needs evaluations: set `eval_interval` too"),
-        ({"envs_per_worker": 2}, "`envs_per_worker` needs a number of `workers`: set it"),
+        ({"eval_videos": True}, "`eval_videos` True needs `eval_interval`, got None: set"),
+        ({"envs_per_worker": 2}, "`envs_per_worker` 2 needs `workers`, got 0: set `workers`"),
         (
             {"workers": "auto", "envs_per_worker": 2},
             "`envs_per_worker` needs a number of `workers`",
         ),
         (
             {"inference": "central"},
-            "`inference` 'central' needs worker processes, got `workers` 0: set `workers` too",
+            "`inference` 'central' needs `workers`, got 0: set `workers`",
         ),
         (
             {"inference": "central", "workers": 2, "backend": "inline"},
-            "needs worker processes, got `backend` 'inline': leave out `inference` or `backend`",
+            "is for `backend` 'processes' or 'ray', got 'inline': set `backend`",
         ),
         (
             {"inference": "central", "workers": "auto"},
@@ -239,8 +239,8 @@ def test_configurations_are_values():
             "`schedule` must be 'barrier' or 'variable', got 'async': 'async' is for appo, "
             "and for algorithms that learn from replay",
         ),
-        ({"schedule": "variable"}, "`schedule` 'variable' needs worker processes"),
-        ({"overlap": True}, "`overlap` needs worker processes: set `workers` too"),
+        ({"schedule": "variable"}, "`schedule` 'variable' needs `workers`"),
+        ({"overlap": True}, "`overlap` True needs `workers`, got 0: set `workers`"),
         (
             {"network": "nets:Net", "hidden_sizes": (8,)},
             "`network` (nets:Net) is a custom network with its own layers: leave "
@@ -268,7 +268,7 @@ def test_bad_values(options, message):
         {"network": Net},
         {"network": "nets:Net", "hidden_sizes": [64, 64]},
         {"schedule": "variable", "workers": 2, "overlap": True},
-        {"step_timeout_s": None},
+        {"step_timeout_s": None, "workers": 2},
         {"anything": object()},
     ],
 )
@@ -289,10 +289,13 @@ def test_good_values(options):
         ({"buffer_size": 15}, "`buffer_size` must hold a batch, `batch_size` = 256, got 15: raise"),
         ({"update_to_data": 1e6}, "`update_to_data` must be at most 10,000, got 1000000.0"),
         ({"replay": None}, "`replay` must be given, got None"),
-        ({"replay_alpha": 0.5}, "`replay_alpha` belongs to `replay` prioritized or rank, got uni"),
+        (
+            {"replay_alpha": 0.5},
+            "`replay_alpha` 0.5 is for `replay` 'prioritized' or 'rank', got 'uni",
+        ),
         (
             {"replay": "rank", "replay_weight_from": "return_to_go"},
-            "`replay_weight_from` belongs to `replay` proportional, got rank: leave one of them",
+            "is for `replay` 'proportional', got 'rank': set `replay`, or leave `repl",
         ),
         ({"replay": "rank", "replay_beta": math.nan}, "`replay_beta` must be finite and not neg"),
         ({"replay_replacement": 1}, "`replay_replacement` must be True or False, got 1"),
@@ -301,7 +304,7 @@ def test_good_values(options):
             "`shift` must be 'min' or a finite",  # of the sampler
         ),
         ({"schedule": "variable"}, "got 'variable': 'variable' is for on-policy"),
-        ({"schedule": "async"}, "`schedule` 'async' needs worker processes"),
+        ({"schedule": "async"}, "`schedule` 'async' needs `workers`"),
         (
             {"schedule": "async", "workers": 2, "envs_per_worker": 8, "max_policy_age": 31},
             "`max_policy_age` = 31 is too low for 16 environments and 1 updates for each step",

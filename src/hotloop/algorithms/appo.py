@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -77,6 +77,13 @@ class Config(ppo.Config):
     hold_back: Natural = 0
     """Number of batches by which learning is delayed, to study the effect of policy lag."""
 
+    requires: ClassVar = {
+        "max_policy_age": {"schedule": ("async",)},
+        "too_old": {"schedule": ("async",)},
+        "max_rho": {"vtrace": (True,)},
+        "max_c": {"vtrace": (True,)},
+    }
+
     def check(self) -> None:
         """Check bounds that depend on each other, and memory."""
         if self.max_c > self.max_rho:
@@ -99,11 +106,6 @@ class Config(ppo.Config):
         if self.overlap and self.schedule in ("lag:1", "async"):
             raise ConfigError(
                 f"`schedule` '{self.schedule}' includes `overlap`: leave `overlap` out"
-            )
-        if self.too_old == "drop" and self.schedule != "async":
-            raise ConfigError(
-                f"`too_old` 'drop' is for `schedule` 'async', got '{self.schedule}', which has no "
-                "old fragments: leave it out"
             )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(

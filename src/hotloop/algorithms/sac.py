@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from hotloop.algorithms.twin_critics import (
     step_critics,
 )
 from hotloop.envs import Spaces
-from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration
@@ -65,13 +64,10 @@ class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     target_entropy: ScheduledFinite | None = None
     """Target entropy of a learned temperature. None: −A. Raise it for more exploration."""
 
-    def check(self) -> None:
-        """Check that a fixed temperature has no options of a learned one."""
-        if self.alpha is not None and (self.initial_alpha, self.target_entropy) != (1.0, None):
-            raise ConfigError(
-                f"`alpha` ({self.alpha}) is a fixed temperature, but `initial_alpha` and "
-                "`target_entropy` are for a learned one: leave these out, or leave `alpha` out"
-            )
+    requires: ClassVar = {
+        "initial_alpha": {"alpha": (None,)},
+        "target_entropy": {"alpha": (None,)},
+    }
 
 
 class Hyper(NamedTuple):

@@ -140,9 +140,10 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
     for option in space:
         if option in option_names:
             raise ConfigError(f"`{option}` has a space and a fixed value: remove one of them")
-    for option in ("seed", "seeds", "vary", "run_dir"):
+    for option in ("seed", "seeds", "vary", "run_dir", "runs_dir"):
         if option in option_names:
-            raise ConfigError(f"a sweep has no `--{option.replace('_', '-')}`: use `--seeds`")
+            other = "`--file`, which its runs are next to" if "dir" in option else "`--seeds`"
+            raise ConfigError(f"a sweep has no `--{option.replace('_', '-')}`: use {other}")
     config = build_config(algorithm, args, name)
     path = options.file or Path("sweeps") / f"{_slug(config.env_id)}__{_slug(name)}.sqlite"
     # Compute a key of everything that must not change when the sweep is resumed.

@@ -156,6 +156,7 @@ def parse(
     with _adapt_tyro():
         config: Any = tyro.cli(unchecked, description=description, **options)
     from hotloop.training.algorithm import preset_of
+    from hotloop.training.options import with_values
 
     preset = preset_of(presets, config.env_id)
     if preset:
@@ -167,7 +168,12 @@ def parse(
         applied = {x: preset[x] for x in preset if getattr(config, x) != getattr(before, x)}
         if applied:
             print(f"preset for {config.env_id}: {_values(applied)}; options you set override it")
-    return config_class(**vars(config))
+    if "default" not in options:
+        return config_class(**vars(config))
+    flags = {arg.partition("=")[0].lstrip("-").replace("-", "_") for arg in args if arg[:2] == "--"}
+    names = flags | {flag.removeprefix("no_") for flag in flags}
+    values = {name: value for name, value in vars(config).items() if name in names}
+    return with_values(config_class, vars(options["default"]), values)
 
 
 def _checked_arguments(args: Sequence[str], config_class: type, prog: str) -> list[str]:

@@ -20,6 +20,7 @@ from hotloop.rollouts.planning import inference, probe
 from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, choose_collection
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
+from hotloop.training.options import with_values
 from hotloop.training.resume import ResumedRun
 
 
@@ -188,7 +189,7 @@ def choose_workers(
             chosen["fragment_steps"] = choice.fragment_steps
         record = choice.to_json(schedule)
     run.save_auto_choice(chosen, record)
-    return dataclasses.replace(config, **chosen)
+    return with_values(type(config), vars(config), chosen)
 
 
 def choose_inference(
@@ -208,7 +209,7 @@ def choose_inference(
         num_cores=available_cores(),
     )
     run.save_auto_choice({"inference": choice.inference}, choice.to_json())
-    return dataclasses.replace(config, inference=choice.inference)
+    return with_values(type(config), vars(config), {"inference": choice.inference})
 
 
 def _measure(config: Any, spec: EnvSpec, make_network: Callable[[Spaces], Network]) -> EnvTiming:

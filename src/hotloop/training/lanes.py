@@ -26,6 +26,9 @@ from hotloop.training.options import changeable_options
 from hotloop.training.training_run import SharedProcess, run_training, set_up_torch
 from hotloop.training.update_requests import Run, UpdateRequest
 
+# Options of the one process that trains all lanes. They do not change the weights.
+_SHARED = {"device", "gpu_window_ms"}
+
 OnLaneReport = Callable[[int, Report], "bool | None"]
 
 
@@ -96,7 +99,7 @@ def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
         if getattr(other, field.name) != getattr(first, field.name)
     }
     may_vary = hyper_names(algorithm, first)
-    free = {"seed", "run_dir", *changeable_options(type(first))}
+    free = {"seed", "run_dir", *changeable_options(type(first))} - _SHARED
     for name in sorted(varied - free - set(may_vary)):
         raise ConfigError(
             f"lanes can't differ in `{name}`: they share one batched update, so they may differ in "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from hotloop.training.options import (
     changed_fields,
     differing_defaults,
     to_json,
+    with_values,
 )
 from hotloop.training.trained_policy import split_run_path
 from hotloop.types import Array
@@ -117,7 +117,7 @@ def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
         requested = choice["asked"]
         is_known = all(hasattr(config, name) for name in requested)
         if is_known and all(getattr(config, name) == value for name, value in requested.items()):
-            config = dataclasses.replace(config, **choice["chosen"])
+            config = with_values(type(config), vars(config), choice["chosen"])
     changed = changed_fields(config, stored)
     if changed:
         raise ConfigError(

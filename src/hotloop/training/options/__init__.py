@@ -7,7 +7,7 @@ This package imports neither torch nor Gymnasium.
 
 from __future__ import annotations
 
-from hotloop.training.options.base import Options
+from hotloop.training.options.base import SET, Options, with_values
 from hotloop.training.options.constraints import (
     FINITE,
     FRACTION,
@@ -68,6 +68,7 @@ __all__ = [
     "MAY_CHANGE",
     "NOT_NEGATIVE",
     "POSITIVE",
+    "SET",
     "Constraint",
     "Count",
     "Device",
@@ -107,4 +108,5 @@ __all__ = [
     "from_stored",
     "to_json",
     "untrusted_options",
+    "with_values",
 ]

@@ -1,31 +1,42 @@
-"""The base class of option groups: type checks, and errors for unknown options."""
+"""The base class of option groups: types, options that need others, and unknown options."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
-from hotloop.errors import UnknownNameError, nearest
+from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
 from hotloop.training.options.constraints import check_value, type_hints
 from hotloop.training.options.other_names import translate
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 
+Requirements = Mapping[str, tuple[Any, ...]]
+"""Values of other options without which an option has no effect. `SET`: any but None, 0, {}, …"""
+SET: Final = ()
+
 
 class Options:
     """A group of options, a frozen keyword-only dataclass.
 
-    The constructor checks every value against the type of its field. It then calls the `check` of
-    each class, base classes first, for constraints between options.
+    The constructor checks every value against the type of its field, and that no option is set
+    that has no effect beside the others. It then calls the `check` of each class, base classes
+    first, for further constraints between options.
+
+    Attributes:
+        requires: requirements of the group's options, by name.
 
     Raises:
-        ConfigError: a value is invalid, or options contradict each other.
+        ConfigError: a value is invalid, an option has no effect, or options contradict each other.
         UnknownNameError: an option does not exist; the message suggests the nearest.
     """
+
+    requires: ClassVar[Mapping[str, Requirements]] = {}
 
     if TYPE_CHECKING:  # options that are read across groups
         device: str
@@ -50,9 +61,57 @@ class Options:
             value = _as_plain(getattr(self, name))
             object.__setattr__(self, name, value)
             check_value(name, hint, value)
+        for name, other, values in _unmet_requirements(self):
+            value, actual = getattr(self, name), getattr(self, other)
+            needs = f"is for `{other}` {' or '.join(map(repr, values))}" if values else ""
+            raise ConfigError(
+                f"`{name}` {shortened(repr(value))} {needs or f'needs `{other}`'}, got {actual!r}: "
+                f"set `{other}`, or leave `{name}` at {default_of(type(self), name)!r}"
+            )
         for group in reversed(type(self).__mro__):
             if "check" in vars(group):
                 vars(group)["check"](self)
+
+
+def default_of(config_class: type, name: str) -> Any:
+    """Return an option's default."""
+    field = next(field for field in fields(config_class) if field.name == name)
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def with_values(config_class: type, stored: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    """Return a configuration with values that replace stored ones.
+
+    Options that have no effect any more, because of these values, return to their defaults.
+
+    Args:
+        config_class: the configuration class.
+        stored: a value of every option.
+        values: values that a user or a measurement has chosen.
+    """
+
+    def find_useless(options: Mapping[str, Any]) -> set[str]:
+        trial = object.__new__(config_class)
+        for name, value in options.items():
+            object.__setattr__(trial, name, value)
+        return {name for name, _, _ in _unmet_requirements(trial)}
+
+    combined = {**stored, **values}
+    useless = find_useless(combined) - find_useless(stored) - values.keys()
+    return config_class(**combined | {name: default_of(config_class, name) for name in useless})
+
+
+def _unmet_requirements(options: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+    """Yield (option, required option, its possible values) of options that are set in vain."""
+    config_class = type(options)
+    for group in reversed(config_class.__mro__):
+        for name, requirements in vars(group).get("requires", {}).items():
+            value = getattr(options, name)
+            is_set = value != default_of(config_class, name)
+            for other, values in requirements.items():
+                actual = getattr(options, other)
+                if is_set and not (actual in values if values else actual):
+                    yield name, other, values
 
 
 def _as_plain(value: Any) -> Any:

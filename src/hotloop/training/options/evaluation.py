@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from hotloop.base.memory import require_memory
-from hotloop.errors import ConfigError
 from hotloop.rollouts.evaluation import EPISODE_BYTES, MAX_STEPS
-from hotloop.training.options.base import Options
+from hotloop.training.options.base import SET, Options
 from hotloop.training.options.constraints import MAY_CHANGE, Count, Positive
 
 
@@ -29,10 +28,15 @@ class EvalOptions(Options):
     eval_videos: Annotated[bool, MAY_CHANGE] = False
     """Record a video of each evaluation's first episode in <run>/videos."""
 
+    requires: ClassVar = {
+        "eval_episodes": {"eval_interval": SET},
+        "eval_max_steps": {"eval_interval": SET},
+        "eval_timeout_s": {"eval_interval": SET},
+        "eval_videos": {"eval_interval": SET},
+    }
+
     def check(self) -> None:
-        """Check that videos have evaluations, and that episodes fit into memory."""
-        if self.eval_videos and self.eval_interval is None:
-            raise ConfigError("`eval_videos` needs evaluations: set `eval_interval` too")
+        """Check that episodes fit into memory."""
         if self.eval_interval is not None:
             require_memory(
                 EPISODE_BYTES * self.eval_episodes,

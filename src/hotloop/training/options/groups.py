@@ -25,7 +25,7 @@ from hotloop.errors import ConfigError
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies.network import encoder_name, is_built_in
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.training.options.base import Options
+from hotloop.training.options.base import SET, Options
 from hotloop.training.options.constraints import (
     DATA,
     MAY_CHANGE,
@@ -45,7 +45,7 @@ from hotloop.training.options.constraints import (
     Trackers,
 )
 from hotloop.training.options.evaluation import EvalOptions
-from hotloop.training.options.workers import WorkerOptions
+from hotloop.training.options.workers import WORKERS, WorkerOptions
 
 if TYPE_CHECKING:
     from hotloop.replay import Sampler
@@ -212,8 +212,10 @@ class OnPolicyOptions(Options):
     """With workers: collect the next fragment with the previous policy during an update. Set it if
     updates take a large share of the time."""
 
+    requires: ClassVar = {"schedule": WORKERS, "overlap": WORKERS}
+
     def check(self) -> None:
-        """Check memory, minibatch sizes, and that schedules have their workers."""
+        """Check memory and minibatch sizes."""
         self.require_fragment_memory(self.num_steps, "num_steps")
         if self.batch_size % self.num_minibatches:
             small = [
@@ -231,9 +233,6 @@ class OnPolicyOptions(Options):
             "lower `update_epochs`",
         )
         _require_activation_memory(self, self.minibatch_size, "raise `num_minibatches`")
-        if not self.has_workers and (self.schedule != "barrier" or self.overlap):
-            option = "`overlap`" if self.overlap else f"`schedule` '{self.schedule}'"
-            raise ConfigError(f"{option} needs worker processes: set `workers` too")
 
     @property
     def batch_size(self) -> int:
@@ -322,6 +321,18 @@ class ReplayOptions(Options):
     report_interval: Annotated[Count, MAY_CHANGE] = 1_000
     """Transitions between two lines of metrics, in whole rounds."""
 
+    requires: ClassVar = {
+        "schedule": WORKERS,
+        "fragment_steps": {"schedule": ("async",)},
+        "max_policy_age": {"schedule": ("async",)},
+        "hindsight_share": {"hindsight": SET},
+        "replay_alpha": {"replay": _BY_PRIORITY},
+        "replay_beta": {"replay": _BY_PRIORITY},
+        "replay_weight_from": {"replay": ("proportional",)},
+        "replay_shift": {"replay": ("proportional",)},
+        "replay_replacement": {"replay": ("uniform", "proportional")},
+    }
+
     def check(self) -> None:
         """Check memory, and options that depend on each other."""
         # Check the numbers of steps, rows and updates.
@@ -352,8 +363,6 @@ class ReplayOptions(Options):
                 "sums rewards with one γ; set a number, or `n_step` 1"
             )
         # Check the schedule of workers and learner.
-        if self.schedule == "async" and not self.has_workers:
-            raise ConfigError("`schedule` 'async' needs worker processes: set `workers` too")
         if self.overlap and (self.device == "cpu" or self.schedule == "async"):
             setting = "`device` 'cpu'" if self.device == "cpu" else "`schedule` 'async'"
             raise ConfigError(
@@ -368,18 +377,6 @@ class ReplayOptions(Options):
                 "environments"
             )
         # Check the replay options and the memory.
-        for name, kinds in (
-            ("replay_alpha", _BY_PRIORITY),
-            ("replay_beta", _BY_PRIORITY),
-            ("replay_weight_from", ("proportional",)),
-            ("replay_shift", ("proportional",)),
-            ("replay_replacement", ("uniform", "proportional")),
-        ):
-            if getattr(self, name) is not None and self.replay not in kinds:
-                raise ConfigError(
-                    f"`{name}` belongs to `replay` {' or '.join(kinds)}, got {self.replay}: leave "
-                    "one of them out"
-                )
         if self.hindsight is not None and (self.n_step > 1 or self.schedule == "async"):
             setting = "`n_step` 1" if self.n_step > 1 else "`schedule` 'barrier'"
             raise ConfigError(f"`hindsight` needs {setting}: change it, or leave out `hindsight`")

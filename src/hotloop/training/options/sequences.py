@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hotloop.errors import ConfigError
 from hotloop.policies.recurrent_layer import parse_memory
-from hotloop.training.options.base import Options
+from hotloop.training.options.base import SET, Options
 from hotloop.training.options.constraints import DATA, Count, Natural
 from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
 
@@ -39,14 +39,12 @@ class SequenceOptions(MemoryOptions, OnPolicyOptions):
     sequence_length: Count | None = None
     """memory: steps of a training sequence, a divisor of `num_steps`. None: `num_steps`."""
 
+    requires: ClassVar = {"sequence_length": {"memory": SET}}
+
     def check(self) -> None:
         """Check that fragments and minibatches consist of whole sequences."""
         length = self.sequence_length
         if self.memory is None:
-            if length is not None:
-                raise ConfigError(
-                    "`sequence_length` needs a recurrent network: set `memory`, or leave it out"
-                )
             return
         if length is not None and length > self.num_steps:
             raise ConfigError(
@@ -87,14 +85,11 @@ class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
     """memory: transitions before a sequence that only refresh the stored hidden state. None: 10.
     Raise it if stored hidden states become outdated."""
 
+    requires: ClassVar = {"sequence_length": {"memory": SET}, "burn_in": {"memory": SET}}
+
     def check(self) -> None:
         """Check that sequences have a recurrent network and can be drawn."""
         if self.memory is None:
-            for name in ("sequence_length", "burn_in"):
-                if getattr(self, name) is not None:
-                    raise ConfigError(
-                        f"`{name}` needs a recurrent network: set `memory`, or leave it out"
-                    )
             return
         for name, required in (("replay", "uniform"), ("n_step", 1), ("hindsight", None)):
             if getattr(self, name) != required:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.rollouts.collector import VIEWS_BYTES
-from hotloop.training.options.base import Options
+from hotloop.training.options.base import SET, Options, Requirements
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
     Count,
@@ -22,6 +22,11 @@ from hotloop.types import transition_bytes
 
 # Lower bound on a worker's memory, for any environment and network.
 _WORKER_BYTES = 2**24
+
+# Requirements of options that are for worker processes, for Ray and for its central inference.
+WORKERS: Final[Requirements] = {"workers": SET, "backend": ("processes", "ray")}
+_RAY: Final[Requirements] = {"backend": ("ray",)}
+_CENTRAL: Final[Requirements] = {**_RAY, "inference": ("central",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +63,24 @@ class WorkerOptions(Options):
     max_failures: Annotated[Natural, MAY_CHANGE] = 100
     """Workers: number of failed environments and dead workers to replace before the run fails."""
 
+    requires: ClassVar = {
+        "envs_per_worker": {"workers": SET},
+        "inference": WORKERS,
+        "step_timeout_s": WORKERS,
+        "max_failures": WORKERS,
+        **dict.fromkeys(
+            ("ray_address", "worker_resources", "workers_per_node", "ray_runtime_env"), _RAY
+        ),
+        **dict.fromkeys(("inference_actors", "inference_resources"), _CENTRAL),
+    }
+
     def check(self) -> None:
         """Check that environments divide evenly, workers fit into memory, and Ray's options fit."""
         if self.inference != "worker":
             self._check_inference()
         self._check_ray()
         if self.workers in (0, "auto"):
-            if self.envs_per_worker is not None:
+            if self.envs_per_worker is not None:  # 'auto' chooses the number
                 raise ConfigError("`envs_per_worker` needs a number of `workers`: set it")
         elif self.total_envs % self.num_groups:
             raise ConfigError(
@@ -79,13 +95,9 @@ class WorkerOptions(Options):
             )
 
     def _check_inference(self) -> None:
-        """Check that there are workers, in a known number."""
+        """Check that the number of workers is known, and that Ray needs no measurement."""
         reason = ""
-        if self.workers == 0:
-            reason = "worker processes, got `workers` 0: set `workers` too"
-        elif self.backend == "inline":
-            reason = "worker processes, got `backend` 'inline': leave out `inference` or `backend`"
-        elif self.backend == "ray" and self.inference == "auto":
+        if self.backend == "ray" and self.inference == "auto":
             reason = "workers on this machine, got `backend` 'ray': choose worker or central"
         elif self.workers == "auto":
             reason = (
@@ -96,33 +108,14 @@ class WorkerOptions(Options):
             raise ConfigError(f"`inference` '{self.inference}' needs {reason}")
 
     def _check_ray(self) -> None:
-        """Check that Ray's options are used with Ray, and that resources are numbers."""
-        # Check the options of inference.
-        is_central = self.backend == "ray" and self.inference == "central"
-        if not is_central and (self.inference_actors != 1 or self.inference_resources):
-            raise ConfigError(
-                "`inference_actors` and `inference_resources` are for `backend` 'ray' with "
-                f"`inference` 'central', got '{self.backend}' with '{self.inference}': set both, "
-                "or leave them at 1 and {}"
-            )
+        """Check that Ray has a number of workers, and what inference actors get."""
         if isinstance(self.workers, int) and self.inference_actors > max(1, self.workers):
             raise ConfigError(
                 f"`inference_actors` must not exceed `workers` = {self.workers}, got "
                 f"{self.inference_actors}: lower it"
             )
-        # Check that other backends have no options of Ray.
         if self.backend != "ray":
-            for name in (
-                *("ray_address", "worker_resources", "workers_per_node"),
-                "ray_runtime_env",
-            ):
-                if getattr(self, name):
-                    raise ConfigError(
-                        f"`{name}` is for `backend` 'ray', got '{self.backend}': set `backend`, or "
-                        f"leave `{name}` out"
-                    )
             return
-        # Check the number of workers.
         if self.workers in (0, "auto"):
             raise ConfigError(
                 f"`backend` 'ray' needs a number of `workers`, got {self.workers!r}: set it, such "

@@ -1,0 +1,129 @@
+"""Every option of every algorithm is used or refused, wherever the environments run."""
+
+import dataclasses
+import itertools
+import sys
+
+import pytest
+
+from hotloop.algorithms import ALGORITHMS, find
+from hotloop.errors import ConfigError
+from hotloop.training.options import with_values
+from tests.rollouts.threads_transport import ThreadEnvironments
+
+# Options that select where environments run and the policy acts.
+BACKENDS = {
+    "inline": {},
+    "groups": {"workers": 2, "backend": "inline"},
+    "processes": {"workers": 2},
+    "central": {"workers": 2, "inference": "central"},
+    "ray": {"workers": 2, "backend": "ray"},
+    "device": {"env_id": "hotloop:CartPole"},
+}
+SMALL = {"total_timesteps": 64, "num_envs": 2, "hidden_sizes": (8,), "execution": "eager"}
+ON_POLICY = {"num_steps": 8, "num_minibatches": 2, "update_epochs": 1}
+OFF_POLICY = {"learning_starts": 16, "batch_size": 8, "buffer_size": 100, "report_interval": 16}
+# A value of each option that a training does not read, to check that it is refused.
+VALUES = {
+    "burn_in": 0,
+    "eval_episodes": 3,
+    "eval_max_steps": 5,
+    "eval_timeout_s": None,
+    "eval_videos": True,
+    "fragment_steps": 8,
+    "gpu_window_ms": 250,
+    "hindsight_share": 0.5,
+    "inference": "central",
+    "inference_actors": 2,
+    "inference_resources": {"num_gpus": 1},
+    "max_failures": 3,
+    "max_policy_age": 9,
+    "ray_address": "auto",
+    "ray_runtime_env": {"pip": ["hotloop"]},
+    "replay_alpha": 0.5,
+    "replay_beta": 0.5,
+    "replay_replacement": True,
+    "replay_shift": 1.0,
+    "replay_weight_from": "return_to_go",
+    "sequence_length": 4,
+    "step_timeout_s": 5.0,
+    "worker_resources": {"num_cpus": 2},
+    "workers_per_node": 1,
+}
+
+
+class ThreadsForRay(ThreadEnvironments):
+    """Threads with the arguments of Ray's environments."""
+
+    def __init__(self, spec, options, *, timing_dir, step_timeout_s, **sizes):
+        super().__init__(spec, **sizes)
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Replace other processes by threads. Return a function that starts to record reads."""
+    monkeypatch.setattr("hotloop.rollouts.processes.pool.WorkerPool", ThreadEnvironments)
+    monkeypatch.setattr("hotloop.rollouts.ray.environments.RayEnvironments", ThreadsForRay)
+
+    def record(config):
+        """Return the set of options that are read from now on, except to store or copy them."""
+        names, options = {field.name for field in dataclasses.fields(config)}, set()
+
+        def read_option(self, name):
+            file = sys._getframe(1).f_code.co_filename
+            if name in names and not file.endswith(("dataclasses.py", "serialization.py")):
+                options.add(name)
+            return object.__getattribute__(self, name)
+
+        monkeypatch.setattr(type(config), "__getattribute__", read_option)
+        return options
+
+    return record
+
+
+# Only PPO accepts environments on the device.
+CASES = [
+    (name, backend)
+    for name, backend in itertools.product(ALGORITHMS, BACKENDS)
+    if backend != "device" or name == "ppo"
+]
+
+
+@pytest.mark.parametrize(("name", "backend"), CASES)
+def test_every_option_is_used_or_refused(tmp_path, read, name, backend):
+    algorithm = find(name)
+    is_on_policy = "num_steps" in {field.name for field in dataclasses.fields(algorithm.config)}
+    options = {**SMALL, **(ON_POLICY if is_on_policy else OFF_POLICY), **BACKENDS[backend]}
+    config = algorithm.config(**options, checkpoint_interval=64, run_dir=str(tmp_path / "run"))
+    used = read(config)
+    algorithm.train(config)
+    ignored = {field.name for field in dataclasses.fields(config)} - used
+    for option in ignored:
+        assert option in VALUES, f"`{option}` has no effect with {BACKENDS[backend]}"
+        with pytest.raises(ConfigError, match=f"`{option}`"):
+            algorithm.config(**options, **{option: VALUES[option]})
+
+
+def test_required_options_are_named_with_the_value_and_the_default():
+    config = find("ppo").config
+    with pytest.raises(ConfigError) as caught:
+        config(workers=2, worker_resources={"num_cpus": 2})
+    assert str(caught.value) == (
+        "`worker_resources` {'num_cpus': 2} is for `backend` 'ray', got 'processes': set "
+        "`backend`, or leave `worker_resources` at {}"
+    )
+    with pytest.raises(ConfigError) as caught:
+        config(step_timeout_s=5)
+    assert str(caught.value) == (
+        "`step_timeout_s` 5 needs `workers`, got 0: set `workers`, or leave `step_timeout_s` "
+        "at 300.0"
+    )
+
+
+def test_a_measured_choice_returns_useless_options_to_their_defaults():
+    options = {"workers": "auto", "num_envs": 2, "schedule": "async"}
+    config = find("dqn").config(**options, fragment_steps=8, max_failures=3)
+    assert with_values(type(config), vars(config), {"workers": 2}).fragment_steps == 8
+    alone = with_values(type(config), vars(config), {"workers": 0, "schedule": "barrier"})
+    assert (alone.workers, alone.schedule, alone.fragment_steps) == (0, "barrier", 64)
+    assert alone.max_failures == 100
