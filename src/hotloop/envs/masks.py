@@ -112,8 +112,9 @@ class MaskWriter:
             self.source = find_source(env, observation, info)
         mask = None
         if self.source == "method":
+            method = _find_method(env)
             try:
-                mask = (_find_method(env) or _no_masks)()
+                mask = None if method is None else method()
             except Exception as error:
                 raise MismatchError(f"`{_METHOD}()` raised {describe_exception(error)}") from error
         elif self.source is not None:
@@ -181,7 +182,3 @@ def _mismatch(problem: str, is_wrong: Any) -> MismatchError:
     if np.ndim(is_wrong):
         error.row = int(np.argmax(is_wrong))
     return error
-
-
-def _no_masks() -> None:
-    """Return no mask, for an environment that has lost its method."""
