@@ -1,6 +1,8 @@
 """Masks with every kind of observation, from every source: no forbidden action is ever chosen."""
 
+import dataclasses
 from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hotloop import evaluate, load
 from hotloop.algorithms import appo, dqn, ppo
 from hotloop.envs import EnvSpec, make_vec
-from hotloop.errors import CheckpointError, MaskError
+from hotloop.errors import CheckpointError, ConfigError, MaskError
 from hotloop.policies import (
     ActingPolicy,
     Exploration,
@@ -116,6 +118,31 @@ def test_runs_choose_allowed_actions_alone(tmp_path, algorithm, kind, source, op
         mask = {} if source == "observation" else {"action_mask": env.mask}
         action = policy.act(obs, memory, deterministic=False, **mask)
         obs = env.step(action)[0]
+
+
+class PlainBatch(NamedTuple):
+    """A batch without fields for masks and sequences."""
+
+    obs: Any
+    action: Any
+
+
+def prepare_plain(fragment, hyper, config):
+    return PlainBatch(fragment.obs, fragment.action)
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [({"action_masks": True}, "`mask`"), ({"memory": "gru:4"}, "`memory`, `begins`, `weight`")],
+)
+def test_a_batch_without_the_required_fields_is_refused(tmp_path, options, missing):
+    algorithm = dataclasses.replace(ppo.algorithm, prepare=prepare_plain)
+    fields = {"env_id": "tests.toy_envs:Forbidding", "num_envs": 2, "execution": "eager"}
+    if "memory" in options:
+        fields["env_id"] = "CartPole-v1"
+    config = ppo.Config(**fields, **SHORT[ppo], **options, run_dir=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=f"the batch of 'ppo' has no {missing}: add the fields"):
+        algorithm.train(config)
 
 
 @pytest.mark.parametrize("num_envs", [None, 2])
