@@ -12,7 +12,7 @@ from hotloop.envs.device.protocol import DeviceStep
 
 
 class DeviceRows(NamedTuple):
-    """One step of N environments, (N, …), or T steps, (T, N, …); see `types.Fragment`."""
+    """T steps of N environments, (T, N, …); see `types.Fragment`."""
 
     obs: Tensor
     action: Tensor
@@ -40,9 +40,18 @@ class DerivedRows(NamedTuple):
     episode_length: Tensor
 
 
-def stack_rows(steps: list[DeviceRows]) -> DeviceRows:
-    """Return T steps as stacked tensors, (T, N, …)."""
-    return DeviceRows(*(torch.stack(column) for column in zip(*steps, strict=True)))
+def stack_rows(steps: list[tuple[Tensor, tuple[Tensor, ...], DeviceStep]]) -> DeviceRows:
+    """Return T steps as stacked tensors, (T, N, …).
+
+    Args:
+        steps: For each step, the observations before it, (N, …); the actions, their log π and
+            V(obs); and its results.
+    """
+    rows = [
+        (obs, action, x.reward, x.terminated, x.truncated, x.next_obs, value, log_prob)
+        for obs, (action, log_prob, value), x in steps
+    ]
+    return DeviceRows(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
 def derive_rows(
@@ -76,24 +85,3 @@ def derive_rows(
     counters["episode_return"].copy_(total)
     counters["episode_length"].copy_(length)
     return derived
-
-
-def make_row(obs: Tensor, outputs: tuple[Tensor, Tensor, Tensor], step: DeviceStep) -> DeviceRows:
-    """Return the row of one step, (N, …).
-
-    Args:
-        obs: Observations before the step.
-        outputs: Actions, log π(action | obs) and V(obs).
-        step: Results of the step.
-    """
-    action, log_prob, value = outputs
-    return DeviceRows(
-        obs=obs,
-        action=action,
-        reward=step.reward,
-        terminated=step.terminated,
-        truncated=step.truncated,
-        next_obs=step.next_obs,
-        value=value,
-        log_prob=log_prob,
-    )

@@ -30,7 +30,6 @@ from hotloop.rollouts.device_rows import (
     DerivedRows,
     DeviceRows,
     derive_rows,
-    make_row,
     stack_rows,
 )
 from hotloop.rollouts.protocol import CollectionOptions
@@ -312,11 +311,11 @@ class OnDeviceRollout:
         env_state = {
             name[len(_PREFIX) :]: x for name, x in state.items() if name.startswith(_PREFIX)
         }
-        steps: list[DeviceRows] = []
+        steps: list[Any] = []
         for t in range(count):
             outputs = self._policy.draw(policy_tensors, obs, noise[t])
             env_state, step = envs.advance(env_state, outputs[0], uniform[t])
-            steps.append(make_row(obs, outputs, step))
+            steps.append((obs, outputs, step))
             obs = step.obs
         rows = stack_rows(steps)
         derived = self._derive_rows(inputs, *rows)
@@ -343,7 +342,7 @@ class OnDeviceRollout:
                 num_envs=envs.num_envs,
             )
         obs = self._obs
-        steps: list[DeviceRows] = []
+        steps: list[Any] = []
         for t in range(self._num_steps):
             with span("act"):
                 outputs = self._act(self._policy.tensors, obs, noise[t])
@@ -351,7 +350,7 @@ class OnDeviceRollout:
                 step = envs.step(outputs[0])
             if not self._vector_steps and not t:
                 check_step(step, envs)
-            steps.append(make_row(obs, outputs, step))
+            steps.append((obs, outputs, step))
             obs = step.obs
         rows = stack_rows(steps)
         with span("evaluate"):

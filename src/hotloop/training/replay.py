@@ -319,17 +319,10 @@ class Replay(StoredTransitions):
             fields["begins"] = np.zeros(num_rows, np.bool_)
         if self._has_masks:
             fields["next_mask"] = self._flat_rows(batch.next_mask)
-        host_tensors = {name: torch.from_numpy(x) for name, x in fields.items()}
-        tensors = host_tensors
-        if self._device.type != "cpu":  # filled by the copies of each draw, including this one
-            tensors = {
-                name: torch.empty_like(x, device=self._device) for name, x in host_tensors.items()
-            }
-        self._copies[count] = [
-            (name, tensors[name], fields[name])
-            for name in host_tensors
-            if tensors is not host_tensors
-        ]
+        tensors = self._uploads.send(fields)
+        self._copies[count] = []
+        if self._device.type != "cpu":  # each draw fills them, including this one
+            self._copies[count] = [(name, x, fields[name]) for name, x in tensors.items()]
         chunks = {name: x.chunk(count) for name, x in tensors.items()}
         batches = [ReplayBatch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
         return drawn, fields, batches
