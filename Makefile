@@ -48,7 +48,9 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(PYTEST) -m "not slow and not outside and not gpu and not faults"
 
-# Short tests only, for while you work. tests/long_ones.txt lists the others.
+# Short tests only, for while you work. tests/long_ones.txt lists the others. They hardly wait, and a
+# third process would import and collect for longer than it gains.
+test-quick: JOBS := auto
 test-quick: $(VENV)/installed
 	$(PYTEST) --quick -q -m "not slow and not outside and not gpu and not faults"
 
