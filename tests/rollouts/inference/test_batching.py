@@ -30,7 +30,7 @@ def test_each_request_gets_its_own_outputs(sizes, memory, has_value):
     before = [request.memory.copy() for request in requests]
     for request in requests:
         request.memory.flags.writeable = False  # as arrays from Ray's store
-    batch = run_network(policy, requests)
+    batch = run_network(policy, [x.obs for x in requests], [x.memory for x in requests])
     for request, states, outputs in zip(requests, before, batch, strict=True):
         np.testing.assert_array_equal(request.memory, states)
         next_memory = states if memory else None

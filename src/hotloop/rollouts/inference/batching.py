@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from hotloop.policies import ActingPolicy
 from hotloop.timing import span
 from hotloop.types import Array
-
-
-class NetworkInputs(Protocol):
-    """The inputs of the network in a request."""
-
-    @property
-    def obs(self) -> Array:
-        """Raw observations, (B, *obs_shape)."""
-        ...
-
-    @property
-    def memory(self) -> Array | None:
-        """Hidden states, float32, (B, M). They do not change."""
-        ...
 
 
 class NetworkOutputs(NamedTuple):
@@ -52,20 +38,30 @@ def split_requests(
     return batch, [request for request in requests if publication(request) != first]
 
 
-def run_network(policy: ActingPolicy, requests: Sequence[NetworkInputs]) -> list[NetworkOutputs]:
-    """Run the network for all requests as one batch, and return the outputs of each."""
-    obs, memory = requests[0].obs, None
-    if len(requests) > 1:
+def run_network(
+    policy: ActingPolicy, obs: Sequence[Array], memories: Sequence[Array | None]
+) -> list[NetworkOutputs]:
+    """Run the network for all requests as one batch, and return the outputs of each.
+
+    Args:
+        policy: Acting policy.
+        obs: Raw observations of each request, (B, *obs_shape).
+        memories: Hidden states of each request, float32, (B, M), or None. They do not change.
+    """
+    if not obs:
+        return []
+    batch, memory = obs[0], None
+    if len(obs) > 1:
         with span("copy_obs", kind="transfer"):
-            obs = np.concatenate([request.obs for request in requests])
+            batch = np.concatenate(obs)
     if policy.memory_size:  # a copy, since the network changes it
-        memory = np.concatenate([x.memory for x in requests if x.memory is not None])
+        memory = np.concatenate([states for states in memories if states is not None])
     with span("forward"):
-        head, value = policy.head_and_value(obs, None, memory)
+        head, value = policy.head_and_value(batch, None, memory)
     outputs: list[NetworkOutputs] = []
     start = 0
-    for request in requests:
-        rows = slice(start, start := start + len(request.obs))
+    for part in obs:
+        rows = slice(start, start := start + len(part))
         outputs.append(
             NetworkOutputs(
                 head[rows],

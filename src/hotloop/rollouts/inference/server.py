@@ -138,7 +138,7 @@ class InferenceServer:
             inputs = [
                 half for half in halves if policy.memory_size or policy.needs_head(half.noise)
             ]
-            outputs = run_network(policy, inputs) if inputs else []
+            outputs = run_network(policy, [x.obs for x in inputs], [x.memory for x in inputs])
             with span("copy_outputs", kind="transfer"):
                 for half, (head, value, memory) in zip(inputs, outputs, strict=True):
                     half.head[...] = head

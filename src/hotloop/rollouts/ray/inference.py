@@ -136,7 +136,7 @@ class InferenceActor:
         try:
             policy = await self._policy(batch[0].weights)
             self._waiting.close()
-            outputs = run_network(policy, batch)
+            outputs = run_network(policy, [x.obs for x in batch], [x.memory for x in batch])
         except Exception as error:  # the worker may lack torch's errors
             failure = HotloopError(f"{self._name}: {type(error).__name__}: {first_line(error)}")
         finally:
