@@ -51,29 +51,6 @@ class WorkerStart:
     arrays: Mapping[str, Array] = dataclasses.field(default_factory=dict)
 
 
-class WorkerEvents(Protocol):
-    """The events of workers that a transport reports."""
-
-    def start_of(self, worker: int, row: int) -> WorkerStart:
-        """Return where a process begins that collects from `row` on."""
-        ...
-
-    def on_resumed(self, worker: int, restarted_envs: Sequence[int], obs: Array) -> None:
-        """Record that a worker has restored its environments, except `restarted_envs`."""
-        ...
-
-    def on_lost(self, worker: int, row: int, num_rows: int, first_episode: int) -> None:
-        """Record that a process has ended, and that another one replaces it.
-
-        Args:
-            worker: Number of the worker.
-            row: First row of the next process.
-            num_rows: Number of rows that the lost process had begun from `row` on.
-            first_episode: First episode of the next process.
-        """
-        ...
-
-
 class WorkerRows(NamedTuple):
     """Rows of a worker.
 
@@ -104,8 +81,10 @@ class Transport(RowVersions, Protocol):
     can_replay: bool
     failures: Failures
 
-    def start(self, events: WorkerEvents, first_rows: Sequence[int]) -> None:
+    def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
         """Send the collection settings to the workers, which are ready.
+
+        The transport then calls the methods of `fleet` that begin with `on_`, and `start_of`.
 
         Raises:
             HotloopError: A worker can't be set up.
@@ -313,7 +292,7 @@ class FleetRollout:
         if self._final_accounting is None:
             self._final_accounting = self._make_accounting(is_over=True)
 
-    # --- events: see `WorkerEvents` ---------------------------------------------------------------
+    # --- calls of the transport -------------------------------------------------------------------
 
     def start_of(self, worker: int, row: int) -> WorkerStart:
         """Return where a process begins that collects from `row` on."""
@@ -335,13 +314,20 @@ class FleetRollout:
         return dataclasses.replace(start, resume=resume, arrays=arrays)
 
     def on_resumed(self, worker: int, restarted_envs: Sequence[int], obs: Array) -> None:
-        """Record that a worker, or its replacement, has restored its environments."""
+        """Record that a worker has restored its environments, except `restarted_envs`."""
         assert self._restored is not None
         self._restarted_envs[worker] = restarted_envs
         self._groups[worker].resume(*self._restored, restarted_envs, obs)
 
     def on_lost(self, worker: int, row: int, num_rows: int, first_episode: int) -> None:
-        """Drop the unfinished rows of a lost process, and mark the first row of the next one."""
+        """Drop the unfinished rows of a lost process, and mark the first row of the next one.
+
+        Args:
+            worker: Number of the worker.
+            row: First row of the next process.
+            num_rows: Number of rows that the lost process had begun from `row` on.
+            first_episode: First episode of the next process.
+        """
         self._lost["worker died"] += self.transport.envs_per_worker * num_rows
         if row > self._groups[worker].first_row:
             self._groups[worker].cuts[row] = first_episode

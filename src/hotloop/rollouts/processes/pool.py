@@ -38,6 +38,7 @@ class WorkerPool:
         max_failures: Maximum total number of replacements of environments and workers.
 
     Attributes:
+        num_envs, obs_spec, action_spec, can_replay: See `Environments`.
         supervisor: Supervisor of the workers.
         workers: Processes of the workers.
 

@@ -9,8 +9,7 @@ import secrets
 import selectors
 import signal
 import time
-from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from hotloop.base.memory import available_memory
 from hotloop.base.processes import process_state
@@ -21,7 +20,9 @@ from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.guard import Guard, kill_marked
 from hotloop.rollouts.processes.messages import INFERENCE, Failure, Greeting, Ready, WorkerResumed
 from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
-from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from hotloop.rollouts.processes.transport import ProcessTransport
 
 # Time for workers to close their environments and end, before they are killed.
 _GRACE_S = 3.0
@@ -32,26 +33,6 @@ _MAX_STARTS = 3
 # Minimum interval between checks for stalled workers.
 _CHECK_S = 0.2
 _STARTING_UP = Activity((), "while it made its environments", may_take_long=True)
-
-
-class SupervisedWorkers(Protocol):
-    """The callbacks of a transport for the supervisor."""
-
-    def set_up(self, worker: WorkerProcess) -> None:
-        """Send the collection settings and the first row to a process that is ready."""
-        ...
-
-    def on_resumed(self, number: int, envs: Sequence[int], obs: Array) -> None:
-        """Record that a worker has restored its environments, except `envs`."""
-        ...
-
-    def on_worker_lost(self, number: int) -> None:
-        """Drop the unfinished rows of a worker whose process has ended."""
-        ...
-
-    def activity(self, worker: WorkerProcess) -> Activity | None:
-        """Return the activity of a process that is ready. None if it is idle."""
-        ...
 
 
 class WorkerSupervisor:
@@ -86,7 +67,7 @@ class WorkerSupervisor:
     ) -> None:
         self.greeting = greeting
         self.ready: Ready
-        self.transport: SupervisedWorkers | None = None
+        self.transport: ProcessTransport | None = None
         self.workers: list[WorkerProcess] = []
         self.inference: WorkerProcess | None = None
         self.failures = Failures(max_failures)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotloop import timing
 from hotloop.policies import ActingPolicy, PolicySnapshot
-from hotloop.rollouts.fleet import WorkerEvents, WorkerRows
+from hotloop.rollouts.fleet import FleetRollout, WorkerRows
 from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.messages import INFERENCE, InferenceSetup, Setup
 from hotloop.rollouts.processes.process import IN_A_STEP, Activity, WorkerProcess
@@ -83,13 +83,13 @@ class ProcessTransport:
         self._takes_fragments = options.schedule == "barrier" or (
             options.schedule == "async" and options.in_fragments
         )
-        self._events: WorkerEvents | None = None
+        self._fleet: FleetRollout | None = None
 
     # --- calls of the rollout: see `Transport` ----------------------------------------------------
 
-    def start(self, events: WorkerEvents, first_rows: Sequence[int]) -> None:
+    def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
         """Set the counters to the first rows, and send the settings to all processes."""
-        self._events, self._next_rows = events, list(first_rows)
+        self._fleet, self._next_rows = fleet, list(first_rows)
         for memory, row in zip(self.memory, first_rows, strict=True):
             for word in (BEGUN, STEPPED, DONE, LIMIT):
                 memory.words[word] = row
@@ -177,11 +177,11 @@ class ProcessTransport:
         self.memory = []
         del self._shared
 
-    # --- calls of the supervisor: see `SupervisedWorkers` -----------------------------------------
+    # --- calls of the supervisor: see `WorkerSupervisor` -----------------------------------------
 
     def set_up(self, worker: WorkerProcess) -> None:
         """Send the collection settings and the first row to a process that is ready."""
-        if self._events is None or worker.is_set_up:
+        if self._fleet is None or worker.is_set_up:
             return
         worker.is_set_up = True
         network, exploration = self._policy.network, self._policy.exploration
@@ -200,7 +200,7 @@ class ProcessTransport:
                 worker.channel.send(inference_setup, fd=self._fd)
             return
         worker.first_row = self.memory[worker.number].words[STEPPED]
-        start = self._events.start_of(worker.number, worker.first_row)
+        start = self._fleet.start_of(worker.number, worker.first_row)
         setup = Setup(
             network=network.to_json() if self._supervisor.inference is None else None,
             outputs=NetworkOutline.to_json(network),
@@ -219,12 +219,12 @@ class ProcessTransport:
 
     def on_resumed(self, number: int, envs: Sequence[int], obs: Array) -> None:
         """Report that a worker, or its replacement, has restored all environments but `envs`."""
-        assert self._events is not None
-        self._events.on_resumed(number, envs, obs)
+        assert self._fleet is not None
+        self._fleet.on_resumed(number, envs, obs)
 
     def on_worker_lost(self, number: int) -> None:
         """Drop the unfinished row of a dead process."""
-        if self._events is None:
+        if self._fleet is None:
             return
         memory = self.memory[number]
         words = memory.words
@@ -237,7 +237,7 @@ class ProcessTransport:
             slot_index, t = memory.slot_and_step(row - 1)
             fragment = memory.slots[slot_index].fragment
             fragment.truncated[t] |= ~fragment.terminated[t]
-        self._events.on_lost(number, row, num_lost, words[EPISODE] + 1)
+        self._fleet.on_lost(number, row, num_lost, words[EPISODE] + 1)
 
     def activity(self, worker: WorkerProcess) -> Activity | None:
         """Return the activity of a process that is ready. None if it is idle."""

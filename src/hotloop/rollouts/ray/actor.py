@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hotloop import timing
 from hotloop.base.children import add_module_paths
-from hotloop.envs import EnvSpec, make_vec, seeded_generators
+from hotloop.envs import ActionSpec, EnvSpec, ObsSpec, VectorEnv, make_vec, seeded_generators
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
 from hotloop.rollouts.fleet import WorkerStart
@@ -73,8 +73,8 @@ class ActorSetup:
 class ActorInfo(NamedTuple):
     """The specifications of an actor's environments, its node and its process."""
 
-    obs_spec: dict[str, Any]
-    action_spec: dict[str, Any]
+    obs_spec: ObsSpec
+    action_spec: ActionSpec
     can_replay: bool
     node: str
     pid: int
@@ -98,8 +98,8 @@ class RecoverableFailure(Exception):
     """An environment failed, but a new process may succeed."""
 
 
-class TooManyFailures(EnvironmentFailure):
-    """Environments failed more often than `max_failures` allows."""
+class TooManyFailures(Exception):
+    """Environments failed more often than `max_failures` allows; with the texts of the failures."""
 
 
 class Actor:
@@ -116,32 +116,36 @@ class Actor:
         self._step_timeout = StepTimeout(options.timeout_s)
         self._sent: deque[ActorPart] = deque(maxlen=NUM_AHEAD)
         self._failures: list[str] = []
+        self._envs: VectorEnv | None = None
         self._waiting = contextlib.ExitStack()  # between two parts
-
-        def on_failure(error: HotloopError) -> None:
-            self._failures.append(str(error))
-            if len(self._failures) > options.max_failures:  # it would try for ever
-                raise TooManyFailures(
-                    f"environments and workers failed {len(self._failures)} times, but at most "
-                    f"{options.max_failures} failures are allowed (`max_failures`); the last was "
-                    f"worker {options.worker}: {error}"
-                )
-
-        with span("make_envs"), seeded_generators(options.spec):
-            self._envs = make_vec(
-                options.spec, options.num_envs, on_failure=on_failure, num_threads=1
-            )
+        self._options = options
 
     def ready(self) -> ActorInfo:
-        """Return the specifications of the environments, and the actor's node."""
+        """Make the environments once, and return their specifications and the actor's node.
+
+        Errors here keep their type. Those of a constructor do not.
+        """
+        spec = self._options.spec
+        if self._envs is None:
+            with span("make_envs"), seeded_generators(spec):
+                self._envs = make_vec(
+                    spec, self._options.num_envs, on_failure=self._on_failure, num_threads=1
+                )
         envs = self._envs
-        specs = envs.obs_spec.to_json(), envs.action_spec.to_json()
+        specs = envs.obs_spec, envs.action_spec
         return ActorInfo(*specs, envs.can_replay, self._node, os.getpid())
+
+    def _on_failure(self, error: HotloopError) -> None:
+        self._failures.append(str(error))
+        if len(self._failures) > self._options.max_failures:  # it would try for ever
+            raise TooManyFailures(self._failures)
 
     def set_up(
         self, setup: ActorSetup, snapshot: PolicySnapshot
     ) -> tuple[ActorInfo, tuple[list[int], Array] | None]:
         """Prepare for collection, and return the results of `ready` and `PartCollector.resume`."""
+        info = self.ready()
+        assert self._envs is not None
         network = network_from_json(dict(setup.network))
         if setup.inference is None:
             self._policy = ActingPolicy(network, writable(snapshot), exploration=setup.exploration)
@@ -165,7 +169,7 @@ class Actor:
             start=setup.start,
             on_step_start=self._step_timeout.on_step_start,
         )
-        return self.ready(), self._parts.resume()
+        return info, self._parts.resume()
 
     def collect(
         self, snapshot: PolicySnapshot, start: int, stop: int, weights: WeightsRef
@@ -196,7 +200,7 @@ class Actor:
         # Collect the rows under the step timeout.
         try:
             parts.collect(stop - start)
-        except (NonFiniteStep, MaskError, TooManyFailures):
+        except (NonFiniteStep, MaskError):
             raise
         except EnvironmentFailure as error:
             raise RecoverableFailure(str(error)) from error
@@ -213,5 +217,6 @@ class Actor:
     def close(self) -> None:
         """Close the environments and the recording."""
         self._waiting.close()
-        self._envs.close()
+        if self._envs is not None:
+            self._envs.close()
         timing.stop()

@@ -256,17 +256,12 @@ def check_store(ray: Any, num_parts: int, part_bytes: int, weights_bytes: int) -
         )
 
 
-def actor_error(error: Exception, name: str) -> HotloopError:
-    """Return the original error of an actor, with the actor's name in the message."""
+def actor_error(error: Exception, name: str, *, is_starting: bool = False) -> HotloopError:
+    """Return the original error of an actor, with the actor's name; see `worker_error`."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, HotloopError):
-        return type(cause)(f"{name}: {cause}")
+        return worker_error(name, type(cause).__name__, str(cause), is_starting=is_starting)
     text = first_line(cause)
-    if "creation task" in text:  # its last line has the cause
-        text = str(cause).strip().splitlines()[-1].strip()
-        kind, _, message = text.partition(": ")
-        if kind.startswith("hotloop.errors."):
-            return worker_error(name, kind.rpartition(".")[2], message, is_starting=True)
     if "hotloop" in text and isinstance(cause, ModuleNotFoundError):
         return ConfigError(
             f"{name}: its node has no hotloop ({text}): install it there, or ship it with "

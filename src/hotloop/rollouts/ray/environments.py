@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.base.children import module_paths
-from hotloop.envs import ActionSpec, EnvSpec, ObsSpec
+from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import ActingPolicy, Network
 from hotloop.rollouts.failures import Failures, compare_spaces
@@ -63,6 +63,9 @@ class RayEnvironments:
         timing_dir: Directory for recordings. Those of other nodes are fetched.
         step_timeout_s: Seconds for a step or a reset before the actor ends. None: no limit.
         max_failures: Maximum total number of replacements of environments and actors.
+
+    Attributes:
+        num_envs, obs_spec, action_spec, can_replay: See `Environments`.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -135,13 +138,10 @@ class RayEnvironments:
             self.close()
             raise
         # Watch the actors' nodes.
-        self.actor_info = actor_infos[0]
         self.watches = NodeWatches(self.ray, self.timing_dir)
         for info in actor_infos:
             self.watches.add_node(info.node)
-        self.obs_spec = ObsSpec.from_json(dict(self.actor_info.obs_spec))
-        self.action_spec = ActionSpec.from_json(dict(self.actor_info.action_spec))
-        self.can_replay = self.actor_info.can_replay
+        self.obs_spec, self.action_spec, self.can_replay, *_ = actor_infos[0]
 
     def start(self, worker: int, first_episode: int) -> Any:
         """Start an actor, which makes its environments, and return it."""
@@ -247,7 +247,7 @@ class RayEnvironments:
                 f"{name} was not ready within {_START_S:.0f} s: {hint}: check `ray status`"
             ) from error
         except errors.RayError as error:
-            raise actor_error(error, name) from error
+            raise actor_error(error, name, is_starting=True) from error
 
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
         """Start the only rollout of these environments."""

@@ -12,19 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotloop import timing
-from hotloop.errors import EnvironmentFailure, HotloopError
+from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.failures import compare_spaces
-from hotloop.rollouts.fleet import WorkerEvents, WorkerRows
+from hotloop.rollouts.fleet import FleetRollout, WorkerRows
 from hotloop.rollouts.parts import FragmentPart, join_parts
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.ray.actor import (
-    ActorPart,
-    ActorSetup,
-    RecoverableFailure,
-    TooManyFailures,
-)
+from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure, TooManyFailures
 from hotloop.rollouts.ray.cluster import ClusterHead, actor_error, check_store, first_line
 from hotloop.rollouts.ray.inference import WeightsRef
 from hotloop.rollouts.schedules import NUM_AHEAD, RowLimits
@@ -138,16 +133,16 @@ class ActorTransport:
         self._total_limit: int | None = None
         self._weights: Any = None  # reference to the newest policy in Ray's store
         self._version = self._publication = 0
-        self._events: WorkerEvents | None = None
+        self._fleet: FleetRollout | None = None
         self._head = ClusterHead(self._ray)
         assert envs.watches is not None
         self._watches = envs.watches
 
     # --- calls of the rollout: see `Transport` ----------------------------------------------------
 
-    def start(self, events: WorkerEvents, first_rows: Sequence[int]) -> None:
+    def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
         """Send the setups to all actors, and wait for their answers."""
-        self._events = events
+        self._fleet = fleet
         self._actors = [
             ActorState(next_row=row, finished_row=row, requested_row=row) for row in first_rows
         ]
@@ -241,7 +236,7 @@ class ActorTransport:
 
     def _send_setup(self, worker: int) -> None:
         """Send the collection settings and the first row to an actor."""
-        assert self._events is not None
+        assert self._fleet is not None
         policy, actor = self._policy, self._actors[worker]
         setup = ActorSetup(
             network=policy.network.to_json(),
@@ -249,7 +244,7 @@ class ActorTransport:
             num_rows=self._part_rows,
             seed=self._seed,
             first_env=worker * self.envs_per_worker,
-            start=self._events.start_of(worker, actor.finished_row),
+            start=self._fleet.start_of(worker, actor.finished_row),
             inference=self._envs.inference_of(worker),
         )
         actor.setup = self._envs.actors[worker].set_up.remote(setup, self._weights)
@@ -261,14 +256,14 @@ class ActorTransport:
             SpaceError: They differ from those of worker 0.
             RayError: The actor failed or is lost.
         """
-        assert self._events is not None
+        assert self._fleet is not None
         actor = self._actors[worker]
         info, resumed = self._ray.get(actor.setup)
         actor.setup, actor.pid, actor.node = None, info.pid, info.node
         self._watches.add_node(info.node)
-        compare_spaces(self._envs.actor_info, info, worker)
+        compare_spaces(self._envs, info, worker)
         if resumed is not None:
-            self._events.on_resumed(worker, *resumed)
+            self._fleet.on_resumed(worker, *resumed)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -329,7 +324,7 @@ class ActorTransport:
             return
         except errors.RayTaskError as error:
             if isinstance(error.cause, TooManyFailures):
-                raise EnvironmentFailure(str(error.cause)) from error
+                self._count_env_failures(worker, error.cause.args[0])  # raises
             if not isinstance(error.cause, RecoverableFailure):
                 raise actor_error(error, f"worker {worker}") from error
             self._replace(worker, str(error.cause))
@@ -347,9 +342,12 @@ class ActorTransport:
         actor.finished_row, actor.last_episode = answer.part.stop, answer.part.last_episode
         if answer.inference is not None:
             self._envs.on_answer(worker, answer.inference)
-        for failure in answer.failures:
+        self._count_env_failures(worker, answer.failures)
+
+    def _count_env_failures(self, worker: int, messages: Sequence[str]) -> None:
+        for message in messages:
             self.failures.env_failures[worker] += 1
-            self.failures.count(f"worker {worker}", failure)
+            self.failures.count(f"worker {worker}", message)
 
     # --- silence ----------------------------------------------------------------------------------
 
@@ -407,20 +405,20 @@ class ActorTransport:
 
     def _replace(self, worker: int, reason: str) -> None:
         """Start another actor in place of a lost one, and repeat the open requests."""
-        assert self._events is not None
+        assert self._fleet is not None
         self.failures.restarts[worker] += 1
         self.failures.count(f"worker {worker}", reason)
         actor, actors = self._actors[worker], self._envs.actors
         # The lost actor had begun some rows of one part, and none of the later parts.
         num_lost = min(self._part_rows, actor.requested_row - actor.finished_row)
         row = actor.requested_row = actor.finished_row
-        self._events.on_lost(worker, row, num_lost, actor.last_episode + 1)
+        self._fleet.on_lost(worker, row, num_lost, actor.last_episode + 1)
         actor.requests.clear()
         actor.unanswered.clear()
         actor.silent_since_s = actor.pid = None
         with contextlib.suppress(Exception):
             self._ray.kill(actors[worker])
-        first_episode = self._events.start_of(worker, row).first_episode
+        first_episode = self._fleet.start_of(worker, row).first_episode
         if first_episode is None:
             first_episode = self._envs.first_episode
         actors[worker] = self._envs.start(worker, first_episode)
