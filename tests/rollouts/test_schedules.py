@@ -7,22 +7,24 @@ from hotloop.rollouts.schedules import SCHEDULES, Progress, too_old_rows
 
 
 class Rows:
-    """Versions of each worker's begun rows, counted from `first_row`."""
+    """Versions of each worker's begun rows."""
 
-    def __init__(self, versions, first_row=0):
-        self.versions, self.first_row = versions, first_row
+    envs_per_worker = 1
+
+    def __init__(self, versions):
+        self.versions, self.num_workers = versions, len(versions)
 
     def version(self, worker, row):
-        return self.versions[worker][row - self.first_row]
+        return self.versions[worker][row]
 
     def oldest_version(self, worker, row):
-        return min(self.versions[worker][row - self.first_row :], default=None)
+        return min(self.versions[worker][row:], default=None)
 
 
 def make_progress(schedule, finished, versions=None, *, version=0, next_rows=(0, 0), **options):
     options = CollectionOptions(num_steps=4, seed=0, schedule=schedule, **options)
     versions = versions or [[0] * count for count in finished]
-    progress = Progress(options, 1, len(finished), Rows(versions))
+    progress = Progress(options, Rows(versions))
     progress.finished_rows, progress.next_rows = list(finished), list(next_rows)
     progress.version = version
     return progress

@@ -24,7 +24,6 @@ from hotloop.rollouts.schedules import (
     SCHEDULES,
     Progress,
     RowLimits,
-    RowVersions,
     too_old_rows,
 )
 from hotloop.rollouts.state import GroupState, RolloutPosition, RolloutState
@@ -66,7 +65,7 @@ class WorkerRows(NamedTuple):
     read_info: Callable[[int, int], Mapping[str, float]]
 
 
-class Transport(RowVersions, Protocol):
+class Transport(Protocol):
     """Workers elsewhere: starts and replaces them, and moves weights, limits and rows.
 
     Attributes:
@@ -109,6 +108,14 @@ class Transport(RowVersions, Protocol):
         Args:
             is_over: Whether to count rows that were begun and will not be completed.
         """
+        ...
+
+    def version(self, worker: int, row: int) -> int:
+        """Return the policy version of a finished row that was not read."""
+        ...
+
+    def oldest_version(self, worker: int, row: int) -> int | None:
+        """Return the oldest policy version of begun rows from `row` on. None: there are none."""
         ...
 
     def read(self, worker: int, start: int, stop: int) -> WorkerRows:
@@ -169,7 +176,7 @@ class FleetRollout:
         self._options = options
         self._schedule = SCHEDULES[options.schedule]
         num_envs, num_workers = transport.envs_per_worker, transport.num_workers
-        self._progress = Progress(options, num_envs, num_workers, transport)
+        self._progress = Progress(options, transport)
         self._groups = [
             WorkerGroup(
                 worker * num_envs,
@@ -180,7 +187,6 @@ class FleetRollout:
             )
             for worker in range(num_workers)
         ]
-        self._published_params: dict[str, Array] | None = None
         self._restored: tuple[Mapping[str, Array], RolloutPosition] | None = None
         # For each worker that has restored its environments: the environments that it could not.
         self._restarted_envs: list[Sequence[int] | None] = [None] * num_workers
@@ -206,11 +212,7 @@ class FleetRollout:
         if self._final_accounting is None:  # otherwise the workers have ended
             self.transport.publish(snapshot)
             self._progress.version = snapshot.version
-        if snapshot.params is self._published_params and snapshot.obs_scale is None:
-            self.policy.refresh(snapshot.version)
-        else:
-            self.policy.load(snapshot)
-            self._published_params = snapshot.params
+        self.policy.update(snapshot)
 
     def collect(self) -> list[Fragment]:
         """Return the next fragments, which later calls do not overwrite; see `Rollout.collect`.

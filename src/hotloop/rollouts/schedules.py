@@ -7,24 +7,15 @@ number counts from the start of the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop.rollouts.protocol import CollectionOptions, Schedule
 
+if TYPE_CHECKING:
+    from hotloop.rollouts.fleet import Transport
+
 NUM_AHEAD = 2
 """Fragments of a worker that the learner has not taken, at most."""
-
-
-class RowVersions(Protocol):
-    """The policy versions of rows."""
-
-    def version(self, worker: int, row: int) -> int:
-        """Return the version of a finished row that was not taken."""
-        ...
-
-    def oldest_version(self, worker: int, row: int) -> int | None:
-        """Return the oldest version of begun rows from `row` on. None if there are none."""
-        ...
 
 
 class Progress:
@@ -32,9 +23,7 @@ class Progress:
 
     Args:
         options: Collection options.
-        num_envs: Environments of each worker.
-        num_workers: W.
-        versions: Versions of the rows.
+        transport: Transport, for the versions of rows.
 
     Attributes:
         version: Version of the newest published policy.
@@ -45,14 +34,12 @@ class Progress:
     def __init__(
         self,
         options: CollectionOptions,
-        num_envs: int,
-        num_workers: int,
-        versions: RowVersions,
+        transport: Transport,
     ) -> None:
-        self.options, self.num_envs, self.versions = options, num_envs, versions
+        self.options, self.transport = options, transport
         self.version = 0
-        self.next_rows = [0] * num_workers
-        self.finished_rows = [0] * num_workers
+        self.next_rows = [0] * transport.num_workers
+        self.finished_rows = [0] * transport.num_workers
 
     def available(self) -> list[int]:
         """Return the number of rows of each worker that the learner can take."""
@@ -64,7 +51,7 @@ class Progress:
         """Return how many versions may pass before a begun row, from `rows` on, is too old."""
         oldest_version = self.version
         for worker, row in enumerate(rows):
-            version = self.versions.oldest_version(worker, row)
+            version = self.transport.oldest_version(worker, row)
             if version is not None and version < oldest_version:
                 oldest_version = version
         return max(0, self.options.max_policy_age - (self.version - oldest_version))
@@ -94,7 +81,7 @@ def too_old_rows(progress: Progress) -> list[int]:
         zip(progress.next_rows, progress.finished_rows, strict=True)
     ):
         row = start
-        while row + size <= stop and progress.versions.version(worker, row) < oldest_version:
+        while row + size <= stop and progress.transport.version(worker, row) < oldest_version:
             row += size
         counts[worker] = row - start
     return counts
@@ -124,7 +111,9 @@ def _take_all(progress: Progress) -> list[int] | int:
         return _take_ready(progress)
     options, available = progress.options, progress.available()
     max_rows = len(available) * (NUM_AHEAD * options.num_steps - 1)
-    missing = min(-(-options.min_transitions // progress.num_envs), max_rows) - sum(available)
+    missing = min(
+        -(-options.min_transitions // progress.transport.envs_per_worker), max_rows
+    ) - sum(available)
     if missing > 0:
         return missing
     # Check unfinished rows only, because all finished ones are taken now.
@@ -138,7 +127,7 @@ def _take_ready(progress: Progress) -> list[int] | int:
     num_steps, next_rows = progress.options.num_steps, progress.next_rows
     rows = list(zip(next_rows, progress.finished_rows, strict=True))
     fragments = sorted(
-        (progress.versions.version(worker, row), worker)
+        (progress.transport.version(worker, row), worker)
         for worker, (start, stop) in enumerate(rows)
         for row in range(start, stop - num_steps + 1, num_steps)
     )

@@ -131,6 +131,7 @@ class ActorTransport:
         )
         self._actors: list[ActorState] = []
         self._total_limit: int | None = None
+        self._unreachable_s = min(_UNREACHABLE_S, envs.step_timeout_s or _UNREACHABLE_S)
         self._weights: Any = None  # reference to the newest policy in Ray's store
         self._version = self._publication = 0
         self._fleet: FleetRollout | None = None
@@ -367,10 +368,10 @@ class ActorTransport:
                         reason = "its node does not answer" if state == "?" else "it is stopped"
                         self._mark_silent(worker, reason)
                 continue
-            limit_s = min(self._envs.step_timeout_s or _UNREACHABLE_S, _UNREACHABLE_S)
-            if now - actor.silent_since_s > limit_s:
-                option = " (`step_timeout_s`)" if limit_s == self._envs.step_timeout_s else ""
-                self._replace(worker, f"it could not be reached for {limit_s:g} s{option}")
+            if now - actor.silent_since_s > self._unreachable_s:
+                is_option = self._unreachable_s < _UNREACHABLE_S
+                limit = f"{self._unreachable_s:g} s{' (`step_timeout_s`)' * is_option}"
+                self._replace(worker, f"it could not be reached for {limit}")
             elif actor.unanswered and now - actor.checked_at_s >= _RETRY_S:
                 # The actor sends a finished part again, and does not collect it again.
                 actor.checked_at_s = now
@@ -385,7 +386,7 @@ class ActorTransport:
         if actor.silent_since_s is None:
             actor.silent_since_s = actor.checked_at_s
             warnings.warn(
-                f"worker {worker}: {reason}; waiting for it up to {_UNREACHABLE_S:.0f} s",
+                f"worker {worker}: {reason}; waiting for it up to {self._unreachable_s:g} s",
                 RuntimeWarning,
                 stacklevel=2,
             )
