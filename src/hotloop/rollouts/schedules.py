@@ -26,6 +26,9 @@ class Progress:
         transport: Transport, for the versions of rows.
 
     Attributes:
+        options, envs_per_worker: The same.
+        row_version: Returns the version of a finished row from its worker and its number.
+        oldest_version: Returns the oldest version of begun rows from a row on, or None.
         version: Version of the newest published policy.
         next_rows: Row of each worker after the last one that the learner has taken.
         finished_rows: Row of each worker after the last finished one.
@@ -36,7 +39,8 @@ class Progress:
         options: CollectionOptions,
         transport: Transport,
     ) -> None:
-        self.options, self.transport = options, transport
+        self.options, self.envs_per_worker = options, transport.envs_per_worker
+        self.row_version, self.oldest_version = transport.version, transport.oldest_version
         self.version = 0
         self.next_rows = [0] * transport.num_workers
         self.finished_rows = [0] * transport.num_workers
@@ -51,7 +55,7 @@ class Progress:
         """Return how many versions may pass before a begun row, from `rows` on, is too old."""
         oldest_version = self.version
         for worker, row in enumerate(rows):
-            version = self.transport.oldest_version(worker, row)
+            version = self.oldest_version(worker, row)
             if version is not None and version < oldest_version:
                 oldest_version = version
         return max(0, self.options.max_policy_age - (self.version - oldest_version))
@@ -81,7 +85,7 @@ def too_old_rows(progress: Progress) -> list[int]:
         zip(progress.next_rows, progress.finished_rows, strict=True)
     ):
         row = start
-        while row + size <= stop and progress.transport.version(worker, row) < oldest_version:
+        while row + size <= stop and progress.row_version(worker, row) < oldest_version:
             row += size
         counts[worker] = row - start
     return counts
@@ -111,9 +115,8 @@ def _take_all(progress: Progress) -> list[int] | int:
         return _take_ready(progress)
     options, available = progress.options, progress.available()
     max_rows = len(available) * (NUM_AHEAD * options.num_steps - 1)
-    missing = min(
-        -(-options.min_transitions // progress.transport.envs_per_worker), max_rows
-    ) - sum(available)
+    min_rows = min(-(-options.min_transitions // progress.envs_per_worker), max_rows)
+    missing = min_rows - sum(available)
     if missing > 0:
         return missing
     # Check unfinished rows only, because all finished ones are taken now.
@@ -127,7 +130,7 @@ def _take_ready(progress: Progress) -> list[int] | int:
     num_steps, next_rows = progress.options.num_steps, progress.next_rows
     rows = list(zip(next_rows, progress.finished_rows, strict=True))
     fragments = sorted(
-        (progress.transport.version(worker, row), worker)
+        (progress.row_version(worker, row), worker)
         for worker, (start, stop) in enumerate(rows)
         for row in range(start, stop - num_steps + 1, num_steps)
     )
