@@ -130,14 +130,6 @@ class ActingPolicy:
         self._forward.load(replace(snapshot, params=self._folded_params))
         self._head.load(snapshot.params)
 
-    def update(self, snapshot: PolicySnapshot) -> None:
-        """Load a snapshot. If its parameters are the loaded ones with new numbers, only refresh."""
-        scales = self.obs_scale, snapshot.obs_scale
-        if snapshot.params is self.snapshot.params and scales == (None, None):
-            self.refresh(snapshot.version)
-        else:
-            self.load(snapshot)
-
     def refresh(self, version: int) -> None:
         """Read the loaded parameters again after they changed in place."""
         self.version = version
