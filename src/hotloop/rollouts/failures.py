@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from hotloop import errors
-from hotloop.envs import ActionSpec, ObsSpec
-from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError, UnknownNameError
+from hotloop.errors import EnvironmentFailure, SpaceError
 
 
 class WorkerTraceback(Exception):
@@ -87,22 +84,14 @@ class Failures:
             )
 
 
-class WorkerSpaces(Protocol):
-    """The spaces of a worker's environments, as they are or as JSON."""
+def compare_spaces(first: Any, other: Any, worker: int) -> None:
+    """Raise SpaceError if a worker's spaces differ from those of worker 0.
 
-    @property
-    def obs_spec(self) -> ObsSpec | Mapping[str, Any]:
-        """See `ObsSpec.to_json`."""
-        ...
-
-    @property
-    def action_spec(self) -> ActionSpec | Mapping[str, Any]:
-        """See `ActionSpec.to_json`."""
-        ...
-
-
-def compare_spaces(first: WorkerSpaces, other: WorkerSpaces, worker: int) -> None:
-    """Raise SpaceError if a worker's spaces differ from those of worker 0."""
+    Args:
+        first: Object with the `obs_spec` and `action_spec` of worker 0, as they are or as JSON.
+        other: The same of the other worker.
+        worker: Number of the other worker.
+    """
     for name, expected, spec in (
         ("observation", first.obs_spec, other.obs_spec),
         ("action", first.action_spec, other.action_spec),
