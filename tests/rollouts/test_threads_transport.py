@@ -71,7 +71,10 @@ def test_a_training_has_the_weights_of_an_inline_one(tmp_path):
         np.testing.assert_array_equal(array, expected[name], err_msg=name)
 
 
-def test_a_restored_rollout_continues_where_the_other_stopped():
+@pytest.mark.filterwarnings("ignore:worker 0. it was killed")
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_restored_rollout_continues_where_the_other_stopped(is_killed):
+    """A worker that is lost before its first row is restored again."""
     whole = begin(make_inline("CartPole-v1", 2, 2), 16)
     for _ in range(3):
         whole.collect()
@@ -79,6 +82,8 @@ def test_a_restored_rollout_continues_where_the_other_stopped():
     envs = ThreadEnvironments(EnvSpec("CartPole-v1", seed=5), num_workers=2, envs_per_worker=2)
     rollout = begin(envs, 16)
     assert rollout.restore(state.to_arrays(), state.position()) == []
+    if is_killed:
+        envs.replace(envs.workers[0], "it was killed")
     assert_same_fragments(rollout.collect(), whole.collect())
     assert_same_states(rollout.state(), whole.state())
     rollout.close()
