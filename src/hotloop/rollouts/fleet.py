@@ -20,12 +20,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, time_shares
 from hotloop.rollouts.failures import Failures
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.schedules import (
-    SCHEDULES,
-    Progress,
-    RowLimits,
-    too_old_rows,
-)
+from hotloop.rollouts.schedules import SCHEDULES, Progress, RowLimits, too_old_rows
 from hotloop.rollouts.state import GroupState, RolloutPosition, RolloutState
 from hotloop.rollouts.worker_group import WorkerGroup
 from hotloop.timing import Recording, span

@@ -34,11 +34,7 @@ class Progress:
         finished_rows: Row of each worker after the last finished one.
     """
 
-    def __init__(
-        self,
-        options: CollectionOptions,
-        transport: Transport,
-    ) -> None:
+    def __init__(self, options: CollectionOptions, transport: Transport) -> None:
         self.options, self.envs_per_worker = options, transport.envs_per_worker
         self.row_version, self.oldest_version = transport.version, transport.oldest_version
         self.version = 0
