@@ -6,7 +6,8 @@ import warnings
 from collections import Counter
 from typing import Any
 
-from hotloop.errors import EnvironmentFailure, SpaceError
+from hotloop import errors
+from hotloop.errors import EnvironmentFailure, HotloopError, SpaceError, UnknownNameError
 
 
 class WorkerTraceback(Exception):
