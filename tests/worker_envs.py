@@ -76,16 +76,16 @@ class Scripted(gymnasium.Env):
         return self._obs(), {}
 
     def step(self, action):
-        fault = self._call("step")
+        self.fault = self._call("step")
         if self.pause_s:
             time.sleep(self.pause_s)
         self.count += 1
         ends = self.count == self.length
         is_terminated = ends and self.ending == "terminated"
         obs, reward = self._obs(), float(self.count)
-        if fault == "nan obs":
+        if self.fault == "nan obs":
             obs[1] = np.nan
-        if fault == "nan reward":
+        if self.fault == "nan reward":
             reward = np.nan
         return obs, reward, is_terminated, ends and not is_terminated, {}
 
@@ -103,6 +103,19 @@ class Scripted(gymnasium.Env):
         fault = self.faults.get(f"{kind} {number}", "")
         _cause(fault)
         return fault
+
+
+class Masked(Scripted):
+    """Allows both actions, except in the faults `no action` and `long mask`."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, _ = super().reset(seed=seed, options=options)
+        return obs, {"action_mask": np.ones(2, np.bool_)}
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        masks = {"no action": np.zeros(2, np.bool_), "long mask": np.ones(3, np.bool_)}
+        return *result, {"action_mask": masks.get(self.fault, np.ones(2, np.bool_))}
 
 
 def count_calls(directory, kind, worker=None):

@@ -317,24 +317,32 @@ def fail(env, *, transport, num_fragments=4, plan=None, **options):
     return error
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("fault", ["nan obs", "nan reward"])
+@pytest.mark.parametrize(
+    ("fault", "schedule"),
+    [
+        *(("nan obs", schedule) for schedule in SCHEDULES),
+        ("nan reward", "barrier"),
+        ("no action", "barrier"),
+        ("no action", "async"),
+        ("long mask", "variable"),
+    ],
+)
 @over(*WORKERS)
-def test_numbers_that_are_not_finite_end_the_run(tmp_path, transport, fault, schedule):
+def test_invalid_numbers_and_masks_end_the_run(tmp_path, transport, fault, schedule):
+    """The error is that of this process, with its worker, and names the place."""
+    env, masks = SCRIPTED, {}
+    if "nan" not in fault:
+        env, masks = "tests.worker_envs:Masked", {"action_masks": True}
     # Both groups of this process count their calls in the same files.
     faults = {"1": {"step 5": fault}, "": {"step 13": fault}}
-    kwargs = {"directory": str(tmp_path), "faults": faults}
-    expected = fail(SCRIPTED, transport="inline", env_kwargs=kwargs)
-    actual = fail(
-        *(SCRIPTED,),
-        transport=transport,
-        num_fragments=400,
-        env_kwargs=kwargs,
-        plan=SCHEDULES[schedule],
-    )
+    options = {"env_kwargs": {"directory": str(tmp_path), "faults": faults}, **masks}
+    expected = fail(env, transport="inline", **options)
+    plan = SCHEDULES[schedule]
+    actual = fail(env, transport=transport, num_fragments=400, plan=plan, **options)
     assert type(actual) is type(expected)
     assert str(actual) == f"worker 1: {expected}"
-    assert "environment 1, step 4 " in str(actual)
+    place = "environment 1, step 4 " if "nan" in fault else "environment 1, episode 0, step 4: "
+    assert place in str(actual)
 
 
 @pytest.mark.parametrize("space", ["observation", "action"])
