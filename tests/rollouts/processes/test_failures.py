@@ -97,12 +97,6 @@ def test_making_an_environment_is_retried(tmp_path):
     assert len(result.warnings) == 3
 
 
-def test_an_environment_that_cannot_be_made_again_ends_the_run(tmp_path):
-    faults = {"0": {"step 4": "raise", **{f"make {k}": "raise" for k in range(2, 50)}}}
-    with pytest.raises(EnvironmentFailure, match="failed 6 times"):
-        play(tmp_path, 3, 1, faults, max_failures=5)
-
-
 # --- a process dies -------------------------------------------------------------------------------
 
 

@@ -8,17 +8,14 @@ from hypothesis import strategies as st
 
 from hotloop.algorithms import dqn, ppo, sac
 from hotloop.errors import ConfigError
-from hotloop.policies import Exploration, actor
 from hotloop.rollouts import CollectionOptions, environment_weights
-from hotloop.rollouts.processes.shared_memory import BEGUN, DONE, LIMIT
+from hotloop.rollouts.processes.shared_memory import BEGUN, DONE
 from hotloop.rollouts.schedules import fair_shares
 from hotloop.types import Fragment
 from tests.reference import rollouts as reference
 from tests.rollouts.processes.pools import (
     Trace,
     assert_adds_up,
-    assert_same_fragments,
-    assert_same_states,
     begin,
     make_inline,
     open_pool,
@@ -33,64 +30,7 @@ WAITS = "tests.worker_envs:Waits"
 pytestmark = pytest.mark.usefixtures("mark")
 
 
-def make_actor(head):
-    def make(envs):
-        return actor(envs, head, hidden_sizes=(8,))
-
-    return make
-
-
 # --- the same as without workers ------------------------------------------------------------------
-
-
-def check_equality(env, *, num_steps, num_fragments, num_workers=2, num_envs=2, **options):
-    """Check that workers and this process return the same, over several publications."""
-    plan = {name: options.pop(name) for name in ("make", "exploration") if name in options}
-    fields = {name: options[name] for name in ("stagger", "env_kwargs") if name in options}
-    num_episodes = 0
-    with open_pool(env, num_workers, num_envs, **options) as pool:
-        inline = make_inline(env, num_workers, num_envs, **fields)
-        assert (pool.obs_spec, pool.action_spec) == (inline.obs_spec, inline.action_spec)
-        assert (pool.num_envs, pool.can_replay) == (inline.num_envs, inline.can_replay)
-        actual, expected = (
-            begin(pool, num_steps, **plan),
-            begin(inline, num_steps, **plan),
-        )
-        for k in range(num_fragments):
-            assert_same_fragments(actual.collect(), expected.collect())
-            assert actual.num_transitions == expected.num_transitions
-            episodes = actual.pop_episodes()
-            assert episodes == expected.pop_episodes()
-            num_episodes += len(episodes)
-            assert_same_states(actual.state(), expected.state())
-            for rollout in (actual, expected):
-                rollout.publish(snapshot_of(rollout.policy.network, k + 1))
-        a, b = actual.accounting(), expected.accounting()
-        assert (a.collected, a.trained, a.dropped) == (
-            b.collected,
-            b.trained,
-            b.dropped,
-        )
-        inline.close()
-    return num_episodes
-
-
-def test_logged_info_numbers_are_the_same():
-    # Episodes of 3 steps in fragments of 4, which go around both slots of the shared memory.
-    log_info = ["is_success", "x"]
-    infos = []
-    with open_pool("tests.episode_info_envs:make", 2, 2, log_info=log_info) as pool:
-        inline = make_inline("tests.episode_info_envs:make", 2, 2, log_info=log_info)
-        actual, expected = begin(pool, 4), begin(inline, 4)
-        for _ in range(6):
-            actual.collect()
-            expected.collect()
-            episodes = actual.pop_episodes()
-            assert episodes == expected.pop_episodes()
-            infos += [episode.info for episode in episodes]
-        inline.close()
-    assert len(infos) == 32
-    assert infos[-1] == {"is_success": 1.0, "x": 1.5, "angle": 0.25, "hits": 8.0}
 
 
 def test_a_logged_info_value_that_is_no_number_ends_the_run():
@@ -99,29 +39,6 @@ def test_a_logged_info_value_that_is_no_number_ends_the_run():
         rollout = begin(pool, 4)
         with pytest.raises(ConfigError, match=r"`log_info` must name numbers, but `info\['bad'\]`"):
             rollout.collect()
-
-
-@pytest.mark.parametrize("name", ["vector_of_signs", "same_step_cartpoles"])
-def test_vector_environments_are_the_same(name):
-    env = f"tests.worker_envs:{name}"
-    kwargs = {"num_envs": 3}
-    assert check_equality(env, num_steps=30, num_fragments=4, num_envs=3, env_kwargs=kwargs) > 4
-
-
-@pytest.mark.parametrize(
-    ("env", "kind", "exploration"),
-    [
-        (
-            *("CartPole-v1", "greedy"),
-            Exploration(epsilon=(1.0, 0.1), epsilon_steps=60, random_steps=5),
-        ),
-        ("Pendulum-v1", "squashed_gaussian", Exploration(random_steps=7)),
-        ("Pendulum-v1", "deterministic", Exploration(random_steps=7, noise_std=0.2)),
-    ],
-)
-def test_actors_explore_the_same(env, kind, exploration):
-    options = {"make": make_actor(kind), "exploration": exploration}
-    check_equality(env, num_steps=10, num_fragments=8, num_envs=1, **options)
 
 
 TINY_PPO = {
@@ -415,34 +332,6 @@ def test_async_limits_the_age_of_rows(tmp_path):
         mean, greatest = rollout.accounting().policy_age
     assert max(ages) == greatest == bound
     assert 0 < mean < bound
-
-
-def test_async_waits_for_rows_that_would_become_too_old(tmp_path):
-    kwargs = {"directory": str(tmp_path), "num_free": 1}
-    with open_pool(WAITS, env_kwargs=kwargs) as pool:
-        rollout = begin(pool, 4, schedule="async", max_policy_age=1)
-        rollout.collect()
-        collect_until_closed(rollout)
-        rollout.publish(snapshot_of(rollout.policy.network, 1))
-        assert rollout.updates_allowed() == 0
-        polls = []
-
-        def poll(timeout_s, real=pool.supervisor.poll):
-            # Worker 0 has filled both its slots: only worker 1 is waited for.
-            polls.append(rollout._progress.available())
-            if len(polls) == 5:
-                (tmp_path / "open").touch()
-            real(timeout_s)
-
-        pool.supervisor.poll = poll
-        words = rollout.transport.memory[0].words
-        wait_until(lambda: words[DONE] == words[LIMIT])
-        ready = words[DONE] - rollout._groups[0].next_row
-        fragments = rollout.collect()
-        assert len(polls) >= 5
-        assert all(available == [ready, 0] for available in polls[:5])
-        assert [fragment.first_env for fragment in fragments] == [0, 1]
-        assert rollout.updates_allowed() == 1
 
 
 def test_only_async_limits_updates():
