@@ -113,6 +113,16 @@ def as_rows(values: Any, count: int, name: str, *, are_flags: bool = False) -> A
     return array
 
 
+def check_reset(result: Any) -> Any:
+    """Return the result of `reset`, or raise ValueError if it does not have two parts."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise ValueError(
+            f"`reset` must return (obs, info), got {describe_value(result)}: return both, "
+            "as in Gymnasium's interface"
+        )
+    return result
+
+
 def describe_bad_step(result: Any) -> str:
     """Return the problem of a result of `step` that does not have five parts."""
     hint = "return all five, as in Gymnasium's interface"

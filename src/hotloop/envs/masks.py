@@ -12,7 +12,6 @@ hotloop stores masks beside the observations, see `StepArrays`.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Literal
@@ -65,16 +64,6 @@ def _find_method(env: Any) -> Callable[[], Any] | None:
                 return lambda: [method() for method in methods if method is not None]
         env = getattr(env, "env", None)
     return None
-
-
-def warn_unused_masks(env_id: str) -> None:
-    """Warn that an environment has masks, and that the run ignores them."""
-    warnings.warn(
-        f"{env_id} has action masks, which this run ignores: train ppo, appo or dqn with "
-        "`action_masks` (`--action-masks`) to sample and learn only allowed actions",
-        UserWarning,
-        stacklevel=4,
-    )
 
 
 class MaskWriter:

@@ -16,21 +16,20 @@ from hotloop.envs.checks import (
     as_flag,
     as_reward,
     check_call,
+    check_reset,
     describe_bad_info,
     describe_bad_step,
     describe_non_finite,
     describe_range,
-    describe_value,
     environment_failure,
     has_finite_square,
     warn_of_coarse_numbers,
 )
 from hotloop.envs.closing import close_all
 from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
-from hotloop.envs.episode_metrics import EpisodeMetrics
 from hotloop.envs.episode_totals import EpisodeTotals
-from hotloop.envs.masks import MaskWriter, find_source, warn_unused_masks, with_masks
-from hotloop.envs.protocol import allocate_step, obs_hash
+from hotloop.envs.gymnasium_envs import GymnasiumEnvs
+from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import (
     EnvironmentFailure,
@@ -40,7 +39,7 @@ from hotloop.errors import (
     SpaceError,
 )
 from hotloop.timing import span
-from hotloop.types import Array, Episode, RunningEpisode, StepArrays
+from hotloop.types import Array, RunningEpisode, StepArrays
 
 if TYPE_CHECKING:
     from gymnasium import Env
@@ -51,7 +50,7 @@ _NEVER = 2**63
 _FINAL = (NonFiniteStep, MaskError)
 
 
-class SerialVectorEnv:
+class SerialVectorEnv(GymnasiumEnvs):
     """N single Gymnasium environments, stepped one after another into the caller's arrays.
 
     Every episode is reset with `episode_seed(seed, env, episode, stream)`.
@@ -62,9 +61,6 @@ class SerialVectorEnv:
         env_id: name of the environments in messages.
         rebuild: function that makes a replacement for a failed environment. None raises failures.
         on_failure: callback with each failure before `rebuild`, which may raise.
-
-    Attributes:
-        mask: actions that the last observations allow, bool, (N, M).
 
     Raises:
         SpaceError: a space is not supported, or the spaces differ.
@@ -79,55 +75,35 @@ class SerialVectorEnv:
         rebuild: Callable[[], Env[Any, Any]] | None = None,
         on_failure: Callable[[HotloopError], None] = lambda error: None,
     ) -> None:
-        self.num_envs = len(envs)
+        spaces = envs[0].observation_space, envs[0].action_space
+        super().__init__(envs[0], len(envs), spaces, spec, env_id)
         self._envs = list(envs)
-        self._env_id = env_id
-        self._spec = spec
-        self._first_env = spec.first_env
         self._rebuild_env = rebuild
         self._on_failure = on_failure
         self._failed_env = 0  # the environment of the last failure
-        self._encoder = ObsEncoder(envs[0].observation_space, has_masks=spec.action_masks)
-        self._decoder = ActionDecoder(envs[0].action_space)
-        self.obs_spec = self._encoder.spec_for(envs[0])
-        self.action_spec = self._decoder.spec
-        self._masks: MaskWriter | None = None
-        if spec.action_masks:
-            self.action_spec = with_masks(self.action_spec)
-            self._masks = MaskWriter(self.action_spec)
         for i, env in enumerate(self._envs):
             self._check_spaces(i, env)
-        self._may_warn = (
-            not spec.action_masks and self.action_spec.kind != "box" and spec.first_env == 0
-        )
         peeled = [_unwrap(env) for env in self._envs]
         self._resets = [env.reset for env, _ in peeled]
         self._steps = [env.step for env, _ in peeled]
         self._time_limits = [limit for _, limit in peeled]
         self._next_limit = _NEVER
-        self._action_shape = (self.num_envs, *self.action_spec.shape)
         # The dtype of the last raw observation, which may differ from the declared one.
         self._box_dtype = self._encoder.box_dtype
-        self._step_buffers = allocate_step(self.num_envs, self.obs_spec, self.action_spec.mask_size)
-        self.mask = self._step_buffers.mask
         # Rows of a persistent array: stored views take half the time of `next_obs[i]`.
         self._staged = np.zeros_like(self._step_buffers.next_obs)
         self._rows = list(self._staged)
         self._indices = range(self.num_envs)
         self._returns = [0.0] * self.num_envs
-        self._episode = [-1] * self.num_envs
         self._start_step = [0] * self.num_envs
         # The step at which each episode is truncated.
         self._truncation_step = [_NEVER] * self.num_envs
-        self._num_steps = 0
         # Of the last step: a time limit may end the episode after it, and masks are written later.
         self._infos: list[Any] = [None] * self.num_envs
         # Observations of the last step, for masks, and to name a number that float32 does not hold.
         self._raws: list[Any] = [None] * self.num_envs
         self._may_overflow = False
-        self._metrics = EpisodeMetrics(spec.log_info, env_id)
         self._totals = [EpisodeTotals(env) for env in envs]
-        self._finished: list[Episode] = []
 
     can_replay = True
 
@@ -188,7 +164,9 @@ class SerialVectorEnv:
         # Begin the next episodes, and rebuild failed environments.
         for i in ended_envs:
             if i not in failed_envs:
-                episode, totals = self._ended_episode(i), self._totals[i]
+                num_steps = self._num_steps - self._start_step[i]
+                episode = self._ended_episode(i, self._infos[i], self._returns[i], num_steps)
+                totals = self._totals[i]
                 with span("env_reset"):
                     self._begin_or_rebuild(i, obs[i])
                 if not totals.is_continued():
@@ -282,21 +260,11 @@ class SerialVectorEnv:
         self._next_limit = min(self._truncation_step)
         return obs, restarted_envs
 
-    def pop_episodes(self) -> list[Episode]:
-        """See `VectorEnv.pop_episodes`."""
-        finished, self._finished = self._finished, []
-        return finished
-
     def close(self) -> None:
         """See `VectorEnv.close`."""
         envs, self._envs = self._envs, []
         self._episode = [-1] * self.num_envs
         close_all(envs)
-
-    def _new_obs(self) -> Array:
-        """Return zeroed observations, (N, *obs_shape), and replace the masks, which others hold."""
-        self.mask = np.ones_like(self.mask)
-        return np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
 
     def _begin_episode(self, i: int, row: Array) -> None:
         self._episode[i] += 1
@@ -304,31 +272,23 @@ class SerialVectorEnv:
         self._start_step[i] = self._num_steps
         self._truncation_step[i] = self._num_steps + self._time_limit(i)
         self._next_limit = min(self._next_limit, self._truncation_step[i])
-        env = self._first_env + i
         try:
             result = self._resets[i](seed=self._spec.episode_seed(i, self._episode[i]))
         except (Exception, SystemExit) as error:
             raise self._failure(
                 i, f"`reset` raised {describe_exception(error)}", at_reset=True
             ) from error
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise self._failure(
-                i,
-                f"`reset` must return (obs, info), got {describe_value(result)}: "
-                "return both, as in Gymnasium's interface",
-                at_reset=True,
-            )
-        self._write(i, result[0], row, at_reset=True)
+        observation, info = self._check(i, check_reset, result, at_reset=True)
+        self._write(i, observation, row, at_reset=True)
         if self._masks is not None:
-            self._write_mask(i, *result, self.mask[i], at_reset=True)
-        elif self._may_warn and find_source(self._envs[i], *result) is not None:
-            self._may_warn = False
-            warn_unused_masks(self._env_id)
+            self._write_mask(i, observation, info, self.mask[i], at_reset=True)
+        elif self._may_warn:
+            self._warn_unused_masks(self._envs[i], observation, info)
         problem = describe_non_finite(row, self.obs_spec)
         if problem is not None:
-            self._check(i, self._encoder.check_range, result[0], row, at_reset=True)
+            self._check(i, self._encoder.check_range, observation, row, at_reset=True)
             raise self._failure(i, problem, at_reset=True)
-        if env == 0 and self._episode[i] == 0 and self._spec.stream == "training":
+        if self._first_env + i == 0 and self._episode[i] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, row)
 
     def _replay(
@@ -395,12 +355,6 @@ class SerialVectorEnv:
                 if isinstance(error, _FINAL):
                     raise
                 self._on_failure(error)
-
-    def _ended_episode(self, i: int) -> Episode:
-        info, num_steps = self._infos[i], self._num_steps - self._start_step[i]
-        total, length = self._totals[i].at_end(info, self._returns[i], num_steps)
-        metrics = self._metrics.from_info(info)
-        return Episode(self._first_env + i, self._episode[i], total, length, metrics)
 
     def _write(self, i: int, observation: Any, row: Array, *, at_reset: bool = False) -> None:
         """Encode an observation into a row, and store its dtype for the fast path of `_advance`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -61,11 +61,7 @@ class ObsField:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ObsField:
         """Return the field for one entry of a spec's JSON layout."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-        return cls(**fields)
+        return cls(**_fields_from_json(cls, values))
 
     def decode(self, values: Array) -> Array:
         """Return encoded values, (B, *shape), as numbers of the environment, (B, *raw_shape)."""
@@ -78,8 +74,7 @@ class ObsField:
 
     def to_json(self) -> dict[str, Any]:
         """Return the field as JSON values."""
-        values = asdict(self)
-        return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
+        return _fields_to_json(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,26 +160,14 @@ class ObsSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values."""
-        return {
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "num_frames": self.num_frames,
-            "is_tuple": self.is_tuple,
-            "layout": [part.to_json() for part in self.layout],
-        }
+        return {**_fields_to_json(self), "layout": [part.to_json() for part in self.layout]}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ObsSpec:
         """Return the spec from the values of `to_json`."""
-        return cls(
-            shape=tuple(values["shape"]),
-            dtype=values["dtype"],
-            num_frames=values.get("num_frames", 0),
-            is_tuple=values.get("is_tuple", False),
-            layout=tuple(
-                ObsField.from_json({"dtype": values["dtype"], **part}) for part in values["layout"]
-            ),
-        )
+        parts = [{"dtype": values["dtype"], **part} for part in values["layout"]]
+        layout = tuple(map(ObsField.from_json, parts))
+        return cls(**{**_fields_from_json(cls, values), "layout": layout})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,36 +234,18 @@ class ActionSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values. Infinite bounds, which JSON lacks, become strings."""
-        return {
-            "kind": self.kind,
-            "shape": list(self.shape),
-            "dtype": self.dtype,
-            "num_actions": self.num_actions,
-            "start": self.start,
-            "nvec": list(self.nvec),
-            "starts": list(self.starts),
-            "low": [_bound_to_json(bound) for bound in self.low],
-            "high": [_bound_to_json(bound) for bound in self.high],
-            "space_dtype": self.space_dtype,
-            "is_masked": self.is_masked,
+        bounds = {"low": self.low, "high": self.high}
+        texts = {
+            name: [x if math.isfinite(x) else str(x) for x in bound]
+            for name, bound in bounds.items()
         }
+        return _fields_to_json(self) | texts
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> ActionSpec:
         """Return the spec from the values of `to_json`."""
-        return cls(
-            kind=values["kind"],
-            shape=tuple(values["shape"]),
-            dtype=values["dtype"],
-            num_actions=values["num_actions"],
-            start=values["start"],
-            nvec=tuple(values["nvec"]),
-            starts=tuple(values["starts"]),
-            low=tuple(float(bound) for bound in values["low"]),
-            high=tuple(float(bound) for bound in values["high"]),
-            space_dtype=values.get("space_dtype", ""),
-            is_masked=values.get("is_masked", False),
-        )
+        bounds: dict[str, Any] = {name: tuple(map(float, values[name])) for name in ("low", "high")}
+        return cls(**_fields_from_json(cls, values) | bounds)
 
 
 def round_inwards(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
@@ -341,5 +306,15 @@ class Spaces(Protocol):
         ...
 
 
-def _bound_to_json(bound: float) -> float | str:
-    return bound if abs(bound) < float("inf") else str(bound)
+def _fields_to_json(spec: Any) -> dict[str, Any]:
+    """Return the fields of a spec, with lists in place of tuples."""
+    values = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    return {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
+
+
+def _fields_from_json(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a kind of spec. Those that only other versions store are left out."""
+    names = {field.name for field in fields(kind)}
+    return {
+        name: tuple(x) if isinstance(x, list) else x for name, x in values.items() if name in names
+    }

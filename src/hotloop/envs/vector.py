@@ -25,6 +25,7 @@ from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import (
     as_rows,
     check_call,
+    check_reset,
     describe_bad_info,
     describe_bad_step,
     describe_non_finite,
@@ -34,16 +35,16 @@ from hotloop.envs.checks import (
     has_finite_square,
     warn_of_coarse_numbers,
 )
-from hotloop.envs.encoding import ActionDecoder, MismatchError, ObsEncoder
-from hotloop.envs.episode_metrics import EpisodeMetrics
+from hotloop.envs.encoding import MismatchError
 from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.final_obs import FinalObsCheck
-from hotloop.envs.masks import MASK_KEY, MaskWriter, find_source, warn_unused_masks, with_masks
-from hotloop.envs.protocol import allocate_step, obs_hash
+from hotloop.envs.gymnasium_envs import GymnasiumEnvs
+from hotloop.envs.masks import MASK_KEY
+from hotloop.envs.protocol import obs_hash
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, NonFiniteStep
 from hotloop.timing import span
-from hotloop.types import Array, Episode, RunningEpisode, StepArrays
+from hotloop.types import Array, RunningEpisode, StepArrays
 
 if TYPE_CHECKING:
     from gymnasium.vector import VectorEnv
@@ -51,16 +52,13 @@ if TYPE_CHECKING:
 Autoreset = Literal["next_step", "same_step", "masked"]
 
 
-class VectorAdapter:
+class VectorAdapter(GymnasiumEnvs):
     """One of Gymnasium's or EnvPool's vector environments, stepped into the caller's arrays.
 
     Args:
         envs: the vector environment.
         spec: the specification of the environments.
         env_id: name of the environment in messages.
-
-    Attributes:
-        mask: actions that the last observations allow, bool, (N, M).
 
     Raises:
         SpaceError: a space is not supported.
@@ -76,11 +74,7 @@ class VectorAdapter:
     ) -> None:
         from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-        self.num_envs: int = envs.num_envs
         self._envs = envs
-        self._env_id = env_id
-        self._spec = spec
-        self._first_env = spec.first_env
         self._is_closed = False
         self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or (
             getattr(envs, "takes_seeds", False)
@@ -95,36 +89,20 @@ class VectorAdapter:
             self.autoreset = "masked"
         # Whether each environment can begin an episode separately, from a given seed.
         self.can_replay = self._takes_seeds and self.autoreset == "masked"
-        self._encoder = ObsEncoder(envs.single_observation_space, has_masks=spec.action_masks)
-        self._decoder = ActionDecoder(envs.single_action_space)
-        self.obs_spec = self._encoder.spec_for(envs)
-        self.action_spec = self._decoder.spec
-        self._masks: MaskWriter | None = None
-        if spec.action_masks:
-            self.action_spec = with_masks(self.action_spec)
-            self._masks = MaskWriter(self.action_spec)
-        self._may_warn = (
-            not spec.action_masks and self.action_spec.kind != "box" and spec.first_env == 0
-        )
-        self._step_buffers = allocate_step(self.num_envs, self.obs_spec, self.action_spec.mask_size)
-        self.mask = self._step_buffers.mask
-        self._action_shape = (self.num_envs, *self.action_spec.shape)
+        spaces = envs.single_observation_space, envs.single_action_space
+        super().__init__(envs, envs.num_envs, spaces, spec, env_id)
         self._returns = np.zeros(self.num_envs, np.float64)
         self._lengths = np.zeros(self.num_envs, np.int64)
-        self._episode = [-1] * self.num_envs
-        self._num_steps = 0
         # Next-step mode: rows whose episode ended. The next call resets them.
         self._resetting = np.zeros(self.num_envs, np.bool_)
         # Same-step mode: active until final observations are found right or wrong.
         self._final_check: FinalObsCheck | None = None
         self._is_final_check_done = self.autoreset != "same_step"
-        self._metrics = EpisodeMetrics(spec.log_info, env_id)
         # Other modes reset an environment before or long after its totals are read.
         singles: Sequence[Any] = [None] * self.num_envs
         if isinstance(envs.unwrapped, SyncVectorEnv) and self.autoreset == "masked":
             singles = envs.unwrapped.envs
         self._totals = [EpisodeTotals(env) for env in singles]
-        self._finished: list[Episode] = []
 
     def reset(self, first_episode: int | None = None) -> Array:
         """See `VectorEnv.reset`."""
@@ -133,14 +111,12 @@ class VectorAdapter:
         all_rows = np.ones(self.num_envs, np.bool_)
         self._begin_episodes(all_rows)
         self._resetting[:] = False
-        obs = np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
-        self.mask = np.ones_like(self.mask)  # others hold the last one
+        obs = self._new_obs()
         observations, info = self._reset_all()
         self._write(observations, obs)
         self._write_masks(observations, info, self.mask)
-        if self._may_warn and find_source(self._envs, observations, info) is not None:
-            self._may_warn = False
-            warn_unused_masks(self._env_id)
+        if self._may_warn:
+            self._warn_unused_masks(self._envs, observations, info)
         self._check_first_obs(obs, all_rows)
         if self._first_env == 0 and self._episode[0] == 0 and self._spec.stream == "training":
             warn_of_coarse_numbers(self._env_id, self.obs_spec, obs)
@@ -184,7 +160,12 @@ class VectorAdapter:
         is_ended = self._episode_ended(terminated, truncated, info)
         has_ended = is_ended.any()
         if has_ended:
-            episodes = self._ended_episodes(is_ended, info)
+            episodes = [
+                self._ended_episode(
+                    i, self._metrics.values_of_env(info, i), self._returns[i], self._lengths[i]
+                )
+                for i in np.flatnonzero(is_ended).tolist()
+            ]
             if self.autoreset == "next_step":
                 self._resetting = is_ended
             else:
@@ -267,11 +248,6 @@ class VectorAdapter:
             obs[is_running], self.mask[is_running] = new_obs[is_running], new_mask[is_running]
         return failed
 
-    def pop_episodes(self) -> list[Episode]:
-        """See `VectorEnv.pop_episodes`."""
-        finished, self._finished = self._finished, []
-        return finished
-
     def close(self) -> None:
         """See `VectorEnv.close`."""
         if not self._is_closed:
@@ -352,12 +328,10 @@ class VectorAdapter:
             result = self._envs.reset(**arguments)
         except (Exception, SystemExit) as error:
             raise self._failure(f"`reset` raised {describe_exception(error)}") from error
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
-            raise self._failure(
-                f"`reset` must return (obs, info), got {describe_value(result)}: return both, "
-                "as in Gymnasium's interface"
-            )
-        return result
+        try:
+            return check_reset(result)
+        except ValueError as error:
+            raise self._failure(str(error)) from None
 
     def _episode_seed(self, i: int) -> int:
         return self._spec.episode_seed(i, self._episode[i])
@@ -367,17 +341,6 @@ class VectorAdapter:
         self._lengths[rows] = 0
         for i in np.flatnonzero(rows):
             self._episode[i] += 1
-
-    def _ended_episodes(self, is_ended: Array, info: Any) -> list[Episode]:
-        episodes: list[Episode] = []
-        for i in np.flatnonzero(is_ended).tolist():
-            values = self._metrics.values_of_env(info, i)
-            total, length = self._totals[i].at_end(
-                values, float(self._returns[i]), int(self._lengths[i])
-            )
-            metrics = self._metrics.from_info(values)
-            episodes.append(Episode(self._first_env + i, self._episode[i], total, length, metrics))
-        return episodes
 
     def _write(self, observations: Any, out: Array) -> None:
         """Encode observations of all environments, (N, *obs_shape), or of one, (*obs_shape)."""
