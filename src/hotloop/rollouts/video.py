@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -80,17 +80,18 @@ class Camera:
         _check_suffix(path)
         ffmpeg = _import_ffmpeg()
         with span("record_video"), self._drawing_settings():
-            start = self._begin(policy)
-            fps = start.env.metadata.get("render_fps") or _DEFAULT_FPS
+            vector_env, frame = self._begin(policy)
+            env = self._instance
+            fps = env.metadata.get("render_fps") or _DEFAULT_FPS
             with atomic_write(path) as temporary_path:
                 with closing(_VideoWriter(ffmpeg, temporary_path, fps)) as writer:
-                    writer.add(start.frame)
+                    writer.add(frame)
                     (episode,) = evaluate(
-                        start.vector_env,
+                        vector_env,
                         policy,
                         num_episodes=1,
                         max_steps=max_steps,
-                        on_step=lambda: writer.add(_render(start.env, self._name)),
+                        on_step=lambda: writer.add(_render(env, self._name)),
                     )
                 writer.check()
             if writer.is_constant and writer.first_frame is not None:
@@ -118,8 +119,8 @@ class Camera:
         if instance is not None:
             instance.close()
 
-    def _begin(self, policy: ActingPolicy | None) -> _Start:
-        """Start the episode and draw its first image."""
+    def _begin(self, policy: ActingPolicy | None) -> tuple[SerialVectorEnv, Array]:
+        """Start an episode, and return its environment and its first image."""
         try:
             return self._reset(policy)
         except EnvironmentFailure as error:
@@ -137,7 +138,7 @@ class Camera:
             self._sdl_driver = "dummy"
             return start
 
-    def _reset(self, policy: ActingPolicy | None) -> _Start:
+    def _reset(self, policy: ActingPolicy | None) -> tuple[SerialVectorEnv, Array]:
         if self._instance is None:
             self._instance = _make_rendering_env(self._spec)
         env, has_masks = self._instance, False
@@ -158,7 +159,7 @@ class Camera:
             if policy is None:  # the run itself warns about unused action masks
                 warnings.simplefilter("ignore", UserWarning)
             vector_env.reset(first_episode=0)
-        return _Start(env, vector_env, _render(env, self._name))
+        return vector_env, _render(env, self._name)
 
     @contextmanager
     def _drawing_settings(self) -> Iterator[None]:
@@ -177,14 +178,6 @@ class Camera:
             for variable, value in before.items():
                 if value is None:
                     os.environ.pop(variable, None)
-
-
-class _Start(NamedTuple):
-    """The start of an episode: its environment, also as a vector environment, and its image."""
-
-    env: Any
-    vector_env: SerialVectorEnv
-    frame: Array
 
 
 def _has_display() -> bool:

@@ -32,19 +32,11 @@ def make_brax(
     max_episode_steps: int = 1_000,
     **kwargs: Any,
 ) -> JaxVectorEnv:
-    """Return N environments of Brax.
-
-    Args:
-        name: Brax's name of the environment.
-        num_envs: N.
-        device: device of the environments.
-        max_episode_steps: maximum length of an episode.
-        **kwargs: arguments of the environment's constructor, such as `backend`.
+    """Return N environments of Brax. Their constructor takes `kwargs`, such as `backend`.
 
     Raises:
         UnknownNameError, MissingExtraError: the environment or Brax does not exist.
-        ConfigError: JAX does not support the device, or `max_episode_steps` is less than 1.
-        SpaceError: its spaces are not supported.
+        ConfigError, SpaceError: see `wrap_env` and `JaxVectorEnv`.
     """
     try:
         # `import brax` would make type checkers resolve this file.
@@ -66,19 +58,11 @@ def make_playground(
     max_episode_steps: int | None = None,
     **overrides: Any,
 ) -> JaxVectorEnv:
-    """Return N environments of MuJoCo Playground.
-
-    Args:
-        name: Playground's name of the environment.
-        num_envs: N.
-        device: device of the environments.
-        max_episode_steps: maximum length of an episode, that of its configuration by default.
-        **overrides: changes to its configuration.
+    """Return N environments of MuJoCo Playground. `overrides` change their configuration.
 
     Raises:
         UnknownNameError, MissingExtraError: the environment or Playground does not exist.
-        ConfigError: JAX does not support the device, or `max_episode_steps` is less than 1.
-        SpaceError: its spaces are not supported.
+        ConfigError, SpaceError: see `wrap_env` and `JaxVectorEnv`.
     """
     try:
         from mujoco_playground import registry  # pyright: ignore[reportMissingImports]
@@ -94,12 +78,7 @@ def make_playground(
 
 
 def wrap_env(env: Any, name: str, max_episode_steps: int) -> JaxEnvironment:
-    """Return an environment of Brax or Playground as functions.
-
-    Args:
-        env: the environment without wrappers.
-        name: name of the environment in messages.
-        max_episode_steps: maximum length of an episode.
+    """Return an environment of Brax or Playground, without wrappers, as functions.
 
     Raises:
         ConfigError: `max_episode_steps` is less than 1.

@@ -19,13 +19,7 @@ from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 
 def make_gymnax(name: str, *, num_envs: int, device: torch.device, **params: Any) -> JaxVectorEnv:
-    """Return N environments of gymnax.
-
-    Args:
-        name: gymnax's name of the environment.
-        num_envs: N.
-        device: device of the environments.
-        **params: fields of the environment's `EnvParams`.
+    """Return N environments of gymnax. `params` are fields of its `EnvParams`.
 
     Raises:
         UnknownNameError, MissingExtraError: the environment or gymnax does not exist.
@@ -50,16 +44,7 @@ def make_gymnax(name: str, *, num_envs: int, device: torch.device, **params: Any
 
 
 def wrap_env(env: Any, params: Any, name: str) -> JaxEnvironment:
-    """Return an environment of gymnax as functions.
-
-    Args:
-        env: environment from `gymnax.make`.
-        params: its parameters.
-        name: name of the environment in messages.
-
-    Raises:
-        SpaceError: its spaces are not supported.
-    """
+    """Return an environment of `gymnax.make` as functions, or raise SpaceError."""
 
     def reset(key: Any) -> tuple[Any, Any]:
         obs, state = env.reset_env(key, params)
