@@ -23,7 +23,7 @@ TINY += ["100000000", "--torch-threads", "1", "--update-epochs", "1"]
 
 
 def sweep(path, *args, code=0):
-    if not {"--jobs", "--jobs=1"}.intersection(args):
+    if not {"--jobs", "--jobs=1", "ray"}.intersection(args):
         args += ("--jobs", "1")
     exit_code = main(["sweep", "ppo", *TINY, "--file", str(path), *args])
     assert exit_code == code
