@@ -3,7 +3,7 @@
 import pytest
 
 from hotloop.rollouts import CollectionOptions
-from hotloop.rollouts.schedules import SCHEDULES, Progress, too_old_rows
+from hotloop.rollouts.schedules import Progress, row_limits, take_rows, too_old_rows
 
 
 class Rows:
@@ -41,19 +41,21 @@ def make_progress(schedule, finished, versions=None, *, version=0, next_rows=(0,
 )
 def test_barrier_takes_fragments_that_end_at_multiples(finished, next_rows, expected):
     progress = make_progress("barrier", finished, next_rows=next_rows)
-    assert SCHEDULES["barrier"].take(progress) == expected
+    assert take_rows(progress) == expected
 
 
 @pytest.mark.parametrize(
     ("finished", "expected"), [((3, 1), 4), ((8, 0), 1), ((7, 1), [7, 1]), ((6, 5), [4, 4])]
 )
 def test_variable_takes_a_fixed_total_and_a_row_of_every_worker(finished, expected):
-    assert SCHEDULES["variable"].take(make_progress("variable", finished)) == expected
+    assert take_rows(make_progress("variable", finished)) == expected
 
 
 def test_limits_of_rows():
     rows = {"finished": (9, 9), "next_rows": (5, 8)}
-    limits = {name: SCHEDULES[name].limit(make_progress(name, **rows)) for name in SCHEDULES}
+    limits = {
+        name: row_limits(make_progress(name, **rows)) for name in ("barrier", "variable", "async")
+    }
     assert limits["barrier"] == ([8, 12], None)
     assert limits["variable"] == ([13, 16], 21)
     assert limits["async"] == ([13, 16], None)
@@ -72,9 +74,7 @@ def test_limits_of_rows():
 def test_async_waits_for_unfinished_rows_that_would_become_too_old(finished, version, expected):
     versions = [[2, 2, 2, 2], [0, 2]]
     options = {"version": version, "min_transitions": 3, "max_policy_age": 2}
-    assert SCHEDULES["async"].take(make_progress("async", finished, versions, **options)) == (
-        expected
-    )
+    assert take_rows(make_progress("async", finished, versions, **options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_async_takes_whole_fragments(finished, drops_too_old, expected):
     versions = [[0] * 4 + [2] * 4, [1] * 4 + [2] * 2]
     options = {"version": 2, "max_policy_age": 1, "in_fragments": True}
     progress = make_progress("async", finished, versions, drops_too_old=drops_too_old, **options)
-    assert SCHEDULES["async"].take(progress) == expected
+    assert take_rows(progress) == expected
 
 
 def test_finished_rows_beyond_the_age_limit_are_counted():

@@ -20,7 +20,7 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, time_shares
 from hotloop.rollouts.failures import Failures
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.schedules import SCHEDULES, Progress, RowLimits, too_old_rows
+from hotloop.rollouts.schedules import Progress, RowLimits, row_limits, take_rows, too_old_rows
 from hotloop.rollouts.state import GroupState, RolloutPosition, RolloutState
 from hotloop.rollouts.worker_group import WorkerGroup
 from hotloop.timing import Recording, span
@@ -169,7 +169,8 @@ class FleetRollout:
         self.num_transitions = 0
         self._close = close
         self._options = options
-        self._schedule = SCHEDULES[options.schedule]
+        # Whether workers collect from the start, without waiting for the learner.
+        self._runs_free = options.schedule == "async"
         num_envs, num_workers = transport.envs_per_worker, transport.num_workers
         self._progress = Progress(options, transport)
         self._groups = [
@@ -228,13 +229,13 @@ class FleetRollout:
         shares = self._wait_for_shares()
         with span("copy", kind="transfer"):
             fragments = [self._take(worker, rows) for worker, rows in enumerate(shares) if rows]
-        if self._schedule.runs_free or self._options.overlap:
+        if self._runs_free or self._options.overlap:
             self._grant()
         return fragments
 
     def updates_allowed(self) -> int | None:
         """See `Rollout.updates_allowed`."""
-        if not self._schedule.runs_free:
+        if not self._runs_free:
             return None
         return self._progress.updates_until_too_old(self._progress.next_rows)
 
@@ -342,13 +343,13 @@ class FleetRollout:
         if not self._is_set_up:
             self._is_set_up = True
             self.transport.start(self, self._progress.next_rows)
-            if self._schedule.runs_free:
+            if self._runs_free:
                 self._grant()
 
     def _grant(self) -> None:
         """Let the workers collect the next rows."""
         self._granted_rows = list(self._progress.next_rows)
-        self.transport.grant(self._schedule.limit(self._progress))
+        self.transport.grant(row_limits(self._progress))
 
     def _wait_for_shares(self) -> list[int]:
         """Wait until there are enough rows, and return the number to take of each worker."""
@@ -363,17 +364,17 @@ class FleetRollout:
         return shares
 
     def _find_shares(self) -> list[int] | int:
-        """Return the result of the schedule's `take`, after dropping rows that are too old."""
+        """Return the result of `take_rows`, after dropping rows that are too old."""
         progress = self._progress
         progress.finished_rows = self.transport.finished_rows()
-        if self._schedule.runs_free:
+        if self._runs_free:
             counts = too_old_rows(progress)
             if any(counts):
                 for worker, num_rows in enumerate(counts):
                     if num_rows:
                         self._drop(worker, num_rows)
                 self._grant()
-        return self._schedule.take(progress)
+        return take_rows(progress)
 
     def _take(self, worker: int, num_rows: int) -> Fragment:
         """Take the next rows of a worker for training."""
@@ -409,11 +410,8 @@ class FleetRollout:
     def _make_accounting(self, *, is_over: bool, with_workers: bool = True) -> Accounting:
         groups, num_envs = self._groups, self.transport.envs_per_worker
         num_taken = sum(group.next_row - group.first_row for group in groups)
-        num_ready = 0
-        if self._is_set_up:
-            rows = self.transport.collected_rows(is_over=is_over)
-            num_ready = sum(row - g.next_row for row, g in zip(rows, groups, strict=True))
-        in_flight = num_envs * num_ready
+        rows = zip(self._collected_rows(is_over=is_over), self._progress.next_rows, strict=True)
+        in_flight = num_envs * sum(row - next_row for row, next_row in rows)
         collected = num_envs * num_taken + in_flight + sum(self._lost.values())
         dropped = self._dropped + self._lost
         if is_over and in_flight:
@@ -428,11 +426,14 @@ class FleetRollout:
             workers=self._worker_accounts() if with_workers else (),
         )
 
+    def _collected_rows(self, *, is_over: bool) -> list[int]:
+        if not self._is_set_up:
+            return self._progress.next_rows
+        return self.transport.collected_rows(is_over=is_over)
+
     def _worker_accounts(self) -> list[WorkerAccount]:
         transport, failures = self.transport, self.transport.failures
-        rows = self._progress.next_rows
-        if self._is_set_up:
-            rows = transport.collected_rows(is_over=False)
+        rows = self._collected_rows(is_over=False)
         recordings = transport.recordings()
         return [
             WorkerAccount(

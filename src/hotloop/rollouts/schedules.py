@@ -6,10 +6,10 @@ number counts from the start of the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from hotloop.rollouts.protocol import CollectionOptions, Schedule
+from hotloop.rollouts.protocol import CollectionOptions
 
 if TYPE_CHECKING:
     from hotloop.rollouts.fleet import Transport
@@ -89,7 +89,7 @@ def too_old_rows(progress: Progress) -> list[int]:
 
 def _take_fragments(progress: Progress) -> list[int] | int:
     """Take T rows of every worker."""
-    stops = _limit_to_fragments(progress).rows
+    stops = row_limits(progress).rows
     missing = sum(
         max(0, stop - done) for stop, done in zip(stops, progress.finished_rows, strict=True)
     )
@@ -146,43 +146,30 @@ def _take_ready(progress: Progress) -> list[int] | int:
     return shares
 
 
-def _limit_to_fragments(progress: Progress) -> RowLimits:
-    """Let every worker write its next fragment."""
-    num_steps = progress.options.num_steps
-    return RowLimits([row - row % num_steps + num_steps for row in progress.next_rows])
+_TAKE = {"barrier": _take_fragments, "variable": _take_total, "async": _take_all}
 
 
-def _limit_to_total(progress: Progress) -> RowLimits:
-    """Let the workers write T × W rows in total, and each at most two fragments."""
-    total = sum(progress.next_rows) + progress.options.num_steps * len(progress.next_rows)
-    return RowLimits(_limit_ahead(progress).rows, total)
+def take_rows(progress: Progress) -> list[int] | int:
+    """Return the number of rows to take of each worker.
 
-
-def _limit_ahead(progress: Progress) -> RowLimits:
-    """Let every worker write two fragments."""
-    return RowLimits([row + NUM_AHEAD * progress.options.num_steps for row in progress.next_rows])
-
-
-class ScheduleFunctions(NamedTuple):
-    """The decisions of a schedule.
-
-    Attributes:
-        take: Returns the number of rows to take of each worker; or, if there are too few, how many
-            more must finish, over all workers, before it can return something else.
-        limit: Returns the rows that workers must not begin before the next rows are taken.
-        runs_free: Whether workers collect from the start, without waiting for the learner.
+    If there are too few, return how many more must finish, over all workers, before this function
+    can return something else.
     """
-
-    take: Callable[[Progress], list[int] | int]
-    limit: Callable[[Progress], RowLimits]
-    runs_free: bool = False
+    return _TAKE[progress.options.schedule](progress)
 
 
-SCHEDULES: Mapping[Schedule, ScheduleFunctions] = {
-    "barrier": ScheduleFunctions(_take_fragments, _limit_to_fragments),
-    "variable": ScheduleFunctions(_take_total, _limit_to_total),
-    "async": ScheduleFunctions(_take_all, _limit_ahead, runs_free=True),
-}
+def row_limits(progress: Progress) -> RowLimits:
+    """Return the rows that workers must not begin before the next rows are taken.
+
+    With `barrier` these are the ends of fragments. Otherwise a worker may be two fragments ahead,
+    with `variable` within the total of the next rows.
+    """
+    schedule, num_steps = progress.options.schedule, progress.options.num_steps
+    if schedule == "barrier":
+        return RowLimits([row - row % num_steps + num_steps for row in progress.next_rows])
+    limits = [row + NUM_AHEAD * num_steps for row in progress.next_rows]
+    total = sum(progress.next_rows) + num_steps * len(limits)
+    return RowLimits(limits, total if schedule == "variable" else None)
 
 
 def fair_shares(available: Sequence[int], total: int) -> list[int]:

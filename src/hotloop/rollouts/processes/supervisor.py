@@ -9,7 +9,7 @@ import secrets
 import selectors
 import signal
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from hotloop.base.memory import available_memory
 from hotloop.base.processes import process_state
@@ -280,7 +280,9 @@ class WorkerSupervisor:
         error = worker.error or Failure(message=reason)
         # At the start only a process that was killed is replaced: other errors would repeat.
         if not error.is_recoverable or not (has_begun or (worker.error is None and code < 0)):
-            self._raise(worker.name, error)
+            raise worker_error(
+                worker.name, error.type, error.message, is_starting=not has_begun
+            ) from traceback_cause(error.traceback)
         self.failures.restarts[number] += 1
         if not has_begun and self.failures.restarts[number] == _MAX_STARTS:
             task = "start" if number == INFERENCE else "make its environments"
@@ -293,12 +295,6 @@ class WorkerSupervisor:
         if self.transport is not None and number != INFERENCE:
             self.transport.on_worker_lost(number)
         self._start(number)
-
-    def _raise(self, name: str, error: Failure) -> NoReturn:
-        is_starting = self.transport is None
-        raise worker_error(
-            name, error.type, error.message, is_starting=is_starting
-        ) from traceback_cause(error.traceback)
 
     def _check_memory(self) -> None:
         """Raise ConfigError if the workers do not fit into memory."""

@@ -56,7 +56,6 @@ class ActorSetup:
         exploration: How the policy explores.
         num_rows: Maximum number of rows of a part.
         seed: Seed of the action noise.
-        first_env: Global index of its first environment.
         start: First row, and the episodes in which it begins.
         inference: Actor that computes the network. None: this actor does.
     """
@@ -65,7 +64,6 @@ class ActorSetup:
     exploration: Exploration | None
     num_rows: int
     seed: int
-    first_env: int
     start: WorkerStart
     inference: Any = None
 
@@ -165,7 +163,7 @@ class Actor:
             self._failures,
             num_rows=setup.num_rows,
             seed=setup.seed,
-            first_env=setup.first_env,
+            first_env=self._options.spec.first_env,
             start=setup.start,
             on_step_start=self._step_timeout.on_step_start,
         )

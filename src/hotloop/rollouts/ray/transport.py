@@ -244,7 +244,6 @@ class ActorTransport:
             exploration=policy.exploration,
             num_rows=self._part_rows,
             seed=self._seed,
-            first_env=worker * self.envs_per_worker,
             start=self._fleet.start_of(worker, actor.finished_row),
             inference=self._envs.inference_of(worker),
         )
