@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from hotloop.envs import EnvSpec, check_finite, make_vec
+from hotloop.envs import EnvSpec, ObsSpec, check_finite, make_vec
 from hotloop.errors import EnvironmentFailure
 from hotloop.types import Fragment
 from tests.envs.toy import CountingEnv, FailingEnv, SpaceEnv
@@ -228,39 +228,40 @@ def test_vector_observations_of_the_wrong_shape():
         step_on(envs)
 
 
-def collect(env, num_steps: int = 8) -> Fragment:
+def collect(env, first_env: int = 0) -> tuple[Fragment, ObsSpec]:
     envs = make_vec(env, 2)
     fragment = Fragment.allocate(
-        num_steps,
+        8,
         2,
         obs_shape=envs.obs_spec.shape,
         obs_dtype=envs.obs_spec.dtype,
         action_shape=(),
         action_dtype="int64",
+        first_env=first_env,
     )
     envs.reset()
     for arrays in fragment.step_arrays():
         envs.step(np.zeros(2, np.int64), arrays)
-    return fragment
+    return fragment, envs.obs_spec
 
 
 @pytest.mark.parametrize("failure", ["nan", "inf", "reward_nan"])
 def test_check_finite_names_the_first_bad_value(failure):
     envs_to_make = iter([FailingEnv(at=999), FailingEnv(failure, at=5)])
-    fragment = collect(lambda: next(envs_to_make))
+    fragment, spec = collect(lambda: next(envs_to_make), first_env=10)
     field = "`reward`" if failure == "reward_nan" else r"`next_obs\[2\]`"
     value = "inf" if failure == "inf" else "nan"
     message = rf"environment 11, step 105 .*: {field} must be finite, got {value}"
     with pytest.raises(EnvironmentFailure, match=message):
-        check_finite(fragment, first_env=10, first_step=100)
-    check_finite(fragment, num_steps=5)
+        check_finite(fragment, spec, first_step=100)
+    check_finite(fragment.rows(0, 5), spec)
     with pytest.raises(EnvironmentFailure):
-        check_finite(fragment, num_steps=6)
+        check_finite(fragment.rows(0, 6), spec)
 
 
 def test_check_finite_accepts_uint8_and_finite_values():
-    check_finite(collect(CountingEnv))
-    check_finite(collect(lambda: SpaceEnv(gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))))
-    huge = collect(CountingEnv)
+    check_finite(*collect(CountingEnv))
+    check_finite(*collect(lambda: SpaceEnv(gymnasium.spaces.Box(0, 255, (2, 2), np.uint8))))
+    huge, spec = collect(CountingEnv)
     huge.next_obs[...] = np.finfo(np.float32).max  # their sum is infinite
-    check_finite(huge)
+    check_finite(huge, spec)

@@ -13,6 +13,7 @@ from hotloop.envs.episode_totals import EpisodeTotals
 from hotloop.envs.masks import MaskWriter, find_source, with_masks
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.spec import EnvSpec
+from hotloop.errors import EnvironmentFailure
 from hotloop.types import Array, Episode
 
 
@@ -61,6 +62,14 @@ class GymnasiumEnvs:
         total, length = self._totals[i].at_end(info, float(summed_return), int(num_steps))
         metrics = self._metrics.from_info(info)
         return Episode(self._first_env + i, self._episode[i], total, length, metrics)
+
+    def _episode_failure(
+        self, i: int, problem: str, step: int | None, kind: type[EnvironmentFailure]
+    ) -> EnvironmentFailure:
+        """Return an error that names environment, episode and step. A step of None is the reset."""
+        place = "at its reset" if step is None else f"step {step}"
+        env, episode = self._first_env + i, self._episode[i]
+        return kind(f"{self._env_id}, environment {env}, episode {episode}, {place}: {problem}")
 
     def _warn_unused_masks(self, env: Any, observation: Any, info: Any) -> None:
         """Warn once if environments have masks, which the run ignores."""

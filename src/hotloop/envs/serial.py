@@ -21,7 +21,6 @@ from hotloop.envs.checks import (
     describe_bad_step,
     describe_non_finite,
     describe_range,
-    environment_failure,
     has_finite_square,
     warn_of_coarse_numbers,
 )
@@ -399,14 +398,8 @@ class SerialVectorEnv(GymnasiumEnvs):
         kind: type[EnvironmentFailure] = EnvironmentFailure,
     ) -> EnvironmentFailure:
         self._failed_env = i
-        return environment_failure(
-            self._env_id,
-            problem,
-            env=self._first_env + i,
-            episode=self._episode[i],
-            step=None if at_reset else self._num_steps - self._start_step[i],
-            kind=kind,
-        )
+        step = None if at_reset else self._num_steps - self._start_step[i]
+        return self._episode_failure(i, problem, step, kind)
 
     def _check_spaces(self, i: int, env: Env[Any, Any]) -> None:
         encoder = ObsEncoder(env.observation_space, has_masks=self._spec.action_masks)

@@ -31,7 +31,6 @@ from hotloop.envs.checks import (
     describe_non_finite,
     describe_range,
     describe_value,
-    environment_failure,
     has_finite_square,
     warn_of_coarse_numbers,
 )
@@ -402,20 +401,12 @@ class VectorAdapter(GymnasiumEnvs):
     ) -> EnvironmentFailure:
         """Return an error for environment `row`, or for the whole call, whose cause may name it."""
         if row is not None:
-            return environment_failure(
-                self._env_id,
-                problem,
-                env=self._first_env + row,
-                episode=self._episode[row],
-                step=int(self._lengths[row]) - 1 if self._lengths[row] else None,
-                kind=kind,
-            )
+            length = int(self._lengths[row])
+            return self._episode_failure(row, problem, length - 1 if length else None, kind)
         last_env = self._first_env + self.num_envs - 1
-        return environment_failure(
+        return kind(
             f"{self._env_id}, environments {self._first_env} … {last_env}, "
-            f"vector step {self._num_steps}",
-            problem,
-            kind=kind,
+            f"vector step {self._num_steps}: {problem}"
         )
 
 

@@ -387,7 +387,7 @@ def check_rows(slot: Slot, start: int, stop: int, spec: ObsSpec, first_step: int
                 f"they were not: {advice_for_non_finite({'obs': obs})}"
             )
     rows = slot.fragment.rows(start, stop)
-    check_finite(rows, spec=spec, first_env=first_env, first_step=first_step)
+    check_finite(rows, spec, first_step)
     # The environments check the first observation.
     if first_env == first_step == 0 and start < stop:
         warn_of_coarse_numbers("environment 0", spec, rows.next_obs[:, 0], first_obs=rows.obs[0, 0])
