@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,12 +84,12 @@ class ActorPart(NamedTuple):
 
     Attributes:
         part: Rows, and their episodes.
-        failures: Errors of environments that were replaced.
+        failures: Text and traceback of the errors of environments that were replaced.
         inference: Node and process that computed the network. None: this actor.
     """
 
     part: FragmentPart
-    failures: list[str]
+    failures: list[tuple[str, str]]
     inference: tuple[str, int] | None
 
 
@@ -97,7 +98,7 @@ class RecoverableFailure(Exception):
 
 
 class TooManyFailures(Exception):
-    """Environments failed more often than `max_failures` allows; with the texts of the failures."""
+    """Environments failed more often than `max_failures` allows; with `ActorPart.failures`."""
 
 
 class Actor:
@@ -113,7 +114,7 @@ class Actor:
         self._node = start_recording(options.recording)
         self._step_timeout = StepTimeout(options.timeout_s)
         self._sent: deque[ActorPart] = deque(maxlen=NUM_AHEAD)
-        self._failures: list[str] = []
+        self._failures: list[tuple[str, str]] = []
         self._envs: VectorEnv | None = None
         self._waiting = contextlib.ExitStack()  # between two parts
         self._options = options
@@ -134,7 +135,7 @@ class Actor:
         return ActorInfo(*specs, envs.can_replay, self._node, os.getpid())
 
     def _on_failure(self, error: HotloopError) -> None:
-        self._failures.append(str(error))
+        self._failures.append((str(error), "".join(traceback.format_exception(error))))
         if len(self._failures) > self._options.max_failures:  # it would try for ever
             raise TooManyFailures(self._failures)
 

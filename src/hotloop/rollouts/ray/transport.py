@@ -344,10 +344,10 @@ class ActorTransport:
             self._envs.on_answer(worker, answer.inference)
         self._count_env_failures(worker, answer.failures)
 
-    def _count_env_failures(self, worker: int, messages: Sequence[str]) -> None:
-        for message in messages:
+    def _count_env_failures(self, worker: int, failures: Sequence[tuple[str, str]]) -> None:
+        for message, traceback in failures:
             self.failures.env_failures[worker] += 1
-            self.failures.count(f"worker {worker}", message)
+            self.failures.count(f"worker {worker}", message, traceback)
 
     # --- silence ----------------------------------------------------------------------------------
 
