@@ -27,7 +27,7 @@ class Publisher:
     """
 
     def __init__(self, layout: ParameterLayout, params: Tensor, *, overlap: bool = False) -> None:
-        self._params = params.detach()
+        self._params = params
         self._layout = layout
         self._is_on_gpu = params.device.type == "cuda"
         empty = transfer.pinned if self._is_on_gpu else torch.empty
@@ -49,12 +49,13 @@ class Publisher:
                 checkpoint. The first call always waits.
         """
         if self._downloads is None:
-            self._host.copy_(self._params, non_blocking=True)
+            # Detached now: lanes give the tensor another storage.
+            self._host.copy_(self._params.detach(), non_blocking=True)
             if self._is_on_gpu:
                 torch.cuda.current_stream(self._params.device).synchronize()
             return PolicySnapshot(version, self._arrays, obs_scale)
         previous = self._pending
-        download = self._downloads.start(self._params)
+        download = self._downloads.start(self._params.detach())
         self._pending = version, obs_scale, download
         if must_be_current or previous is None:
             self._pending = version, obs_scale, None
