@@ -81,7 +81,6 @@ def test_log_info_must_name_numbers(value):
 
 def test_missing_metric_is_left_out():
     assert EpisodeMetrics(["n"], "env").from_info({"other": 1.0}) == {}
-    assert EpisodeMetrics(["n"], "env").from_info(None) == {}
     info = {"n": np.ones(2), "_n": np.array([True, False])}
     metrics = EpisodeMetrics(["n"], "env")
     values = [metrics.from_info(metrics.values_of_env(info, i)) for i in range(2)]

@@ -48,38 +48,14 @@ class EpisodeMetrics:
         self._accepted_names = dict.fromkeys(names)
         self._has_warned = False
 
-    def from_info(self, info: Any) -> Mapping[str, float]:
+    def from_info(self, info: Mapping[str, Any]) -> Mapping[str, float]:
         """Return the finite metrics of a single environment's `info` at an episode's last step.
 
         Raises:
             ConfigError: a key of `names` has a value that is not a number.
         """
-        if not isinstance(info, Mapping) or not (_EPISODE in info or self._names):
+        if not (_EPISODE in info or self._names):
             return NO_INFO
-        return self._extract(info, info.get(_EPISODE))
-
-    def values_of_env(self, info: Any, i: int) -> dict[str, Any]:
-        """Return the keys of `info` for environment `i` that `from_info` needs.
-
-        Args:
-            info: `info` of a vector environment, a dictionary of arrays.
-            i: index of the environment.
-        """
-        if not isinstance(info, Mapping):
-            return {}
-        # Same-step mode: `info` itself belongs to the next episode's first observation.
-        final = _value_of_env(info, "final_info", i) if "final_info" in info else None
-        if final is None:
-            names = [*self._names, _EPISODE]
-            return {
-                name: x for name in names if (x := _value_of_env(info, name, i)) is not _MISSING
-            }
-        values = dict(final) if isinstance(final, Mapping) else {}
-        if _EPISODE not in values and _EPISODE in info:
-            values[_EPISODE] = _value_of_env(info, _EPISODE, i)
-        return values
-
-    def _extract(self, info: Mapping[str, Any], episode: Any) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for name in self._names:
             if name in info:
@@ -91,7 +67,7 @@ class EpisodeMetrics:
                         "put a number there"
                     )
                 metrics[name] = value
-        if isinstance(episode, Mapping):
+        if isinstance(episode := info.get(_EPISODE), Mapping):
             for name, item in episode.items():
                 if name in _STANDARD_KEYS or name in metrics or not is_metric_name(name):
                     continue
@@ -99,6 +75,25 @@ class EpisodeMetrics:
                 if value is not None and self._accept_name(name):
                     metrics[name] = value
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def values_of_env(self, info: Mapping[str, Any], i: int) -> dict[str, Any]:
+        """Return the keys of `info` for environment `i` that `from_info` needs.
+
+        Args:
+            info: `info` of a vector environment, a dictionary of arrays.
+            i: index of the environment.
+        """
+        # Same-step mode: `info` itself belongs to the next episode's first observation.
+        final = _value_of_env(info, "final_info", i) if "final_info" in info else None
+        if final is None:
+            names = [*self._names, _EPISODE]
+            return {
+                name: x for name in names if (x := _value_of_env(info, name, i)) is not _MISSING
+            }
+        values = dict(final) if isinstance(final, Mapping) else {}
+        if _EPISODE not in values and _EPISODE in info:
+            values[_EPISODE] = _value_of_env(info, _EPISODE, i)
+        return values
 
     def _accept_name(self, name: str) -> bool:
         """Return whether a name is among the first `MAX_METRICS`, and store a new one."""

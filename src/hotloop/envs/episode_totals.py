@@ -27,7 +27,9 @@ class EpisodeTotals:
         self._is_reported = False
         self._length = 0
 
-    def at_end(self, info: Any, summed_return: float, num_steps: int) -> tuple[float, int]:
+    def at_end(
+        self, info: Mapping[str, Any], summed_return: float, num_steps: int
+    ) -> tuple[float, int]:
         """Return an episode's undiscounted return and length. Call it before the next reset.
 
         Args:
@@ -35,7 +37,7 @@ class EpisodeTotals:
             summed_return: the sum of rewards, used if the environment records no return.
             num_steps: the number of steps, used if the environment records no length.
         """
-        record = info.get("episode") if isinstance(info, Mapping) else None
+        record = info.get("episode")
         self._is_reported = isinstance(record, Mapping) and "r" in record
         if not self._is_reported and self._recorder is not None:
             recorder = self._recorder

@@ -30,7 +30,6 @@ from hotloop.envs.checks import (
     describe_bad_step,
     describe_non_finite,
     describe_range,
-    describe_value,
     has_finite_square,
     warn_of_coarse_numbers,
 )
@@ -271,14 +270,14 @@ class VectorAdapter(GymnasiumEnvs):
         self._check_first_obs(out.obs, rows)
         self._resetting = np.zeros(self.num_envs, np.bool_)
 
-    def _write_final(self, info: Any, is_ended: Array, out: StepArrays) -> None:
+    def _write_final(self, info: dict[str, Any], is_ended: Array, out: StepArrays) -> None:
         """Same-step mode: copy the true successors and their masks from `info`."""
-        final_obs = info.get("final_obs") if isinstance(info, dict) else None
+        final_obs = info.get("final_obs")
         if final_obs is None:
             raise self._failure(
                 "in same-step mode `info` must have `final_obs` when an episode ends, got "
-                f"{sorted(info) if isinstance(info, dict) else describe_value(info)}: keep it in "
-                "the wrappers, or create the vector environment with another autoreset mode"
+                f"{sorted(info)}: keep it in the wrappers, or create the vector environment with "
+                "another autoreset mode"
             )
         masks = info.get("final_info", {}).get(MASK_KEY)
         for i in np.flatnonzero(is_ended).tolist():
