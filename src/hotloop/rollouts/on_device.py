@@ -23,7 +23,7 @@ from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.ops.noise import device_seed
 from hotloop.policies import PolicySnapshot
-from hotloop.policies.device_acting import DevicePolicy, PolicyTensors
+from hotloop.policies.device_acting import DevicePolicy
 from hotloop.policies.torch_acting import Execute
 from hotloop.rollouts.accounting import Accounting
 from hotloop.rollouts.device_rows import (
@@ -159,7 +159,7 @@ class OnDeviceRollout:
             is_single = self._block_steps == num_steps
             self._run_block = execute(self._block, "rollout", copies_outputs=is_single)
         else:
-            self._act = execute(self._draw, "act")
+            self._act = execute(policy.draw, "act")
             self._evaluate = execute(self._derive_rows, "evaluate")
 
     # --- see `Rollout` --------------------------------------------------------------------------
@@ -358,9 +358,6 @@ class OnDeviceRollout:
         self._clock.add_(self._num_steps)
         self._obs = obs
         return rows, DerivedRows(*derived), obs
-
-    def _draw(self, tensors: PolicyTensors, obs: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
-        return self._policy.draw(tensors, obs, noise)
 
     # --- both -----------------------------------------------------------------------------------
 
