@@ -108,7 +108,9 @@ SHORT = {
 def test_runs_choose_allowed_actions_alone(tmp_path, algorithm, kind, source, options):
     fields = {"num_envs": 4, "action_masks": True, "execution": "eager", **LAYERS, "seed": 2}
     fields |= {"env_id": "tests.toy_envs:wrapped_forbidding", **SHORT[algorithm], **options}
-    fields |= {"env_kwargs": {"kind": kind, "source": source}, "max_failures": 0}
+    fields["env_kwargs"] = {"kind": kind, "source": source}
+    if "workers" in options:
+        fields["max_failures"] = 0
     run = algorithm.train(algorithm.Config(**fields, run_dir=str(tmp_path / "run"))).run_dir
     assert len(evaluate(run, episodes=3).returns) == 3
     policy, env = load(run), Forbidding(kind, source)

@@ -10,6 +10,7 @@ import torch
 
 from hotloop.base.cores import available_cores
 from hotloop.envs import EnvSpec, Spaces, VectorEnv, make_vec, seed_global_generators
+from hotloop.envs.closing import close_all
 from hotloop.envs.device import is_on_device, make_device_vec
 from hotloop.errors import ConfigError
 from hotloop.learner import Execution, choose
@@ -86,7 +87,7 @@ def make_environments(
         for group in range(num_groups):
             groups.append(make_vec(dataclasses.replace(spec, first_env=group * num_envs), num_envs))
     except BaseException:
-        InlineEnvironments(groups).close()
+        close_all(groups)
         raise
     return InlineEnvironments(groups)
 
