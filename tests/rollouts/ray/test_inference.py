@@ -298,14 +298,14 @@ def test_waiting_for_inference_does_not_count_as_step_time(tmp_path):
     ("options", "message"),
     [
         ({"inference": "auto"}, "got `backend` 'ray': choose worker or central"),
-        ({"inference_actors": 2}, "'ray' with `inference` 'central', got 'ray' with 'worker'"),
+        ({"inference_actors": 2}, "2 is for `inference` 'central', got 'worker': set"),
         (
             {**CENTRAL, "inference_resources": {"num_gpus": "x"}},
             "`inference_resources` must be a dict of numbers",
         ),
         (
             {"backend": "processes", "inference": "central", "inference_resources": {"a": 1}},
-            "got 'processes' with 'central': set both, or leave them at 1 and {}",
+            "is for `backend` 'ray', got 'processes': set `backend`, or leave",
         ),
         ({**CENTRAL, "inference_actors": 3}, "must not exceed `workers` = 2, got 3"),
         ({**CENTRAL, "inference_resources": {"num_gpus": 2}}, "must be at most 1, got 2: lower it"),
