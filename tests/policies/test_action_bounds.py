@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium
@@ -22,6 +23,7 @@ from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.network import actor
 from hotloop.policies.traced import TracedPolicy
 from hotloop.training.action_metrics import ActionMetrics
+from hotloop.types import Fragment
 from tests.policies.test_policies import obs_spec
 
 BOXES = [
@@ -218,9 +220,13 @@ def test_metrics_of_actions_and_warning_about_an_exploding_spread():
     metrics = ActionMetrics(policy.network)
     params = {"policy.log_std": np.log(np.float32([0.5, 1.5]))}
     action = np.float32([[[0.5, -2.0], [1.5, 9.0]]])
-    fragment = SimpleNamespace(action=action, valid=np.array([[True, False]]))
+    fragment = Fragment.allocate(
+        1, 2, obs_shape=(3,), obs_dtype="float32", action_shape=(2,), action_dtype="float32"
+    )
+    ones = torch.ones((1, 2), dtype=torch.bool)
+    tensors = replace(fragment, action=torch.from_numpy(action), valid=ones)
+    fragment.action[...], fragment.valid[...] = action, [[True, False]]
     assert metrics([fragment], params) == pytest.approx({"policy_std": 1.0, "clipped_actions": 0.5})
-    tensors = SimpleNamespace(action=torch.from_numpy(action))
     assert metrics([tensors], params)["clipped_actions"] == 0.75
     with pytest.warns(UserWarning, match=r"grew to 8e\+12, .* lower `entropy_coef`"):
         metrics([fragment], {"policy.log_std": np.log(np.float32([8e12, 8e12]))})
