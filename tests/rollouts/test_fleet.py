@@ -21,7 +21,7 @@ from hotloop.errors import (
     SpaceError,
     UnknownNameError,
 )
-from hotloop.policies import Exploration, actor
+from hotloop.policies import Exploration, actor, actor_critic
 from tests import worker_envs
 from tests.rollouts.conftest import marked_children
 from tests.rollouts.processes.pools import (
@@ -139,6 +139,7 @@ CASES = [
     ("CartPole-v1", 10, EXPLORING["CartPole-v1"]),
     ("Pendulum-v1", 50, EXPLORING["Pendulum-v1"]),
     ("Pendulum-v1", 50, {"make": make_actor("squashed_gaussian")}),
+    ("CartPole-v1", 9, {"make": partial(actor_critic, hidden_sizes=(6,), memory="lstm:4")}),
     ("tests.worker_envs:vector_of_signs", 30, {"env_kwargs": {"num_envs": 2}}),
     ("tests.worker_envs:same_step_cartpoles", 30, {"env_kwargs": {"num_envs": 2}}),
     # Episodes of 3 steps in fragments of 4, which go around both slots of a worker.

@@ -13,7 +13,6 @@ from hotloop.rollouts import InlineRollout, to_sequences
 from hotloop.rollouts.evaluation import evaluate
 from tests import toy_envs
 from tests.rollouts.processes.pools import assert_adds_up, begin, kill, open_pool
-from tests.rollouts.processes.test_rollout import check_equality
 
 REPLACED = "ignore:.*similar failures are only counted:RuntimeWarning"
 
@@ -92,11 +91,6 @@ def test_random_steps_update_the_hidden_state():
         policy.head(fragment.obs[t], None, memory)
     assert memory.any()
     rollout.close()
-
-
-@pytest.mark.usefixtures("mark")
-def test_workers_store_the_same_hidden_states():
-    check_equality("CartPole-v1", num_steps=9, num_fragments=6, make=make_network)
 
 
 @pytest.mark.usefixtures("mark")

@@ -19,7 +19,8 @@ class ThreadWorker(threading.Thread):
         self.transport, self.number, self.failures = transport, number, failures
         self.finished_row = self.begun_row = start.row
         self.parts, self.reports, self.error, self.resumed = list(parts), [], None, None
-        self.next_episode, self.version, self.is_lost = 0, None, False
+        self.next_episode = start.first_episode or 0  # if it is lost before its first part
+        self.version, self.is_lost = None, False
         network, exploration = transport.policy.network, transport.policy.exploration
         self.policy = ActingPolicy(network, transport.newest, exploration=exploration)
         sizes = {"num_rows": transport.part_rows, "first_env": number * envs.num_envs}

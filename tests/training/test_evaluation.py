@@ -66,7 +66,7 @@ def test_episodes_without_an_end_are_cut_and_the_training_goes_on(tmp_path):
     assert [x["lengths"] for x in results] == [[50] * 3] * 4
     assert [(x["returns"], x["num_cut"]) for x in results] == [([100.0] * 3, 3)] * 4
     # A resumed run may leave evaluations out.
-    longer = config(tmp_path / "run", total_timesteps=320, eval_interval=None)
+    longer = config(tmp_path / "run", total_timesteps=320, eval_interval=None, eval_episodes=10)
     assert train(longer, Endless, resume_from=tmp_path / "run") == ([], [])
     assert len(evaluations(tmp_path / "run")) == 4
 

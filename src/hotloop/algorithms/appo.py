@@ -30,7 +30,7 @@ from hotloop.learner.gradients import computed_once
 from hotloop.ops import vtrace
 from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import OnPolicy
-from hotloop.training.options import Hint, Natural, NotNegative, Positive
+from hotloop.training.options import Hint, Natural, NotNegative, Positive, RequirementTable
 from hotloop.training.policy_reevaluation import PolicyReevaluation
 from hotloop.types import Fragment, transition_bytes
 
@@ -77,7 +77,7 @@ class Config(ppo.Config):
     hold_back: Natural = 0
     """Number of batches by which learning is delayed, to study the effect of policy lag."""
 
-    requires: ClassVar = {
+    requires: ClassVar[RequirementTable] = {
         "max_policy_age": {"schedule": ("async",)},
         "too_old": {"schedule": ("async",)},
         "max_rho": {"vtrace": (True,)},

@@ -37,6 +37,7 @@ from hotloop.training.options import (
     NetworkOptions,
     Positive,
     ReplayOptions,
+    RequirementTable,
     RunOptions,
     ScheduledFinite,
     ScheduledFraction,
@@ -64,7 +65,7 @@ class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     target_entropy: ScheduledFinite | None = None
     """Target entropy of a learned temperature. None: −A. Raise it for more exploration."""
 
-    requires: ClassVar = {
+    requires: ClassVar[RequirementTable] = {
         "initial_alpha": {"alpha": (None,)},
         "target_entropy": {"alpha": (None,)},
     }

@@ -107,7 +107,7 @@ class OutStream:
 @contextmanager
 def short_warnings() -> Iterator[None]:
     """Print each warning as one plain line, with its source line if another package warns."""
-    package_dir = os.path.dirname(__file__) + os.sep
+    package_dir = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
     def show(
         message: Warning | str,

@@ -7,7 +7,7 @@ This package imports neither torch nor Gymnasium.
 
 from __future__ import annotations
 
-from hotloop.training.options.base import SET, Options, with_values
+from hotloop.training.options.base import SET, Options, RequirementTable, with_values
 from hotloop.training.options.constraints import (
     FINITE,
     FRACTION,
@@ -89,6 +89,7 @@ __all__ = [
     "Positive",
     "ReplayOptions",
     "ReplaySequenceOptions",
+    "RequirementTable",
     "RunOptions",
     "SaveOptions",
     "Scheduled",

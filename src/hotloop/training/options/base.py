@@ -18,6 +18,8 @@ AnyOptions = TypeVar("AnyOptions", bound="Options")
 
 Requirements = Mapping[str, tuple[Any, ...]]
 """Values of other options without which an option has no effect. `SET`: any but None, 0, {}, …"""
+RequirementTable = Mapping[str, Requirements]
+"""Requirements of options, by name."""
 SET: Final = ()
 
 
@@ -36,7 +38,7 @@ class Options:
         UnknownNameError: an option does not exist; the message suggests the nearest.
     """
 
-    requires: ClassVar[Mapping[str, Requirements]] = {}
+    requires: ClassVar[RequirementTable] = {}
 
     if TYPE_CHECKING:  # options that are read across groups
         device: str

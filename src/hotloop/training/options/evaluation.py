@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from hotloop.base.memory import require_memory
 from hotloop.rollouts.evaluation import EPISODE_BYTES, MAX_STEPS
-from hotloop.training.options.base import SET, Options
+from hotloop.training.options.base import SET, Options, RequirementTable
 from hotloop.training.options.constraints import MAY_CHANGE, Count, Positive
 
 
@@ -28,7 +28,7 @@ class EvalOptions(Options):
     eval_videos: Annotated[bool, MAY_CHANGE] = False
     """Record a video of each evaluation's first episode in <run>/videos."""
 
-    requires: ClassVar = {
+    requires: ClassVar[RequirementTable] = {
         "eval_episodes": {"eval_interval": SET},
         "eval_max_steps": {"eval_interval": SET},
         "eval_timeout_s": {"eval_interval": SET},

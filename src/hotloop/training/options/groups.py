@@ -25,7 +25,7 @@ from hotloop.errors import ConfigError
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies.network import encoder_name, is_built_in
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.training.options.base import SET, Options
+from hotloop.training.options.base import SET, Options, RequirementTable
 from hotloop.training.options.constraints import (
     DATA,
     MAY_CHANGE,
@@ -212,7 +212,7 @@ class OnPolicyOptions(Options):
     """With workers: collect the next fragment with the previous policy during an update. Set it if
     updates take a large share of the time."""
 
-    requires: ClassVar = {"schedule": WORKERS, "overlap": WORKERS}
+    requires: ClassVar[RequirementTable] = {"schedule": WORKERS, "overlap": WORKERS}
 
     def check(self) -> None:
         """Check memory and minibatch sizes."""
@@ -321,7 +321,7 @@ class ReplayOptions(Options):
     report_interval: Annotated[Count, MAY_CHANGE] = 1_000
     """Transitions between two lines of metrics, in whole rounds."""
 
-    requires: ClassVar = {
+    requires: ClassVar[RequirementTable] = {
         "schedule": WORKERS,
         "fragment_steps": {"schedule": ("async",)},
         "max_policy_age": {"schedule": ("async",)},

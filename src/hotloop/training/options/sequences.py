@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from hotloop.errors import ConfigError
 from hotloop.policies.recurrent_layer import parse_memory
-from hotloop.training.options.base import SET, Options
+from hotloop.training.options.base import SET, Options, RequirementTable
 from hotloop.training.options.constraints import DATA, Count, Natural
 from hotloop.training.options.groups import OnPolicyOptions, ReplayOptions
 
@@ -39,7 +39,7 @@ class SequenceOptions(MemoryOptions, OnPolicyOptions):
     sequence_length: Count | None = None
     """memory: steps of a training sequence, a divisor of `num_steps`. None: `num_steps`."""
 
-    requires: ClassVar = {"sequence_length": {"memory": SET}}
+    requires: ClassVar[RequirementTable] = {"sequence_length": {"memory": SET}}
 
     def check(self) -> None:
         """Check that fragments and minibatches consist of whole sequences."""
@@ -85,7 +85,10 @@ class ReplaySequenceOptions(MemoryOptions, ReplayOptions):
     """memory: transitions before a sequence that only refresh the stored hidden state. None: 10.
     Raise it if stored hidden states become outdated."""
 
-    requires: ClassVar = {"sequence_length": {"memory": SET}, "burn_in": {"memory": SET}}
+    requires: ClassVar[RequirementTable] = {
+        "sequence_length": {"memory": SET},
+        "burn_in": {"memory": SET},
+    }
 
     def check(self) -> None:
         """Check that sequences have a recurrent network and can be drawn."""

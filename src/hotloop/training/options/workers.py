@@ -9,7 +9,7 @@ from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.rollouts.collector import VIEWS_BYTES
-from hotloop.training.options.base import SET, Options, Requirements
+from hotloop.training.options.base import SET, Options, Requirements, RequirementTable
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
     Count,
@@ -63,7 +63,7 @@ class WorkerOptions(Options):
     max_failures: Annotated[Natural, MAY_CHANGE] = 100
     """Workers: number of failed environments and dead workers to replace before the run fails."""
 
-    requires: ClassVar = {
+    requires: ClassVar[RequirementTable] = {
         "envs_per_worker": {"workers": SET},
         "inference": WORKERS,
         "step_timeout_s": WORKERS,
