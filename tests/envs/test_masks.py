@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import ClipReward
 
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.envs.encoding import MismatchError
@@ -124,3 +125,55 @@ def test_vector_environment_without_masks_raises():
     with pytest.raises(MaskError, match="environments 0 … 1, vector step 0: `action_masks` need"):
         envs.reset()
     envs.close()
+
+
+class Truncated(gymnasium.Env):
+    """Episodes of three steps. The mask number `bad`, counted over all episodes, is empty."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, bad):
+        self.bad, self.num_masks = bad, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return self.observe()
+
+    def step(self, action):
+        self.count += 1
+        obs, info = self.observe()
+        return obs, 0.0, False, self.count == 3, info
+
+    def observe(self):
+        mask = np.full(2, self.num_masks != self.bad, np.int8)
+        self.num_masks += 1
+        return np.zeros(1, np.float32), {"action_mask": mask}
+
+
+@pytest.mark.parametrize("wrap", [lambda envs: envs, partial(ClipReward, max_reward=1.0)])
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize(
+    ("bad", "place"),
+    [
+        (2, "episode 0, step 1"),
+        (3, "episode 0, step 2"),
+        (4, "episode 1, at its reset"),
+        (5, "episode 1, step 0"),
+    ],
+)
+def test_errors_name_the_episode_of_the_mask(bad, place, mode, wrap):
+    def factory():
+        makes = [partial(Truncated, None), partial(Truncated, bad)]
+        return wrap(SyncVectorEnv(makes, autoreset_mode=mode))
+
+    envs = make_vec(EnvSpec(factory, action_masks=True), 2)
+
+    def play():
+        envs.reset()
+        for _ in range(6):
+            envs.step(np.zeros(2, np.int64))
+
+    with pytest.raises(MaskError, match=f"environment 1, {place}: .* only zeros"):
+        play()

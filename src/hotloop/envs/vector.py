@@ -148,15 +148,17 @@ class VectorAdapter(GymnasiumEnvs):
         self._num_steps += 1
         self._returns += rewards
         self._lengths += 1
-        # In same-step mode these observations may be first ones, which need masks.
-        is_last = False if self.autoreset == "same_step" else terminated
-        self._write_masks(observations, info, next_mask, is_last=is_last)
-        obs[...], self.mask[...] = next_obs, next_mask
+        obs[...] = next_obs
         if self.autoreset == "next_step" and self._resetting.any():
             self._mark_resets(out)
-        # End finished episodes, and begin the next ones.
         is_ended = self._episode_ended(terminated, truncated, info)
         has_ended = is_ended.any()
+        if self.autoreset == "same_step":  # ended rows have the first masks of the next episodes
+            self._write_masks(observations, info, next_mask, begins=is_ended)
+        else:
+            self._write_masks(observations, info, next_mask, is_last=terminated)
+        self.mask[...] = next_mask
+        # End finished episodes, and begin the next ones.
         if has_ended:
             episodes = [
                 self._ended_episode(
@@ -168,10 +170,10 @@ class VectorAdapter(GymnasiumEnvs):
                 self._resetting = is_ended
             else:
                 with span("env_reset"):
-                    self._begin_episodes(is_ended)
                     if self.autoreset == "same_step":
                         self._write_final(info, is_ended, out)
-                    else:
+                    self._begin_episodes(is_ended)
+                    if self.autoreset == "masked":
                         self._reset_masked(is_ended, obs)
                     self._check_first_obs(obs, is_ended)
             self._finished += [
@@ -356,9 +358,13 @@ class VectorAdapter(GymnasiumEnvs):
         out: Array,
         *,
         is_last: Any = False,
+        begins: Array | None = None,
         row: int | None = None,
     ) -> None:
-        """Write the masks of all environments, or of `row`. Those of `is_last` may be missing."""
+        """Write the masks of all environments, or of `row`. Those of `is_last` may be missing.
+
+        Errors in rows of `begins` name the next episode.
+        """
         if self._masks is None:
             return
         env = self._envs if row is None else None  # a method returns masks after the reset
@@ -366,6 +372,8 @@ class VectorAdapter(GymnasiumEnvs):
             self._masks.write_from(env, observations, info, out, is_last=is_last)
         except MismatchError as error:
             row = error.row if row is None else row
+            if begins is not None and row is not None and begins[row]:
+                self._begin_episodes(np.arange(self.num_envs) == row)
             raise self._failure(str(error), kind=MaskError, row=row) from None
 
     def _as_rows(self, values: Any, name: str, *, are_flags: bool = False) -> Array:
