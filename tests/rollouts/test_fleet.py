@@ -85,7 +85,8 @@ def test_every_transition_is_counted(tmp_path, transport, schedule):
     result = play(tmp_path, 4, 3, {}, transport=transport, **SCHEDULES[schedule])
     account, num_steps = result.account, count_calls(tmp_path, "step")
     assert account.trained == sum(map(len, result.trace.rows))
-    assert account.policy_age[1] <= 2
+    max_age = {"barrier": 0, "lag:1": 1}.get(schedule, 2)
+    assert account.policy_age[1] <= max_age
     assert set(account.dropped) <= {"run ended"}
     assert [worker.restarts + worker.env_failures for worker in account.workers] == [0, 0]
     assert result.warnings == []
@@ -157,8 +158,6 @@ def test_deterministic_schedules_return_the_fragments_of_this_process(
 ):
     is_late, options = schedule == "lag:1", dict(options)
     plan = {name: options.pop(name) for name in ("make", "exploration") if name in options}
-    if is_late and (plan or (transport == "ray" and options.get("stagger") != 4)):
-        return  # the same code as with a barrier
     inline = make_inline(env, 2, 2, **options)
     num_episodes, versions = 0, []
     with open_pool(env, 2, 2, transport=transport, **options) as pool:

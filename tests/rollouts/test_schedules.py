@@ -9,10 +9,8 @@ from hotloop.rollouts.schedules import Progress, row_limits, take_rows, too_old_
 class Rows:
     """Versions of each worker's begun rows."""
 
-    envs_per_worker = 1
-
     def __init__(self, versions):
-        self.versions, self.num_workers = versions, len(versions)
+        self.versions = versions
 
     def version(self, worker, row):
         return self.versions[worker][row]
@@ -24,7 +22,7 @@ class Rows:
 def make_progress(schedule, finished, versions=None, *, version=0, next_rows=(0, 0), **options):
     options = CollectionOptions(num_steps=4, seed=0, schedule=schedule, **options)
     versions = versions or [[0] * count for count in finished]
-    progress = Progress(options, Rows(versions))
+    progress = Progress(options, Rows(versions), num_workers=len(versions), num_envs=1)
     progress.finished_rows, progress.next_rows = list(finished), list(next_rows)
     progress.version = version
     return progress

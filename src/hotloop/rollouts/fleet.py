@@ -20,7 +20,14 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.accounting import Accounting, WorkerAccount, time_shares
 from hotloop.rollouts.failures import Failures
 from hotloop.rollouts.protocol import CollectionOptions
-from hotloop.rollouts.schedules import Progress, RowLimits, row_limits, take_rows, too_old_rows
+from hotloop.rollouts.schedules import (
+    Progress,
+    RowLimits,
+    RowVersions,
+    row_limits,
+    take_rows,
+    too_old_rows,
+)
 from hotloop.rollouts.state import GroupState, RolloutPosition, RolloutState
 from hotloop.rollouts.worker_group import WorkerGroup
 from hotloop.timing import Recording, span
@@ -60,7 +67,7 @@ class WorkerRows(NamedTuple):
     read_info: Callable[[int, int], Mapping[str, float]]
 
 
-class Transport(Protocol):
+class Transport(RowVersions, Protocol):
     """Workers elsewhere: starts and replaces them, and moves weights, limits and rows.
 
     Attributes:
@@ -103,14 +110,6 @@ class Transport(Protocol):
         Args:
             is_over: Whether to count rows that were begun and will not be completed.
         """
-        ...
-
-    def version(self, worker: int, row: int) -> int:
-        """Return the policy version of a finished row that was not read."""
-        ...
-
-    def oldest_version(self, worker: int, row: int) -> int | None:
-        """Return the oldest policy version of begun rows from `row` on. None: there are none."""
         ...
 
     def read(self, worker: int, start: int, stop: int) -> WorkerRows:
@@ -172,7 +171,7 @@ class FleetRollout:
         # Whether workers collect from the start, without waiting for the learner.
         self._runs_free = options.schedule == "async"
         num_envs, num_workers = transport.envs_per_worker, transport.num_workers
-        self._progress = Progress(options, transport)
+        self._progress = Progress(options, transport, num_workers=num_workers, num_envs=num_envs)
         self._groups = [
             WorkerGroup(
                 worker * num_envs,
@@ -322,8 +321,8 @@ class FleetRollout:
         self._restarted_envs[worker] = restarted_envs
         self._groups[worker].resume(*self._restored, restarted_envs, obs)
 
-    def on_lost(self, worker: int, row: int, num_rows: int, first_episode: int) -> None:
-        """Drop the unfinished rows of a lost process, and mark the first row of the next one.
+    def on_lost(self, worker: int, row: int, num_rows: int, first_episode: int) -> WorkerStart:
+        """Drop the unfinished rows of a lost process, and return where the next one begins.
 
         Args:
             worker: Number of the worker.
@@ -334,6 +333,7 @@ class FleetRollout:
         self._lost["worker died"] += self.transport.envs_per_worker * num_rows
         if row > self._groups[worker].first_row:
             self._groups[worker].cuts[row] = first_episode
+        return self.start_of(worker, row)
 
     # --- steps of `collect` -----------------------------------------------------------------------
 

@@ -7,15 +7,24 @@ number counts from the start of the run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from hotloop.rollouts.protocol import CollectionOptions
 
-if TYPE_CHECKING:
-    from hotloop.rollouts.fleet import Transport
-
 NUM_AHEAD = 2
 """Fragments of a worker that the learner has not taken, at most."""
+
+
+class RowVersions(Protocol):
+    """The policy versions of rows."""
+
+    def version(self, worker: int, row: int) -> int:
+        """Return the policy version of a finished row that was not read."""
+        ...
+
+    def oldest_version(self, worker: int, row: int) -> int | None:
+        """Return the oldest policy version of begun rows from `row` on. None: there are none."""
+        ...
 
 
 class Progress:
@@ -23,10 +32,12 @@ class Progress:
 
     Args:
         options: Collection options.
-        transport: Transport, for the versions of rows.
+        versions: Policy versions of the rows.
+        num_workers: W.
+        num_envs: Environments of each worker.
 
     Attributes:
-        options, envs_per_worker: The same.
+        options, num_envs: The same.
         row_version: Returns the version of a finished row from its worker and its number.
         oldest_version: Returns the oldest version of begun rows from a row on, or None.
         version: Version of the newest published policy.
@@ -34,12 +45,14 @@ class Progress:
         finished_rows: Row of each worker after the last finished one.
     """
 
-    def __init__(self, options: CollectionOptions, transport: Transport) -> None:
-        self.options, self.envs_per_worker = options, transport.envs_per_worker
-        self.row_version, self.oldest_version = transport.version, transport.oldest_version
+    def __init__(
+        self, options: CollectionOptions, versions: RowVersions, *, num_workers: int, num_envs: int
+    ) -> None:
+        self.options, self.num_envs = options, num_envs
+        self.row_version, self.oldest_version = versions.version, versions.oldest_version
         self.version = 0
-        self.next_rows = [0] * transport.num_workers
-        self.finished_rows = [0] * transport.num_workers
+        self.next_rows = [0] * num_workers
+        self.finished_rows = [0] * num_workers
 
     def available(self) -> list[int]:
         """Return the number of rows of each worker that the learner can take."""
@@ -111,7 +124,7 @@ def _take_all(progress: Progress) -> list[int] | int:
         return _take_ready(progress)
     options, available = progress.options, progress.available()
     max_rows = len(available) * (NUM_AHEAD * options.num_steps - 1)
-    min_rows = min(-(-options.min_transitions // progress.envs_per_worker), max_rows)
+    min_rows = min(-(-options.min_transitions // progress.num_envs), max_rows)
     missing = min_rows - sum(available)
     if missing > 0:
         return missing

@@ -182,6 +182,17 @@ def test_a_worker_that_dies_while_it_starts_again(tmp_path):
     assert result.account.workers[1].restarts == 3
 
 
+def test_a_replaced_worker_does_not_repeat_the_first_episodes_of_envpool():
+    pytest.importorskip("envpool")
+    with open_pool("envpool:CartPole-v1", 1, 2) as pool:
+        rollout = begin(pool, 4)
+        (first,) = rollout.collect()
+        kill(pool.workers[0])
+        (second,) = rollout.collect()
+        assert (second.obs[0] != first.obs[0]).any(axis=-1).all()
+        assert rollout.accounting().workers[0].restarts == 1
+
+
 def test_numbers_of_episodes_are_used_once(tmp_path):
     # Two failures in the middle of an episode, then the process dies.
     faults = {"1": {"step 3": "raise", "step 6": "raise", "step 8": "kill"}}

@@ -161,11 +161,13 @@ class WorkerSupervisor:
     def _processes(self) -> list[WorkerProcess]:
         return [*self.workers, *([] if self.inference is None else [self.inference])]
 
-    def _start(self, number: int) -> WorkerProcess:
+    def _start(self, number: int, first_episode: int | None = None) -> None:
         fds, extra = list(self._wakeup_fds), {"worker": number, "component": "inference-0"}
         if number != INFERENCE:
             fds = [fds[1 + number], fds[0]] if fds else []
             env = {**self.greeting.env, "first_env": number * self.greeting.num_envs}
+            if first_episode is not None:  # EnvPool is seeded at its creation
+                env["first_episode"] = first_episode
             extra |= {"component": f"worker-{number}", "env": env}
             extra["restarts"] = self.failures.restarts[number]
         greeting = dataclasses.replace(self.greeting, wakeup_fds=fds, **extra)
@@ -192,7 +194,6 @@ class WorkerSupervisor:
             self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
         if number == INFERENCE and self.transport is not None:
             self.transport.set_up(worker)
-        return worker
 
     def _wait_until_ready(self) -> None:
         while any(worker.ready is None for worker in self.workers):
@@ -292,9 +293,10 @@ class WorkerSupervisor:
                 "if memory is short, or raise `step_timeout_s`"
             )
         self.failures.count(worker.name, error.message, error.traceback)
+        first_episode = None
         if self.transport is not None and number != INFERENCE:
-            self.transport.on_worker_lost(number)
-        self._start(number)
+            first_episode = self.transport.on_worker_lost(number)
+        self._start(number, first_episode)
 
     def _check_memory(self) -> None:
         """Raise ConfigError if the workers do not fit into memory."""

@@ -222,10 +222,10 @@ class ProcessTransport:
         assert self._fleet is not None
         self._fleet.on_resumed(number, envs, obs)
 
-    def on_worker_lost(self, number: int) -> None:
-        """Drop the unfinished row of a dead process."""
+    def on_worker_lost(self, number: int) -> int | None:
+        """Drop the unfinished row of a dead process, and return the next one's first episode."""
         if self._fleet is None:
-            return
+            return None
         memory = self.memory[number]
         words = memory.words
         row = words[STEPPED]
@@ -237,7 +237,7 @@ class ProcessTransport:
             slot_index, t = memory.slot_and_step(row - 1)
             fragment = memory.slots[slot_index].fragment
             fragment.truncated[t] |= ~fragment.terminated[t]
-        self._fleet.on_lost(number, row, num_lost, words[EPISODE] + 1)
+        return self._fleet.on_lost(number, row, num_lost, words[EPISODE] + 1).first_episode
 
     def activity(self, worker: WorkerProcess) -> Activity | None:
         """Return the activity of a process that is ready. None if it is idle."""
