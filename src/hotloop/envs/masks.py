@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -52,8 +53,13 @@ def find_source(env: Any, observation: Any, info: Any) -> Source | None:
     return "observation" if isinstance(observation, Mapping) and MASK_KEY in observation else None
 
 
-def _find_method(env: Any) -> Callable[[], Any] | None:
-    """Return `action_masks` of an environment or of those that it wraps or steps."""
+def _find_method(env: Any, *, is_known: bool = False) -> Callable[[], Any] | None:
+    """Return `action_masks` of an environment or of those that it wraps or steps.
+
+    If `is_known`, it exists: processes are not asked for it.
+    """
+    from gymnasium.vector import AsyncVectorEnv
+
     while env is not None:
         if callable(method := getattr(env, _METHOD, None)):
             return method
@@ -62,6 +68,10 @@ def _find_method(env: Any) -> Callable[[], Any] | None:
             methods = [_find_method(single) for single in singles]
             if None not in methods:
                 return lambda: [method() for method in methods if method is not None]
+        if isinstance(env, AsyncVectorEnv):
+            if is_known or all(env.call("has_wrapper_attr", _METHOD)):
+                return partial(env.call, _METHOD)
+            return None
         env = getattr(env, "env", None)
     return None
 
@@ -101,7 +111,7 @@ class MaskWriter:
             self.source = find_source(env, observation, info)
         mask = None
         if self.source == "method":
-            method = _find_method(env)
+            method = _find_method(env, is_known=True)
             try:
                 mask = None if method is None else method()
             except Exception as error:

@@ -113,6 +113,14 @@ class VectorAdapter(GymnasiumEnvs):
         observations, info = self._reset_all()
         self._write(observations, obs)
         self._write_masks(observations, info, self.mask)
+        is_method = self._masks is not None and self._masks.source == "method"
+        if is_method and self.autoreset == "same_step":
+            raise self._failure(
+                "in same-step mode `action_masks()` has no mask of an episode's last observation: "
+                "return `info['action_mask']` at each reset and step, or create the vector "
+                "environment with another autoreset mode",
+                kind=MaskError,
+            )
         if self._may_warn:
             self._warn_unused_masks(self._envs, observations, info)
         self._check_first_obs(obs, all_rows)
