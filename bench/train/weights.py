@@ -5,7 +5,8 @@
 
 Hashes are compared: of each policy's outputs for fixed observations, and of every floating-point
 array in its last checkpoint. Results differ between machines and builds of the libraries, so
-compare on the machine that stored them.
+compare on the machine that stored them. Cases that differ only in who collects, this process,
+worker processes or Ray actors, are also compared with each other.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo workers": ("ppo", {"workers": 2}),
     "ppo workers inline": ("ppo", {"workers": 2, "backend": "inline"}),
     "ppo workers overlap": ("ppo", {"workers": 2, "overlap": True}),
+    "ppo ray": ("ppo", {"workers": 2, "backend": "ray"}),
+    "ppo ray overlap": ("ppo", {"workers": 2, "backend": "ray", "overlap": True}),
+    "ppo gru workers": ("ppo", {"memory": "gru:8", "workers": 2}),
+    "ppo gru inline": ("ppo", {"memory": "gru:8", "workers": 2, "backend": "inline"}),
+    "ppo gru ray": ("ppo", {"memory": "gru:8", "workers": 2, "backend": "ray"}),
     "ppo HalfCheetah": ("ppo", {**_CHEETAH, "num_envs": 1, "num_steps": 512}),
     "ppo own network": ("ppo", {"network": "tests.policies.nets:Net"}),
     "sac": ("sac", {}),
@@ -55,6 +61,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sac rank": ("sac", {"replay": "rank", "n_step": 3}),
     "sac proportional": ("sac", {"replay": "proportional"}),
     "sac workers": ("sac", {"workers": 2, "num_envs": 4}),
+    "sac workers inline": ("sac", {"workers": 2, "num_envs": 4, "backend": "inline"}),
+    "sac ray": ("sac", {"workers": 2, "num_envs": 4, "backend": "ray"}),
     "td3": ("td3", {}),
     "td3 HalfCheetah": ("td3", {**_CHEETAH, "hidden_sizes": (256, 256), "batch_size": 256}),
     "td3 n steps": ("td3", {"n_step": 3, "layer_norm": True, "policy_frequency": 3}),
@@ -63,6 +71,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn dueling": ("dqn", {"dueling": True, "replay": "prioritized"}),
     "dqn soft": ("dqn", {"tau": 0.05, "target_interval": 20, "num_envs": 4, "workers": 2}),
 }
+
+# Cases whose weights are the same, whoever collects.
+EQUAL_CASES = (
+    ("ppo workers", "ppo workers inline", "ppo ray"),
+    ("ppo workers overlap", "ppo ray overlap"),
+    ("ppo gru workers", "ppo gru inline", "ppo gru ray"),
+    ("sac workers", "sac workers inline", "sac ray"),
+)
 
 
 def train(case: str, folder: str) -> dict[str, Any]:
@@ -80,7 +96,10 @@ def train(case: str, folder: str) -> dict[str, Any]:
     policy = result.policy
     generator = np.random.default_rng(0)
     obs = generator.standard_normal((64, *policy.network.obs_spec.shape), np.float32)
-    outputs = [policy.head(obs)] + ([policy.value(obs)] if policy.has_value else [])
+    if policy.network.memory_size:
+        outputs = [policy.head(obs, None, policy.new_memory(len(obs)))]
+    else:
+        outputs = [policy.head(obs)] + ([policy.value(obs)] if policy.has_value else [])
     arrays = RunDirectory.open(result.run_dir).checkpoints.load().arrays()
     numbers = [x for x in arrays.values() if x.dtype.kind == "f" and x.size > 1]
     return {"policy": [_hash(x) for x in outputs], "arrays": sorted({_hash(x) for x in numbers})}
@@ -99,8 +118,8 @@ def main() -> int:
     for case in options.only:
         with tempfile.TemporaryDirectory() as folder:
             cases[case] = train(case, folder)
-        verdict = "stored"
-        if not options.store:
+        verdict = "stored" if options.store else "new"
+        if case in stored:
             expected = stored[case]
             is_same = cases[case]["policy"] == expected["policy"]
             lost = set(expected["arrays"]) - set(cases[case]["arrays"])
@@ -109,6 +128,12 @@ def main() -> int:
                 verdict += f" in {len(lost)} of {len(expected['arrays'])} arrays"
             num_other += verdict != "same"
         print(f"{case:24} {verdict}", flush=True)
+    for names in EQUAL_CASES:
+        policies = {name: cases[name]["policy"] for name in names if name in cases}
+        if len(policies) > 1:
+            is_equal = len({tuple(hashes) for hashes in policies.values()}) == 1
+            num_other += not is_equal
+            print(f"{' = '.join(policies):56} {'same' if is_equal else 'DIFFERS'}", flush=True)
     if options.store:
         print(storage.save("weights", {"cases": cases}))
     return num_other
