@@ -400,3 +400,27 @@ def test_exported_policies_take_masks(tmp_path, action_space, memory):
     assert (expected != policy.act(obs, policy.new_memory(32), action_mask=mask | True)).any()
     with pytest.raises(ValueError, match=r"`action_mask` must be of shape .* got none"):
         alone.act(obs, alone.new_memory(32))
+    for wrong in (np.nan, -1, 2):
+        with pytest.raises(ValueError, match=r"`action_mask` must be 1 for .* other values"):
+            alone.act(obs, alone.new_memory(32), np.where(mask, wrong, 0))
+    start = len(mask.T) - masked.num_choices[-1]
+    with pytest.raises(ValueError, match="`action_mask` must allow an action, got only zeros"):
+        alone.act(obs, alone.new_memory(32), mask & (np.arange(masked.mask_size) < start))
+
+
+def test_masks_of_exported_policies_come_from_dicts_or_are_refused(tmp_path):
+    encoder, spec = ObsEncoder(PARTS), ActionDecoder(DISCRETE).spec
+    raw = PARTS.sample()
+    for action_spec in (spec, with_masks(spec)):
+        network = actor_critic(Spaces(encoder.spec, action_spec))
+        snapshot = snapshot_of(network)
+        policy = ActingPolicy(network, snapshot)
+        alone = Policy(export_numpy(network, snapshot, tmp_path / str(action_spec.is_masked))[0])
+        mask = np.zeros(spec.num_choices[0], np.int8)
+        if action_spec.is_masked:
+            for mask[-1], mask[0] in ((0, 1), (1, 0)):
+                obs = {**raw, "action_mask": mask}
+                assert alone.act(obs) == policy.act(obs) == spec.start + mask.argmax()
+        else:
+            with pytest.raises(ValueError, match="`action_mask` is not for this policy"):
+                alone.act(raw, None, mask | 1)

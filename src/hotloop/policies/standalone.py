@@ -62,22 +62,20 @@ class Policy:
                 each part. Rows, `obs_shape` or (B, *obs_shape), are accepted too.
             memory: hidden state of a recurrent policy, float32, (M,) or (B, M), changed in place.
             action_mask: for a policy with action masks, 1 for each allowed action and 0 for the
-                others, (A,) or (B, A).
+                others, (A,) or (B, A). None: the entry `action_mask` of a dict observation.
 
         Returns:
             int64 for discrete actions. For box actions, numbers within the bounds in the dtype of
             the space. One action, `action_shape`, or (B, *action_shape).
+
+        Raises:
+            ValueError: `obs`, `memory` or `action_mask` is missing, wrong or not for this policy.
         """
         batch, is_single = self._batch(obs)
+        mask = self._mask(obs, action_mask, () if is_single else (len(batch),))
         head = self._perceptron(self._features(batch, memory), self.metadata["policy_layers"])
-        mask, mask_size = np.asarray(action_mask), self.metadata["mask_size"]
-        if mask_size and mask.shape != (*([] if is_single else [len(batch)]), mask_size):
-            raise ValueError(
-                f"`action_mask` must be of shape ({mask_size},) or (B, {mask_size}), got "
-                f"{'none' if action_mask is None else mask.shape}: pass `info['action_mask']`"
-            )
-        if mask_size:
-            head = np.where(mask.reshape(len(batch), mask_size) > 0, head, -np.inf)
+        if mask is not None:
+            head = np.where(mask.reshape(head.shape), head, -np.inf)
         if self.metadata["action"] == "box":
             if "half" in self._arrays:
                 is_mean = self.metadata["head"] == "means"
@@ -164,6 +162,30 @@ class Policy:
         return np.concatenate(
             [_numbers(value, part) for value, part in zip(values, parts, strict=True)], axis=-1
         )
+
+    def _mask(self, obs: Any, action_mask: Any, batch_shape: tuple[int, ...]) -> np.ndarray | None:
+        """Return checked masks, bool, or None for a policy without them."""
+        size = self.metadata["mask_size"]
+        if not size:
+            if action_mask is not None:
+                raise ValueError("`action_mask` is not for this policy: leave it out")
+            return None
+        if action_mask is None and isinstance(obs, dict):
+            action_mask = obs.get("action_mask")
+        mask = np.asarray(action_mask)
+        if mask.shape != (*batch_shape, size):
+            raise ValueError(
+                f"`action_mask` must be of shape ({size},) or (B, {size}), got "
+                f"{'none' if action_mask is None else mask.shape}: pass `info['action_mask']`"
+            )
+        if mask.dtype.kind not in "biuf" or not np.isin(mask, (0, 1)).all():
+            raise ValueError(
+                "`action_mask` must be 1 for allowed actions and 0 for the others, got other values"
+            )
+        ends = np.cumsum(self._arrays["nvec"])[:-1] if "nvec" in self._arrays else []
+        if not all(part.any(axis=-1).all() for part in np.split(mask, ends, axis=-1)):
+            raise ValueError("`action_mask` must allow an action, got only zeros")
+        return mask.astype(np.bool_)
 
     def _features(self, batch: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
         """Return the observations or the recurrent output, or ValueError for bad `memory`."""
