@@ -163,8 +163,8 @@ class ThreadEnvironments:
         with self.changed:
             lost.is_lost, row = True, lost.finished_row
             self.changed.notify_all()
-        self.fleet.on_lost(number, row, lost.begun_row - row, lost.next_episode)
-        start, group = self.fleet.start_of(number, row), self.make_group(number)
+        start = self.fleet.on_lost(number, row, lost.begun_row - row, lost.next_episode)
+        group = self.make_group(number)
         self.workers[number] = ThreadWorker(self, number, start, *group, lost.parts)
 
     def wait(self, num_rows):

@@ -52,7 +52,7 @@ class PartCollector:
         seed: Seed of the action noise.
         first_env: Global index of the first environment.
         start: First row, and the episodes in which it begins.
-        on_step_start: Called before the first reset and each step of the environments.
+        on_step_start: Called before the first reset, each step and each replayed step.
     """
 
     def __init__(
@@ -93,7 +93,8 @@ class PartCollector:
         arrays, collector = self._start.arrays, self._collector
         episodes = running_episodes(arrays, self._start.resume)
         memory = saved_hidden_states(arrays, 0, self._envs.num_envs)
-        restarted_envs = collector.resume(episodes, memory)
+        self.on_step_start()
+        restarted_envs = collector.resume(episodes, memory, self.on_step_start)
         assert collector.obs is not None
         return restarted_envs, collector.obs
 

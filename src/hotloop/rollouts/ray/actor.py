@@ -94,7 +94,7 @@ class ActorPart(NamedTuple):
 
 
 class RecoverableFailure(Exception):
-    """An environment failed, but a new process may succeed."""
+    """An environment failed, but a new process may succeed; with the text and the traceback."""
 
 
 class TooManyFailures(Exception):
@@ -135,7 +135,7 @@ class Actor:
         return ActorInfo(*specs, envs.can_replay, self._node, os.getpid())
 
     def _on_failure(self, error: HotloopError) -> None:
-        self._failures.append((str(error), "".join(traceback.format_exception(error))))
+        self._failures.append(_describe(error))
         if len(self._failures) > self._options.max_failures:  # it would try for ever
             raise TooManyFailures(self._failures)
 
@@ -168,7 +168,10 @@ class Actor:
             start=setup.start,
             on_step_start=self._step_timeout.on_step_start,
         )
-        return info, self._parts.resume()
+        try:
+            return info, self._parts.resume()
+        finally:
+            self._step_timeout.stop()
 
     def collect(
         self, snapshot: PolicySnapshot, start: int, stop: int, weights: WeightsRef
@@ -202,7 +205,7 @@ class Actor:
         except (NonFiniteStep, MaskError):
             raise
         except EnvironmentFailure as error:
-            raise RecoverableFailure(str(error)) from error
+            raise RecoverableFailure(*_describe(error)) from error
         finally:
             self._step_timeout.stop()
         part = parts.finish()
@@ -219,3 +222,8 @@ class Actor:
         if self._envs is not None:
             self._envs.close()
         timing.stop()
+
+
+def _describe(error: HotloopError) -> tuple[str, str]:
+    """Return the text and the traceback of an error."""
+    return str(error), "".join(traceback.format_exception(error))

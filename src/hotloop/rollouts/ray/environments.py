@@ -90,12 +90,12 @@ class RayEnvironments:
         self.failures, self.step_timeout_s = Failures(max_failures), step_timeout_s
         # An actor steps its environments in sequence.
         self.max_step_s = None if step_timeout_s is None else step_timeout_s * envs_per_worker
+        self.start_timeout_s = None if step_timeout_s is None else max(_START_S, step_timeout_s)
         self.timing_dir = str(timing_dir)
         self.actors: list[Any] = []
         self._servers: list[Any] = []
         self._inference_locations: list[set[tuple[str, int]]] = []
         self._spec = EnvSpec.from_json(spec.to_json())  # actors import a factory by name
-        self.first_episode = spec.first_episode
         self._resources = {"num_cpus": 1, **options.resources}
         self._num_inference = options.num_inference
         requested = options.inference_resources
@@ -124,9 +124,7 @@ class RayEnvironments:
                 if timing_dir:
                     with contextlib.suppress(OSError):  # without a directory nothing is recorded
                         Path(timing_dir).mkdir(parents=True, exist_ok=True)
-                self.actors = [
-                    self.start(worker, spec.first_episode) for worker in range(num_workers)
-                ]
+                self.actors = [self.start(worker) for worker in range(num_workers)]
                 hint = "its node has no room, or making its environments hangs"
                 actor_infos: list[ActorInfo] = [
                     self._await_ready(actor, f"worker {worker}", hint)
@@ -143,9 +141,11 @@ class RayEnvironments:
             self.watches.add_node(info.node)
         self.obs_spec, self.action_spec, self.can_replay, *_ = actor_infos[0]
 
-    def start(self, worker: int, first_episode: int) -> Any:
+    def start(self, worker: int, first_episode: int | None = None) -> Any:
         """Start an actor, which makes its environments, and return it."""
         first_env = worker * self.envs_per_worker
+        if first_episode is None:
+            first_episode = self._spec.first_episode
         actor_options = ActorOptions(
             worker=worker,
             spec=replace(self._spec, first_env=first_env, first_episode=first_episode),

@@ -16,7 +16,7 @@ from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.failures import compare_spaces
-from hotloop.rollouts.fleet import FleetRollout, WorkerRows
+from hotloop.rollouts.fleet import FleetRollout, WorkerRows, WorkerStart
 from hotloop.rollouts.parts import FragmentPart, join_parts
 from hotloop.rollouts.protocol import CollectionOptions
 from hotloop.rollouts.ray.actor import ActorPart, ActorSetup, RecoverableFailure, TooManyFailures
@@ -37,6 +37,8 @@ _POLL_S = 1.0
 _SILENT_S = 5.0
 _RETRY_S = 1.0
 _UNREACHABLE_S = 60.0
+# Time after which a warning names an actor that is not set up: its node may have no room.
+_SLOW_START_S = 20.0
 
 
 class PartRequest(NamedTuple):
@@ -69,11 +71,12 @@ class ActorState:
         requests: Open requests, in order.
         unanswered: First and last row of parts to request again once the actor answers.
         setup: Reference to the answer to its setup. None: it has arrived.
-        pid, node: Process and node of the actor. `pid` is None before its answer to the setup.
-        started_at_s: Time at which the oldest open request probably started.
+        setup_timeout_s: Time limit of the setup. None: no limit.
+        pid, node: Process and node of the actor, once it has answered to the setup.
+        started_at_s: Time at which the setup or the oldest open request probably started.
         max_part_s: Maximum duration of a part.
         silent_since_s: Time since which the actor does not answer. None: it answers.
-        checked_at_s: Time of the last check of a silent actor.
+        checked_at_s: Time of the last check of a silent actor, or of the warning of a slow setup.
     """
 
     next_row: int
@@ -85,7 +88,8 @@ class ActorState:
     requests: deque[PartRequest] = dataclasses.field(default_factory=deque)
     unanswered: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     setup: Any = None
-    pid: int | None = None
+    setup_timeout_s: float | None = None
+    pid: int = 0
     node: str = ""
     started_at_s: float = 0.0
     max_part_s: float = 0.0
@@ -147,13 +151,10 @@ class ActorTransport:
         self._actors = [
             ActorState(next_row=row, finished_row=row, requested_row=row) for row in first_rows
         ]
-        for worker in range(self.num_workers):
-            self._send_setup(worker)
-        for worker in range(self.num_workers):
-            try:
-                self._finish_setup(worker)
-            except self._ray.exceptions.RayError as error:
-                raise actor_error(error, f"worker {worker}") from error
+        for worker, row in enumerate(first_rows):
+            self._send_setup(worker, fleet.start_of(worker, row))
+        while any(actor.setup is not None for actor in self._actors):
+            self._poll(_POLL_S)
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """Put a policy into Ray's store, once for all actors.
@@ -235,22 +236,24 @@ class ActorTransport:
 
     # --- setup ------------------------------------------------------------------------------------
 
-    def _send_setup(self, worker: int) -> None:
+    def _send_setup(self, worker: int, start: WorkerStart) -> None:
         """Send the collection settings and the first row to an actor."""
-        assert self._fleet is not None
         policy, actor = self._policy, self._actors[worker]
         setup = ActorSetup(
             network=policy.network.to_json(),
             exploration=policy.exploration,
             num_rows=self._part_rows,
             seed=self._seed,
-            start=self._fleet.start_of(worker, actor.finished_row),
+            start=start,
             inference=self._envs.inference_of(worker),
         )
         actor.setup = self._envs.actors[worker].set_up.remote(setup, self._weights)
+        actor.started_at_s = time.monotonic()
+        # The step timeout watches the replay of a resumed run's episodes, which may take longer.
+        actor.setup_timeout_s = None if start.resume is not None else self._envs.start_timeout_s
 
     def _finish_setup(self, worker: int) -> None:
-        """Wait for the answer to an actor's setup, and compare its spaces.
+        """Fetch the answer to an actor's setup, and compare its spaces.
 
         Raises:
             SpaceError: They differ from those of worker 0.
@@ -260,6 +263,7 @@ class ActorTransport:
         actor = self._actors[worker]
         info, resumed = self._ray.get(actor.setup)
         actor.setup, actor.pid, actor.node = None, info.pid, info.node
+        actor.started_at_s = time.monotonic()
         self._watches.add_node(info.node)
         compare_spaces(self._envs, info, worker)
         if resumed is not None:
@@ -287,7 +291,7 @@ class ActorTransport:
         weights_ref = [] if self._envs.inference_of(worker) is None else [self._weights]
         weights = WeightsRef(self._publication, weights_ref)
         ref = self._envs.actors[worker].collect.remote(self._weights, start, stop, weights)
-        if not actor.requests:
+        if not actor.requests and actor.setup is None:
             actor.started_at_s = time.monotonic()
         actor.requests.append(PartRequest(ref, self._version, start, stop))
 
@@ -295,7 +299,12 @@ class ActorTransport:
         self._head.check()
         self._watches.poll()
         self._check_silent()
-        workers = {x.requests[0].ref: n for n, x in enumerate(self._actors) if x.requests}
+        workers: dict[Any, int] = {}
+        for worker, actor in enumerate(self._actors):
+            if actor.setup is not None:
+                workers[actor.setup] = worker
+            elif actor.requests:
+                workers[actor.requests[0].ref] = worker
         if not workers:
             if timeout_s:
                 time.sleep(min(timeout_s, 0.1))  # all actors are silent
@@ -308,13 +317,17 @@ class ActorTransport:
         self._request_parts()
 
     def _fetch(self, worker: int, ref: Any) -> None:
-        """Fetch a part, or handle the reason for its absence."""
+        """Fetch a part or the answer to a setup, or handle the reason for its absence."""
         actor, errors = self._actors[worker], self._ray.exceptions
         try:
             if actor.setup is not None:
                 self._finish_setup(worker)
+                return
             answer: ActorPart = self._ray.get(ref)
         except errors.ActorUnavailableError:
+            if actor.setup is not None:  # it has no finished parts
+                self._replace(worker, "it can't be reached")
+                return
             self._mark_silent(worker, "it can't be reached")
             actor.unanswered = [(request.start, request.stop) for request in actor.requests]
             actor.requests.clear()
@@ -327,7 +340,7 @@ class ActorTransport:
                 self._count_env_failures(worker, error.cause.args[0])  # raises
             if not isinstance(error.cause, RecoverableFailure):
                 raise actor_error(error, f"worker {worker}") from error
-            self._replace(worker, str(error.cause))
+            self._replace(worker, *error.cause.args)
             return
         except (errors.ObjectLostError, errors.OutOfDiskError) as error:
             self._replace(worker, f"its part is lost ({first_line(error)})")
@@ -355,8 +368,11 @@ class ActorTransport:
         """Check actors that have not answered for long, and repeat requests to silent actors."""
         now = time.monotonic()
         for worker, actor in enumerate(self._actors):
+            if actor.setup is not None:
+                self._check_setup(worker)
+                continue
             if actor.silent_since_s is None:
-                if not actor.requests or actor.pid is None:
+                if not actor.requests:
                     continue
                 if now - actor.started_at_s < max(_SILENT_S, 3 * actor.max_part_s):
                     continue
@@ -378,6 +394,23 @@ class ActorTransport:
                 for start, stop in unanswered:
                     self._request(worker, start, stop)
 
+    def _check_setup(self, worker: int) -> None:
+        """Warn of an actor whose setup takes long, and replace it after its time limit."""
+        actor, now = self._actors[worker], time.monotonic()
+        limit_s, elapsed_s = actor.setup_timeout_s, now - actor.started_at_s
+        hint = "its node has no room, or making its environments hangs: check `ray status`"
+        if limit_s is not None and elapsed_s > limit_s:
+            self._replace(worker, f"it was not ready within {limit_s:g} s: {hint}")
+        elif elapsed_s > _SLOW_START_S and actor.checked_at_s < actor.started_at_s:
+            actor.checked_at_s = now
+            limit = "" if limit_s is None else f" up to {limit_s:g} s"
+            warnings.warn(
+                f"worker {worker}: it is not ready after {_SLOW_START_S:g} s; waiting for it"
+                f"{limit}: {hint}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
     def _mark_silent(self, worker: int, reason: str) -> None:
         """Record that an actor can't be reached, and warn once."""
         actor = self._actors[worker]
@@ -397,30 +430,29 @@ class ActorTransport:
         is_alone = self._envs.inference_of(worker) is None  # otherwise inference may be slow
         if max_step_s is not None and elapsed_s > max_step_s and is_alone:
             step_s = self._envs.step_timeout_s
+            place = "a part" if actor.setup is None else "its setup"
             reason += (
-                f", {elapsed_s:.0f} s into a part; a step of an environment that takes more than "
+                f", {elapsed_s:.0f} s into {place}; a step of an environment that takes more than "
                 f"{step_s:g} s (`step_timeout_s`) ends it"
             )
         return reason
 
-    def _replace(self, worker: int, reason: str) -> None:
+    def _replace(self, worker: int, reason: str, traceback: str = "") -> None:
         """Start another actor in place of a lost one, and repeat the open requests."""
         assert self._fleet is not None
         self.failures.restarts[worker] += 1
-        self.failures.count(f"worker {worker}", reason)
+        self.failures.count(f"worker {worker}", reason, traceback)
         actor, actors = self._actors[worker], self._envs.actors
-        # The lost actor had begun some rows of one part, and none of the later parts.
+        # The lost actor had begun some rows of one part after its setup, and no later part.
         num_lost = min(self._part_rows, actor.requested_row - actor.finished_row)
+        num_lost *= actor.setup is None
         row = actor.requested_row = actor.finished_row
-        self._fleet.on_lost(worker, row, num_lost, actor.last_episode + 1)
+        start = self._fleet.on_lost(worker, row, num_lost, actor.last_episode + 1)
         actor.requests.clear()
         actor.unanswered.clear()
-        actor.silent_since_s = actor.pid = None
+        actor.silent_since_s = None
         with contextlib.suppress(Exception):
             self._ray.kill(actors[worker])
-        first_episode = self._fleet.start_of(worker, row).first_episode
-        if first_episode is None:
-            first_episode = self._envs.first_episode
-        actors[worker] = self._envs.start(worker, first_episode)
-        self._send_setup(worker)
+        actors[worker] = self._envs.start(worker, start.first_episode)
+        self._send_setup(worker, start)
         self._request_parts()
