@@ -56,7 +56,8 @@ class WorkerRows(NamedTuple):
     """Rows of a worker.
 
     Attributes:
-        fragment: The rows, with `versions`, not shared with others.
+        fragment: The rows, with `versions`. Nothing overwrites them. Only `truncated` can be
+            changed, since the other rows may be read-only views of the transport's memory.
         episodes: Records of the episodes that ended in them, (T, N) of `EPISODE_DTYPE`.
         read_info: Returns the logged numbers of an episode from its last row and its environment,
             0 … N − 1, until the next rows are read.

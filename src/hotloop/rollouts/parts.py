@@ -168,8 +168,8 @@ def join_parts(
     fields["truncated"] = fields["truncated"].copy()  # the learner marks cuts in it
     last, num_rows = parts[-1], stop - parts[-1].start
     for last_name, name in AFTER_LAST_STEP.items():
-        is_end = stop == last.stop
-        fields[last_name] = last.fields[last_name] if is_end else last.fields[name][num_rows]
+        array = last.fields[last_name] if stop == last.stop else last.fields[name][num_rows]
+        fields[last_name] = array.copy()  # kept until the next rows: a view would pin all of these
     versions = np.repeat([part.version for part in parts], [end - begin for begin, end in spans])
     fragment = Fragment(
         **fields, policy_version=int(versions.min()), versions=versions, first_env=first_env
