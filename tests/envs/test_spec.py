@@ -80,9 +80,31 @@ def test_one_key_is_not_a_sequence_of_keys():
         EnvSpec("CartPole-v1", log_info="won")
 
 
-def test_arguments_that_are_not_json_stay_in_this_process():
-    spec = EnvSpec(counting, {"number": np.arange(3)})
-    with pytest.raises(ConfigError, match=r"`env_kwargs` must be serializable as JSON \(.*ndarray"):
+def test_a_specification_keeps_its_values():
+    kwargs, keys = {"number": 7}, ["x"]
+    spec = EnvSpec(counting, kwargs, log_info=keys)
+    kwargs["number"] = 8
+    keys.append("y")
+    assert (spec.env_kwargs, spec.log_info) == ({"number": 7}, ("x",))
+
+
+CIRCLE = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize(
+    ("value", "received"),
+    [
+        (np.arange(3), r"an array of shape \(3,\)"),
+        (CIRCLE, "a list of length 1"),
+        ((1, 2), "a tuple of length 2"),
+        ({0: 1}, "a dict of length 1"),
+        ([{"a": (1,)}], "a list of length 1"),
+    ],
+)
+def test_arguments_that_are_not_json_stay_in_this_process(value, received):
+    spec = EnvSpec(counting, {"right": [1, {"a": None}], "number": value})
+    with pytest.raises(ConfigError, match=f"the same in JSON, got {received}.* for 'number': pass"):
         spec.to_json()
 
 

@@ -82,6 +82,9 @@ class EnvSpec:
                 f"`log_info` must be a sequence of keys, got '{self.log_info}': pass "
                 f"['{self.log_info}']"
             )
+        # Later changes of the caller's objects must not change the specification.
+        object.__setattr__(self, "env_kwargs", dict(self.env_kwargs))
+        object.__setattr__(self, "log_info", tuple(self.log_info))
 
     @classmethod
     def of(cls, env: EnvSpec | str | EnvFactory) -> EnvSpec:
@@ -112,13 +115,13 @@ class EnvSpec:
         Raises:
             ConfigError: the factory can't be imported by name, or `env_kwargs` are not JSON.
         """
-        try:
-            json.dumps(dict(self.env_kwargs))
-        except TypeError as error:
-            raise ConfigError(
-                f"`env_kwargs` must be serializable as JSON ({error}): pass plain numbers, "
-                "strings, lists and dictionaries"
-            ) from error
+        for name, value in self.env_kwargs.items():
+            if not _is_json({name: value}):
+                raise ConfigError(
+                    f"`env_kwargs` must be the same in JSON, got {describe_value(value)} for "
+                    f"{name!r}: pass plain numbers, strings, lists, and dictionaries with strings "
+                    "as keys"
+                )
         changed = {"env": _importable(self.env), "env_kwargs": dict(self.env_kwargs)}
         return {**vars(self), **changed, "log_info": list(self.log_info)}
 
@@ -126,6 +129,13 @@ class EnvSpec:
     def from_json(cls, fields: Mapping[str, Any]) -> EnvSpec:
         """Return the specification whose fields `to_json` returned."""
         return cls(**{**fields, "log_info": tuple(fields["log_info"])})
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value)) == value)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _importable(env: str | EnvFactory) -> str:
