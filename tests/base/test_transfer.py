@@ -57,6 +57,25 @@ def test_larger_arrays_get_larger_staging_memory(staged):
     assert [shape for kind, shape in staged if kind == "pinned"] == [(2,), (2,), (9,), (9,)]
 
 
+def test_each_dtype_has_its_own_memory(staged):
+    uploads = transfer.Uploads(torch.device("meta"))
+    for dtype in (np.uint8, np.uint8, np.float32, np.float32) * 2:
+        value = 300.5 if dtype == np.float32 else 200
+        array = np.full(2, value, dtype)
+        target = torch.from_numpy(np.zeros_like(array))
+        with uploads:
+            uploads.put("x", target, array)
+        assert target.tolist() == [value] * 2
+
+
+def test_downloads_of_each_dtype_have_their_own_memory(staged):
+    downloads = transfer.Downloads(torch.device("meta"))
+    for value in (200, 300.5, 200, 300.5):
+        dtype = torch.float32 if value == 300.5 else torch.uint8
+        host = downloads.read(downloads.start(torch.full((2,), value, dtype=dtype)))
+        assert host.tolist() == [value] * 2
+
+
 def test_downloads_wait_for_their_copy(staged):
     downloads = transfer.Downloads(torch.device("meta"))
     first = downloads.start(torch.tensor([1.0, 2.0]))

@@ -114,7 +114,7 @@ class Uploads:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._is_staged = device, device.type != "cpu"
-        self._stages: list[dict[str, Tensor]] = [{}, {}]
+        self._stages: list[dict[tuple[str, torch.dtype], Tensor]] = [{}, {}]
         self._events = [DeviceEvent(device), DeviceEvent(device)]
         self._turn = 0
 
@@ -149,16 +149,16 @@ class Uploads:
         """Copy an array into a tensor of its shape.
 
         Args:
-            name: key of the pinned memory, unique within a `with` block.
+            name: with the dtype, the key of the pinned memory, unique within a `with` block.
             target: the tensor, or a part of a tensor.
             array: an array of the same dtype.
         """
         source = torch.from_numpy(np.ascontiguousarray(array)).view(target.shape)
         if self._is_staged:
-            stage = self._stages[self._turn]
-            if name not in stage or stage[name].numel() < source.numel():
-                stage[name] = pinned((source.numel(),), source.dtype)
-            staged = stage[name][: source.numel()].view(source.shape)
+            stage, key = self._stages[self._turn], (name, source.dtype)
+            if key not in stage or stage[key].numel() < source.numel():
+                stage[key] = pinned((source.numel(),), source.dtype)
+            staged = stage[key][: source.numel()].view(source.shape)
             staged.copy_(source)
             source = staged
         target.copy_(source, non_blocking=True)
@@ -175,7 +175,8 @@ class Downloads:
         """Start to copy a tensor, and return the download for `read`."""
         if self._device.type == "cpu":
             return tensor.clone(), None
-        index = next((k for k, old in enumerate(self._free) if old[0].shape == tensor.shape), None)
+        kind = tensor.shape, tensor.dtype
+        index = next((k for k, (x, _) in enumerate(self._free) if (x.shape, x.dtype) == kind), None)
         if index is None:
             host, mark = pinned(tuple(tensor.shape), tensor.dtype), DeviceEvent(self._device)
         else:

@@ -141,9 +141,10 @@ class Replay(StoredTransitions):
     """The replay buffer of a run on the host, with weights of workers and hindsight goals.
 
     Args:
+        config: the configuration of the run.
         envs: the environments that produce the transitions.
         device: the device of the batches.
-        environment: an id or a factory of the environments.
+        env_spec: the specification of the environments.
         memory_size: M, the size of the acting network's hidden state.
 
     Attributes:
