@@ -9,58 +9,52 @@ from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.rollouts.failures import Failures, compare_spaces
 from hotloop.rollouts.fleet import FleetRollout
 from hotloop.rollouts.parts import PartCollector, join_parts
+from hotloop.rollouts.schedules import RowLimits
 
 
 class ThreadWorker(threading.Thread):
     """Collects parts from the row of `start` on, until it is lost."""
 
-    def __init__(self, transport, number, start, envs, failures, parts=()):
+    def __init__(self, transport, number, start, parts=()):
         super().__init__(daemon=True)
-        self.transport, self.number, self.failures = transport, number, failures
+        self.transport, self.number, self.parts = transport, number, list(parts)
         self.finished_row = self.begun_row = start.row
-        self.parts, self.reports, self.error, self.resumed = list(parts), [], None, None
         self.next_episode = start.first_episode or 0  # if it is lost before its first part
-        self.version, self.is_lost = None, False
+        self.is_lost, self.reports, self.error, self.resumed = False, [], None, None
+        envs, self.failures = transport.groups[number]
         network, exploration = transport.policy.network, transport.policy.exploration
         self.policy = ActingPolicy(network, transport.newest, exploration=exploration)
         sizes = {"num_rows": transport.part_rows, "first_env": number * envs.num_envs}
         sizes |= {"seed": transport.options.seed, "start": start}
-        self.collector = PartCollector(envs, self.policy, failures, **sizes)
+        self.collector = PartCollector(envs, self.policy, self.failures, **sizes)
         self.start()
 
     def run(self):
         try:
             self.resumed = self.collector.resume()
-            while self.collect():
-                pass
+            while self.begin():
+                self.collector.collect(self.begun_row - self.finished_row)
+                self.end(self.collector.finish())
         except Exception as error:  # `poll` raises it, or replaces this worker
             self.error = error
 
-    def collect(self):
-        changed = self.transport.changed
+    def begin(self):
+        transport, changed = self.transport, self.transport.changed
         with changed:
-            changed.wait_for(lambda: self.is_lost or self.transport.may_begin(self))
-            if self.is_lost:
-                return False
-            num_rows = min(self.transport.part_rows, self.limit - self.finished_row)
-            self.begun_row = self.finished_row + num_rows
-            snapshot, self.version = self.transport.granted, self.transport.granted.version
-        self.policy.load(snapshot)
-        self.collector.collect(num_rows)
-        part = self.collector.finish()
-        with changed:
+            changed.wait_for(lambda: self.is_lost or transport.num_allowed(self) > 0)
+            if not self.is_lost:
+                self.begun_row += min(transport.part_rows, transport.num_allowed(self))
+                self.policy.load(transport.granted)
+        return not self.is_lost
+
+    def end(self, part):
+        with self.transport.changed:
             if not self.is_lost:
                 self.reports += map(str, self.failures)
                 self.failures.clear()
                 self.parts.append(part)
-                self.finished_row, self.version = part.stop, None
-                self.next_episode = part.last_episode + 1
-                changed.notify_all()
-        return not self.is_lost
-
-    @property
-    def limit(self):
-        return self.transport.limits.rows[self.number]
+                self.finished_row, self.next_episode = part.stop, part.last_episode + 1
+                self.transport.changed.notify_all()
 
 
 class ThreadEnvironments:
@@ -75,7 +69,7 @@ class ThreadEnvironments:
         first = self.groups[0][0]
         self.obs_spec, self.action_spec = first.obs_spec, first.action_spec
         self.can_replay, self.workers, self.fleet = first.can_replay, [], None
-        self.changed, self.limits = threading.Condition(), None
+        self.changed, self.limits = threading.Condition(), RowLimits([0] * num_workers)
         for number, (envs, _) in enumerate(self.groups):
             compare_spaces(first, envs, number)
 
@@ -93,19 +87,14 @@ class ThreadEnvironments:
 
     def close(self):
         for worker in self.workers:
-            with self.changed:
-                worker.is_lost = True
-                self.changed.notify_all()
+            self.lose(worker)
             worker.join()
         if self.fleet is not None:
             self.fleet.store_accounting()
 
     def start(self, fleet, first_rows):
-        self.read_rows = list(first_rows)
-        self.workers = [
-            ThreadWorker(self, number, fleet.start_of(number, row), *self.groups[number])
-            for number, row in enumerate(first_rows)
-        ]
+        starts = [fleet.start_of(number, row) for number, row in enumerate(first_rows)]
+        self.workers = [ThreadWorker(self, number, start) for number, start in enumerate(starts)]
 
     def publish(self, snapshot):
         params = {name: array.copy() for name, array in snapshot.params.items()}
@@ -116,28 +105,25 @@ class ThreadEnvironments:
             self.limits, self.granted = limits, self.newest
             self.changed.notify_all()
 
-    def may_begin(self, worker):
-        if self.limits is None or worker.finished_row >= worker.limit:
-            return False
-        is_enough = self.limits.total is not None and self.limits.total <= sum(self.finished_rows())
-        return not is_enough or worker.finished_row == self.read_rows[worker.number]
+    def num_allowed(self, worker):
+        limits, total = self.limits
+        is_enough = total is not None and total <= sum(self.finished_rows()) and worker.parts
+        return 0 if is_enough else limits[worker.number] - worker.finished_row
 
-    def finished_rows(self):
+    def finished_rows(self, *, is_over=False):
         return [worker.finished_row for worker in self.workers]
-
-    def collected_rows(self, *, is_over):
-        return self.finished_rows()
-
-    def version(self, worker, row):
-        return next(part.version for part in self.workers[worker].parts if row < part.stop)
 
     def oldest_version(self, worker, row):
         with self.changed:
-            versions = [part.version for part in self.workers[worker].parts if row < part.stop]
-            return versions[0] if versions else self.workers[worker].version
+            state = self.workers[worker]
+            versions = [part.version for part in state.parts if row < part.stop]
+            versions += [state.policy.version] * (state.begun_row > state.finished_row)
+            return versions[0] if versions else None
+
+    collected_rows, version = finished_rows, oldest_version
 
     def read(self, worker, start, stop):
-        state, self.read_rows[worker] = self.workers[worker], stop
+        state = self.workers[worker]
         with self.changed:
             parts = [part for part in state.parts if part.start < stop]
             state.parts = [part for part in state.parts if part.stop > stop]
@@ -157,15 +143,17 @@ class ThreadEnvironments:
                 raise worker.error
 
     def replace(self, lost, reason):
-        number = lost.number
-        self.failures.restarts[number] += 1
-        self.failures.count(f"worker {number}", reason)
+        self.lose(lost)
+        number, row = lost.number, lost.finished_row
+        rows = row, lost.begun_row - row, lost.next_episode
+        start = self.fleet.on_lost(number, *rows, reason, "")
+        self.groups[number] = self.make_group(number)
+        self.workers[number] = ThreadWorker(self, number, start, lost.parts)
+
+    def lose(self, worker):
         with self.changed:
-            lost.is_lost, row = True, lost.finished_row
+            worker.is_lost = True
             self.changed.notify_all()
-        start = self.fleet.on_lost(number, row, lost.begun_row - row, lost.next_episode)
-        group = self.make_group(number)
-        self.workers[number] = ThreadWorker(self, number, start, *group, lost.parts)
 
     def wait(self, num_rows):
         with self.changed:

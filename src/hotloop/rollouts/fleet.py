@@ -322,18 +322,27 @@ class FleetRollout:
         self._restarted_envs[worker] = restarted_envs
         self._groups[worker].resume(*self._restored, restarted_envs, obs)
 
-    def on_lost(self, worker: int, row: int, num_rows: int, first_episode: int) -> WorkerStart:
-        """Drop the unfinished rows of a lost process, and return where the next one begins.
+    def on_lost(
+        self, worker: int, row: int, num_rows: int, first_episode: int, reason: str, traceback: str
+    ) -> WorkerStart:
+        """Count a lost process, drop its unfinished rows, and return where the next one begins.
 
         Args:
             worker: Number of the worker.
             row: First row of the next process.
             num_rows: Number of rows that the lost process had begun from `row` on.
             first_episode: First episode of the next process.
+            reason: Cause of the loss.
+            traceback: Traceback of the lost process, empty if there is none.
+
+        Raises:
+            EnvironmentFailure: There were too many failures.
         """
         self._lost["worker died"] += self.transport.envs_per_worker * num_rows
         if row > self._groups[worker].first_row:
             self._groups[worker].cuts[row] = first_episode
+        self.transport.failures.restarts[worker] += 1
+        self.transport.failures.count(f"worker {worker}", reason, traceback)
         return self.start_of(worker, row)
 
     # --- steps of `collect` -----------------------------------------------------------------------

@@ -119,7 +119,6 @@ class WorkerPool:
         """
         assert self._rollout is None
         self._transport = ProcessTransport(self.supervisor, policy, options)
-        self.supervisor.transport = self._transport
         self._rollout = FleetRollout(self._transport, policy, options, close=self.close)
         return self._rollout
 

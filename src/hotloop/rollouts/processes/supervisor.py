@@ -49,7 +49,7 @@ class WorkerSupervisor:
         ready: Description of worker 0's environments.
         workers: Processes of the workers.
         inference: The inference process. None if workers act by themselves.
-        transport: The transport of a rollout, once it exists.
+        transport: The transport of a rollout, once the rollout has begun.
         failures: Failures of environments and processes.
 
     Raises:
@@ -284,6 +284,11 @@ class WorkerSupervisor:
             raise worker_error(
                 worker.name, error.type, error.message, is_starting=not has_begun
             ) from traceback_cause(error.traceback)
+        if self.transport is not None and number != INFERENCE:
+            self._start(
+                number, self.transport.on_worker_lost(number, error.message, error.traceback)
+            )
+            return
         self.failures.restarts[number] += 1
         if not has_begun and self.failures.restarts[number] == _MAX_STARTS:
             task = "start" if number == INFERENCE else "make its environments"
@@ -293,10 +298,7 @@ class WorkerSupervisor:
                 "if memory is short, or raise `step_timeout_s`"
             )
         self.failures.count(worker.name, error.message, error.traceback)
-        first_episode = None
-        if self.transport is not None and number != INFERENCE:
-            first_episode = self.transport.on_worker_lost(number)
-        self._start(number, first_episode)
+        self._start(number)
 
     def _check_memory(self) -> None:
         """Raise ConfigError if the workers do not fit into memory."""

@@ -83,13 +83,14 @@ class ProcessTransport:
         self._takes_fragments = options.schedule == "barrier" or (
             options.schedule == "async" and options.in_fragments
         )
-        self._fleet: FleetRollout | None = None
+        self._fleet: FleetRollout
 
     # --- calls of the rollout: see `Transport` ----------------------------------------------------
 
     def start(self, fleet: FleetRollout, first_rows: Sequence[int]) -> None:
         """Set the counters to the first rows, and send the settings to all processes."""
         self._fleet, self._next_rows = fleet, list(first_rows)
+        self._supervisor.transport = self
         for memory, row in zip(self.memory, first_rows, strict=True):
             for word in (BEGUN, STEPPED, DONE, LIMIT):
                 memory.words[word] = row
@@ -181,7 +182,7 @@ class ProcessTransport:
 
     def set_up(self, worker: WorkerProcess) -> None:
         """Send the collection settings and the first row to a process that is ready."""
-        if self._fleet is None or worker.is_set_up:
+        if worker.is_set_up:
             return
         worker.is_set_up = True
         network, exploration = self._policy.network, self._policy.exploration
@@ -219,13 +220,10 @@ class ProcessTransport:
 
     def on_resumed(self, number: int, envs: Sequence[int], obs: Array) -> None:
         """Report that a worker, or its replacement, has restored all environments but `envs`."""
-        assert self._fleet is not None
         self._fleet.on_resumed(number, envs, obs)
 
-    def on_worker_lost(self, number: int) -> int | None:
+    def on_worker_lost(self, number: int, reason: str, traceback: str) -> int | None:
         """Drop the unfinished row of a dead process, and return the next one's first episode."""
-        if self._fleet is None:
-            return None
         memory = self.memory[number]
         words = memory.words
         row = words[STEPPED]
@@ -237,7 +235,9 @@ class ProcessTransport:
             slot_index, t = memory.slot_and_step(row - 1)
             fragment = memory.slots[slot_index].fragment
             fragment.truncated[t] |= ~fragment.terminated[t]
-        return self._fleet.on_lost(number, row, num_lost, words[EPISODE] + 1).first_episode
+        episode = words[EPISODE] + 1
+        start = self._fleet.on_lost(number, row, num_lost, episode, reason, traceback)
+        return start.first_episode
 
     def activity(self, worker: WorkerProcess) -> Activity | None:
         """Return the activity of a process that is ready. None if it is idle."""

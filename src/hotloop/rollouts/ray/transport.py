@@ -440,14 +440,13 @@ class ActorTransport:
     def _replace(self, worker: int, reason: str, traceback: str = "") -> None:
         """Start another actor in place of a lost one, and repeat the open requests."""
         assert self._fleet is not None
-        self.failures.restarts[worker] += 1
-        self.failures.count(f"worker {worker}", reason, traceback)
         actor, actors = self._actors[worker], self._envs.actors
         # The lost actor had begun some rows of one part after its setup, and no later part.
         num_lost = min(self._part_rows, actor.requested_row - actor.finished_row)
         num_lost *= actor.setup is None
         row = actor.requested_row = actor.finished_row
-        start = self._fleet.on_lost(worker, row, num_lost, actor.last_episode + 1)
+        episode = actor.last_episode + 1
+        start = self._fleet.on_lost(worker, row, num_lost, episode, reason, traceback)
         actor.requests.clear()
         actor.unanswered.clear()
         actor.silent_since_s = None
