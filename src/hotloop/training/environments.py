@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -58,15 +59,28 @@ def make_environments(
         stagger=config.total_envs if config.workers else 0,
     )
     seed_global_generators(config.seed, "learner", spec.first_episode)
-    # Make them in Ray actors, in worker processes, or here.
+    if config.has_workers:
+        return _make_pool(config, spec, (run.path / "timing").absolute())
+    groups: list[VectorEnv] = []
+    try:
+        for group in range(num_groups):
+            groups.append(make_vec(dataclasses.replace(spec, first_env=group * num_envs), num_envs))
+    except BaseException:
+        close_all(groups)
+        raise
+    return InlineEnvironments(groups)
+
+
+def _make_pool(config: Any, spec: EnvSpec, timing_dir: Path) -> Environments:
+    """Make environments in Ray actors or in worker processes."""
     pool_options: dict[str, Any] = {
-        "num_workers": num_groups,
-        "envs_per_worker": num_envs,
-        "timing_dir": (run.path / "timing").absolute(),
+        "num_workers": config.num_groups,
+        "envs_per_worker": config.total_envs // config.num_groups,
+        "timing_dir": timing_dir,
         "step_timeout_s": config.step_timeout_s,
         "max_failures": config.max_failures,
     }
-    if config.has_workers and config.backend == "ray":
+    if config.backend == "ray":
         from hotloop.rollouts.ray.environments import RayEnvironments, RayOptions
 
         ray_options = RayOptions(
@@ -78,18 +92,9 @@ def make_environments(
             inference_resources=config.inference_resources or {},
         )
         return RayEnvironments(spec, ray_options, **pool_options)
-    if config.has_workers:
-        from hotloop.rollouts.processes.pool import WorkerPool
+    from hotloop.rollouts.processes.pool import WorkerPool
 
-        return WorkerPool(spec, inference=config.inference, **pool_options)
-    groups: list[VectorEnv] = []
-    try:
-        for group in range(num_groups):
-            groups.append(make_vec(dataclasses.replace(spec, first_env=group * num_envs), num_envs))
-    except BaseException:
-        close_all(groups)
-        raise
-    return InlineEnvironments(groups)
+    return WorkerPool(spec, inference=config.inference, **pool_options)
 
 
 def steps_on_device(spec: EnvSpec, config: Any, *, is_able: bool) -> bool:
