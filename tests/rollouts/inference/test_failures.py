@@ -194,11 +194,10 @@ def test_more_workers_than_open_files_allow():
 def test_an_inference_process_that_never_starts_ends_the_run(tmp_path, monkeypatch):
     real = WorkerSupervisor._start
 
-    def start(supervisor, number):
-        process = real(supervisor, number)
+    def start(supervisor, number, *args):
+        real(supervisor, number, *args)
         if number < 0:
-            kill(process)
-        return process
+            kill(supervisor.inference)
 
     monkeypatch.setattr(WorkerSupervisor, "_start", start)
     kwargs = {"directory": str(tmp_path)}
