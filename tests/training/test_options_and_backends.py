@@ -1,8 +1,10 @@
 """Every option of every algorithm is used or refused, wherever the environments run."""
 
 import dataclasses
+import importlib
 import itertools
 import sys
+import types
 
 import pytest
 
@@ -107,6 +109,52 @@ def test_every_option_is_used_or_refused(tmp_path, read, name, backend):
         assert option in VALUES, f"`{option}` has no effect with {BACKENDS[backend]}"
         with pytest.raises(ConfigError, match=f"`{option}`"):
             algorithm.config(**options, **{option: VALUES[option]})
+
+
+class ReceivedError(Exception):
+    """Ends a training with the options of its fleet."""
+
+
+@pytest.mark.parametrize(
+    ("backend", "module", "pool", "transport"),
+    [
+        ("processes", "processes.pool", "WorkerPool", "ProcessTransport"),
+        ("ray", "ray.environments", "RayEnvironments", "ActorTransport"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("appo", {"max_policy_age": 3, "too_old": "drop"}, {"drops_too_old": True}),
+        ("appo", {"max_policy_age": 3}, {"drops_too_old": False}),
+        ("dqn", {"max_policy_age": 900, "fragment_steps": 5}, {"num_steps": 5}),
+    ],
+)
+def test_fleets_receive_the_options_of_schedules(
+    tmp_path, monkeypatch, backend, module, pool, transport, name, options, expected
+):
+    module = importlib.import_module(f"hotloop.rollouts.{module}")
+
+    def make(self, spec, *_, **__):
+        vars(self).update(vars(ThreadEnvironments(spec, num_workers=2)))
+        self._rollout, self._num_inference, self.supervisor = None, 0, types.SimpleNamespace()
+
+    def receive(transport, policy, options, *, close):
+        raise ReceivedError(options)
+
+    monkeypatch.setattr(getattr(module, pool), "__init__", make)
+    monkeypatch.setattr(getattr(module, pool), "close", lambda self: None)
+    monkeypatch.setattr(module, transport, lambda *_: None)
+    monkeypatch.setattr(module, "FleetRollout", receive)
+    fields = {**SMALL, **(OFF_POLICY if name == "dqn" else ON_POLICY), "workers": 2, **options}
+    config = find(name).config(
+        **fields, backend=backend, schedule="async", run_dir=str(tmp_path / "run")
+    )
+    with pytest.raises(ReceivedError) as caught:
+        find(name).train(config)
+    received = dataclasses.asdict(caught.value.args[0])
+    expected = {**expected, "schedule": "async", "max_policy_age": options["max_policy_age"]}
+    assert {key: received[key] for key in expected} == expected
 
 
 def test_required_options_are_named_with_the_value_and_the_default():
