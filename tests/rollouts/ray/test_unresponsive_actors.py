@@ -88,10 +88,10 @@ def test_a_lost_answer_is_sent_again_and_not_computed_again(tmp_path, monkeypatc
     fetch, lost = ActorTransport._fetch, []
 
     def lose_some(self, worker, ref):
-        if len(lost) < 3 and worker == 1:
+        actor = self._actors[worker]
+        if len(lost) < 3 and worker == 1 and actor.setup is None:
             lost.append(ref)
             self._ray.wait([ref])
-            actor = self._actors[worker]
             self._mark_silent(worker, "it can't be reached")
             actor.unanswered = [(request.start, request.stop) for request in actor.requests]
             actor.requests.clear()
