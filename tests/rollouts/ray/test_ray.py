@@ -88,7 +88,7 @@ def test_ray_learns_the_same_as_processes_and_inline(tmp_path, options):
 def test_actors_use_new_observation_scales_without_an_update(tmp_path):
     """An off-policy round may publish the same weights with a new observation scale."""
     for backend in ("ray", "processes"):
-        options = {"fragment_steps": 2, "normalize_obs": True, "update_to_data": 0.125}
+        options = {"normalize_obs": True, "update_to_data": 0.125}
         train_off_policy(tmp_path / backend, backend=backend, **options)
     assert_same(tmp_path / "ray", tmp_path / "processes")
 
