@@ -240,7 +240,7 @@ def test_uploads_go_through_pinned_memory(monkeypatch):
 
     def record(self, name, target, array):
         put(self, name, target, array)
-        puts.append((name, target, self._stages[self._turn][name].clone()))
+        puts.append((name, target, self._stages[self._turn][name, target.dtype].clone()))
 
     monkeypatch.setattr(transfer.Uploads, "put", record)
     monkeypatch.setattr(transfer.DeviceEvent, "record", lambda self: None)

@@ -33,7 +33,7 @@ def run_and_diagnose(directory, program, *arguments):
 @pytest.mark.parametrize(
     ("rule", "program", "arguments"),
     [
-        ("replay-grows", "weighted_replay", ["--updates", "300"]),
+        ("replay-grows", "weighted_replay", ["--updates", "1000"]),
         ("configuration-objects", "bandit_sweep", []),
         ("logging", "bandit_sweep", ["--runs", "100", "--fix", "config"]),
         ("slow-argmax", "bandit_sweep", ["--runs", "500", "--fix", "config", "--fix", "logging"]),
