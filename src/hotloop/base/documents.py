@@ -28,6 +28,14 @@ _INTEGER_LIMIT = 2**63
 _MAX_PRINTED = 60
 
 
+def is_json_object(value: Any) -> bool:
+    """Return whether a value is a dict that is the same after it is written as JSON and read."""
+    try:
+        return isinstance(value, dict) and json.loads(json.dumps(value)) == value
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
 def parse(text: str | bytes) -> Any:
     """Return the value of a JSON text.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from hotloop.base.documents import is_json_object
 from hotloop.base.importing import importable_name, name_of
 from hotloop.envs.checks import describe_value
 from hotloop.envs.seeding import Stream, episode_seed
@@ -116,7 +116,7 @@ class EnvSpec:
             ConfigError: the factory can't be imported by name, or `env_kwargs` are not JSON.
         """
         for name, value in self.env_kwargs.items():
-            if not _is_json({name: value}):
+            if not is_json_object({name: value}):
                 raise ConfigError(
                     f"`env_kwargs` must be the same in JSON, got {describe_value(value)} for "
                     f"{name!r}: pass plain numbers, strings, lists, and dictionaries with strings "
@@ -129,13 +129,6 @@ class EnvSpec:
     def from_json(cls, fields: Mapping[str, Any]) -> EnvSpec:
         """Return the specification whose fields `to_json` returned."""
         return cls(**{**fields, "log_info": tuple(fields["log_info"])})
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        return bool(json.loads(json.dumps(value)) == value)
-    except (TypeError, ValueError, RecursionError):
-        return False
 
 
 def _importable(env: str | EnvFactory) -> str:

@@ -8,7 +8,6 @@ an option. Other types are not checked.
 from __future__ import annotations
 
 import functools
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from typing import (
     get_type_hints,
 )
 
+from hotloop.base.documents import is_json_object
 from hotloop.envs.episode_metrics import MAX_METRICS, is_metric_name
 from hotloop.errors import ConfigError, UnknownNameError, shortened
 from hotloop.ops.schedules import Schedule, as_schedule, names_function
@@ -76,14 +76,6 @@ def _is_finite(value: Any) -> bool:
     try:
         return _is_number(value) and math.isfinite(value)
     except OverflowError:  # an integer that no float can hold
-        return False
-
-
-def _is_json_object(value: Any) -> bool:
-    """Return whether `config.json` can store a value, so that evaluation can restore it."""
-    try:
-        return isinstance(value, dict) and json.loads(json.dumps(value)) == value
-    except (TypeError, ValueError, RecursionError):
         return False
 
 
@@ -140,7 +132,7 @@ InfoNames = Annotated[
     Constraint(f"name up to {MAX_METRICS} keys of `info`, each once", _are_info_names),
     DATA,
 ]
-JsonObject = Annotated[dict[str, Any], Constraint("be a dict that JSON can hold", _is_json_object)]
+JsonObject = Annotated[dict[str, Any], Constraint("be a dict that JSON can hold", is_json_object)]
 Resources = Annotated[
     JsonObject,
     Constraint("be a dict of numbers ≥ 0", _are_amounts),
