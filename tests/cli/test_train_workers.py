@@ -12,7 +12,7 @@ from hotloop.cli.workers import balance, select_workers
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.rollouts.planning import probe
 from hotloop.rollouts.planning.forecast import EnvTiming
-from hotloop.training.environments import describe_workers
+from hotloop.training.sources import describe_workers
 
 TINY = [
     *("--num-envs", "4", "--num-steps", "32", "--num-minibatches", "2", "--update-epochs", "2"),

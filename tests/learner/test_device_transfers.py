@@ -20,7 +20,7 @@ from hotloop.learner.state import map_tensors, tensors
 from hotloop.learner.updates import BoundUpdate
 from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.torch_acting import ModuleForward
 from hotloop.training.replay import Replay
 from tests.device_copies import FakePinning, UnpinnedCopies

@@ -14,7 +14,7 @@ from hotloop.learner import AdamState, Learner, UpdateRule, adam_step, move_towa
 from hotloop.learner.lanes import Lanes
 from hotloop.learner.state import tensors
 from hotloop.policies import actor_critic
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 

@@ -13,7 +13,7 @@ from hotloop.learner import Learner, UpdateRule, choose_device
 from hotloop.learner.cuda_graphs import no_synchronization
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 

@@ -18,9 +18,9 @@ from hotloop.envs.encoding import ActionDecoder
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads.bounded import check_bounded
-from hotloop.policies.learned import LearnedNetwork
-from hotloop.policies.network import actor
+from hotloop.policies.spec import actor
 from hotloop.policies.traced import TracedPolicy
 from hotloop.training.action_metrics import ActionMetrics
 from hotloop.types import Fragment

@@ -8,7 +8,7 @@ import torch
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import CheckpointError, ConfigError, SpaceError, UnknownNameError
 from hotloop.policies import Network, actor, critics, network_from_json
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 

@@ -12,7 +12,7 @@ from hotloop.errors import ConfigError
 from hotloop.ops.noise import device_seed
 from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 
 SEED, STEP, NUM_STEPS, NUM_ENVS = 11, 40, 3, 6
 ACTIONS = [

@@ -27,8 +27,8 @@ from hotloop.policies.encoders import (
 )
 from hotloop.policies.encoders.composite import _decode
 from hotloop.policies.encoders.images import ImageFormat
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.layers import differentiable_operations
-from hotloop.policies.learned import LearnedNetwork
 from tests.policies.test_policies import BOX, DISCRETE
 
 FLOAT32 = differentiable_operations("float32")

@@ -4,7 +4,7 @@ import torch
 
 from hotloop.errors import CheckpointError, ConfigError, ShapeError
 from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from tests.policies.test_policies import BOX, SPECS, random_policy
 
 MEAN = np.array([1.0, -2.0, 0.0, 3.0], np.float32)

@@ -11,8 +11,8 @@ from hotloop.base import memory
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, install_command
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.initialization import orthogonal
-from hotloop.policies.learned import LearnedNetwork
 from hotloop.policies.perceptrons import Perceptrons
 from tests.policies.nets import Spaces
 

@@ -10,7 +10,7 @@ import torch
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, ShapeError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.recurrence import step, unroll
 from hotloop.policies.recurrent_layer import NumpyRecurrentLayer, RecurrentLayer, parse_memory
 from tests.policies.nets import Spaces

@@ -22,9 +22,9 @@ from hotloop.policies import (
 )
 from hotloop.policies.critics import StackedCritics
 from hotloop.policies.export import export_numpy, export_onnx
-from hotloop.policies.learned import LearnedCritics, LearnedNetwork
-from hotloop.policies.network import Network
+from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.policies.perceptrons import Perceptrons
+from hotloop.policies.spec import Network
 from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import DISCRETE, obs_spec
 

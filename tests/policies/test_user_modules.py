@@ -18,7 +18,7 @@ from hotloop.policies import (
     critics,
     network_from_json,
 )
-from hotloop.policies.learned import LearnedCritics, LearnedNetwork
+from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from tests.policies import nets
 from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import BOX, DISCRETE, SPECS, obs_spec

@@ -13,7 +13,7 @@ from hotloop.errors import EnvironmentFailure, NonFiniteError
 from hotloop.learner import Execution, ExecutionChoice
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.device_acting import DevicePolicy
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.rollouts import CollectionOptions
 from hotloop.rollouts.device_rows import DerivedRows, DeviceRows
 from hotloop.rollouts.on_device import MAX_BLOCK_STEPS, DeviceEnvironments

@@ -21,7 +21,7 @@ _CONTEXT.set_forkserver_preload(
         "gymnasium.envs.classic_control.cartpole",
         "hotloop.algorithms.ppo",
         "hotloop.sweeps.worker",
-        "hotloop.training.training_run",
+        "hotloop.training.run",
     ]
 )
 

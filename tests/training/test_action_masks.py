@@ -14,7 +14,7 @@ from hotloop.cli import main
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from tests.envs.test_masks import vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy

@@ -28,7 +28,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import clip_grad_norm
 from hotloop.learner.gradients import computed_once
 from hotloop.ops import vtrace
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.training import OnPolicy
 from hotloop.training.options import Hint, Natural, NotNegative, Positive, RequirementTable
 from hotloop.training.policy_reevaluation import PolicyReevaluation

@@ -33,8 +33,8 @@ from hotloop.learner import (
 )
 from hotloop.ops import losses
 from hotloop.policies import Exploration, actor
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads.base import MASKED
-from hotloop.policies.learned import LearnedNetwork
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
     FRACTION,

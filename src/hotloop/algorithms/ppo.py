@@ -38,7 +38,7 @@ from hotloop.learner import (
 from hotloop.ops import gae, losses
 from hotloop.ops.schedules import linear
 from hotloop.policies import actor_critic
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.training import OnPolicy
 from hotloop.training.options import (
     Count,

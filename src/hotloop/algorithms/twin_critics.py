@@ -13,7 +13,7 @@ from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
 from hotloop.policies import actor, critics
-from hotloop.policies.learned import LearnedCritics, LearnedNetwork
+from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.training import ReplayBatch
 from hotloop.training.options import Count, Importable, Options, Sizes
 

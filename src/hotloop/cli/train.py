@@ -64,7 +64,7 @@ def run(args: list[str]) -> int:
             importlib.import_module("torch")
         with timing.span("import hotloop"):
             algorithm = find(args[0])
-            importlib.import_module("hotloop.training.training_run")
+            importlib.import_module("hotloop.training.run")
         with timing.span("read options"):
             options, config_args = split_command_options(args[1:])
             config = build_config(algorithm, args[1:], args[0])

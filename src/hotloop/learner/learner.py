@@ -24,7 +24,7 @@ from hotloop.learner.publish import Publisher
 from hotloop.learner.state import clone, load_arrays, non_finite, tensors, to_arrays, to_device
 from hotloop.learner.updates import BoundUpdate
 from hotloop.policies import ObsScale, PolicySnapshot
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.types import Array
 
 

@@ -2,7 +2,7 @@
 
 A `Network` consists of spaces, a body (an encoder with perceptrons, or the user's module) and a
 head. `actor_critic`, `actor` and `critics` build networks. `ActingPolicy` acts with published
-parameters, and needs only NumPy for perceptrons. `hotloop.policies.learned`, which imports torch
+parameters, and needs only NumPy for perceptrons. `hotloop.policies.forward`, which imports torch
 and must be imported by name, holds the differentiable networks.
 """
 
@@ -12,8 +12,8 @@ from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.critics import Critics, critics
 from hotloop.policies.encoders import ENCODERS, Encoder
 from hotloop.policies.heads import HEADS, Exploration, Head
-from hotloop.policies.network import Network, actor, actor_critic, network_from_json
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
+from hotloop.policies.spec import Network, actor, actor_critic, network_from_json
 
 __all__ = [
     "ENCODERS",

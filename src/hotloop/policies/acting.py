@@ -1,6 +1,6 @@
 """Policies that act in environments on the host: sampled actions, log-probabilities, values.
 
-Perceptrons act on NumPy alone (`numpy_forward`), other networks through torch (`torch_acting`).
+Perceptrons act on NumPy alone (`forward_numpy`), other networks through torch (`torch_acting`).
 `heads` turn the outputs of a network into actions.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 from hotloop.envs.encoding import MASK_KEY, MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
+from hotloop.policies.forward_numpy import NumpyForward
 from hotloop.policies.heads import Exploration
 from hotloop.policies.heads.base import MASKED, action_offset
-from hotloop.policies.network import Network
-from hotloop.policies.numpy_forward import NumpyForward
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.policies.spec import Network
 from hotloop.types import Array
 
 if TYPE_CHECKING:

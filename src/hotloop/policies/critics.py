@@ -17,8 +17,8 @@ from hotloop.policies.encoders import Encoder, choose_encoder, make_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
-from hotloop.policies.network import check_not_empty, is_built_in
 from hotloop.policies.perceptrons import check_sizes
+from hotloop.policies.spec import check_not_empty, is_built_in
 from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
 

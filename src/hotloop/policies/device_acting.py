@@ -15,9 +15,9 @@ from hotloop.base.transfer import Uploads, to_device
 from hotloop.errors import ConfigError
 from hotloop.ops.scaling import scale_obs
 from hotloop.policies.acting import ActingPolicy
-from hotloop.policies.learned import LearnedNetwork
-from hotloop.policies.network import Network
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.policies.spec import Network
 
 
 class PolicyTensors(NamedTuple):

@@ -19,8 +19,8 @@ from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.heads.base import MASKED, action_limits
-from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.policies.spec import Network
 from hotloop.types import Array
 
 OPSET = 18

@@ -12,9 +12,9 @@ import numpy as np
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import ConfigError
 from hotloop.policies.encoders import make_encoder
+from hotloop.policies.forward_numpy import Activation
 from hotloop.policies.heads import Head
 from hotloop.policies.initialization import orthogonal_parameters, uniform_parameters
-from hotloop.policies.numpy_forward import Activation
 from hotloop.policies.recurrent_layer import RecurrentLayer, parse_memory
 from hotloop.types import Array
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hotloop.base import transfer
-from hotloop.policies.learned import LearnedNetwork
-from hotloop.policies.network import Network
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.policies.spec import Network
 from hotloop.types import Array
 
 ForwardFunction = Callable[["Tensor | None", Tensor, "Tensor | None"], tuple[Tensor, ...]]

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from hotloop.ops.scaling import scale_obs
 from hotloop.policies.heads.base import MASKED, action_limits
-from hotloop.policies.network import Network
 from hotloop.policies.snapshot import PolicySnapshot
+from hotloop.policies.spec import Network
 from hotloop.types import Array
 
 _WIDE_UNSIGNED = ("uint1", "uint3", "uint6")

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import ReplayBatch
-    from hotloop.training.training_run import Training, train
+    from hotloop.training.run import Training, train
 
 _MODULES = {
     "Algorithm": "algorithm",
     "ReplayBatch": "replay",
     "OffPolicy": "off_policy",
     "OnPolicy": "on_policy",
-    "Training": "training_run",
+    "Training": "run",
     "Update": "off_policy",
     "check_algorithm": "algorithm_check",
     "hyper_of": "algorithm",
-    "train": "training_run",
+    "train": "run",
     "train_lanes": "lanes",
 }
 

@@ -8,7 +8,7 @@ import torch
 
 from hotloop.learner import Execution, ExecutionChoice, Learner, Mode
 from hotloop.policies import ActingPolicy, Exploration, ObsScale
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.torch_acting import LearnerForward
 
 

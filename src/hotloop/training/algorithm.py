@@ -20,7 +20,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.learner.normalizers import as_clip
 from hotloop.policies import Network, ObsScale
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
 from hotloop.training.progress_display import ProgressDisplay
@@ -28,7 +28,7 @@ from hotloop.training.update_requests import Run
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.training.training_run import Training
+    from hotloop.training.run import Training
 
 _NORMALIZED_BOUND = 10.0  # standard deviations, as in Stable-Baselines3's `VecNormalize`
 
@@ -110,7 +110,7 @@ class Algorithm(ABC):
         With `progress`, print a progress line: redrawn in a terminal, one every 5 s elsewhere.
         At the end, draw the learning curve into the run directory.
         """
-        from hotloop.training.training_run import train
+        from hotloop.training.run import train
 
         with contextlib.ExitStack() as exits:
             if progress:

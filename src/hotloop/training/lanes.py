@@ -23,7 +23,7 @@ from hotloop.runs import Report, RunResult
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.options import changeable_options
-from hotloop.training.training_run import SharedProcess, run_training, set_up_torch
+from hotloop.training.run import SharedProcess, run_training, set_up_torch
 from hotloop.training.update_requests import Run, UpdateRequest
 
 # Options of the one process that trains all lanes. They do not change the weights.

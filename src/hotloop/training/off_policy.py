@@ -34,7 +34,7 @@ from hotloop.training.checkpoint_state import CheckpointState, ReplayCounters
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
 from hotloop.training.replay import Replay
 from hotloop.training.resume import ResumedRun
-from hotloop.training.training_run import Training
+from hotloop.training.run import Training
 from hotloop.training.update_requests import Run, UpdateRequest
 from hotloop.types import Array, Fragment
 

@@ -41,7 +41,7 @@ from hotloop.training.checkpoint_state import CheckpointState
 from hotloop.training.fragment_streams import FragmentDelay, FragmentStream, ages
 from hotloop.training.minibatches import minibatches, num_units, select_rows
 from hotloop.training.policy_reevaluation import reevaluate
-from hotloop.training.training_run import Training
+from hotloop.training.run import Training
 from hotloop.training.update_requests import Run, UpdateRequest
 from hotloop.types import Array, Fragment
 

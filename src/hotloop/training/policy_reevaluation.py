@@ -10,7 +10,7 @@ import torch
 
 from hotloop.base.transfer import to_host
 from hotloop.policies import ActingPolicy
-from hotloop.policies.learned import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork
 from hotloop.training.fragment_streams import ages
 from hotloop.types import Array, Fragment
 

@@ -23,7 +23,7 @@ from hotloop.base.importing import name_of
 from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.ops.schedules import as_schedule
-from hotloop.policies.network import encoder_name, is_built_in
+from hotloop.policies.spec import encoder_name, is_built_in
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.training.options.base import SET, Options, RequirementTable
 from hotloop.training.options.constraints import (

@@ -19,9 +19,9 @@ from hotloop.errors import (
     nearest,
 )
 from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
+from hotloop.policies.forward_numpy import Activation
 from hotloop.policies.heads import HEADS, Exploration, Head, describe_scale, gaussian_for
 from hotloop.policies.heads.base import num_action_values
-from hotloop.policies.numpy_forward import Activation
 from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
 from hotloop.policies.registry import find
 from hotloop.policies.user_modules import UserModule, find_module

@@ -17,9 +17,9 @@ from hotloop.errors import ConfigError
 from hotloop.ops.products import Precision, warn_if_slow
 from hotloop.policies.critics import Critics
 from hotloop.policies.heads.base import MASKED
-from hotloop.policies.network import Network
 from hotloop.policies.parameters import ParameterLayout
 from hotloop.policies.perceptrons import PerceptronLayers
+from hotloop.policies.spec import Network
 
 _HEAD_METHODS = ("evaluate", "sample", "act", "values", "draw")
 

@@ -27,7 +27,12 @@ from hotloop.timing import span
 from hotloop.timing.gpu_window import GpuWindows
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.checkpoint_state import CheckpointState
-from hotloop.training.environments import (
+from hotloop.training.evaluation import Evaluator
+from hotloop.training.options import changeable_options, differing_defaults, to_json
+from hotloop.training.reporting import Reporter
+from hotloop.training.resume import ResumedRun, check_network, describe_restarts, reopen, rewind_run
+from hotloop.training.saving import Saver
+from hotloop.training.sources import (
     choose_inference,
     choose_workers,
     describe_workers,
@@ -36,11 +41,6 @@ from hotloop.training.environments import (
     steps_on_device,
     training_spec,
 )
-from hotloop.training.evaluation import Evaluator
-from hotloop.training.options import changeable_options, differing_defaults, to_json
-from hotloop.training.reporting import Reporter
-from hotloop.training.resume import ResumedRun, check_network, describe_restarts, reopen, rewind_run
-from hotloop.training.saving import Saver
 from hotloop.training.update_requests import Run, drive
 from hotloop.types import Array
 

@@ -10,8 +10,8 @@ from torch import distributions
 
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
+from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.policies.heads.bounded import SquashedGaussian, bounded_log_std
-from hotloop.policies.learned import LearnedCritics, LearnedNetwork
 from tests.policies.nets import ActorNet, CriticNet, Net, Spaces
 from tests.policies.test_actors import BOUNDED, KINDS, make_actor, make_critics
 from tests.policies.test_policies import DISCRETE, SPECS, obs_spec
