@@ -205,8 +205,10 @@ def check_call(env_id: str, action: Array, shape: tuple[int, ...], *, has_begun:
         raise EnvironmentFailure(f"{env_id}: call `reset` before `step`, and nothing after `close`")
 
 
-def check_finite(fragment: Fragment, spec: ObsSpec, first_step: int = 0) -> None:
-    """Check that the observations and rewards of a fragment contain no NaN or infinity.
+def check_finite(
+    fragment: Fragment, spec: ObsSpec, first_step: int = 0, rows: slice = slice(None)
+) -> None:
+    """Check that the observations and rewards of a fragment's rows contain no NaN or infinity.
 
     One pass over whole arrays takes 6 µs for 128 steps of 8 CartPoles. A check in every step would
     cost 1.8 µs each.
@@ -214,7 +216,8 @@ def check_finite(fragment: Fragment, spec: ObsSpec, first_step: int = 0) -> None
     Args:
         fragment: the fragment whose `next_obs` and `reward` are checked.
         spec: the layout of observations, to name the field of a value.
-        first_step: number of steps of each environment before this fragment, for the message.
+        first_step: number of steps of each environment before these rows, for the message.
+        rows: the rows to check, by default all.
 
     Raises:
         NonFiniteStep: a value is not finite. The message names environment, step, field and value.
@@ -222,6 +225,7 @@ def check_finite(fragment: Fragment, spec: ObsSpec, first_step: int = 0) -> None
     for name, values in (("next_obs", fragment.next_obs), ("reward", fragment.reward)):
         if values.dtype.kind != "f":
             continue
+        values = values[rows]
         finite = np.isfinite(values)
         if finite.all():
             continue

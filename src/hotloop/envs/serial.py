@@ -281,7 +281,7 @@ class SerialVectorEnv(GymnasiumEnvs):
         self._write(i, observation, row, at_reset=True)
         if self._masks is not None:
             self._write_mask(i, observation, info, self.mask[i], at_reset=True)
-        elif self._may_warn:
+        elif self._may_warn and self._episode[i] == 0:
             self._warn_unused_masks(self._envs[i], observation, info)
         problem = describe_non_finite(row, self.obs_spec)
         if problem is not None:

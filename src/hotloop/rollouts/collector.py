@@ -284,7 +284,9 @@ class Collector(PolicyInputs):
             return
         with span("evaluate"):
             noise = self._noise.steps(self.vector_steps - (stop - start), stop - start)
-            rows = slot.fragment.rows(start, stop)
+            rows = slot.fragment
+            if stop - start < rows.num_steps:
+                rows = rows.rows(start, stop)
             rows.log_prob[...] = policy.log_prob(slot.head[start:stop], noise, rows.action)
             last_value: Array | None = None
             if not policy.has_last_value and slot.memories:
@@ -386,8 +388,9 @@ def check_rows(slot: Slot, start: int, stop: int, spec: ObsSpec, first_step: int
                 f"the policy's outputs must be finite, but at step {first_step + step} "
                 f"they were not: {advice_for_non_finite({'obs': obs})}"
             )
-    rows = slot.fragment.rows(start, stop)
-    check_finite(rows, spec, first_step)
+    fragment = slot.fragment
+    check_finite(fragment, spec, first_step, slice(start, stop))
     # The environments check the first observation.
     if first_env == first_step == 0 and start < stop:
-        warn_of_coarse_numbers("environment 0", spec, rows.next_obs[:, 0], first_obs=rows.obs[0, 0])
+        next_obs, first_obs = fragment.next_obs[start:stop, 0], fragment.obs[start, 0]
+        warn_of_coarse_numbers("environment 0", spec, next_obs, first_obs=first_obs)
