@@ -76,6 +76,9 @@ def test_critics_are_stacked():
     plain = make_critics(5, hidden_sizes=(7, 4)).parameter_shapes()
     assert plain["critic.1.weight"] == (2, 7, 4)
     assert not [name for name in plain if name.endswith(("scale", "shift"))]
+    quantiles = make_critics(5, hidden_sizes=(7,), count=5, num_outputs=25).parameter_shapes()
+    assert quantiles["critic.1.weight"] == (5, 7, 25)
+    assert quantiles["critic.1.bias"] == (5, 1, 25)
 
 
 def test_dueling_streams_read_half_of_the_features_each():
@@ -225,6 +228,7 @@ def test_critics_refuse_unsuitable_spaces_and_options():
         ({"hidden_sizes": ()}, "at least one hidden layer"),
         ({"hidden_sizes": (8, 0)}, "`hidden_sizes` must be positive"),
         ({"count": 0}, "`count` must be positive, got 0"),
+        ({"num_outputs": 0}, "`num_outputs` must be positive, got 0"),
     ):
         with pytest.raises(ConfigError, match=message):
             make_critics(4, **options)

@@ -148,7 +148,7 @@ def test_unit_actions():
 def torch_critic(critics, params, k):
     """Return the k-th critic as torch's layers."""
     layers, inputs = [], 5
-    for i, width in enumerate((*critics.hidden_sizes, 1)):
+    for i, width in enumerate((*critics.hidden_sizes, critics.num_outputs)):
         linear = torch.nn.Linear(inputs, width)
         weight, bias = params[f"critic.{i}.weight"], params[f"critic.{i}.bias"]
         if i == 0:
@@ -170,18 +170,19 @@ def torch_critic(critics, params, k):
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(("count", "num_outputs"), [(1, 1), (2, 1), (3, 1), (1, 4), (5, 4)])
 @pytest.mark.parametrize("hidden_sizes", [(16,), (16, 8, 12)])
-def test_stacked_critics_match_separate_perceptrons(layer_norm, count, hidden_sizes):
-    critics = make_critics(5, hidden_sizes=hidden_sizes, layer_norm=layer_norm, count=count)
+def test_stacked_critics_match_separate_perceptrons(layer_norm, count, num_outputs, hidden_sizes):
+    sizes = {"hidden_sizes": hidden_sizes, "count": count, "num_outputs": num_outputs}
+    critics = make_critics(5, layer_norm=layer_norm, **sizes)
     learned = LearnedCritics(critics)
     flat = learned.layout.pack(random_params(critics.parameter_shapes())).requires_grad_()
     params = learned.layout.unpack(flat.detach())
     inputs = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))
     actual = learned.values(flat, inputs[:, :3], inputs[:, 3:])
-    assert actual.shape == (count, 7)
+    assert actual.shape == ((count, 7) if num_outputs == 1 else (count, 7, num_outputs))
     separate = [torch_critic(critics, params, k) for k in range(count)]
-    expected = torch.stack([critic(inputs)[:, 0] for critic in separate])
+    expected = torch.stack([critic(inputs) for critic in separate]).view(actual.shape)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     # Gradients match too. Each critic has its own loss weights.
     loss_weights = torch.arange(1.0, 1.0 + actual.numel()).view(actual.shape)
@@ -197,9 +198,10 @@ def test_stacked_critics_match_separate_perceptrons(layer_norm, count, hidden_si
             torch.testing.assert_close(grad, linear.weight.grad.T, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("layer_norm", [False, True])
-def test_first_values(layer_norm):
-    critics = make_critics(5, hidden_sizes=(16, 8), layer_norm=layer_norm, count=3)
+@pytest.mark.parametrize(("layer_norm", "num_outputs"), [(False, 1), (True, 1), (False, 4)])
+def test_first_values(layer_norm, num_outputs):
+    sizes = {"hidden_sizes": (16, 8), "count": 3, "num_outputs": num_outputs}
+    critics = make_critics(5, layer_norm=layer_norm, **sizes)
     learned = LearnedCritics(critics)
     flat = learned.layout.pack(random_params(critics.parameter_shapes())).requires_grad_()
     inputs = torch.randn(7, 5, generator=torch.Generator().manual_seed(1))

@@ -492,6 +492,38 @@ def test_critic_modules():
     assert all(parts[name].any() == name.startswith("critic.0.") for name in parts)
 
 
+class QuantileCritic(nn.Module):
+    """Several values of an action."""
+
+    def __init__(self, obs_shape, action_size, num_outputs):
+        super().__init__()
+        self.linear = nn.Linear(math.prod(obs_shape) + action_size, num_outputs)
+
+    def forward(self, obs, action):
+        return self.linear(torch.cat([obs.flatten(1), action], 1))
+
+
+def test_critic_modules_with_several_outputs():
+    learned = LearnedCritics(critics(BOUNDED_SPACES, count=3, num_outputs=4, module=QuantileCritic))
+    params = learned.initial(1)
+    obs = torch.from_numpy(observations(BOUNDED_SPACES.obs_spec, 7))
+    action = torch.rand(7, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    named, inputs = learned.layout.unpack(params), torch.cat([obs.flatten(1), action], 1)
+    expected = [
+        torch.nn.functional.linear(
+            inputs, named[f"critic.{k}.linear.weight"], named[f"critic.{k}.linear.bias"]
+        )
+        for k in range(3)
+    ]
+    values = learned.values(params, obs, action)
+    torch.testing.assert_close(values, torch.stack(expected))
+    assert torch.equal(learned.first_values(params, obs, action), values[0])
+    with pytest.raises(ShapeError, match=r"must return values, torch.float32 of shape \(2, 3\)"):
+        critics(
+            BOUNDED_SPACES, num_outputs=3, module=lambda obs, size, _: QuantileCritic(obs, size, 4)
+        )
+
+
 class BareCritic(nn.Module):
     """A critic whose output is replaced."""
 

@@ -1,4 +1,4 @@
-"""Critics for continuous actions: an ensemble of action-value functions."""
+"""Critics for continuous actions: an ensemble of functions of observations and actions."""
 
 from __future__ import annotations
 
@@ -40,21 +40,24 @@ class Critics(ABC):
         obs_spec: the observations.
         action_spec: the actions, continuous and bounded.
         count: K.
+        num_outputs: M, the number of outputs of each critic, such as the quantiles of the return.
 
     Raises:
         SpaceError: the spaces are empty, actions are not continuous and bounded, or the encoder
             does not support the observations.
-        ConfigError, ShapeError: `count` is not positive, there is no hidden layer or one of width
-            0, or the user's module can't be trained as it is.
+        ConfigError, ShapeError: `count` or `num_outputs` is not positive, there is no hidden layer
+            or one of width 0, or the user's module can't be trained as it is.
     """
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
     count: int = 2
+    num_outputs: int = 1
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ConfigError(f"`count` must be positive, got {self.count}")
+        for name in ("count", "num_outputs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"`{name}` must be positive, got {getattr(self, name)}")
         check_not_empty(self)
         check_bounded(self.action_spec)
         self.parameter_shapes()  # raises early if the layers are invalid
@@ -69,7 +72,7 @@ class Critics(ABC):
 
     @abstractmethod
     def make_forward(self, precision: Precision, device: torch.device | str) -> CriticValues:
-        """Return a function for the values of the first k critics, (k, B).
+        """Return a function for the values of the first k critics, (k, B), or (k, B, M) if M > 1.
 
         Its arguments are parameters by name, observations, (B, *obs_shape), actions in [−1, 1],
         (B, A), and k.
@@ -111,7 +114,8 @@ class StackedCritics(Critics):
         """
         count, shapes = self.count, self._encoder.parameter_shapes()
         first = self._encoder.num_features + num_action_values(self.action_spec)
-        for k, (inputs, outputs) in enumerate(pairwise([first, *self.hidden_sizes, 1])):
+        widths = (first, *self.hidden_sizes, self.num_outputs)
+        for k, (inputs, outputs) in enumerate(pairwise(widths)):
             shapes[f"critic.{k}.weight"] = (count, inputs, outputs)
             shapes[f"critic.{k}.bias"] = (count, 1, outputs)
             if self.layer_norm and k < len(self.hidden_sizes):
@@ -133,7 +137,7 @@ class StackedCritics(Critics):
         from hotloop.policies.layers import differentiable_operations, linear
 
         encoder, sizes, width = self._encoder, self.hidden_sizes, self.hidden_sizes[0]
-        has_norm, total = self.layer_norm, self.count
+        has_norm, total, has_one_output = self.layer_norm, self.count, self.num_outputs == 1
         operations = differentiable_operations(precision)
 
         def values(params: Mapping[str, Tensor], obs: Tensor, action: Tensor, count: int) -> Tensor:
@@ -153,9 +157,11 @@ class StackedCritics(Critics):
                     hidden = layer_norm(hidden, hidden.shape[-1:])
                     hidden = hidden * part(f"{k}.scale") + part(f"{k}.shift")
                 hidden = torch.relu(hidden)
+            weight, bias = part(f"{len(sizes)}.weight"), part(f"{len(sizes)}.bias")
+            if not has_one_output:
+                return linear(hidden, weight, bias, precision)
             # As a sum, a product with one column fuses with the operations around it.
-            values = (hidden * part(f"{len(sizes)}.weight").transpose(1, 2)).sum(-1)
-            return values + part(f"{len(sizes)}.bias")[:, :, 0]
+            return (hidden * weight.transpose(1, 2)).sum(-1) + bias[:, :, 0]
 
         return values
 
@@ -175,11 +181,12 @@ class ModuleCritics(Critics):
         from hotloop.policies.checked_modules import CheckedModule
 
         obs, size = self.obs_spec, num_action_values(self.action_spec)
+        outputs = {} if self.num_outputs == 1 else {"num_outputs": self.num_outputs}
         return CheckedModule(
             self.body,
-            arguments={"obs_shape": obs.shape, "action_size": size},
+            arguments={"obs_shape": obs.shape, "action_size": size, **outputs},
             inputs={"observations": (obs.shape, obs.dtype), "actions": ((size,), "float32")},
-            outputs={"value": ((), "")},
+            outputs={"values": ((self.num_outputs,), "")} if outputs else {"value": ((), "")},
         )
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -215,6 +222,7 @@ def critics(
     hidden_sizes: tuple[int, ...] = (256, 256),
     layer_norm: bool = False,
     count: int = 2,
+    num_outputs: int = 1,
     network: str | Callable[..., Any] | None = None,
     module: str | Callable[..., Any] | None = None,
 ) -> Critics:
@@ -225,17 +233,24 @@ def critics(
         hidden_sizes: widths of the hidden layers, at least one.
         layer_norm: whether to normalize each hidden layer before its activation.
         count: K.
+        num_outputs: M, the number of outputs of each critic.
         network: the actor's option. Bytes that its encoder reads as images are refused.
         module: the user's own network in place of these layers: `module:Class`, or a class or
             function, called as `module(obs_shape, action_size)`, K times with different seeds. The
             `forward` of the returned `torch.nn.Module` takes observations, (B, *obs_shape), and
-            actions in [−1, 1], (B, A), and returns their values, (B,) or (B, 1).
+            actions in [−1, 1], (B, A), and returns their values, (B,) or (B, 1). If M > 1, it is
+            called as `module(obs_shape, action_size, num_outputs)` and returns (B, M).
 
     Raises:
         SpaceError, ConfigError, ShapeError: see `Critics`.
         UnknownNameError, MissingExtraError: `module` can't be used.
     """
-    common = {"obs_spec": spaces.obs_spec, "action_spec": spaces.action_spec, "count": count}
+    common = {
+        "obs_spec": spaces.obs_spec,
+        "action_spec": spaces.action_spec,
+        "count": count,
+        "num_outputs": num_outputs,
+    }
     if module is not None:
         return ModuleCritics(**common, body=find_module(module))
     spec = spaces.obs_spec

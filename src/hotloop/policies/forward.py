@@ -274,7 +274,7 @@ class LearnedCritics(_FlatNetwork):
         self._values = critics.make_forward(precision, device)
 
     def values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
-        """Return Q of all critics.
+        """Return the values of all critics.
 
         Args:
             params: float32, (P,).
@@ -282,10 +282,10 @@ class LearnedCritics(_FlatNetwork):
             action: in [−1, 1], (B, A).
 
         Returns:
-            float32, (K, B).
+            float32, (K, B), or (K, B, M) for critics with several outputs.
         """
         return self._values(self.layout.unpack(params), obs, action, self.critics.count)
 
     def first_values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
-        """Return Q of the first critic, (B,), without computing the others."""
+        """Return the values of the first critic, (B,) or (B, M), without computing the others."""
         return self._values(self.layout.unpack(params), obs, action, 1)[0]
