@@ -274,19 +274,19 @@ class WorkerMemory:
         Returns:
             The fragment with its `versions`, and the rows' `episodes`.
         """
-        chunks: list[list[Array]] = []
-        row = start
-        while True:
-            slot_index, t = self.slot_and_step(row)
-            end = min(self.num_steps, t + stop - row)
-            chunks.append([column[t:end] for column in self._columns[slot_index]])
-            row += end - t
-            if row >= stop:
-                break
-        if len(chunks) == 1:
-            columns = [column.copy() for column in chunks[0]]
+        slot_index, t = self.slot_and_step(start)
+        end = t + stop - start
+        if end <= self.num_steps:
+            columns = [column[t:end].copy() for column in self._columns[slot_index]]
         else:
-            columns = [np.concatenate(column) for column in zip(*chunks, strict=True)]
+            chunks: list[list[Array]] = []
+            row = start
+            while row < stop:
+                slot_index, t = self.slot_and_step(row)
+                end = min(self.num_steps, t + stop - row)
+                chunks.append([column[t:end] for column in self._columns[slot_index]])
+                row += end - t
+            columns = [np.concatenate(parts) for parts in zip(*chunks, strict=True)]
         after = self.slots[slot_index].fragment.after(end)
         fields: dict[str, Any] = dict(zip(PER_STEP, columns[:-2], strict=True))
         fields |= {name: array.copy() for name, array in after.items()}
