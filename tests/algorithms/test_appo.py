@@ -146,7 +146,7 @@ def test_update_equals_the_reference(action_spec, options):
         np.testing.assert_allclose(rows[name], x, rtol=1e-4, atol=1e-5, err_msg=name)
 
     actual = appo.loss(
-        learner.state.params, appo.Batch(**rows), learner.hyper.tensors, nets, config
+        learner.state.params, appo.Batch(**rows), None, learner.hyper.tensors, nets, config
     )
     expected, shares = reference.loss(peer, expected_rows, config)
     assert actual[0].item() == pytest.approx(expected.item(), rel=1e-4)
@@ -184,7 +184,7 @@ def test_metrics_of_a_distant_policy_are_finite():
         torch.zeros(size, 4), zeros.long(), log_prob, zeros, torch.randn(size), zeros, zeros, zeros
     )
     hyper = appo.Hyper(*(torch.tensor(x) for x in (1e-3, 0.2, 0.0, 0.5, 0.5, 0.99, 0.95)))
-    total, metrics = appo.loss(nets.initial(0), batch, hyper, nets, config)
+    total, metrics = appo.loss(nets.initial(0), batch, None, hyper, nets, config)
     assert total.isfinite()
     assert metrics["effective_share"].item() == pytest.approx(1 / size)
     assert metrics["truncated_share"].item() == pytest.approx(1 / size)

@@ -28,10 +28,22 @@ def test_clipped_policy_loss_has_no_gradient_where_clipped():
 
 def test_value_losses_literal():
     value, old, returns = tensor(2.0, 1.2), tensor(1.0, 1.0), tensor(3.0, 1.0)
-    assert losses.value_loss(value, returns).item() == pytest.approx((1.0 + 0.04) / 2)
+    assert losses.value_loss(value, old, returns).item() == pytest.approx((1.0 + 0.04) / 2)
     # The first value moved by 1, beyond 0.5: (1.5 − 3)² = 2.25 is the larger loss.
-    loss = losses.clipped_value_loss(value, old, returns, 0.5)
+    loss = losses.value_loss(value, old, returns, clip_range=0.5)
     assert loss.item() == pytest.approx((2.25 + 0.04) / 2)
+    # In units of 2 it moved by 0.5, beyond 0.25: ((1.5 − 3) / 2)².
+    loss = losses.value_loss(value, old, returns, clip_range=0.25, unit=torch.tensor(2.0))
+    assert loss.item() == pytest.approx((2.25 + 0.04) / 2 / 4)
+
+
+def test_normalized_values_and_clip_fraction_literal():
+    values = losses.normalized(tensor(1.0, 3.0), tensor(0.5, 1.5))
+    # Mean 2.5, variance (0.5 · 1.5² + 1.5 · 0.5²) / 2 · 2 = 1.5.
+    np.testing.assert_allclose(values, np.array([-1.5, 0.5]) / math.sqrt(1.5), rtol=1e-6)
+    ratio, weight = tensor(1.1, 1.3, 0.7, 0.9), tensor(1.0, 2.0, 0.5, 0.5)
+    assert losses.clip_fraction(ratio, 0.2).item() == 0.5
+    assert losses.clip_fraction(ratio, 0.2, weight).item() == 2.5 / 4
 
 
 def test_approximate_kl_literal():

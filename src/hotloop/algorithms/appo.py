@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -25,9 +24,9 @@ from hotloop.algorithms import ppo
 from hotloop.algorithms.ppo import Hyper, networks
 from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
-from hotloop.learner import clip_grad_norm
+from hotloop.learner import clip_grad_norm, scale_value, value_and_grad
 from hotloop.learner.gradients import computed_once
-from hotloop.ops import vtrace
+from hotloop.ops import losses, vtrace
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.training import OnPolicy
 from hotloop.training.options import Hint, Natural, NotNegative, Positive, RequirementTable
@@ -198,51 +197,87 @@ def prepare(
 def loss(
     params: Tensor,
     batch: Batch,
+    unit: Tensor | None,
     hyper: Hyper,
     nets: LearnedNetwork,
     config: Config,
-    value_scale: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return PPO's objective for data of an older policy μ, as a loss.
 
     L_policy = −E[min(w̄, π_prox/μ) min(r A, clip(r, 1 − ε, 1 + ε) A)],   r = π/π_prox
 
     It is the decoupled objective of Hilton et al. 2021, arXiv:2110.00641, with a truncated weight.
-    The other terms are those of `ppo.loss`.
+    Arguments, results and the other terms are those of `ppo.loss`.
     """
-    log_importance = batch.newest_log_prob - batch.log_prob
-    weight = (batch.proximal_log_prob - batch.log_prob).exp().clamp(max=config.max_importance)
-    if batch.weight is not None:
-        weight = weight * batch.weight
-    batch = batch._replace(log_prob=batch.proximal_log_prob)
-    is_async = config.schedule == "async"  # then advantages are normalized over several batches
-    total, parts = ppo.loss(
-        params, batch, hyper, nets, config, weight, is_async, value_scale=value_scale
+    # Evaluate the actions under the current policy.
+    log_prob, entropy, value = nets.evaluate(
+        params, batch.obs, batch.action, batch.memory, batch.begins, batch.mask
     )
-    if is_async:
-        # Report means over this batch. The weights' mean is 1 only over many batches.
-        mean_weight = batch.weight.mean().clamp(min=_MIN_WEIGHT)
-        parts = {name: part / mean_weight for name, part in parts.items()}
+    log_ratio = log_prob - batch.proximal_log_prob
+    ratio = log_ratio.exp()
+    weight, epsilon = batch.weight, hyper.clip_range
+    policy_weight = (
+        (batch.proximal_log_prob - batch.log_prob).exp().clamp(max=config.max_importance)
+    )
+    if weight is not None:
+        policy_weight = policy_weight * weight
+
+    # Compute the terms of the loss.
+    advantages, is_async = batch.advantages, config.schedule == "async"
+    if config.normalize_advantages and not is_async:  # async: normalized over several batches
+        advantages = losses.normalized(advantages, weight)
+    policy_loss = losses.clipped_policy_loss(ratio, advantages, epsilon, policy_weight)
+    value_clip = epsilon if config.clip_value_loss else None
+    value_loss = losses.value_loss(
+        value, batch.value, batch.returns, weight, clip_range=value_clip, unit=unit
+    )
+    entropy = losses.mean(entropy, weight)
     with torch.no_grad():
-        # Scale the largest ratio to 1, so that no square overflows. The share does not change.
-        ratio = (log_importance - log_importance.max()).exp()
+        metrics = {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+            "approx_kl": losses.approximate_kl(log_ratio, weight),
+            "clip_fraction": losses.clip_fraction(ratio, epsilon, weight),
+        }
+        if is_async:
+            # Report means over this batch. The weights' mean is 1 only over many batches.
+            mean_weight = batch.weight.mean().clamp(min=_MIN_WEIGHT)
+            metrics = {name: part / mean_weight for name, part in metrics.items()}
+        # Scale the largest importance to 1, so that no square overflows. The share does not change.
+        log_importance = batch.newest_log_prob - batch.log_prob
+        importance = (log_importance - log_importance.max()).exp()
         is_truncated = log_importance > math.log(config.max_rho) + _ROUNDING_TOLERANCE
-        return total, {
-            **parts,
+        metrics |= {
             # Kish 1965: (Σ w)² / (n Σ w²), the effective share of rows.
-            "effective_share": ratio.mean().square() / ratio.square().mean(),
+            "effective_share": importance.mean().square() / importance.square().mean(),
             "truncated_share": is_truncated.to(torch.float32).mean(),
         }
+    return policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * entropy, metrics
 
 
 def update(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
 ) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch. `state` changes in place."""
-    clip = clip_grad_norm
+    unit, factors = scale_value(
+        state.params,
+        state.return_sums,
+        batch.returns,
+        batch.weight,
+        step=state.adam.step,
+        nets=nets,
+    )
+    _, metrics, grad = value_and_grad(loss, state.params, batch, unit, hyper, nets, config)
+    grad = grad if factors is None else grad * factors
     if config.schedule == "async":
-        clip = partial(clip_by_mean_norm, usual_norm=state.usual_norm, weight=batch.weight)
-    return ppo.step(loss, state, batch, hyper, nets, config, clip)
+        grad, norm = clip_by_mean_norm(
+            grad, hyper.max_grad_norm, usual_norm=state.usual_norm, weight=batch.weight
+        )
+    else:
+        grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
+    ppo.step(state, grad, factors, metrics["approx_kl"], hyper, config)
+    return {**metrics, "grad_norm": norm}
 
 
 def clip_by_mean_norm(

@@ -15,9 +15,7 @@ termination (`hotloop.ops.gae`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -30,9 +28,9 @@ from hotloop.learner import (
     AdamState,
     Scalar,
     adam_step,
-    add_returns,
     clip_grad_norm,
     new_return_sums,
+    scale_value,
     value_and_grad,
 )
 from hotloop.ops import gae, losses
@@ -217,13 +215,11 @@ def prepare(fragment: Fragment, hyper: Hyper, config: Config) -> Batch:
 
 def loss(
     params: Tensor,
-    batch: Any,
+    batch: Batch,
+    unit: Tensor | None,
     hyper: Hyper,
     nets: LearnedNetwork,
     config: Config,
-    policy_weight: Tensor | None = None,
-    is_normalized: bool = False,
-    value_scale: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return PPO's objective as a loss: L = L_policy + c_v L_value − c_e H.
 
@@ -232,12 +228,10 @@ def loss(
     Args:
         params: float32, (P,).
         batch: B transitions.
+        unit: unit of values and returns in the value loss, 0-d. None: 1.
         hyper: 0-d tensors.
         nets: policy and value.
         config: selects the terms.
-        policy_weight: weights of the transitions in the policy loss, (B,). None: `batch.weight`.
-        is_normalized: whether advantages are normalized already, over more than this minibatch.
-        value_scale: unit of values and returns in the value loss, 0-d. None: 1.
 
     Returns:
         The loss and its parts, 0-d each.
@@ -249,88 +243,73 @@ def loss(
     log_ratio = log_prob - batch.log_prob
     ratio = log_ratio.exp()
 
-    advantages, weight = batch.advantages, batch.weight
-    if config.normalize_advantages and not is_normalized:
-        mean, std = losses.moments(advantages, weight)
-        advantages = (advantages - mean) / (std + 1e-8)
-
     # Compute the terms of the loss.
-    policy_weight = weight if policy_weight is None else policy_weight
-    policy_loss = losses.clipped_policy_loss(ratio, advantages, hyper.clip_range, policy_weight)
-    old_value, returns = batch.value, batch.returns
-    if value_scale is not None:
-        value, old_value, returns = (x / value_scale for x in (value, old_value, returns))
-    if config.clip_value_loss:
-        value_loss = losses.clipped_value_loss(value, old_value, returns, hyper.clip_range, weight)
-    else:
-        value_loss = losses.value_loss(value, returns, weight)
-    mean_entropy = losses.mean(entropy, weight)
-    total = policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * mean_entropy
+    advantages, weight, epsilon = batch.advantages, batch.weight, hyper.clip_range
+    if config.normalize_advantages:
+        advantages = losses.normalized(advantages, weight)
+    policy_loss = losses.clipped_policy_loss(ratio, advantages, epsilon, weight)
+    value_clip = epsilon if config.clip_value_loss else None
+    value_loss = losses.value_loss(
+        value, batch.value, batch.returns, weight, clip_range=value_clip, unit=unit
+    )
+    entropy = losses.mean(entropy, weight)
     with torch.no_grad():
-        is_clipped = (ratio - 1.0).abs() > hyper.clip_range
-        return total, {
+        metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
-            "entropy": mean_entropy,
+            "entropy": entropy,
             "approx_kl": losses.approximate_kl(log_ratio, weight),
-            "clip_fraction": losses.mean(is_clipped.to(torch.float32), weight),
+            "clip_fraction": losses.clip_fraction(ratio, epsilon, weight),
         }
+    return policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * entropy, metrics
 
 
 def update(
     state: State, batch: Batch, noise: None, hyper: Hyper, *, nets: LearnedNetwork, config: Config
 ) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch, and return metrics. `state` changes in place."""
-    return step(loss, state, batch, hyper, nets, config)
+    unit, factors = scale_value(
+        state.params,
+        state.return_sums,
+        batch.returns,
+        batch.weight,
+        step=state.adam.step,
+        nets=nets,
+    )
+    _, metrics, grad = value_and_grad(loss, state.params, batch, unit, hyper, nets, config)
+    grad, norm = clip_grad_norm(grad if factors is None else grad * factors, hyper.max_grad_norm)
+    step(state, grad, factors, metrics["approx_kl"], hyper, config)
+    return {**metrics, "grad_norm": norm}
 
 
 def step(
-    loss: Callable[..., Any],
     state: State,
-    batch: Any,
+    grad: Tensor,
+    factors: Tensor | None,
+    approx_kl: Tensor,
     hyper: Hyper,
-    nets: LearnedNetwork,
     config: Config,
-    clip: Callable[..., tuple[Tensor, Tensor]] = clip_grad_norm,
-) -> dict[str, Tensor]:
-    """Make one step of Adam with the clipped gradient of a loss. `state` changes in place.
+) -> None:
+    """Make one step of Adam, unless a KL of this iteration exceeded its target.
 
     Args:
-        loss: a function like `loss` in this module.
-        state: the state.
-        batch: a minibatch.
+        state: the state, changed in place.
+        grad: the clipped gradient, (P,).
+        factors: factor of each parameter's change, (P,). None: 1.
+        approx_kl: the minibatch's approximate KL, 0-d.
         hyper: 0-d tensors.
-        nets: policy and value.
-        config: selects the terms.
-        clip: `clip(gradient, bound)` returns the clipped gradient and its original norm.
-
-    Returns:
-        The loss's parts and the gradient's norm before clipping.
+        config: has the target.
     """
-    scale = value_scale = None
-    if state.return_sums is not None:
-        # Learn the value's last layer in units of σ, see `hotloop.learner.value_scale`.
-        mean, value_scale = add_returns(state.return_sums, batch.returns, batch.weight)
-        scale = torch.where(nets.value_layer, value_scale, 1.0)
-        is_first = state.adam.step == 0.0
-        state.params.add_(nets.value_bias * torch.where(is_first, mean, 0.0))
-    _, parts, grad = value_and_grad(
-        partial(loss, value_scale=value_scale), state.params, batch, hyper, nets, config
-    )
-    if scale is not None:
-        grad = grad * scale
-    grad, norm = clip(grad, hyper.max_grad_norm)
     active = None
     if config.target_kl is not None:
         # Decide on the device: a minibatch with too large a KL changes nothing, nor do later ones.
         # A NaN counts as active, so that the check for NaN finds it.
-        state.active.logical_and_(~(parts["approx_kl"] > 1.5 * config.target_kl))
+        state.active.logical_and_(~(approx_kl > 1.5 * config.target_kl))
         active = state.active
     rate = hyper.learning_rate
     adam_step(
-        state.params, grad, state.adam, learning_rate=rate, eps=1e-5, active=active, scale=scale
+        state.params, grad, state.adam, learning_rate=rate, eps=1e-5, active=active, scale=factors
     )
-    return {**parts, "grad_norm": norm}
 
 
 algorithm = OnPolicy(

@@ -15,7 +15,7 @@ from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
 from hotloop.learner.parameters import move_towards
 from hotloop.learner.threads import torch_threads
-from hotloop.learner.value_scale import add_returns, new_return_sums
+from hotloop.learner.value_scale import new_return_sums, scale_value
 
 __all__ = [
     "AdamState",
@@ -29,12 +29,12 @@ __all__ = [
     "Scalar",
     "UpdateRule",
     "adam_step",
-    "add_returns",
     "choose",
     "choose_device",
     "clip_grad_norm",
     "move_towards",
     "new_return_sums",
+    "scale_value",
     "torch_threads",
     "value_and_grad",
 ]

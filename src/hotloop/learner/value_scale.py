@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hotloop.ops.losses import mean
+from hotloop.policies.forward import LearnedNetwork
 
 # A minibatch's share of the running sums. With the usual 40 minibatches of an iteration, they cover
 # about 12 iterations. A slower mean keeps the large returns of a first, poor value function.
@@ -27,6 +28,39 @@ _MIN_SQUARE = 1e-16
 def new_return_sums() -> Tensor:
     """Return the sums before the first minibatch, float32, (3,)."""
     return torch.zeros(3)
+
+
+def scale_value(
+    params: Tensor,
+    sums: Tensor | None,
+    returns: Tensor,
+    weight: Tensor | None,
+    *,
+    step: Tensor,
+    nets: LearnedNetwork,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Add a minibatch's returns to the running sums, and return the units of learning.
+
+    Before the first step, the mean return is added to the value's bias.
+
+    Args:
+        params: parameters of policy and value, float32, (P,), changed in place.
+        sums: running sums, see `add_returns`. None: the value is learned in units of 1.
+        returns: R, float32, (B,).
+        weight: w, float32, (B,). None for equal weights.
+        step: the number of the optimizer's steps so far, 0-d.
+        nets: policy and value.
+
+    Returns:
+        σ, 0-d, the unit of the value in its loss; and the factor of each parameter's gradient and
+        change, (P,), σ in the value's last layer and 1 elsewhere. None for both without sums.
+    """
+    if sums is None:
+        return None, None
+    average, unit = add_returns(sums, returns, weight)
+    factors = torch.where(nets.value_layer, unit, 1.0)
+    params.add_(nets.value_bias * torch.where(step == 0.0, average, 0.0))
+    return unit, factors
 
 
 def add_returns(sums: Tensor, returns: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:

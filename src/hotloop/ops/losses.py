@@ -40,6 +40,12 @@ def moments(values: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tenso
     return average, variance.sqrt()
 
 
+def normalized(values: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return values scaled to weighted mean 0 and standard deviation 1, see `moments`, (B,)."""
+    average, std = moments(values, weight)
+    return (values - average) / (std + 1e-8)
+
+
 def clipped_policy_loss(
     ratio: Tensor, advantages: Tensor, clip_range: Any, weight: Tensor | None = None
 ) -> Tensor:
@@ -62,47 +68,45 @@ def clipped_policy_loss(
     return -mean(torch.minimum(ratio * advantages, clipped * advantages), weight)
 
 
-def value_loss(value: Tensor, returns: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return the mean squared error E[(V − R)²]: Schulman et al. 2017, arXiv:1707.06347, eq. 9.
-
-    Args:
-        value: V, float32, (B,).
-        returns: R, float32, (B,).
-        weight: Sample weights, float32, (B,). None for weights of 1.
-
-    Returns:
-        0-d.
-    """
-    return mean((value - returns).square(), weight)
-
-
-def clipped_value_loss(
+def value_loss(
     value: Tensor,
     old_value: Tensor,
     returns: Tensor,
-    clip_range: Any,
     weight: Tensor | None = None,
+    *,
+    clip_range: Any = None,
+    unit: Tensor | None = None,
 ) -> Tensor:
-    """Return the mean of the larger squared error, with and without clipping V's change.
+    """Return the mean squared error of values in units of σ, with or without clipping V's change.
 
-    L = E[max((V − R)², (V_old + clip(V − V_old, −ε, ε) − R)²)]
-
-    Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization", the detail
-    "value function loss clipping".
+    L = E[(V − R)²] / σ²: Schulman et al. 2017, arXiv:1707.06347, eq. 9. Clipped, for σ = 1:
+    L = E[max((V − R)², (V_old + clip(V − V_old, −ε, ε) − R)²)], Huang et al. 2022, "The 37
+    Implementation Details of Proximal Policy Optimization", the detail "value function loss
+    clipping".
 
     Args:
         value: V, float32, (B,).
         old_value: V_old, float32, (B,), at collection.
         returns: R, float32, (B,).
-        clip_range: ε, 0-d, or a float.
         weight: Sample weights, float32, (B,). None for weights of 1.
+        clip_range: ε in units of σ, 0-d, or a float. None: V may change by any amount.
+        unit: σ, 0-d. None: 1.
 
     Returns:
         0-d.
     """
-    clipped = old_value + torch.clamp(value - old_value, -clip_range, clip_range)
-    worse = torch.maximum((value - returns).square(), (clipped - returns).square())
-    return mean(worse, weight)
+    if unit is not None:
+        value, old_value, returns = value / unit, old_value / unit, returns / unit
+    error = (value - returns).square()
+    if clip_range is not None:
+        clipped = old_value + torch.clamp(value - old_value, -clip_range, clip_range)
+        error = torch.maximum(error, (clipped - returns).square())
+    return mean(error, weight)
+
+
+def clip_fraction(ratio: Tensor, clip_range: Any, weight: Tensor | None = None) -> Tensor:
+    """Return the share of rows with |ρ − 1| > ε, 0-d. See `clipped_policy_loss`."""
+    return mean(((ratio - 1.0).abs() > clip_range).to(torch.float32), weight)
 
 
 def approximate_kl(log_ratio: Tensor, weight: Tensor | None = None) -> Tensor:
