@@ -3,7 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hotloop.training.fragment_streams import FragmentDelay, FragmentStream, ages
+from hotloop.training.fragment_streams import FragmentStream, ages
+from hotloop.training.lagged_fragments import LaggedFragments
 from hotloop.types import Fragment
 
 
@@ -58,11 +59,11 @@ def test_delayed_fragments_are_copies():
         collected.append(len(collected))
         return [dataclasses.replace(fragment)]
 
-    delay = FragmentDelay(3)
-    delayed = [delay.collect_delayed(collect)[0] for _ in range(4)]
+    delay = LaggedFragments(delay=3)
+    delayed = [delay.collect(collect)[0] for _ in range(4)]
     assert [x.reward[0, 0] for x in delayed] == [0, 1, 2, 3]
     assert len(collected) == 3 + 4
-    assert FragmentDelay(0).collect_delayed(collect)[0].reward[0, 0] == 7
+    assert LaggedFragments().collect(collect)[0].reward[0, 0] == 7
 
 
 def test_values_are_normalized_by_many_batches():

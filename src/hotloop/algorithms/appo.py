@@ -29,6 +29,8 @@ from hotloop.learner.gradients import computed_once
 from hotloop.ops import losses, vtrace
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.training import OnPolicy
+from hotloop.training.fragment_streams import FragmentStream
+from hotloop.training.lagged_fragments import LaggedFragments
 from hotloop.training.options import Hint, Natural, NotNegative, Positive, RequirementTable
 from hotloop.training.policy_reevaluation import PolicyReevaluation
 from hotloop.types import Fragment, transition_bytes
@@ -151,6 +153,17 @@ def init(nets: LearnedNetwork, config: Config) -> State:
     """Return the initial state."""
     base = ppo.init(nets, config)
     return State(base.params, base.adam, base.active, base.return_sums, usual_norm=torch.zeros(()))
+
+
+def fragments(config: Config) -> LaggedFragments:
+    """Return the stage that delays, reevaluates and weights fragments."""
+    return LaggedFragments(
+        max_policy_age=config.max_policy_age,
+        drops_too_old=config.too_old == "drop",
+        delay=config.hold_back,
+        stream=FragmentStream() if config.schedule == "async" else None,
+        normalizes=config.normalize_advantages,
+    )
 
 
 def prepare(
@@ -321,6 +334,7 @@ algorithm = OnPolicy(
     active="active",
     can_stop_early=lambda config: config.target_kl is not None,
     is_weighted=True,
-    corrects_policy_lag=True,
+    fragments=fragments,
+    learns_on_device=False,
 )
 train, preset = algorithm.train, algorithm.preset

@@ -46,6 +46,7 @@ class Algorithm(ABC):
         hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
             `hyper(config, nets)`, which returns such a tuple of numbers and schedules.
         acting: the name of the state's field with the acting network's parameters, (P,).
+        learns_on_device: whether fragments may be tensors, of environments on the device.
         presets: default options by environment id, or by the id's prefix up to a slash or a colon.
     """
 
@@ -55,6 +56,7 @@ class Algorithm(ABC):
     init: Callable[..., Any]
     hyper: Callable[..., Any]
     acting: str = "params"
+    learns_on_device: bool = False
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -70,11 +72,6 @@ class Algorithm(ABC):
                     f"the algorithm '{self.name}' names an option `{name}` that its Config does "
                     "not have: add it, or name another one"
                 )
-
-    @property
-    def learns_on_device(self) -> bool:
-        """Whether the algorithm supports environments whose tensors stay on the device."""
-        return False
 
     @abstractmethod
     def run(self, training: Training) -> Run[RunResult]:

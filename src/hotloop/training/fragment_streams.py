@@ -1,11 +1,9 @@
-"""Delays, weights and policy ages of fragments from asynchronous workers."""
+"""Weights and policy ages of fragments from asynchronous workers."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,31 +12,6 @@ from hotloop.types import Array, Fragment
 
 # The decay of older counts for each batch: an average over about 50 batches.
 _DECAY = 1.0 - 1.0 / 50
-
-
-class FragmentDelay:
-    """A delay of fragments by `count` batches, to study the effect of policy lag."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._pending: deque[list[Fragment]] = deque()
-
-    def collect_delayed(self, collect: Callable[[], Sequence[Fragment]]) -> Sequence[Fragment]:
-        """Collect fragments, and return those collected `count` batches ago."""
-        if not self._count:
-            return collect()
-        while len(self._pending) <= self._count:
-            self._pending.append([_copy_fragment(fragment) for fragment in collect()])
-        return self._pending.popleft()
-
-
-def _copy_fragment(fragment: Fragment) -> Fragment:
-    arrays = {
-        field.name: value.copy()
-        for field in dataclasses.fields(fragment)
-        if isinstance(value := getattr(fragment, field.name), np.ndarray)
-    }
-    return dataclasses.replace(fragment, **arrays)
 
 
 class FragmentStream:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,9 +37,8 @@ from hotloop.training.algorithm import (
     policy_network,
 )
 from hotloop.training.checkpoint_state import CheckpointState
-from hotloop.training.fragment_streams import FragmentDelay, FragmentStream, ages
+from hotloop.training.lagged_fragments import FreshFragments
 from hotloop.training.minibatches import minibatches, num_units, select_rows
-from hotloop.training.policy_reevaluation import reevaluate
 from hotloop.training.run import Training
 from hotloop.training.update_requests import Run, UpdateRequest
 from hotloop.types import Array, Fragment
@@ -60,8 +58,9 @@ class OnPolicy(Algorithm):
         is_weighted: whether the batch has a field `weight`, float32, (B,), the factor of each row's
             loss. It is set if environments took different numbers of steps.
         has_noise: whether updates receive standard normal noise, (B, A), instead of None.
-        corrects_policy_lag: whether the algorithm learns from older policies' fragments. `prepare`
-            then receives the newest policy's `PolicyReevaluation` as last argument.
+        fragments: `fragments(config)` returns the stage before `prepare`. With `LaggedFragments`,
+            the algorithm learns from fragments of older policies, and `prepare` receives the newest
+            policy's `PolicyReevaluation` as last argument.
         active: the name of a state's field, bool, 0-d, or None. An update sets it to False if later
             updates of the iteration must change nothing.
         can_stop_early: `can_stop_early(config)` returns whether an update may do so. `active` is
@@ -74,15 +73,11 @@ class OnPolicy(Algorithm):
     can_stop_early: Callable[[Any], bool] = lambda config: True
     is_weighted: bool = False
     has_noise: bool = False
-    corrects_policy_lag: bool = False
+    fragments: Callable[[Any], FreshFragments] = lambda config: FreshFragments()
+    learns_on_device: bool = True
 
     def _required_functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
-
-    @property
-    def learns_on_device(self) -> bool:
-        """See `Algorithm`. Reevaluation by the newest policy is not available on the device."""
-        return not self.corrects_policy_lag
 
     def nonblocking_schedule(self, config: Any) -> Schedule:
         """See `Algorithm`."""
@@ -98,15 +93,15 @@ class OnPolicy(Algorithm):
                 f"'{self.name}' has no field `weight`: add the field, multiply the loss of each "
                 "row by it and set `is_weighted`, or choose 'barrier'"
             )
-        has_lag = config.schedule == "lag:1"
+        has_lag, stage = config.schedule == "lag:1", self.fragments(config)
         return CollectionOptions(
             num_steps=config.num_steps,
             seed=config.seed,
             schedule="barrier" if has_lag else config.schedule,
             overlap=config.overlap or has_lag,
             in_fragments=True,
-            max_policy_age=getattr(config, "max_policy_age", 1),
-            drops_too_old=getattr(config, "too_old", "wait") == "drop",
+            max_policy_age=stage.max_policy_age,
+            drops_too_old=stage.drops_too_old,
         )
 
     def run(self, training: Training) -> Run[RunResult]:
@@ -149,8 +144,7 @@ class OnPolicy(Algorithm):
             if device_policy is not None:
                 learner.executions += training.envs.executions
         action_metrics = ActionMetrics(network)
-        delay = FragmentDelay(getattr(config, "hold_back", 0))
-        stream = FragmentStream() if config.schedule == "async" else None
+        stage = self.fragments(config)
         # Restore the checkpoint of a resumed run.
         iteration, restarted_envs = 0, []
         if resumed is not None:
@@ -170,7 +164,7 @@ class OnPolicy(Algorithm):
             learner.hyper.set(progress)
             normalizer.gamma = gamma(progress)
             with span("collect"):
-                fragments = delay.collect_delayed(rollout.collect)
+                fragments = stage.collect(rollout.collect)
             if rollout.last_failure and not any(fragment.valid.any() for fragment in fragments):
                 raise EnvironmentFailure(
                     f"no step of the last fragments succeeded: {rollout.last_failure}"
@@ -180,7 +174,7 @@ class OnPolicy(Algorithm):
                     normalizer.update(fragment)
                 fields, batch = self._prepare_batch(
                     fragments,
-                    stream,
+                    stage,
                     normalizer,
                     policy if device_policy is None else device_policy,
                     learner,
@@ -190,9 +184,7 @@ class OnPolicy(Algorithm):
                 )
             steps = self._update_batches(batch, learner, config)
             metrics = yield UpdateRequest(learner, steps, spans=("update", "minibatch"))
-            if self.corrects_policy_lag:
-                age = ages(fragments, iteration - 1)
-                metrics |= {"age_mean": float(age.mean()), "age_max": float(age.max())}
+            metrics |= stage.metrics(fragments, iteration - 1)
             if "value" in fields and "returns" in fields:
                 is_valid = fields["weight"] > 0 if policy.memory_size else ...
                 variance = explained_variance(
@@ -227,7 +219,7 @@ class OnPolicy(Algorithm):
     def _prepare_batch(
         self,
         fragments: Sequence[Fragment],
-        stream: FragmentStream | None,
+        stage: FreshFragments,
         normalizer: Normalizer,
         policy: ActingPolicy | DevicePolicy,
         learner: Learner,
@@ -238,14 +230,10 @@ class OnPolicy(Algorithm):
         """Return the prepared fragments, (Σ T·N, …), by name and as a batch on the device."""
         assert self.prepare is not None
         # Reevaluate the fragments, then prepare each.
-        reevaluations: list[Any] = []
-        if self.corrects_policy_lag:
-            assert isinstance(policy, ActingPolicy)
-            with span("look_again"):
-                params = getattr(learner.state, self.acting)
-                reevaluations = reevaluate(
-                    fragments, policy_network(nets), params, policy, version, learner.upload
-                )
+        params = getattr(learner.state, self.acting)
+        reevaluations = stage.reevaluate(
+            fragments, policy_network(nets), params, policy, version, learner.upload
+        )
         prepared = []
         for k, fragment in enumerate(fragments):
             # A copy, since the next fragment is written to this one's rewards.
@@ -255,9 +243,8 @@ class OnPolicy(Algorithm):
             )
         kind = type(prepared[0])
         parts = [_present_fields(part) for part in prepared]
-        weights = [] if stream is None else stream.weights(fragments)
-        for k, weight in enumerate(weights):
-            parts[k]["weight"] = np.full(fragments[k].reward.shape, weight, np.float32)
+        for part, weight in zip(parts, stage.weights(fragments), strict=False):
+            part["weight"] = weight
         # Join them to rows or sequences, then scale and weight them.
         network = policy_network(nets).network
         if network.action_spec.is_masked:
@@ -275,8 +262,7 @@ class OnPolicy(Algorithm):
             fields["obs"] = policy.scaled(fields["obs"])
         if config.schedule == "variable":
             fields["weight"] = environment_weights(fragments)
-        if stream is not None and getattr(config, "normalize_advantages", False):
-            fields["advantages"] = stream.normalized(fields["advantages"], fields["weight"])
+        stage.normalize(fields)
         if isinstance(policy, DevicePolicy):
             return fields, kind(**fields)
         return fields, kind(**learner.upload(fields))
