@@ -54,7 +54,7 @@ class HotloopSampler:
         from hotloop.envs import EnvSpec, make_vec
         from hotloop.policies import (
             ActingPolicy,
-            Exploration,
+            EpsilonGreedy,
             PolicySnapshot,
             actor,
             actor_critic,
@@ -81,7 +81,7 @@ class HotloopSampler:
         schedule, _, extra = method.replace("inline", "barrier").partition(" ")
         if extra == "random":
             network = actor(environments, "greedy", hidden_sizes=(16,))
-            exploration = Exploration(epsilon=(1.0, 1.0))
+            exploration = EpsilonGreedy(start=1.0, end=1.0)
         else:
             network, exploration = actor_critic(environments, hidden_sizes=(16,)), None
         self._params = network.initial_parameters(0)

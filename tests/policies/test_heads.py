@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ from hotloop.errors import ConfigError
 from hotloop.policies import (
     HEADS,
     ActingPolicy,
+    EpsilonGreedy,
     Exploration,
+    GaussianNoise,
     PolicySnapshot,
     actor,
     actor_critic,
@@ -34,14 +37,19 @@ CASES = {
     "squashed_gaussian": (make_actor("squashed_gaussian"), Exploration(random_steps=13)),
     "deterministic": (
         make_actor("deterministic"),
-        Exploration(random_steps=13, noise_std=0.2),
+        GaussianNoise(random_steps=13, std=0.2),
     ),
     "greedy": (
         make_actor("greedy"),
-        Exploration(random_steps=3, epsilon=(0.9, 0.1), epsilon_steps=25),
+        EpsilonGreedy(random_steps=3, start=0.9, end=0.1, num_steps=25),
     ),
-    "dueling": (make_actor("dueling"), Exploration(epsilon=(0.9, 0.1), epsilon_steps=25)),
+    "dueling": (make_actor("dueling"), EpsilonGreedy(start=0.9, end=0.1, num_steps=25)),
 }
+
+
+def make_policy(network, exploration=None):
+    snapshot = PolicySnapshot(0, network.initial_parameters(0))
+    return ActingPolicy(network, snapshot, exploration=exploration)
 
 
 def test_cases_cover_all_heads():
@@ -52,8 +60,8 @@ def test_cases_cover_all_heads():
 def test_noise_depends_only_on_seed_step_and_environment(name):
     """Block size and number of environments do not matter."""
     network, exploration = CASES[name]
-    head = network.make_head(exploration)
-    assert type(head) is HEADS[name]
+    head = make_policy(network, exploration)
+    assert type(network.make_head()) is HEADS[name]
     whole = head.draw_noise(5, first_step=0, num_steps=40, num_envs=3)
     assert whole.dtype == np.float32
     for block in (1, 8, 20):
@@ -74,13 +82,13 @@ def test_noise_depends_only_on_seed_step_and_environment(name):
 
 def choose_actions(network, outputs, noise, exploration=None):
     """Return the actions of every step and environment, (T, N, *action_shape)."""
-    head = network.make_head(exploration)
+    policy = make_policy(network, exploration)
     num_steps, num_envs = noise.shape[:2]
     spec = network.action_spec
     actions = np.empty((num_steps, num_envs, *spec.shape), spec.dtype)
     all_outputs = np.broadcast_to(np.float32(outputs), (num_envs, network.head_size))
     for t in range(num_steps):
-        head.choose(all_outputs, noise[t], actions[t])
+        policy.choose(all_outputs, noise[t], actions[t])
     return actions
 
 
@@ -93,10 +101,16 @@ def is_uniform(unit, num_bins=10):
     return chi2 < (num_bins - 1) + 4 * math.sqrt(2 * (num_bins - 1))
 
 
-@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
-def test_first_actions_are_uniform_within_the_bounds(kind):
-    network, exploration = make_actor(kind), Exploration(random_steps=4, noise_std=0.1)
-    head = network.make_head(exploration)
+@pytest.mark.parametrize(
+    ("kind", "exploration"),
+    [
+        ("squashed_gaussian", Exploration(random_steps=4)),
+        ("deterministic", GaussianNoise(random_steps=4, std=0.1)),
+    ],
+)
+def test_first_actions_are_uniform_within_the_bounds(kind, exploration):
+    network = make_actor(kind)
+    head = make_policy(network, exploration)
     noise = head.draw_noise(1, first_step=0, num_steps=6, num_envs=5_000)
     # Only the steps after the uniform ones follow this extreme head.
     actions = choose_actions(network, [50.0] * network.head_size, noise, exploration)[..., 0]
@@ -116,7 +130,7 @@ def test_first_actions_are_uniform_within_the_bounds(kind):
 
 
 def test_random_steps_count_from_the_first_step_of_the_run():
-    head = make_actor("deterministic").make_head(Exploration(random_steps=10))
+    head = make_policy(make_actor("deterministic"), Exploration(random_steps=10))
     flags = head.draw_noise(1, first_step=7, num_steps=6, num_envs=2)[..., -1]
     np.testing.assert_array_equal(flags, [[1, 1]] * 3 + [[0, 0]] * 3)
     assert not head.draw_noise(1, first_step=10, num_steps=6, num_envs=2)[..., -1].any()
@@ -147,13 +161,15 @@ def test_standard_deviation_is_bounded(raw, log_std):
 
 
 @pytest.mark.parametrize("far", [-40.0, 40.0])
-@pytest.mark.parametrize("kind", ["squashed_gaussian", "deterministic"])
-def test_actions_stay_within_their_bounds(kind, far):
+@pytest.mark.parametrize(
+    ("kind", "exploration"),
+    [("squashed_gaussian", Exploration()), ("deterministic", GaussianNoise(std=5.0))],
+)
+def test_actions_stay_within_their_bounds(kind, exploration, far):
     low, high = (0.1, -7.3), (0.7, -0.1)  # not representable in float32
     action_spec = ActionSpec(kind="box", shape=(2,), dtype="float32", low=low, high=high)
     network = actor(Spaces(obs_spec(4), action_spec), kind)
-    exploration = Exploration(noise_std=5.0)
-    noise = network.make_head(exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
+    noise = make_policy(network, exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
     actions = choose_actions(network, [far] * network.head_size, noise, exploration)
     assert (actions >= np.float32(low)).all()
     assert (actions <= np.float32(high)).all()
@@ -162,21 +178,21 @@ def test_actions_stay_within_their_bounds(kind, far):
 
 
 def test_deterministic_actor_explores_with_gaussian_noise():
-    network, exploration = make_actor("deterministic"), Exploration(noise_std=0.1)
-    noise = network.make_head(exploration).draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
+    network, exploration = make_actor("deterministic"), GaussianNoise(std=0.1)
+    policy = make_policy(network, exploration)
+    noise = policy.draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
     actions = choose_actions(network, [0.2, -0.3], noise, exploration)[0, :, :, 0]
     mean = CENTRE + HALF * np.tanh([0.2, -0.3])
     std = 0.1 * HALF  # in units of half the bounds' width
     np.testing.assert_allclose(actions.mean(0), mean, atol=4 * std.max() / 200)
     np.testing.assert_allclose(actions.std(0), std, rtol=4 / math.sqrt(2 * 40_000))
-    noiseless = choose_actions(network, [0.2, -0.3], noise, Exploration())[0, :, :, 0]
+    noiseless = choose_actions(network, [0.2, -0.3], np.zeros((1, 40_000, 2)))[0, :, :, 0]
     np.testing.assert_allclose(noiseless, np.broadcast_to(mean, noiseless.shape), rtol=1e-6)
 
 
 def test_epsilon_decreases_linearly():
     """ε is the start at the first step, the mean of both halfway, and then stays at the end."""
-    exploration = Exploration(epsilon=(0.8, 0.2), epsilon_steps=100)
-    head = make_actor("greedy").make_head(exploration)
+    head = make_policy(make_actor("greedy"), EpsilonGreedy(start=0.8, end=0.2, num_steps=100))
     for step, epsilon in ((0, 0.8), (50, 0.5), (75, 0.35), (100, 0.2), (10**6, 0.2)):
         noise = head.draw_noise(4, first_step=step, num_steps=1, num_envs=20_000)[0, :, 0]
         explored = noise[noise >= 0]
@@ -190,7 +206,7 @@ def test_epsilon_decreases_linearly():
 
 def test_epsilon_does_not_depend_on_num_envs():
     """Steps are counted per environment."""
-    head = make_actor("greedy").make_head(Exploration(epsilon=(1.0, 0.0), epsilon_steps=10))
+    head = make_policy(make_actor("greedy"), EpsilonGreedy(start=1.0, end=0.0, num_steps=10))
     for num_envs in (1, 8):
         noise = head.draw_noise(0, first_step=0, num_steps=30, num_envs=num_envs)
         assert (noise[0, :, 0] >= 0).all()
@@ -199,8 +215,7 @@ def test_epsilon_does_not_depend_on_num_envs():
 
 
 def test_random_steps_of_action_values():
-    exploration = Exploration(random_steps=5, epsilon=(0.0, 0.0))
-    head = make_actor("greedy").make_head(exploration)
+    head = make_policy(make_actor("greedy"), EpsilonGreedy(random_steps=5, start=0.0, end=0.0))
     noise = head.draw_noise(4, first_step=2, num_steps=8, num_envs=50)[..., 0]
     assert (noise[:3] >= 0).all()
     assert (noise[3:] == -1).all()
@@ -209,11 +224,12 @@ def test_random_steps_of_action_values():
 def test_epsilon_greedy_takes_the_best_action_unless_it_explores():
     network = make_actor("greedy")
     values = np.float32([[0.0, 3.0, 1.0], [2.0, -1.0, 0.0], [0.0, 0.0, 5.0], [7.0, 7.0, 0.0]])
-    head, action = network.make_head(), np.empty(4, np.int64)
+    head = make_policy(network, EpsilonGreedy(start=0.5, end=0.5))
+    action = np.empty(4, np.int64)
     noise = np.float32([[-1, 0], [1, 0], [0, 0], [-1, 0]])
     head.choose(values, noise, action)
     assert action.tolist() == [1, 1, 0, 0]
-    head.greedy(values, action)
+    network.make_head().greedy(values, action)
     assert action.tolist() == [1, 0, 2, 0]
     for k in range(4):  # each environment alone
         single_action = np.empty(1, np.int64)
@@ -253,9 +269,9 @@ def noise_for(kind, which, num_envs):
 def test_network_is_needed_where_it_changes_actions(kind, which, num_envs, is_needed):
     """Outputs change the actions exactly where the head needs them."""
     network = make_actor(kind)
-    head = network.make_head(Exploration(noise_std=0.1))
+    head = make_policy(network, CASES[kind][1])
     noise = noise_for(kind, which, num_envs)
-    assert bool(head.is_needed(noise)) is is_needed
+    assert bool(head.needs_head(noise)) is is_needed
     spec = network.action_spec
     actions = []
     for values in ([0.9] * network.head_size, [-0.9] * network.head_size):
@@ -270,8 +286,7 @@ def test_network_is_needed_where_it_changes_actions(kind, which, num_envs, is_ne
 def test_skipping_the_network_does_not_change_actions(name):
     """Compare `draw`, which skips the network where it can, with `head` and `choose`."""
     network, exploration = CASES[name]
-    snapshot = PolicySnapshot(0, network.initial_parameters(0))
-    policy = ActingPolicy(network, snapshot, exploration=exploration)
+    policy = make_policy(network, exploration)
     spec, generator = network.action_spec, np.random.default_rng(0)
     for num_envs in (1, 3):
         noise = policy.draw_noise(0, first_step=0, num_steps=40, num_envs=num_envs)
@@ -299,7 +314,7 @@ def test_act_returns_the_most_probable_action(kind):
     policy = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
-        exploration=Exploration(random_steps=10**9, noise_std=3.0, epsilon=(1.0, 1.0)),
+        exploration=replace(CASES[kind][1], random_steps=10**9),
     )
     obs = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(np.float32)
     head = policy.head(obs)
@@ -343,7 +358,7 @@ def test_sampling_from_deterministic_heads_changes_nothing(kind):
     policy = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
-        exploration=Exploration(random_steps=10**9, noise_std=3.0, epsilon=(1.0, 1.0)),
+        exploration=replace(CASES[kind][1], random_steps=10**9),
     )
     obs = np.random.default_rng(0).standard_normal((30, 2, 3)).astype(np.float32)
     np.testing.assert_array_equal(policy.act(obs, deterministic=False), policy.act(obs))

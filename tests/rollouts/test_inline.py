@@ -7,7 +7,15 @@ from hotloop import gae
 from hotloop.base import memory
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
-from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
+from hotloop.policies import (
+    ActingPolicy,
+    EpsilonGreedy,
+    Exploration,
+    GaussianNoise,
+    PolicySnapshot,
+    actor,
+    actor_critic,
+)
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import NOISE_STEPS, Slot
 from hotloop.rollouts.evaluation import evaluate
@@ -253,12 +261,12 @@ ACTORS = {
     "td3": (
         toy_envs.ReachTheTarget,
         "deterministic",
-        Exploration(random_steps=20, noise_std=0.2),
+        GaussianNoise(random_steps=20, std=0.2),
     ),
     "dqn": (
         toy_envs.ChooseTheSign,
         "greedy",
-        Exploration(epsilon=(1.0, 0.2), epsilon_steps=200),
+        EpsilonGreedy(start=1.0, end=0.2, num_steps=200),
     ),
 }
 

@@ -16,7 +16,7 @@ from hotloop.envs import EnvSpec, make_vec
 from hotloop.learner import Execution, ExecutionChoice, Learner
 from hotloop.policies import (
     ActingPolicy,
-    Exploration,
+    EpsilonGreedy,
     ObsScale,
     PolicySnapshot,
     actor,
@@ -81,7 +81,7 @@ def eager(function, name):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_rollout_on_the_device_equals_the_hosts(name, execute):
     env_id, make, scale = NETWORKS[name]
-    exploration = Exploration(random_steps=4, epsilon=(0.5, 0.1), epsilon_steps=30)
+    exploration = EpsilonGreedy(random_steps=4, start=0.5, end=0.1, num_steps=30)
     with contextlib.ExitStack() as exits:
         envs = [make_vec(EnvSpec(env_id, seed=0), NUM_ENVS) for _ in range(2)]
         for vec_env in envs:

@@ -13,7 +13,7 @@ from hotloop.algorithms import dqn, ppo
 from hotloop.cli import main
 from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
-from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, actor, actor_critic
+from hotloop.policies import ActingPolicy, EpsilonGreedy, PolicySnapshot, actor, actor_critic
 from hotloop.policies.forward import LearnedNetwork
 from tests.envs.test_masks import vector
 from tests.toy_envs import Allowed
@@ -145,7 +145,7 @@ def test_no_gradient_reaches_forbidden_actions():
 def test_exploration_is_uniform_among_allowed_actions():
     network, params, obs, _ = make_network("greedy", (6,), num_rows=1)
     obs, mask = np.repeat(obs, 8, 0), np.repeat(np.array([[0, 1, 0, 1, 1, 0]]) > 0, 8, 0)
-    exploration = Exploration(epsilon=(1.0, 1.0))
+    exploration = EpsilonGreedy(start=1.0, end=1.0)
     policy = ActingPolicy(network, PolicySnapshot(0, params), exploration=exploration)
     noise = policy.draw_noise(3, first_step=0, num_steps=2000, num_envs=8)
     actions, head = np.empty((2000, 8), np.int64), np.empty((8, 6), np.float32)

@@ -15,7 +15,7 @@ from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import CheckpointError, ConfigError, MaskError
 from hotloop.policies import (
     ActingPolicy,
-    Exploration,
+    EpsilonGreedy,
     PolicySnapshot,
     actor,
     actor_critic,
@@ -49,7 +49,7 @@ def test_rollouts_contain_allowed_actions_alone(kind, source):
         if (kind, source) != ("bytes", "observation"):  # bytes in a dict are float32
             assert network.obs_spec.dtype == unmasked.obs_spec.dtype
         params = {name: 3 * x + 0.1 for name, x in network.initial_parameters(0).items()}
-        exploration = Exploration(epsilon=(0.5, 0.5))
+        exploration = EpsilonGreedy(start=0.5, end=0.5)
         policy = ActingPolicy(network, PolicySnapshot(0, params), exploration=exploration)
         rollout = InlineRollout(envs, policy, num_steps=20, seed=0)
         fragments = [rollout.collect()[0] for _ in range(2)]

@@ -32,7 +32,7 @@ from hotloop.learner import (
     value_and_grad,
 )
 from hotloop.ops import losses
-from hotloop.policies import Exploration, actor
+from hotloop.policies import EpsilonGreedy, actor
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads.base import MASKED
 from hotloop.training import OffPolicy, ReplayBatch, Update
@@ -247,12 +247,11 @@ def action_values(values: Tensor, action: Tensor) -> Tensor:
     return values.gather(1, action.unsqueeze(1)).squeeze(1)
 
 
-def exploration(config: Config) -> Exploration:
+def exploration(config: Config) -> EpsilonGreedy:
     """Return ε-greedy exploration."""
     steps = config.exploration_fraction * config.total_timesteps / config.total_envs
-    return Exploration(
-        epsilon=(config.epsilon_start, config.epsilon_end), epsilon_steps=max(1, round(steps))
-    )
+    num_steps = max(1, round(steps))
+    return EpsilonGreedy(start=config.epsilon_start, end=config.epsilon_end, num_steps=num_steps)
 
 
 algorithm = OffPolicy(

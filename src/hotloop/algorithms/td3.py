@@ -29,7 +29,7 @@ from hotloop.algorithms.twin_critics import (
 from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
-from hotloop.policies import Exploration
+from hotloop.policies import GaussianNoise
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
     Count,
@@ -182,8 +182,8 @@ algorithm = OffPolicy(
         Update(function=update_critics, name="update of the critics", has_noise=True),
         Update(function=update_policy, name="update of the policy", every="policy_frequency"),
     ),
-    exploration=lambda config: Exploration(
-        random_steps=config.random_steps(), noise_std=config.exploration_noise
+    exploration=lambda config: GaussianNoise(
+        random_steps=config.random_steps(), std=config.exploration_noise
     ),
     presets=presets.TD3,
 )

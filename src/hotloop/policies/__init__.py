@@ -11,7 +11,8 @@ from __future__ import annotations
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.critics import Critics, critics
 from hotloop.policies.encoders import ENCODERS, Encoder
-from hotloop.policies.heads import HEADS, Exploration, Head
+from hotloop.policies.exploration import EpsilonGreedy, Exploration, GaussianNoise
+from hotloop.policies.heads import HEADS, Head
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.spec import Network, actor, actor_critic, network_from_json
 
@@ -21,7 +22,9 @@ __all__ = [
     "ActingPolicy",
     "Critics",
     "Encoder",
+    "EpsilonGreedy",
     "Exploration",
+    "GaussianNoise",
     "Head",
     "Network",
     "ObsScale",

@@ -16,8 +16,8 @@ import numpy as np
 from hotloop.envs.encoding import MASK_KEY, MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
+from hotloop.policies.exploration import Exploration
 from hotloop.policies.forward_numpy import NumpyForward
-from hotloop.policies.heads import Exploration
 from hotloop.policies.heads.base import MASKED, action_offset
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
@@ -37,7 +37,7 @@ class ActingPolicy:
     Args:
         network: the network.
         snapshot: its parameters.
-        exploration: settings of exploration for `draw_noise` and `choose`; None: no exploration.
+        exploration: how `draw_noise` and `choose` explore; None: the head samples its own actions.
         device: where networks are computed that act through torch. NumPy computes perceptrons on
             any device.
         forward: a forward pass with its own parameters, such as a `LearnerForward`; None: the
@@ -47,7 +47,6 @@ class ActingPolicy:
         has_value: whether there is a value function.
         has_last_value: whether `last_value` returns the value after `head` and `draw`: one forward
             of a torch module computes both.
-        exploration: settings of exploration; None: no exploration.
         snapshot: the last snapshot. Its parameters may have changed in place since.
         version: number of learning iterations behind the snapshot.
         obs_scale: scale of the snapshot; None: observations are not scaled.
@@ -66,7 +65,9 @@ class ActingPolicy:
         self.exploration = exploration
         self.has_value = network.has_value
         self._has_memory = network.memory_size > 0
-        self._head = network.make_head(exploration)
+        self._head = network.make_head()
+        if exploration is not None:
+            exploration.check(self._head)
         self.has_last_value = network.has_value and network.layers.numpy_layers is None
         self._forward = self._make_forward(device) if forward is None else forward
         self._has_external_forward = forward is not None
@@ -122,8 +123,7 @@ class ActingPolicy:
                 f"the policy's `obs_scale` must have shape {obs_shape}, got {scale.mean.shape}: it "
                 "belongs to another environment"
             )
-        self.snapshot = snapshot
-        self.version = snapshot.version
+        self.snapshot, self.version = snapshot, snapshot.version
         self.obs_scale = scale
         self._scaled = np.empty(0, np.float32)
         self._folded_params = self._head.fold(snapshot.params)
@@ -145,16 +145,15 @@ class ActingPolicy:
     # --- for rollouts: no checks, no allocations of its own --------------------------------------
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
-        """Return the noise of many steps for sampling actions and for exploration.
+        """Return the noise of many steps, by (seed, step, environment): float32, (T, N, K).
 
         Args:
             seed: seed of the run, or its `device_seed`.
             **block: `first_step`, `num_steps`, `num_envs`, `first_env`, see `ops.noise`.
-
-        Returns:
-            float32, (T, N, K), a function of (seed, step, environment) alone.
         """
-        return self._head.draw_noise(seed, **block)
+        if self.exploration is None:
+            return self._head.draw_noise(seed, **block)
+        return self.exploration.draw_noise(self._head, seed, **block)
 
     def scaled(self, obs: Array, out: Array | None = None) -> Array:
         """Return the network's inputs for raw observations. Training uses the same inputs.
@@ -191,7 +190,6 @@ class ActingPolicy:
         """Return V(obs): float32, (B,), from `obs` of (B, *obs_shape).
 
         Args:
-            obs: (B, *obs_shape).
             memory: hidden state of a recurrent policy, float32, (B, M); not changed.
 
         Raises:
@@ -233,7 +231,7 @@ class ActingPolicy:
 
     def needs_head(self, noise: Array) -> bool:
         """Return whether `choose` reads `head` with the `noise` of one step, (B, K)."""
-        return self._head.is_needed(noise)
+        return self.exploration is None or self.exploration.is_needed(self._head, noise)
 
     def choose(self, head: Array, noise: Array, out: Array, mask: Array | None = None) -> None:
         """Write actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K).
@@ -243,7 +241,10 @@ class ActingPolicy:
         an action is forbidden.
         """
         self._forbid(head, mask)
-        self._head.choose(head, noise, out)
+        if self.exploration is None:
+            self._head.choose(head, noise, out)
+        else:
+            self.exploration.choose(self._head, head, noise, out)
 
     def draw(
         self,
@@ -352,11 +353,11 @@ class ActingPolicy:
         if deterministic:
             action = self.greedy(batch, hidden_state, mask)
         else:
-            rng = rng or self._rng
             head = self.head(batch, None, hidden_state)
-            noise = self._head.draw_from(rng, head.shape)
+            noise = self._head.draw_from(rng or self._rng, head.shape)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
-            self.choose(head, noise, action, mask)
+            self._forbid(head, mask)
+            self._head.choose(head, noise, action)
         if spec.kind == "box":
             action = spec.fitted(action)
         else:

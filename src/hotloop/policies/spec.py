@@ -20,7 +20,7 @@ from hotloop.errors import (
 )
 from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
 from hotloop.policies.forward_numpy import Activation
-from hotloop.policies.heads import HEADS, Exploration, Head, describe_scale, gaussian_for
+from hotloop.policies.heads import HEADS, Head, describe_scale, gaussian_for
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
 from hotloop.policies.registry import find
@@ -83,9 +83,9 @@ class Network:
         """Return whether it acts on NumPy alone."""
         return self.layers.numpy_layers is not None
 
-    def make_head(self, exploration: Exploration | None = None) -> Head:
-        """Return a new head with these settings of exploration; None: no exploration."""
-        return find(HEADS, "head", self.head)(self.action_spec, exploration)
+    def make_head(self) -> Head:
+        """Return a new head."""
+        return find(HEADS, "head", self.head)(self.action_spec)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the learned parameters by name, in order."""

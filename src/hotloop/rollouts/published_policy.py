@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hotloop.policies import ActingPolicy, Exploration, Network
+from hotloop.policies import ActingPolicy, Network
+from hotloop.policies.exploration import exploration_from_json
 from hotloop.rollouts.processes.shared_memory import WeightsBuffer
 from hotloop.timing import span
 from hotloop.types import Array
@@ -18,7 +19,7 @@ class PublishedPolicy:
     Args:
         weights: Buffer with the published weights.
         network: Network of the policy.
-        exploration: Fields of an `Exploration`.
+        exploration: How the policy explores, as JSON.
 
     Attributes:
         policy: Acting policy with the loaded weights.
@@ -34,11 +35,9 @@ class PublishedPolicy:
         flat_params = next(iter(snapshot.params.values())).base
         assert flat_params is not None
         self._flat_params: Array = flat_params
-        acting_exploration = None
-        if exploration is not None:
-            fields = {**exploration, "epsilon": tuple(exploration["epsilon"])}
-            acting_exploration = Exploration(**fields)
-        self.policy = ActingPolicy(network, snapshot, exploration=acting_exploration)
+        self.policy = ActingPolicy(
+            network, snapshot, exploration=exploration_from_json(exploration)
+        )
 
     def load(self, number: int) -> None:
         """Load a publication, or a newer one if it was overwritten."""

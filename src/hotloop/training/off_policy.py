@@ -79,14 +79,14 @@ class OffPolicy(Algorithm):
 
     Attributes:
         updates: the updates in order of execution. The first returns |TD error|.
-        exploration: `exploration(config)` returns how the policy explores.
+        exploration: `exploration(config)` returns how the policy explores; None: it does not.
         move_targets: `move_targets(state, count, hyper)` performs `count` updates of the target
             networks after a round, if transitions schedule them and not gradient steps; else None.
         target_interval: the name of the option for the transitions between two target updates.
     """
 
     updates: Sequence[Update] = ()
-    exploration: Callable[[Any], Exploration] = lambda config: Exploration()
+    exploration: Callable[[Any], Exploration | None] = lambda config: None
     move_targets: Callable[..., None] | None = None
     target_interval: str = "target_interval"
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hotloop import timing
-from hotloop.policies import Exploration, actor, actor_critic
+from hotloop.policies import EpsilonGreedy, Exploration, GaussianNoise, actor, actor_critic
 from hotloop.rollouts.inference.wakeups import clear_wakeup, create_wakeup_fd, wake
 from hotloop.types import Fragment
 from tests.rollouts.processes.pools import (
@@ -106,10 +106,10 @@ def test_actions_of_batches_are_the_same(env, num_envs, memory, options):
         (
             "CartPole-v1",
             "greedy",
-            Exploration(epsilon=(1.0, 0.1), epsilon_steps=30, random_steps=5),
+            EpsilonGreedy(start=1.0, end=0.1, num_steps=30, random_steps=5),
         ),
         ("Pendulum-v1", "squashed_gaussian", Exploration(random_steps=7)),
-        ("Pendulum-v1", "deterministic", Exploration(random_steps=7, noise_std=0.2)),
+        ("Pendulum-v1", "deterministic", GaussianNoise(random_steps=7, std=0.2)),
     ],
 )
 def test_actors_explore_the_same(env, head, exploration):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hotloop.envs import EnvSpec, make_double_buffered
-from hotloop.policies import actor, actor_critic
+from hotloop.policies import EpsilonGreedy, actor, actor_critic
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.server import InferenceServer
 from hotloop.rollouts.processes.messages import InferenceSetup
@@ -32,7 +32,7 @@ class Rig:
         num_envs: Environments of the worker.
         memory: Memory of the network.
         head: Head of an actor. None makes an actor-critic.
-        exploration: Fields of an `Exploration`.
+        exploration: An `Exploration`.
 
     Attributes:
         events: ("request", line, row), ("begin",), ("pause",) and ("end", t).
@@ -51,7 +51,7 @@ class Rig:
         self.shared.weights.write(snapshot_of(self.network, 5))
         setup = InferenceSetup(
             network=self.network.to_json(),
-            exploration=exploration,
+            exploration=exploration and exploration.to_json(),
             num_envs=num_envs,
             seed=2,
             **sizes,
@@ -212,7 +212,7 @@ def test_requests_for_different_publications_are_no_batch(make_rig):
 @pytest.mark.parametrize("head", ["greedy", "dueling"])
 def test_halves_at_different_steps_explore_by_their_own_step(make_rig, head):
     # All actions of the first four rows are random, and none of the others, with this ε.
-    exploration = {"epsilon": (0.0, 0.0), "epsilon_steps": 1, "random_steps": NUM_STEPS}
+    exploration = EpsilonGreedy(start=0.0, end=0.0, random_steps=NUM_STEPS)
     rig = make_rig(4, head=head, exploration=exploration)
     rig.stepper.load(1)
     rig.stepper.collect(0, 0, NUM_STEPS, rig)

@@ -2,12 +2,12 @@
 
 To add a head, write a module here with a subclass of `Head`, and add it to `HEADS`. Noise is drawn
 ahead for many steps as a function of (seed, step, environment), so the actions do not depend on the
-acting process. The noise includes that of exploration.
+acting process.
 """
 
 from __future__ import annotations
 
-from hotloop.policies.heads.base import Exploration, Head
+from hotloop.policies.heads.base import Head
 from hotloop.policies.heads.bounded import Deterministic, SquashedGaussian
 from hotloop.policies.heads.categorical import Categorical, MultiCategorical
 from hotloop.policies.heads.dueling import Dueling
@@ -31,4 +31,4 @@ HEADS: dict[str, type[Head]] = {
 }
 """Heads by name."""
 
-__all__ = ["HEADS", "Exploration", "Head", "describe_scale", "gaussian_for"]
+__all__ = ["HEADS", "Head", "describe_scale", "gaussian_for"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,26 +19,6 @@ if TYPE_CHECKING:
 # finite, since 0 · ∞ in the entropy is not a number: Huang & Ontañón 2020, "A Closer Look at
 # Invalid Action Masking in Policy Gradient Algorithms", arXiv:2006.14171.
 MASKED = -1e30
-EXPLORATION_STREAM = 1  # noise stream for the choice to explore and for uniform actions
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exploration:
-    """Settings of exploration during collection.
-
-    Attributes:
-        random_steps: number of initial steps of each environment with uniform actions.
-        noise_std: standard deviation of the Gaussian added to deterministic actions, in units of
-            half the width of the bounds.
-        epsilon: probability of a uniform discrete action at the first step and from `epsilon_steps`
-            on, linear in between.
-        epsilon_steps: number of steps of each environment over which `epsilon` changes.
-    """
-
-    random_steps: int = 0
-    noise_std: float = 0.0
-    epsilon: tuple[float, float] = (0.0, 0.0)
-    epsilon_steps: int = 1
 
 
 class Head(ABC):
@@ -60,9 +39,9 @@ class Head(ABC):
 
     Args:
         spec: the actions.
-        exploration: settings of exploration; None: no exploration.
 
     Attributes:
+        spec: the actions.
         meaning: name of the outputs in exported files.
         description: phrase for the outputs in messages.
         needs_perceptrons: whether its learned layers differ from the layers that compute its
@@ -83,10 +62,9 @@ class Head(ABC):
     acts_by_parameters: ClassVar[bool] = False
     action_scale: tuple[Array, Array] | None = None
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
+    def __init__(self, spec: ActionSpec) -> None:
         self.check(spec)
-        self._spec = spec
-        self._exploration = exploration or Exploration()
+        self.spec = spec
         self.size = num_action_values(spec)
         self.is_masked = spec.is_masked
 
@@ -127,10 +105,6 @@ class Head(ABC):
     @abstractmethod
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Return noise, (B, K), for outputs of `shape`, (B, H), from the user's generator."""
-
-    def is_needed(self, noise: Array) -> bool:
-        """Return whether the actions of this noise depend on the network's outputs."""
-        return True
 
     @abstractmethod
     def choose(self, outputs: Array, noise: Array, out: Array) -> None:

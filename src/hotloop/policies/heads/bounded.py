@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +9,8 @@ import numpy as np
 
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
-from hotloop.ops.noise import counter_normal, counter_uniform
-from hotloop.policies.heads.base import EXPLORATION_STREAM, Exploration, Head
+from hotloop.ops.noise import counter_normal
+from hotloop.policies.heads.base import Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -24,12 +23,11 @@ LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0  # bounds of a squashed Gaussian, as in Cle
 class Bounded(Head):
     """Actions c + h · u, u = tanh(…) of the outputs.
 
-    c and h are the center and half the width of the bounds. If the last number of the noise is 1,
-    the other numbers are u itself, uniform. Such steps do not need the network.
+    c and h are the center and half the width of the bounds.
     """
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
-        super().__init__(spec, exploration)
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__(spec)
         self._num_actions = self.size
         low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))
         self._center = ((low + high) / 2).astype(np.float32)
@@ -41,42 +39,13 @@ class Bounded(Head):
     def check(cls, spec: ActionSpec) -> None:
         check_bounded(spec)
 
-    def draw_noise(self, seed: int, **block: int) -> Array:
-        """Return standard normal numbers, or at first uniform ones in [−1, 1], and a flag."""
-        size, num_steps = self._num_actions, block["num_steps"]
-        noise = np.zeros((num_steps, block["num_envs"], size + 1), np.float32)
-        noise[..., :-1] = counter_normal(seed, size=size, **block)
-        random_steps = self._exploration.random_steps - block["first_step"]
-        num_random = min(max(random_steps, 0), num_steps)
-        if num_random:
-            uniform = counter_uniform(seed, size=size, stream=EXPLORATION_STREAM, **block)
-            noise[:num_random, :, :-1] = 2.0 * uniform[:num_random] - 1.0
-            noise[:num_random, :, -1] = 1.0
-        return noise
-
-    def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return zeros: the policy is deterministic."""
-        return np.zeros((shape[0], self._num_actions + 1), np.float32)
-
-    def is_needed(self, noise: Array) -> bool:
-        """Return False while actions are uniform."""
-        return not noise[0, -1]
-
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        numbers = noise[:, :-1]
-        self._write(numbers if noise[0, -1] else self._explore(outputs, numbers), out)
-
     def greedy(self, outputs: Array, out: Array) -> None:
-        self._write(np.tanh(outputs[:, : self._num_actions]), out)
+        self.write(np.tanh(outputs[:, : self._num_actions]), out)
 
     def mode(self, outputs: Tensor) -> Tensor:
         return outputs[:, : self._num_actions].tanh()
 
-    @abstractmethod
-    def _explore(self, outputs: Array, noise: Array) -> Array:
-        """Return u, (B, A), from outputs and standard normal numbers, (B, A)."""
-
-    def _write(self, unit: Array, out: Array) -> None:
+    def write(self, unit: Array, out: Array) -> None:
         """Write actions from u, clipped to the bounds because of rounding and noise."""
         flat = out.reshape(unit.shape)
         np.multiply(unit, self._half_width, out=flat)
@@ -91,19 +60,21 @@ class SquashedGaussian(Bounded):
     meaning = "squashed_gaussian"
     description = "means before tanh, and a raw log standard deviation for each"
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
-        super().__init__(spec, exploration)
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__(spec)
         self.size = 2 * self._num_actions
+
+    def draw_noise(self, seed: int, **block: int) -> Array:
+        """Return standard normal numbers."""
+        return counter_normal(seed, size=self._num_actions, **block)
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Return standard normal numbers."""
-        noise = super().draw_from(rng, shape)
-        noise[:, :-1] = rng.standard_normal((shape[0], self._num_actions), np.float32)
-        return noise
+        return rng.standard_normal((shape[0], self._num_actions), np.float32)
 
-    def _explore(self, outputs: Array, noise: Array) -> Array:
+    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
         mean, raw = outputs[:, : self._num_actions], outputs[:, self._num_actions :]
-        return np.tanh(mean + np.exp(bounded_log_std(raw)) * noise)
+        self.write(np.tanh(mean + np.exp(bounded_log_std(raw)) * noise), out)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """See `Head`. The density is that of u, whatever the bounds of the actions are."""
@@ -115,13 +86,21 @@ class SquashedGaussian(Bounded):
 
 
 class Deterministic(Bounded):
-    """Outputs are actions before tanh. Exploration adds Gaussian noise after tanh."""
+    """Outputs are actions before tanh. The noise is added after tanh."""
 
     meaning = "deterministic"
     description = "actions before tanh"
 
-    def _explore(self, outputs: Array, noise: Array) -> Array:
-        return np.tanh(outputs) + self._exploration.noise_std * noise
+    def draw_noise(self, seed: int, **block: int) -> Array:
+        """Return zeros: the policy is deterministic."""
+        return np.zeros((block["num_steps"], block["num_envs"], self.size), np.float32)
+
+    def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Return zeros: the policy is deterministic."""
+        return np.zeros((shape[0], self.size), np.float32)
+
+    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
+        self.write(np.tanh(outputs) + noise, out)
 
     def act(self, outputs: Tensor) -> Tensor:
         from hotloop.ops.activations import tanh

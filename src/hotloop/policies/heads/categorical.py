@@ -11,7 +11,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_gumbel
-from hotloop.policies.heads.base import Exploration, Head
+from hotloop.policies.heads.base import Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class MultiCategorical(Categorical):
 
     _kind = "multi_discrete"
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
-        super().__init__(spec, exploration)
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__(spec)
         self._segments = list(pairwise(np.cumsum((0, *spec.nvec)).tolist()))
 
     def greedy(self, outputs: Array, out: Array) -> None:
@@ -79,14 +79,14 @@ class MultiCategorical(Categorical):
     def mode(self, outputs: Tensor) -> Tensor:
         import torch
 
-        return torch.stack([part.argmax(1) for part in outputs.split(self._spec.nvec, 1)], 1)
+        return torch.stack([part.argmax(1) for part in outputs.split(self.spec.nvec, 1)], 1)
 
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor]:
         from hotloop.ops import distributions
 
-        return distributions.multi_categorical(outputs, action, self._spec.nvec)
+        return distributions.multi_categorical(outputs, action, self.spec.nvec)
 
 
 def _log_prob(logits: Array, action: Array) -> Array:

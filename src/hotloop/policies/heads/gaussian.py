@@ -11,7 +11,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.heads.base import Exploration, Head
+from hotloop.policies.heads.base import Head
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Gaussian(Head):
 
     def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
         flat = outputs + params[_LOG_STD].exp() * noise
-        return flat.view(-1, *self._spec.shape)
+        return flat.view(-1, *self.spec.shape)
 
     def evaluate(
         self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
@@ -89,8 +89,8 @@ class ScaledGaussian(Gaussian):
     standard deviation and the density are those of u.
     """
 
-    def __init__(self, spec: ActionSpec, exploration: Exploration | None = None) -> None:
-        super().__init__(spec, exploration)
+    def __init__(self, spec: ActionSpec) -> None:
+        super().__init__(spec)
         is_far, center, half_width = _far_bounds(spec)
         low, high = (x.astype(np.float32) for x in (center - half_width, center + half_width))
         if (is_far & (low >= high)).any():

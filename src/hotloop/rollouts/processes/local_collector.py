@@ -21,7 +21,7 @@ class LocalCollector:
     Args:
         envs: Environments of the worker.
         network: Network of the policy.
-        exploration: Fields of an `Exploration`.
+        exploration: How the policy explores, as JSON.
         shared: Shared memory that receives the rows.
         worker: Number of the worker.
         seed: Seed of the action noise.

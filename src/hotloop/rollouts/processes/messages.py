@@ -60,7 +60,7 @@ class Setup:
     Attributes:
         network: Network as JSON. None if the inference process acts.
         outputs: Sizes of the network's outputs.
-        exploration: Fields of an `Exploration`.
+        exploration: The policy's `Exploration` as JSON.
         in_fragments: Whether rows are evaluated and taken as whole fragments.
         first_row: First row of this process.
         first_episode: Number of the first episodes. None: each environment's next one.
@@ -87,7 +87,7 @@ class InferenceSetup:
 
     Attributes:
         network: Network as JSON.
-        exploration: Fields of an `Exploration`.
+        exploration: The policy's `Exploration` as JSON.
         num_envs: Environments of each worker.
         seed: Seed of the action noise.
     """

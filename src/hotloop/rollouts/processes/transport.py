@@ -7,7 +7,6 @@ that is two fragments ahead of the learner, and a learner without enough rows.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -186,7 +185,7 @@ class ProcessTransport:
             return
         worker.is_set_up = True
         network, exploration = self._policy.network, self._policy.exploration
-        exploration_fields = None if exploration is None else dataclasses.asdict(exploration)
+        exploration_fields = None if exploration is None else exploration.to_json()
         sizes = {"num_steps": self._options.num_steps, "num_workers": self.num_workers}
         if worker.number == INFERENCE:
             worker.first_row = self._shared.num_answers[0]

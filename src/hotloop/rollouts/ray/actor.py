@@ -14,7 +14,8 @@ from hotloop import timing
 from hotloop.base.children import add_module_paths
 from hotloop.envs import ActionSpec, EnvSpec, ObsSpec, VectorEnv, make_vec, seeded_generators
 from hotloop.errors import EnvironmentFailure, HotloopError, MaskError, NonFiniteStep
-from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot, network_from_json
+from hotloop.policies import ActingPolicy, PolicySnapshot, network_from_json
+from hotloop.policies.exploration import exploration_from_json
 from hotloop.rollouts.fleet import WorkerStart
 from hotloop.rollouts.parts import FragmentPart, PartCollector
 from hotloop.rollouts.ray.inference import RemotePolicy, WeightsRef, writable
@@ -54,7 +55,7 @@ class ActorSetup:
 
     Attributes:
         network: Network as JSON.
-        exploration: How the policy explores.
+        exploration: How the policy explores, as JSON.
         num_rows: Maximum number of rows of a part.
         seed: Seed of the action noise.
         start: First row, and the episodes in which it begins.
@@ -62,7 +63,7 @@ class ActorSetup:
     """
 
     network: Mapping[str, Any]
-    exploration: Exploration | None
+    exploration: Mapping[str, Any] | None
     num_rows: int
     seed: int
     start: WorkerStart
@@ -146,14 +147,15 @@ class Actor:
         info = self.ready()
         assert self._envs is not None
         network = network_from_json(dict(setup.network))
+        exploration = exploration_from_json(setup.exploration)
         if setup.inference is None:
-            self._policy = ActingPolicy(network, writable(snapshot), exploration=setup.exploration)
+            self._policy = ActingPolicy(network, writable(snapshot), exploration=exploration)
         else:
             # The step timeout must not count the time of waiting for an answer.
             self._policy = RemotePolicy(
                 network,
                 snapshot,
-                exploration=setup.exploration,
+                exploration=exploration,
                 inference=setup.inference,
                 on_wait=self._step_timeout.stop,
             )

@@ -241,7 +241,7 @@ class ActorTransport:
         policy, actor = self._policy, self._actors[worker]
         setup = ActorSetup(
             network=policy.network.to_json(),
-            exploration=policy.exploration,
+            exploration=policy.exploration and policy.exploration.to_json(),
             num_rows=self._part_rows,
             seed=self._seed,
             start=start,
