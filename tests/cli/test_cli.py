@@ -88,7 +88,11 @@ def test_help(capsys, args):
         (["train", "ppo", "--learning-rate", "linaer:1e-3,0"], "did you mean 'linear'?"),
         (["train", "ppo", "--learning-rate", "linear:1e-3"], "`learning_rate`: expected a number"),
         (["train", "no_such_module:algorithm"], "there is no module 'no_such_module'"),
-        (["train", "ppo", "--env-kwargs", "g=1"], "expected a JSON object"),
+        (
+            ["train", "ppo", "--env-kwargs", "g=1"],
+            "hotloop: `--env-kwargs`: expected a JSON object",
+        ),
+        (["train", "ppo", "--env-kwargs", "{'g': 1,", "'h': 2}"], "got '{'g': 1, 'h': 2}'"),
         (["train", "ppo", "--env-kwargs", '{"gg": 1}', "--env-id", "Pendulum-v1"], "gg"),
         (["eval", "nowhere", "--episodes", "0"], "`--episodes` must be positive"),
     ],

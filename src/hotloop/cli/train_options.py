@@ -230,6 +230,13 @@ def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
         return list(map(str, items))
     if not values:
         raise ConfigError(f"`{option}` needs a value")
+    if any(get_origin(kind) is dict for kind in kinds):
+        text = " ".join(values)  # a space ends an argument unless it is quoted
+        try:
+            _json_object(text)
+        except ConfigError as error:
+            raise ConfigError(f"`{option}`: {error}") from None
+        return [text]
     parts = [part for value in values for part in value.split(",")]
     are_numbers = not any(isinstance(_as_number(part, kinds), str) for part in parts)
     if kinds <= {int, float, NoneType} or are_numbers:  # a schedule has a colon
