@@ -244,7 +244,7 @@ def exercise(scale: BanditScale, rounds: int) -> None:
 
 def grid(scale: BanditScale, rounds: int) -> None:
     """Run a grid of 200 points into a new file."""
-    grids = import_library("hotloop.sweeps.bandits")
+    grids = import_library("hotloop.bandits.grids")
     num_epsilons, num_step_sizes = scale.grid
     fields = {
         "epsilon": [0.5 * (k + 1) / num_epsilons for k in range(num_epsilons)],

@@ -37,7 +37,8 @@ from hotloop.bandits import (
     compare,
     run,
 )
-from hotloop.bandits.parsing import make_agent, make_environment, parse_value
+from hotloop.bandits.parsing import make_agent, make_environment
+from hotloop.base.space_syntax import parse_value
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError, UnknownNameError
 
 NOT_NUMBERS = (math.nan, math.inf, "0.1", True)

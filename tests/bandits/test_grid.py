@@ -19,6 +19,11 @@ import numpy as np
 import pytest
 
 from hotloop.bandits import EpsilonGreedy, GaussianRewards, RandomWalk, run
+from hotloop.bandits.grids import Grid, computation, jobs
+from hotloop.bandits.grids import grid as grid_module
+from hotloop.bandits.grids.grid_file import GridFile, Piece
+from hotloop.bandits.grids.grid_table import plot_axes
+from hotloop.bandits.grids.points import range_values
 from hotloop.bandits.running import KERNEL_VERSION
 from hotloop.errors import (
     BanditError,
@@ -28,11 +33,6 @@ from hotloop.errors import (
     UnknownNameError,
     install_command,
 )
-from hotloop.sweeps.bandits import Grid, computation, jobs
-from hotloop.sweeps.bandits import grid as grid_module
-from hotloop.sweeps.bandits.grid_file import GridFile, Piece
-from hotloop.sweeps.bandits.grid_table import plot_axes
-from hotloop.sweeps.bandits.points import range_values
 from tests.faults.damage import cut, flip, insert, zero
 
 
@@ -636,7 +636,7 @@ def test_full_disk_keeps_stored_chunks(tmp_path):
     setup, _, _ = _CHILD.partition('print("ready"')
     limited = f"""{setup}
 import resource
-from hotloop.sweeps.bandits import computation
+from hotloop.bandits.grids import computation
 from hotloop.errors import OutputError
 computation._COMMIT_S = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))

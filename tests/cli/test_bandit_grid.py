@@ -103,7 +103,7 @@ def test_more_runs(capsys):
 
 
 def test_other_kernels_are_reported(capsys, monkeypatch):
-    from hotloop.sweeps.bandits import grid as grid_module
+    from hotloop.bandits.grids import grid as grid_module
 
     grid(capsys, "ucb", "c=1,2", *SMALL)
     monkeypatch.setattr(grid_module, "KERNEL_VERSION", 99)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hotloop.bandits.grids.grid_file import GridFile
+from hotloop.base import results_file
 from hotloop.base.processes import boot_id
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError
-from hotloop.sweeps import Results, Run, results_file
-from hotloop.sweeps.bandits.grid_file import GridFile
+from hotloop.sweeps import Results, Run
 from hotloop.sweeps.results import ResumeOptions, SweepSettings, is_alive
 
 

@@ -93,7 +93,7 @@ def test_an_unknown_option_suggests_the_nearest():
 
 def test_grids_of_bandits_need_neither_torch_nor_optuna():
     code = (
-        "import sys; from hotloop.sweeps.bandits import Grid\n"
+        "import sys; from hotloop.bandits.grids import Grid\n"
         "assert len(Grid('ucb', {'c': 'log:0.1,10,5'})) == 5\n"
         "print([x for x in ('torch', 'optuna', 'gymnasium') if x in sys.modules])"
     )

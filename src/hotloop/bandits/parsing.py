@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
@@ -15,36 +13,8 @@ import numpy as np
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment
 from hotloop.base.files import open_regular
+from hotloop.base.space_syntax import parse_value
 from hotloop.errors import ConfigError, UnknownNameError, nearest
-
-_WORDS = {"none": None, "true": True, "false": False}
-_RATIO = re.compile(r"([^/]+)/([^/]+)")
-_POWER = re.compile(r"([^*]+)\*\*([^*]+)")
-
-
-def parse_value(text: str) -> int | float | bool | None:
-    """Return the value of a number ("0.1", "1/128", "2**-7"), "none", "true" or "false".
-
-    Raises:
-        ConfigError: The text is none of these.
-    """
-    stripped = text.strip()
-    if stripped.lower() in _WORDS:
-        return _WORDS[stripped.lower()]
-    try:
-        if match := _POWER.fullmatch(stripped):
-            return math.pow(float(match[1]), float(match[2]))
-        if match := _RATIO.fullmatch(stripped):
-            return float(match[1]) / float(match[2])
-        try:
-            return int(stripped)
-        except ValueError:
-            return float(stripped)
-    except (ValueError, ArithmeticError):
-        raise ConfigError(
-            "a value must be a number such as 0.1, 1/128 or 2**-7, or none, true, false; got "
-            f"'{text}'"
-        ) from None
 
 
 def make_agent(name: str, settings: Mapping[str, Any]) -> Agent:

@@ -15,14 +15,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from hotloop import __version__
 from hotloop.base import documents
 from hotloop.base.files import make_directory
+from hotloop.base.parquet import write
 from hotloop.base.processes import boot_id, is_running, process_start
+from hotloop.base.results_file import ResultsFile, checksum
 from hotloop.base.streams import printable
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.runs import trust
-from hotloop.sweeps.parquet import write
-from hotloop.sweeps.results_file import ResultsFile, checksum
 
 # The last column of each row is a checksum of the others.
 _TABLES = """
@@ -150,7 +151,7 @@ class Results(ResultsFile):
         report_directory: default directory of the report.
     """
 
-    kind, error = "sweep", ConfigError
+    kind, error, made_by = "sweep", ConfigError, __version__
     info_table, marks, tables = "sweep", {"format": "2"}, _TABLES
 
     def __init__(self, path: Path) -> None:

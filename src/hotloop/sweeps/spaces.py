@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.bandits.parsing import parse_value as parse_plain_value
+from hotloop.base.space_syntax import MAX_POINTS as MAX_POINTS
+from hotloop.base.space_syntax import SYNTAX, Choices, Range, parse_domain
+from hotloop.base.space_syntax import parse_assignments as parse_assignments
+from hotloop.base.space_syntax import parse_value as parse_plain_value
 from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
-from hotloop.sweeps.space_syntax import MAX_POINTS as MAX_POINTS
-from hotloop.sweeps.space_syntax import SYNTAX, Choices, Range, parse_domain
-from hotloop.sweeps.space_syntax import parse_assignments as parse_assignments
 
 if TYPE_CHECKING:
     from hotloop.sweeps.results import Trial

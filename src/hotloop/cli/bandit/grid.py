@@ -16,7 +16,7 @@ from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.sweeps.bandits import Grid, GridProgress, GridTable
+    from hotloop.bandits.grids import Grid, GridProgress, GridTable
 
 _EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list of values and
 progressions:
@@ -50,10 +50,10 @@ def run(args: list[str]) -> int:
         if options.export.suffix != ".parquet":
             raise ConfigError(f"`--export` must end in .parquet, got '{options.export}'")
 
+    from hotloop.bandits.grids import Grid
+    from hotloop.bandits.grids.grid_table import plot_axes
     from hotloop.bandits.plots import check_plot_path
-    from hotloop.sweeps.bandits import Grid
-    from hotloop.sweeps.bandits.grid_table import plot_axes
-    from hotloop.sweeps.space_syntax import parse_assignments
+    from hotloop.base.space_syntax import parse_assignments
 
     # Build the grid.
     environment_fields = parse_assignments(options.env, "--env ")
@@ -178,7 +178,7 @@ def _stored_text(progress: GridProgress | None, path: Path) -> str:
 def _print_table(table: GridTable, quantity: str, *, print_all: bool) -> None:
     from rich.text import Text
 
-    from hotloop.sweeps.bandits.notation import setting_text
+    from hotloop.bandits.grids.notation import setting_text
 
     rows = table.sorted(quantity)
     printed_rows = rows if print_all else rows[:_MAX_ROWS]

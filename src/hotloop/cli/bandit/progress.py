@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.progress import Progress
 
-    from hotloop.sweeps.bandits import GridProgress
+    from hotloop.bandits.grids import GridProgress
 
 
 class ProgressLine:

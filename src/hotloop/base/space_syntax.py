@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bandits.parsing import parse_value
 from hotloop.errors import ConfigError
 
 SYNTAX = (
@@ -21,7 +20,35 @@ SYNTAX = (
 )
 MAX_POINTS = 100_000
 _KINDS = ("log", "lin", "int")
+_WORDS = {"none": None, "true": True, "false": False}
+_RATIO = re.compile(r"([^/]+)/([^/]+)")
+_POWER = re.compile(r"([^*]+)\*\*([^*]+)")
 _PROGRESSION = re.compile(r"(none|[\d.+-][^:]*)?:")  # values that contain colons start with a word
+
+
+def parse_value(text: str) -> int | float | bool | None:
+    """Return the value of a number ("0.1", "1/128", "2**-7"), "none", "true" or "false".
+
+    Raises:
+        ConfigError: The text is none of these.
+    """
+    stripped = text.strip()
+    if stripped.lower() in _WORDS:
+        return _WORDS[stripped.lower()]
+    try:
+        if match := _POWER.fullmatch(stripped):
+            return math.pow(float(match[1]), float(match[2]))
+        if match := _RATIO.fullmatch(stripped):
+            return float(match[1]) / float(match[2])
+        try:
+            return int(stripped)
+        except ValueError:
+            return float(stripped)
+    except (ValueError, ArithmeticError):
+        raise ConfigError(
+            "a value must be a number such as 0.1, 1/128 or 2**-7, or none, true, false; got "
+            f"'{text}'"
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hotloop import __version__
 from hotloop.errors import HotloopError, OutputError, shortened
 
 _WAIT_S = 60.0  # timeout for another process's transaction, which takes milliseconds
@@ -37,6 +36,7 @@ class ResultsFile:
     info_table: ClassVar[str]  # the table that contains `marks`
     marks: ClassVar[dict[str, str]]  # rows that identify the format (first) and the kind
     tables: ClassVar[str]  # as SQL
+    made_by: ClassVar[str]  # the version of hotloop that writes new files
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class ResultsFile:
                     return  # another process has created the tables
                 for statement in self.tables.split(";"):
                     self._sqlite.execute(statement)
-                marks = (*self.marks.items(), ("hotloop", f'"{__version__}"'))
+                marks = (*self.marks.items(), ("hotloop", f'"{self.made_by}"'))
                 insert = f"INSERT INTO {self.info_table} (name, value) VALUES (?, ?)"
                 self._sqlite.executemany(insert, marks)
 
@@ -95,10 +95,10 @@ class ResultsFile:
                 f"{', '.join(sorted(tables)[:5])}; choose another file"
             )
         if values[version] != expected:
-            found, made_by = (shortened(str(values.get(x))) for x in (version, "hotloop"))
+            stored, maker = (shortened(str(values.get(x))) for x in (version, "hotloop"))
             raise self.error(
-                f"{self.path} is a {self.kind} of format {found}, made by hotloop {made_by}, and "
-                f"hotloop {__version__} reads format {expected}: choose another file, or use that "
+                f"{self.path} is a {self.kind} of format {stored}, made by hotloop {maker}, and "
+                f"hotloop {self.made_by} reads format {expected}: choose another file, or use that "
                 "version of hotloop"
             )
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.environments import ENVIRONMENTS, Environment
-from hotloop.bandits.parsing import make_agent, make_environment, parse_value
+from hotloop.bandits.grids.notation import ENV, canonical, setting_key, setting_text, to_config
+from hotloop.bandits.parsing import make_agent, make_environment
+from hotloop.base.space_syntax import MAX_POINTS, SYNTAX, parse_domain, parse_value, range_error
 from hotloop.errors import ConfigError
-from hotloop.sweeps.bandits.notation import ENV, canonical, setting_key, setting_text, to_config
-from hotloop.sweeps.space_syntax import MAX_POINTS, SYNTAX, parse_domain, range_error
 
 
 @dataclass(frozen=True, kw_only=True)

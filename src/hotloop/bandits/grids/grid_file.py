@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hotloop import __version__
 from hotloop.bandits.results import RunSums
+from hotloop.base.results_file import ResultsFile, checksum
 from hotloop.errors import BanditError
-from hotloop.sweeps.results_file import ResultsFile, checksum
 
 # `seed` is text: seeds go up to 2⁶⁴ − 1, SQLite's integers to 2⁶³ − 1.
 _TABLES = """
@@ -45,7 +46,7 @@ class Piece(NamedTuple):
 class GridFile(ResultsFile):
     """Sums of points for one seed and version of the kernels. It ignores other rows."""
 
-    kind, error = "grid", BanditError
+    kind, error, made_by = "grid", BanditError, __version__
     info_table, marks, tables = "meta", {"version": "2", "format": "hotloop grid"}, _TABLES
 
     def __init__(self, path: Path, *, seed: int, kernel_version: int) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from hotloop.sweeps.bandits.grid_file import Piece
-from hotloop.sweeps.bandits.points import Point
+from hotloop.bandits.grids.grid_file import Piece
+from hotloop.bandits.grids.points import Point
 
 # Maximum points per job. They share the random numbers: in a random walk, a run's step takes 15 ns
 # for each of eight points, and 50 ns for a single one.

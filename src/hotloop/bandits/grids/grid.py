@@ -10,13 +10,13 @@ from typing import Any
 
 from hotloop.bandits.block_sums import CHUNK
 from hotloop.bandits.checked_settings import check_int
+from hotloop.bandits.grids.computation import Computation, GridProgress
+from hotloop.bandits.grids.grid_file import GridFile, Piece
+from hotloop.bandits.grids.grid_table import GridRow, GridTable
+from hotloop.bandits.grids.points import make_points, varied_fields
 from hotloop.bandits.results import BanditResult, RunSums
 from hotloop.bandits.running import KERNEL_VERSION
 from hotloop.bandits.settings import MAX_RUNS, MAX_SEED, make_settings, resolve_threads
-from hotloop.sweeps.bandits.computation import Computation, GridProgress
-from hotloop.sweeps.bandits.grid_file import GridFile, Piece
-from hotloop.sweeps.bandits.grid_table import GridRow, GridTable
-from hotloop.sweeps.bandits.points import make_points, varied_fields
 
 
 class Grid:

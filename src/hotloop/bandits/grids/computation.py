@@ -12,13 +12,13 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from hotloop.bandits.games import Game, PlayMonitor
+from hotloop.bandits.grids.grid_file import GridFile, Piece
+from hotloop.bandits.grids.jobs import Job, JobScheduler, make_jobs
+from hotloop.bandits.grids.points import Point
 from hotloop.bandits.running import chunk_sums
 from hotloop.bandits.settings import make_settings
 from hotloop.base.signals import start_thread
 from hotloop.errors import HotloopError
-from hotloop.sweeps.bandits.grid_file import GridFile, Piece
-from hotloop.sweeps.bandits.jobs import Job, JobScheduler, make_jobs
-from hotloop.sweeps.bandits.points import Point
 
 _COMMIT_S = 0.25
 _GRACE_S = 2.0  # how long a stopped grid waits for running jobs

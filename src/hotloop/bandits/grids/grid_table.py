@@ -12,11 +12,11 @@ import numpy as np
 
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
+from hotloop.bandits.grids.notation import ENV, setting_key, setting_text
 from hotloop.bandits.plots import check_plot_path, heat_map, parameter_study
 from hotloop.bandits.results import QUANTITIES, BanditResult, MeanEstimate, RunEstimates
+from hotloop.base import parquet
 from hotloop.errors import ConfigError
-from hotloop.sweeps import parquet
-from hotloop.sweeps.bandits.notation import ENV, setting_key, setting_text
 
 _QUANTITY_LABELS = {
     "mean_reward": "reward per step",

@@ -6,8 +6,8 @@ later calls add more runs to the stored ones.
 
 from __future__ import annotations
 
-from hotloop.sweeps.bandits.computation import GridProgress
-from hotloop.sweeps.bandits.grid import Grid
-from hotloop.sweeps.bandits.grid_table import GridRow, GridTable
+from hotloop.bandits.grids.computation import GridProgress
+from hotloop.bandits.grids.grid import Grid
+from hotloop.bandits.grids.grid_table import GridRow, GridTable
 
 __all__ = ["Grid", "GridProgress", "GridRow", "GridTable"]
