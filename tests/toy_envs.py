@@ -73,6 +73,25 @@ class ReachTheTarget(gymnasium.Env):
         return self.target, reward, True, False, {}
 
 
+class Wanders(gymnasium.Env):
+    """Episodes of 3 … 20 steps in which the observation moves by the action."""
+
+    observation_space = spaces.Box(-40.0, 40.0, (1,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.position = self.np_random.uniform(-1, 1, 1).astype(np.float32)
+        self.num_left = int(self.np_random.integers(3, 21))
+        return self.position.copy(), {}
+
+    def step(self, action):
+        self.position += action
+        self.num_left -= 1
+        is_over, is_right = self.num_left == 0, self.position[0] > 0
+        return self.position.copy(), 0.0, is_over and is_right, is_over and not is_right, {}
+
+
 class MultiSign(ChooseTheSign):
     """`ChooseTheSign` with two components: the second is right when it is 2 of 0, 1, 2."""
 

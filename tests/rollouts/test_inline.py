@@ -17,8 +17,9 @@ from hotloop.policies import (
     actor_critic,
 )
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
-from hotloop.rollouts.collector import NOISE_STEPS, Slot
+from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.evaluation import evaluate
+from hotloop.rollouts.noise_buffer import NOISE_STEPS
 from hotloop.rollouts.state import ActionHistory, GroupState
 from hotloop.types import PER_STEP, Fragment
 from tests import toy_envs
@@ -290,7 +291,7 @@ def test_noise_that_is_drawn_ahead_gives_the_same_actions(name, monkeypatch):
     collected = {"ahead": [], "each": []}
     for key, rollout in (("ahead", ahead), ("each", each)):
         monkeypatch.setattr(
-            "hotloop.rollouts.collector.NOISE_STEPS", NOISE_STEPS if key == "ahead" else 1
+            "hotloop.rollouts.noise_buffer.NOISE_STEPS", NOISE_STEPS if key == "ahead" else 1
         )
         num_drawn = 0
         draw_noise = rollout.policy.draw_noise

@@ -11,7 +11,14 @@ from __future__ import annotations
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.critics import Critics, critics
 from hotloop.policies.encoders import ENCODERS, Encoder
-from hotloop.policies.exploration import EpsilonGreedy, Exploration, GaussianNoise
+from hotloop.policies.exploration import (
+    EpisodeNoise,
+    EpsilonGreedy,
+    Exploration,
+    GaussianNoise,
+    OrnsteinUhlenbeckNoise,
+    PinkNoise,
+)
 from hotloop.policies.heads import HEADS, Head
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.spec import Network, actor, actor_critic, network_from_json
@@ -22,12 +29,15 @@ __all__ = [
     "ActingPolicy",
     "Critics",
     "Encoder",
+    "EpisodeNoise",
     "EpsilonGreedy",
     "Exploration",
     "GaussianNoise",
     "Head",
     "Network",
     "ObsScale",
+    "OrnsteinUhlenbeckNoise",
+    "PinkNoise",
     "PolicySnapshot",
     "actor",
     "actor_critic",

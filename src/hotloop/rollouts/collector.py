@@ -20,13 +20,11 @@ from hotloop.envs import (
     warn_of_coarse_numbers,
 )
 from hotloop.errors import EnvironmentFailure, NonFiniteError
-from hotloop.policies import ActingPolicy, Network
+from hotloop.policies import ActingPolicy, EpisodeNoise, Network
+from hotloop.rollouts.noise_buffer import make_noise_buffer
 from hotloop.timing import span
 from hotloop.types import Array, Fragment, RunningEpisode, StepArrays, transition_bytes
 
-# Minimum number of steps for which noise is drawn. It depends on the step alone, so it can be drawn
-# in advance, and NumPy takes 150 µs even for a few numbers.
-NOISE_STEPS = 256
 # Estimated size of the views of a step's rows, which take about 1,400 bytes.
 VIEWS_BYTES = 1_024
 
@@ -161,12 +159,15 @@ class PolicyInputs:
         vector_steps: Steps of each environment so far.
         obs: Next observations to act on, (N, *obs_shape). None before the first reset.
         memory: Hidden state, float32, (N, M).
+        episode_starts: First step of each environment's episode, counted from the start of the run,
+            int64, (N,). Up to date if the exploration is an `EpisodeNoise`.
     """
 
     def __init__(self, envs: VectorEnv, memory_size: int, vector_steps: int = 0) -> None:
         self.envs, self.vector_steps = envs, vector_steps
         self.obs: Array | None = None
         self.memory = np.zeros((envs.num_envs, memory_size), np.float32)
+        self.episode_starts = np.zeros(envs.num_envs, np.int64)
 
     @property
     def has_begun(self) -> bool:
@@ -181,6 +182,7 @@ class PolicyInputs:
         """
         with span("env_reset"):
             self.obs = self.envs.reset(first_episode)
+        self.episode_starts[:] = self.vector_steps
 
     def resume(
         self,
@@ -200,6 +202,8 @@ class PolicyInputs:
         """
         with span("env_reset"):
             self.obs, restarted_envs = self.envs.resume(episodes, on_step)
+        lengths = [length for _, length in self.envs.running_episodes()]
+        self.episode_starts[:] = self.vector_steps - np.array(lengths)
         if memory is not None:
             self.memory = memory.copy()
             self.memory[restarted_envs] = 0.0
@@ -223,7 +227,8 @@ class Collector(PolicyInputs):
     ) -> None:
         super().__init__(envs, policy.memory_size)
         self.policy = policy
-        self._noise = NoiseBuffer(policy, seed=seed, num_envs=envs.num_envs, first_env=first_env)
+        self._noise = make_noise_buffer(policy, seed, first_env, self.episode_starts)
+        self._has_episode_noise = isinstance(policy.exploration, EpisodeNoise)
 
     def collect(
         self, slot: Slot, start: int, stop: int, observer: StepObserver | None = None
@@ -240,6 +245,7 @@ class Collector(PolicyInputs):
         # Often the same arrays.
         fragment.obs[start], fragment.mask[start] = self.obs, envs.mask
         memories, memory = slot.memories, None
+        tracks_episodes = bool(memories) or self._has_episode_noise
         if memories:
             np.copyto(memories[start], self.memory)
         noise = self._noise.steps(self.vector_steps, stop - start)
@@ -261,8 +267,12 @@ class Collector(PolicyInputs):
                     # NaN from the policy or from an earlier step may be the cause.
                     check_rows(slot, start, t, envs.obs_spec, self.vector_steps)
                     raise
-            if memory is not None:
-                memory[arrays.terminated | arrays.truncated | ~arrays.valid] = 0.0
+            if tracks_episodes:
+                is_over = arrays.terminated | arrays.truncated | ~arrays.valid
+                if memory is not None:
+                    memory[is_over] = 0.0
+                if self._has_episode_noise:  # the next iteration draws from these steps
+                    self.episode_starts[is_over] = self.vector_steps + t + 1 - start
             if observer is not None:
                 observer.on_step_end(t)
         check_rows(slot, start, stop, envs.obs_spec, self.vector_steps)
@@ -297,38 +307,6 @@ class Collector(PolicyInputs):
                 value = policy.value(obs.reshape(-1, *obs.shape[2:])).reshape(obs.shape[:2])
                 rows.value[...], last_value = value[:-1], value[-1]
             write_next_values(policy, rows, last_value)
-
-
-class NoiseBuffer:
-    """The action noise of a group of environments, drawn for many steps at once.
-
-    Args:
-        policy: Policy that draws the noise.
-        seed: Seed of the noise.
-        num_envs: N.
-        first_env: Index of the group's first environment, counted over all workers.
-    """
-
-    def __init__(self, policy: ActingPolicy, *, seed: int, num_envs: int, first_env: int) -> None:
-        self._policy, self._seed = policy, seed
-        self._num_envs, self._first_env = num_envs, first_env
-        self._noise = np.empty((0, 0, 0), np.float32)
-        self._start = 0
-
-    def steps(self, first_step: int, num_steps: int) -> Array:
-        """Return the noise of steps, counted from the start of the run, (T, N, K)."""
-        start = first_step - self._start
-        if not 0 <= start <= len(self._noise) - num_steps:
-            with span("draw_noise"):
-                self._noise = self._policy.draw_noise(
-                    self._seed,
-                    first_step=first_step,
-                    num_steps=max(num_steps, NOISE_STEPS // num_steps * num_steps),
-                    num_envs=self._num_envs,
-                    first_env=self._first_env,
-                )
-            self._start, start = first_step, 0
-        return self._noise[start : start + num_steps]
 
 
 def write_next_values(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hotloop.ops.noise import counter_normal
 from hotloop.policies.exploration.base import Exploration
 from hotloop.policies.heads import Head
+from hotloop.policies.heads.base import num_action_values
 from hotloop.types import Array
 
 
@@ -26,4 +27,4 @@ class GaussianNoise(Exploration):
         self.require("std", 0.0 <= self.std < math.inf, "a number from 0")
 
     def action_noise(self, head: Head, seed: int, **block: int) -> Array:
-        return self.std * counter_normal(seed, size=head.size, **block)
+        return self.std * counter_normal(seed, size=num_action_values(head.spec), **block)

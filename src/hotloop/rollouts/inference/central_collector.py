@@ -37,6 +37,7 @@ class CentralCollector(PolicyInputs):
         worker: Number of the worker.
         first_row: Number of the first row.
         has_value: Whether rows are evaluated.
+        has_episode_noise: Whether the exploration is an `EpisodeNoise`.
         wake_inference: Wakes the inference process.
         wait: Waits until the inference process may have answered.
     """
@@ -49,12 +50,15 @@ class CentralCollector(PolicyInputs):
         *,
         first_row: int,
         has_value: bool,
+        has_episode_noise: bool = False,
         wake_inference: Callable[[], None],
         wait: Callable[[], None],
     ) -> None:
         self._weights, self._memory = shared.weights, shared.workers[worker]
         memory_size = self._memory.slots[0].fragment.last_memory.shape[1]
         super().__init__(envs, memory_size, vector_steps=first_row)
+        self.episode_starts = self._memory.episode_starts  # read by the inference process
+        self._has_episode_noise = has_episode_noise
         self._halves, self._ranges = envs.halves, envs.ranges
         self._requests = [line.data for line in shared.requests[worker]]
         self._answers = [line.data for line in shared.answers[worker]]
@@ -103,6 +107,7 @@ class CentralCollector(PolicyInputs):
         """
         slot, versions = self._memory.slots[slot_index], self._memory.versions[slot_index]
         memories, memory, halves = slot.memories, None, self._halves
+        tracks_episodes = bool(memories) or self._has_episode_noise
         # Request the actions of the first row, unless an earlier call has done it.
         if self.requested_version < 0:
             for line in range(len(halves)):
@@ -128,11 +133,14 @@ class CentralCollector(PolicyInputs):
                         first_step = self.vector_steps - (t - start)
                         check_rows(slot, start, t, self.envs.obs_spec, first_step)
                         raise
-                if memory is not None:
+                if tracks_episodes:
                     first, last = self._ranges[line]
                     is_over = arrays.terminated | arrays.truncated | ~arrays.valid
-                    memory[first:last][is_over] = 0.0
-                    self.memory = memory
+                    if memory is not None:
+                        memory[first:last][is_over] = 0.0
+                        self.memory = memory
+                    if self._has_episode_noise:
+                        self.episode_starts[first:last][is_over] = self.vector_steps + 1
                 if line == 0:
                     has_next_row = t + 1 < stop
                     if not has_next_row and observer.has_room():

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.policies import network_from_json
-from hotloop.rollouts.collector import NoiseBuffer, write_next_values
+from hotloop.rollouts.collector import write_next_values
 from hotloop.rollouts.inference.batching import run_network, split_requests
 from hotloop.rollouts.inference.wakeups import wake
+from hotloop.rollouts.noise_buffer import make_noise_buffer
 from hotloop.rollouts.processes.channel import Channel
 from hotloop.rollouts.processes.messages import Greeting, InferenceSetup
 from hotloop.rollouts.processes.program import receive, run, wait_for_wakeup
@@ -95,13 +96,10 @@ class InferenceServer:
             self._published = PublishedPolicy(self._shared.weights, network, setup.exploration)
         self._policy = self._published.policy
         self._noise = [
-            NoiseBuffer(
-                self._policy,
-                seed=setup.seed,
-                num_envs=setup.num_envs,
-                first_env=worker * setup.num_envs,
+            make_noise_buffer(
+                self._policy, setup.seed, worker * setup.num_envs, memory.episode_starts
             )
-            for worker in range(setup.num_workers)
+            for worker, memory in enumerate(self._shared.workers)
         ]
 
     def run(self) -> None:
@@ -178,11 +176,10 @@ class InferenceServer:
         slot = memory.slots[slot_index]
         fragment = slot.fragment
         memory_after = slot.memories[t + 1] if slot.memories else fragment.last_memory
-        noise = self._noise[worker].steps(row, 1)[0]
         return HalfBatch(
             obs=fragment.obs[t, first:stop],
             mask=fragment.mask[t, first:stop],
-            noise=noise[first:stop],
+            noise=self._noise[worker].row(row, slice(first, stop)),
             memory=fragment.memory[t, first:stop],
             head=slot.head[t, first:stop],
             action=fragment.action[t, first:stop],

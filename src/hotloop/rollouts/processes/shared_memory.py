@@ -210,6 +210,7 @@ class WorkerMemory:
         episodes: Episode records, (T, N) of `EPISODE_DTYPE` for each slot.
         infos: Logged numbers of episodes, float64, (T, N, K) for each slot, in the order of
             `info_names`. NaN: missing. Only rows that end an episode are written and read.
+        episode_starts: See `PolicyInputs`.
         info_names: Names of these numbers in the order of their first occurrence, bytes, (K,).
             Empty: unused.
     """
@@ -232,6 +233,7 @@ class WorkerMemory:
             arena.zeros((num_steps, num_envs, MAX_METRICS), np.float64) for _ in range(NUM_SLOTS)
         ]
         self.info_names = arena.zeros((MAX_METRICS,), f"S{MAX_NAME_BYTES}")
+        self.episode_starts = arena.zeros((num_envs,), np.int64)
         self._columns = [
             (*(getattr(slot.fragment, name) for name in PER_STEP), versions, episodes)
             for slot, versions, episodes in zip(

@@ -1,0 +1,75 @@
+"""The base class of noise that is correlated within an episode."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from hotloop.ops.noise import counter_normal
+from hotloop.policies.exploration.base import Exploration
+from hotloop.types import Array
+
+_STREAM = 2  # noise stream of chunks
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeNoise(Exploration, ABC):
+    """Noise that is correlated within an episode, and independent of all other episodes.
+
+    It is drawn in chunks of `chunk_steps` steps, counted from the first step of each episode.
+    Therefore it is a function of the seed, the environment, the episode's first step and the step.
+
+    Attributes:
+        std: standard deviation, in units of half the width of the bounds.
+    """
+
+    std: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("std", 0.0 <= self.std < math.inf, "a number from 0")
+
+    @property
+    @abstractmethod
+    def chunk_steps(self) -> int:
+        """Number of steps of a chunk, C."""
+
+    @abstractmethod
+    def correlate(self, white: Array, state: Any) -> tuple[Array, Any]:
+        """Turn white noise into the noise of the next C steps of an episode.
+
+        Args:
+            white: independent standard normal numbers, float32, (C, A).
+            state: what the call for the previous chunk returned; None: the episode begins.
+
+        Returns:
+            The noise, (C, A), which `std` multiplies, and the state for the next call.
+        """
+
+    def draw_chunk(
+        self, seed: int, *, env: int, first_step: int, size: int, state: Any
+    ) -> tuple[Array, Any]:
+        """Return the noise of a chunk, (C, A), and the state after it.
+
+        Args:
+            seed: seed of the run.
+            env: index of the environment, counted over all workers.
+            first_step: first step of the chunk, counted from the start of the run.
+            size: A.
+            state: the state after the previous chunk of the episode; None: there is none.
+        """
+        shape = (self.chunk_steps, size)
+        # A chunk's numbers belong to its first step, so no other episode shares them.
+        white = counter_normal(
+            seed,
+            first_step=first_step,
+            num_steps=1,
+            num_envs=1,
+            first_env=env,
+            size=math.prod(shape),
+            stream=_STREAM,
+        )
+        noise, state = self.correlate(white.reshape(shape), state)
+        return self.std * noise, state
