@@ -50,6 +50,7 @@ COVERED_BY = {
     "policies": ["learner", "algorithms", "training"],
     "profiler": ["cli/test_cli.py", "cli/test_report_run.py"],
     "replay": ["algorithms", "training"],
+    "reports": ["cli"],
     "rollouts": ["training", "cli/test_train_workers.py"],
     "runs": ["training", "cli"],
     "sweeps": ["cli"],

@@ -33,7 +33,7 @@ import numpy as np
 
 from bench import storage
 from bench.train.curves import lower_bound
-from hotloop.runs.run_groups import RunGroup, SeedCurve, comparison_grid
+from hotloop.reports.run_groups import RunGroup, SeedCurve, comparison_grid
 
 FIGURE = storage.DOCS / "replay-learning.png"
 # Algorithm by environment. The training uses its preset.
@@ -52,7 +52,7 @@ COMPARED = ("area", "last_tenth")
 def train(env_id: str, replay: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train once in this process."""
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import training_episodes
+    from hotloop.runs.episodes import episodes_from_metrics
 
     algorithm = importlib.import_module(f"hotloop.algorithms.{CASES[env_id]}")
     extra_options = {} if options.timesteps is None else {"total_timesteps": options.timesteps}
@@ -67,7 +67,7 @@ def train(env_id: str, replay: str, seed: int, options: argparse.Namespace) -> d
             **extra_options,
         )
         result = algorithm.train(config, progress=False)
-        steps, returns = training_episodes(RunDirectory.open(result.run_dir))
+        steps, returns = episodes_from_metrics(RunDirectory.open(result.run_dir).metrics())
     return {
         "seed": seed,
         "timesteps": result.timesteps,
@@ -141,7 +141,7 @@ def _mean(values: Any) -> float:
 
 def draw(cases: dict[str, Any], path: Path) -> None:
     """Draw a panel per environment: mean over seeds and its 95 % band, by replay."""
-    from hotloop.runs.plots import comparison_plot
+    from hotloop.reports.comparison_plot import comparison_plot
 
     groups = [
         make_group(case["env_id"], replay, runs)

@@ -40,7 +40,7 @@ from bench.rollouts.measure import measure
 from bench.rollouts.scale import alternate
 from bench.train.curves import lower_bound
 from hotloop.runs import RunDirectory
-from hotloop.runs.run_groups import episodes_from_metrics
+from hotloop.runs.episodes import episodes_from_metrics
 
 # --- policy lag -----------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from bench import storage
 from bench.markdown import format_figure, table
 from bench.measuring import spread
 from hotloop.runs import RunDirectory
-from hotloop.runs.run_groups import episodes_from_metrics
+from hotloop.runs.episodes import episodes_from_metrics
 
 OPTIONS = ("--env-id", "CartPole-v1", "--torch-threads", "1", "--execution", "compile")
 OVERLAPPED = ("--workers", "1", "--overlap")

@@ -70,7 +70,7 @@ def train_and_evaluate(
 ) -> dict[str, Any]:
     """Train and evaluate one seed, or resume its run in a folder."""
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import training_episodes
+    from hotloop.runs.episodes import episodes_from_metrics
 
     run_dir = folder / f"seed_{seed}"
     hotloop = [sys.executable, "-m", "hotloop"]
@@ -87,7 +87,7 @@ def train_and_evaluate(
         "seed": seed,
         "mean_return": round(evaluation["mean_return"], 1),
         "std_return": round(evaluation["std_return"], 1),
-        "curve": curve(*training_episodes(run), total),
+        "curve": curve(*episodes_from_metrics(run.metrics()), total),
         "took_s": round(run.metrics()[-1]["elapsed_s"]),
     }
 
@@ -152,7 +152,7 @@ def draw(path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
-    from hotloop.runs.run_groups import aggregate_seeds
+    from hotloop.reports.run_groups import aggregate_seeds
 
     stored = storage.load("presets")["presets"]
     columns = 4

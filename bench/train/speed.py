@@ -39,7 +39,7 @@ from bench.train.settings import (
 def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
     """Train once with hotloop."""
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import training_episodes
+    from hotloop.runs.episodes import episodes_from_metrics
 
     algorithm = importlib.import_module(f"hotloop.algorithms.{options.algorithm}")
     precision = {"precision": options.precision} if options.algorithm in ("sac", "td3") else {}
@@ -58,7 +58,7 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
             ),
             progress=False,
         )
-        steps, returns = training_episodes(RunDirectory.open(result.run_dir))
+        steps, returns = episodes_from_metrics(RunDirectory.open(result.run_dir).metrics())
         lines = RunDirectory.open(result.run_dir).metrics()
     return {
         "timesteps": result.timesteps,

@@ -92,7 +92,7 @@ def test_exceptions_in_a_few_words():
 
 
 SHOW_SETTINGS = """
-from hotloop.runs.plots import new_figure
+from hotloop.base.figures import new_figure
 new_figure(1, 1)
 import matplotlib
 print(*(matplotlib.rcParams[name] for name in ("text.usetex", "font.size")))

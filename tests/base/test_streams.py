@@ -64,7 +64,7 @@ def test_no_command_repeats_them(monkeypatch, tmp_path, kind, command):
 def test_tables_are_plain_and_keep_their_colors(monkeypatch):
     from rich.text import Text
 
-    from hotloop.cli.tables import plain_table, print_table, wide_console
+    from hotloop.base.text_tables import plain_table, print_table, wide_console
 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)

@@ -17,4 +17,4 @@ def _fork_workers(warm_start):
 
 @pytest.fixture(autouse=True)
 def _draw_here(monkeypatch):
-    monkeypatch.setattr("hotloop.runs.background_plot.BackgroundPlot._start", lambda *_: None)
+    monkeypatch.setattr("hotloop.training.background_plot.BackgroundPlot._start", lambda *_: None)

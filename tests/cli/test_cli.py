@@ -314,7 +314,7 @@ def report_at(timesteps):
 
 
 def test_the_live_line():
-    from hotloop.runs.live_line import progress_text
+    from hotloop.training.live_line import progress_text
 
     assert progress_text(report_at(25_000), age_s=10.0).plain == (
         "25,000/100,000 steps · 5,000/s (2,500/s with start-up) · mean return -12.3 · 0:15 left"
@@ -324,7 +324,7 @@ def test_the_live_line():
 @pytest.mark.parametrize("age_s", [0.0, 1e6])
 def test_the_last_report_is_printed_once(capsys, monkeypatch, age_s):
     """The last report is printed once, even if the line was due for an update."""
-    from hotloop.runs import live_line
+    from hotloop.training import live_line
 
     line = live_line.LiveLine()
     line.show(report_at(50_000))

@@ -16,7 +16,7 @@ import pytest
 
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.cli import main
-from hotloop.runs.live_line import LiveLine
+from hotloop.training.live_line import LiveLine
 from tests.cli.test_cli import report_at
 from tests.runs.run_factory import make_run
 
@@ -186,7 +186,7 @@ def test_a_failing_status_line_is_omitted(monkeypatch):
         raise RuntimeError("can't be drawn")
 
     line = LiveLine()
-    monkeypatch.setattr("hotloop.runs.live_line.progress_text", fail)
+    monkeypatch.setattr("hotloop.training.live_line.progress_text", fail)
     line.show(report_at(50_000))
     line._last_draw_s = -1e9
     line.show(report_at(60_000))
@@ -199,7 +199,7 @@ def test_a_failing_curve_does_not_affect_other_files(tmp_path, monkeypatch, caps
     def fail(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hotloop.runs.plots.learning_curve", fail)
+    monkeypatch.setattr("hotloop.runs.learning_curve.learning_curve", fail)
     args = ["train", "ppo", *shlex.split(SHORT), "--run-dir", str(tmp_path / "run")]
     assert main(args) == 0
     captured = capsys.readouterr()

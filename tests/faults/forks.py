@@ -229,7 +229,7 @@ def _serve(path: str) -> None:
     for name in names:
         importlib.import_module(f"hotloop.cli.{name}")
     for name in (
-        "hotloop.runs.plots",
+        "hotloop.runs.learning_curve",
         "hotloop.runs.summary",
         "hotloop.profiler.session.reading",
         "tyro",

@@ -26,7 +26,8 @@ from hotloop.profiler.session import saving as session_file
 from hotloop.profiler.session.reading import read as read_session
 from hotloop.replay import ReplayBuffer
 from hotloop.replay.saving import _arrays_by_part
-from hotloop.runs import RunDirectory, learning_curves
+from hotloop.reports import learning_curves
+from hotloop.runs import RunDirectory
 from hotloop.runs.summary import summarize
 from hotloop.sweeps import Results
 from hotloop.timing import _format

@@ -13,9 +13,12 @@ import pytest
 from hotloop.base import documents
 from hotloop.base.crowding import Crowding
 from hotloop.base.signals import delayed_interrupt
+from hotloop.base.sparkline import sparkline
+from hotloop.base.statistics import running_mean
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.runs import RunDirectory
-from hotloop.runs.plots import learning_curve, running_mean, sparkline, training_episodes
+from hotloop.runs.episodes import episodes_from_metrics
+from hotloop.runs.learning_curve import learning_curve
 
 
 @dataclasses.dataclass
@@ -104,7 +107,7 @@ def test_metrics_survive_a_cut_last_line(tmp_path):
         {"iteration": 1, "timesteps": 1, "loss": None, "episode_returns": [1.0, 2.0]},
         {"iteration": 2, "timesteps": 2, "loss": 0.5, "episode_returns": [4.0]},
     ]
-    steps, returns = training_episodes(run)
+    steps, returns = episodes_from_metrics(run.metrics())
     assert steps.tolist() == [1, 1, 2]
     assert returns.tolist() == [1.0, 2.0, 4.0]
     run.close()

@@ -78,7 +78,7 @@ def test_a_curve_that_cannot_be_drawn_leaves_the_result(tmp_path, capsys, monkey
     def fail(self, run_dir):
         raise OutputError("no room")
 
-    monkeypatch.setattr("hotloop.runs.background_plot.BackgroundPlot.draw", fail)
+    monkeypatch.setattr("hotloop.training.background_plot.BackgroundPlot.draw", fail)
     config = ppo.Config(
         env_id="CartPole-v1",
         total_timesteps=256,

@@ -218,3 +218,11 @@ def autocorrelation_time(series: Floats) -> float:
             break
         tau = max(1.0, tau + 2.0 * float(centered[:-lag] @ centered[lag:]) / variance)
     return tau
+
+
+def running_mean(values: Floats, window: int) -> Floats:
+    """Return the mean of the last `window` values (fewer at the start), (E,), for (E,)."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    end = np.arange(1, len(values) + 1)
+    start = np.maximum(end - window, 0)
+    return (sums[end] - sums[start]) / (end - start)

@@ -6,8 +6,8 @@ import argparse
 import time
 
 from hotloop.base import cache
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import notify
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import OutputError
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.streams import printable
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import notify
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError, ProfileError, RunDirectoryError
 
 if TYPE_CHECKING:
     from hotloop.profiler.diagnose.comparison import ProfileComparison
-    from hotloop.runs.learning_comparison import (
+    from hotloop.reports.learning_comparison import (
         Interval,
         LearningComparison,
         MetricTable,
@@ -95,7 +95,7 @@ def _has_runs(path: str) -> bool:
 
 
 def _compare_runs(paths: list[Path], options: argparse.Namespace) -> int:
-    from hotloop.runs.learning_comparison import compare_learning, load_sides
+    from hotloop.reports.learning_comparison import compare_learning, load_sides
 
     sides = load_sides(paths)
     result = compare_learning(sides, metric=options.metric)
@@ -167,7 +167,7 @@ def _print_options(result: LearningComparison) -> None:
 
 
 def _print_table(section: MetricTable) -> None:
-    from hotloop.runs.run_groups import METRIC_LABELS
+    from hotloop.reports.run_groups import METRIC_LABELS
 
     table = plain_table()
     table.add_column("")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from hotloop.base import cache
 from hotloop.base.cores import available_cores, free_cores
 from hotloop.base.memory import available_memory, format_bytes
-from hotloop.cli.tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.errors import install_command
 
 # Extra → modules that it installs.

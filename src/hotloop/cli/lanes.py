@@ -44,9 +44,9 @@ def train(
         ConfigError: The algorithm's update can't train lanes.
     """
     from hotloop.runs import RunDirectory
-    from hotloop.runs.live_line import LiveLine
-    from hotloop.runs.plots import learning_curve
+    from hotloop.runs.learning_curve import learning_curve
     from hotloop.training.lanes import train_lanes
+    from hotloop.training.live_line import LiveLine
 
     paths = [*run_paths(planned, directory).values()]
     print(f"{count_text(planned)}, {len(configs)} lanes in one process, in {directory}", flush=True)

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.figures import check_plot_path
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import require_module
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from hotloop.rollouts.planning.forecast import EnvTiming
 
 _SCHEDULES = ("barrier", "variable", "lag:1", "async")
-_FORMATS = (".png", ".svg", ".pdf")
 
 
 def run(args: list[str]) -> int:
@@ -107,8 +107,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("`--slow-ms` needs `--step-ms`: with `--env-id` the steps are measured")
     if options.overlap and options.schedule in ("lag:1", "async"):
         raise ConfigError(f"`--schedule {options.schedule}` overlaps by itself: remove `--overlap`")
-    if options.plot is not None and options.plot.suffix not in _FORMATS:
-        raise ConfigError(f"`--plot` must end in {', '.join(_FORMATS)}, got '{options.plot}'")
+    if options.plot is not None:
+        check_plot_path(options.plot, option="--plot")
 
 
 def _env_timing(options: argparse.Namespace) -> EnvTiming:
@@ -180,8 +180,8 @@ def _print_plan(plan: ClusterPlan) -> None:
 def _plot(points: list[ClusterForecast], path: Path) -> None:
     """Draw throughput against workers."""
     require_module("matplotlib", extra="train", purpose="drawing a curve")
+    from hotloop.base.figures import new_figure
     from hotloop.errors import OutputError
-    from hotloop.runs.plots import new_figure
 
     figure = new_figure(6, 4)
     axes = figure.subplots()

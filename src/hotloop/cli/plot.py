@@ -9,15 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hotloop.base.figures import check_plot_path
 from hotloop.base.rounding import format_interval
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import notify, require_module
-from hotloop.cli.tables import plain_table, print_table, wide_console
-from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.errors import RunDirectoryError
 
 if TYPE_CHECKING:
-    from hotloop.runs.run_groups import GroupedRuns, RunGroup, XAxis
-
-_FORMATS = (".png", ".svg", ".pdf")
+    from hotloop.reports.run_groups import GroupedRuns, RunGroup, XAxis
 
 
 def run(args: list[str]) -> int:
@@ -57,15 +56,12 @@ def run(args: list[str]) -> int:
     )
     # Read and check the options.
     options = parser.parse_args(args)
-    if options.output.suffix not in _FORMATS:
-        raise ConfigError(
-            f"`--output` must end in {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]}, "
-            f"got '{options.output}'"
-        )
+    check_plot_path(options.output, option="--output")
     require_module("matplotlib", extra="train", purpose="drawing a curve")
 
-    from hotloop.runs.plots import comparison_plot
-    from hotloop.runs.run_groups import EPISODE_LISTS, group_runs
+    from hotloop.reports.comparison_plot import comparison_plot
+    from hotloop.reports.run_groups import group_runs
+    from hotloop.runs.episodes import EPISODE_LISTS
     from hotloop.runs.summary import find_runs
 
     # Compare the runs, and draw the curves.
@@ -96,7 +92,7 @@ def run(args: list[str]) -> int:
 def _print_table(groups: list[RunGroup], metric: str, over: XAxis) -> None:
     from rich.text import Text
 
-    from hotloop.runs.run_groups import X_AXIS_LABELS
+    from hotloop.reports.run_groups import X_AXIS_LABELS
 
     table = plain_table()
     table.add_column("group", overflow="fold")

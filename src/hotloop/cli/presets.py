@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import require_module
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import UnknownNameError, nearest
 
 

@@ -15,8 +15,6 @@ from hotloop.errors import ProfileError, RunDirectoryError, UntrustedError
 
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings
-    from hotloop.profiler.render.html import Preface
-    from hotloop.runs.learning_curves import LearningCurves
 
 
 def run(args: list[str]) -> int:
@@ -38,7 +36,8 @@ def run(args: list[str]) -> int:
     viewer_files.check_options(options)
     from hotloop.profiler.render.findings import Findings
     from hotloop.profiler.session.reading import read
-    from hotloop.runs import RunDirectory, learning_curves
+    from hotloop.reports import learning_curves
+    from hotloop.runs import RunDirectory
 
     # Read the run and the profile.
     directory = Path(options.directory)
@@ -69,35 +68,15 @@ def run(args: list[str]) -> int:
             bottleneck.print_bottleneck(directory)
             print_nodes(directory)
     if options.html:
-        from hotloop.profiler.render import html
+        from hotloop.reports.run_page import run_page
 
         page = Path(options.html)
-        run_content = _page_before(results, directory, page, [run_error, profile_error])
-        html.write(findings, page, run_content)
+        problems = [run_error, profile_error]
+        run_page(results, directory, page, problems=problems, findings=findings).write(page)
         print(f"wrote {options.html}", file=sys.stderr)
     if findings is not None:
         viewer_files.write_files(findings.session, options)
     return 0
-
-
-def _page_before(
-    results: LearningCurves | None, directory: Path, page: Path, problems: list[str]
-) -> Preface | None:
-    """Return the page's content before the profile, or None if the directory is no run."""
-    from hotloop.profiler.render.html import Preface, Section
-    from hotloop.profiler.render.html.tables import escaped
-    from hotloop.runs import learning_page
-
-    text = "".join(f'<p class="card">{escaped(problem)}</p>' for problem in problems if problem)
-    missing = Section("problems", "Missing data", text)
-    if results is None:
-        return Preface("a damaged run", (), [missing]) if text else None
-    sections = learning_page.sections(results, directory, page)
-    return Preface(
-        learning_page.overview(results),
-        learning_page.key_figures(results),
-        [missing, *(Section(*section) for section in sections)],
-    )
 
 
 def print_findings(found: Findings, *, file: TextIO) -> None:

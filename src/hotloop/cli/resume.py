@@ -40,7 +40,7 @@ def run(args: list[str]) -> int:
     from hotloop.cli.train import train
     from hotloop.cli.train_options import parse
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import learning_curve
+    from hotloop.runs.learning_curve import learning_curve
     from hotloop.training.options import from_stored, untrusted_options
     from hotloop.training.resume import check_changes, finished_checkpoint, write_missing_accounting
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from hotloop.base.rounding import format_number
 from hotloop.base.streams import printable
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import notify
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import RunDirectoryError
 
 if TYPE_CHECKING:

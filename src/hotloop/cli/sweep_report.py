@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import dataclasses
 import io
 import shlex
@@ -169,7 +168,7 @@ def _draw(
     directory: Path, space: Space, runner: Runner, best: int, *, is_population: bool
 ) -> dict[str, bytes]:
     """Write the plots, and return their content by title."""
-    from hotloop.sweeps import plots
+    from hotloop.reports import sweep_plots as plots
     from hotloop.sweeps.samplers import importances
 
     status, trials = runner.status, [trial for trial in runner.trials if trial.number]
@@ -213,9 +212,7 @@ def _write_page(
     pictures: Mapping[str, bytes],
 ) -> Path:
     """Write one HTML page with the results and plots."""
-    from hotloop.profiler.render import html
-    from hotloop.profiler.render.html import Preface, Section
-    from hotloop.profiler.render.html.tables import escaped
+    from hotloop.base.html_page import Page, Section, data_uri, escaped
 
     status, trials, names = runner.status, ranked_trials(runner), list(settings.space)
     head = "".join(f"<th>{escaped(x)}</th>" for x in ("trial", *names, "score", "state", "why"))
@@ -236,14 +233,20 @@ def _write_page(
         Section("trials", f"Trials, the best {min(len(trials), _MAX_ROWS)}", table),
     ]
     for title, content in pictures.items():
-        text = base64.b64encode(content).decode()
-        image = f'<img alt="{escaped(title)}" src="data:image/png;base64,{text}">'
+        image = f'<img alt="{escaped(title)}" src="{data_uri(content, "image/png")}">'
         sections.append(Section(title.lower().replace(" ", "-"), title, image))
     overview = f"{settings.algorithm} over "
     overview += ", ".join(f"{name}={x}" for name, x in settings.space.items())
     states = [status.state(trial.number) for trial in trials]
     figures = [("trials", f"{len(trials)}"), ("best score", format_score(status, best))]
     figures += [(x, f"{states.count(x)}") for x in ("pruned", "failed") if x in states]
-    page = directory / "report.html"
-    html.write(None, page, Preface(overview, figures, sections, kind="sweep"))
-    return page
+    page = Page(
+        kind="sweep",
+        title=overview,
+        overview=overview,
+        figures=figures,
+        sections=sections,
+        has_media=True,
+    )
+    page.write(directory / "report.html")
+    return directory / "report.html"

@@ -14,8 +14,8 @@ from hotloop.base.durations import duration
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.statistics import bootstrap_interval
 from hotloop.base.streams import make_console
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import notify
-from hotloop.cli.tables import plain_table, print_table, wide_console
 
 if TYPE_CHECKING:
     from hotloop.sweeps import Run, Trial

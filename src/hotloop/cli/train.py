@@ -25,9 +25,9 @@ from hotloop.errors import ConfigError, HotloopError
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
-    from hotloop.runs.background_plot import BackgroundPlot
-    from hotloop.runs.live_line import LiveLine
     from hotloop.training.algorithm import Algorithm
+    from hotloop.training.background_plot import BackgroundPlot
+    from hotloop.training.live_line import LiveLine
 
 HELP = """usage: hotloop train ALGORITHM [options]
 
@@ -137,8 +137,8 @@ def train(algorithm: Algorithm, config: Any, **options: Any) -> int:
     Returns:
         The exit code.
     """
-    from hotloop.runs.background_plot import BackgroundPlot
-    from hotloop.runs.live_line import LiveLine
+    from hotloop.training.background_plot import BackgroundPlot
+    from hotloop.training.live_line import LiveLine
 
     live, drawing, start = LiveLine(), BackgroundPlot(), _read_startup()
     with interrupt_once() as guard, contextlib.ExitStack() as exits:
@@ -287,10 +287,11 @@ def _print_crowding(run_dir: Path) -> None:
 
 
 def _print_returns(run_dir: Path) -> None:
+    from hotloop.base.sparkline import sparkline
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import sparkline, training_episodes
+    from hotloop.runs.episodes import episodes_from_metrics
 
-    steps, returns = training_episodes(RunDirectory.open(run_dir))
+    steps, returns = episodes_from_metrics(RunDirectory.open(run_dir).metrics())
     if not len(returns):
         print("\nno episode ended")
         return

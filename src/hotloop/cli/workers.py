@@ -8,8 +8,8 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.base import documents
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import bottleneck, notify
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.timing.clocks import read_clocks
 from hotloop.timing.table import duration

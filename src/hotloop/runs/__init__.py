@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from hotloop.runs.checkpoints import REPLAY_FILE, Checkpoint, Checkpoints
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.report import (
+from hotloop.runs.progress import (
     Evaluation,
     OnReport,
     ProgressState,

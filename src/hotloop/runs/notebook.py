@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Mapping
 from pathlib import Path
 
 from hotloop.base.files import read_regular
+from hotloop.base.html_page import data_uri, escaped
 from hotloop.base.rounding import format_number
 from hotloop.errors import HotloopError
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.plots import CURVE_FILE, learning_curve
+from hotloop.runs.learning_curve import CURVE_FILE, learning_curve
 from hotloop.runs.summary import summarize
 
 
@@ -25,7 +24,7 @@ def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
     try:
         summary = summarize(path)
     except HotloopError as error:
-        return f"<p>{html.escape(str(error))}</p>"
+        return f"<p>{escaped(error)}</p>"
     rows: dict[str, object] = {
         "environment": summary.env_id,
         "algorithm": summary.algorithm,
@@ -39,8 +38,8 @@ def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
         **(extra_rows or {}),
     }
     lines = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+        f"<tr><th style='text-align:left'>{escaped(name)}</th>"
+        f"<td style='text-align:left'>{escaped(value)}</td></tr>"
         for name, value in rows.items()
         if value
     )
@@ -57,7 +56,7 @@ def _curve(run: Path) -> str:
     try:
         if not path.exists():
             learning_curve(RunDirectory.open(run))
-        picture = base64.b64encode(read_regular(path)).decode()
+        picture = data_uri(read_regular(path), "image/png")
     except (HotloopError, OSError) as error:
-        return f"<p>no learning curve: {html.escape(str(error))}</p>"
-    return f"<img alt='learning curve' width='560' src='data:image/png;base64,{picture}'>"
+        return f"<p>no learning curve: {escaped(error)}</p>"
+    return f"<img alt='learning curve' width='560' src='{picture}'>"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from hotloop.base.html_page import escaped
 from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 
@@ -40,7 +40,7 @@ class Node:
         return render(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return f"<pre>{escaped(str(self))}</pre>"
 
     @property
     def self_ns(self) -> int:

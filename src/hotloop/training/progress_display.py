@@ -7,8 +7,8 @@ from typing import Any
 
 from hotloop.errors import HotloopError
 from hotloop.runs import OnReport, Report, RunResult
-from hotloop.runs.background_plot import BackgroundPlot
-from hotloop.runs.live_line import LiveLine
+from hotloop.training.background_plot import BackgroundPlot
+from hotloop.training.live_line import LiveLine
 
 
 class ProgressDisplay:

@@ -21,7 +21,7 @@ from hotloop.runs import (
     RunProgress,
     RunResult,
 )
-from hotloop.runs.report import episode_info
+from hotloop.runs.progress import episode_info
 from hotloop.runs.tracking import Trackers, open_trackers
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import CheckpointState

@@ -21,7 +21,7 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
-from hotloop.runs.report import episode_info
+from hotloop.runs.progress import episode_info
 from hotloop.types import Episode
 
 if TYPE_CHECKING:

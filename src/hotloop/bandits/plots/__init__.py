@@ -5,11 +5,11 @@ Every function writes one file atomically. Its suffix selects the format: .png, 
 
 from __future__ import annotations
 
-from hotloop.bandits.plots.canvas import FORMATS, check_plot_path
 from hotloop.bandits.plots.curves import learning_curves, regret_curves
 from hotloop.bandits.plots.distributions import regret_boxes, reward_distributions
 from hotloop.bandits.plots.parameters import heat_map, parameter_study, power_of_two_text
 from hotloop.bandits.plots.pull_shares import arm_shares
+from hotloop.base.figures import FORMATS, check_plot_path
 
 __all__ = [
     "FORMATS",

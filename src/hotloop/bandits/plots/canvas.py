@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.bandits.results import BanditResult
-from hotloop.base.files import atomic_write
-from hotloop.base.importing import import_matplotlib
-from hotloop.errors import ConfigError, requires_extra
+from hotloop.base import figures
+from hotloop.errors import ConfigError
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-FORMATS = (".png", ".svg", ".pdf")
-"""Supported suffixes of plot files."""
 
 # Two-sided 95 % of a normal distribution: means over hundreds of runs are close to normal.
 Z95 = 1.959964
@@ -31,29 +27,9 @@ COLORS = (
 )
 
 
-def check_plot_path(path: str | Path, *, option: str = "path") -> Path:
-    """Return `path` as a plot's path. Call it before the computation, which may take minutes.
-
-    Raises:
-        ConfigError: the suffix is none of `FORMATS`.
-    """
-    path = Path(path)
-    if path.suffix not in FORMATS:
-        raise ConfigError(
-            f"`{option}` must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, got '{path}'"
-        )
-    return path
-
-
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure without pyplot: no global state, no window, no backend to choose."""
-    with requires_extra("drawing a plot needs matplotlib", "bandit"):
-        import_matplotlib()
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    """Return a figure. See `hotloop.base.figures.new_figure`."""
+    return figures.new_figure(width, height, extra="bandit", purpose="drawing a plot")
 
 
 def wrap(text: str, width: int) -> str:
@@ -64,8 +40,7 @@ def wrap(text: str, width: int) -> str:
 def save_figure(figure: Figure, path: Path, title: str) -> None:
     width = int(figure.get_figwidth() * 11)
     figure.suptitle("\n".join(wrap(line, width) for line in title.split("\n")))
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=120)
+    figures.save_figure(figure, path)
 
 
 def pick_colors(num: int) -> list[Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from hotloop.bandits.bounds import lai_robbins
 from hotloop.bandits.plots.canvas import (
     add_legend,
-    check_plot_path,
     check_regret,
     default_title,
     draw_band,
@@ -21,6 +20,7 @@ from hotloop.bandits.plots.canvas import (
     share_environment,
 )
 from hotloop.bandits.results import BanditResult
+from hotloop.base.figures import check_plot_path
 
 
 def learning_curves(

@@ -10,7 +10,6 @@ import numpy as np
 
 from hotloop.bandits.plots.canvas import (
     COLORS,
-    check_plot_path,
     check_regret,
     default_title,
     new_figure,
@@ -20,6 +19,7 @@ from hotloop.bandits.plots.canvas import (
     wrap,
 )
 from hotloop.bandits.results import BanditResult
+from hotloop.base.figures import check_plot_path
 from hotloop.base.rounding import format_number
 from hotloop.errors import ConfigError
 from hotloop.types import Array

@@ -12,12 +12,12 @@ import numpy as np
 from hotloop.bandits.plots.canvas import (
     Z95,
     add_legend,
-    check_plot_path,
     new_figure,
     pick_colors,
     save_figure,
 )
 from hotloop.bandits.results import MeanEstimate
+from hotloop.base.figures import check_plot_path
 from hotloop.errors import ConfigError
 from hotloop.types import Array
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.plots.canvas import (
-    check_plot_path,
     default_title,
     new_figure,
     pick_colors,
@@ -19,6 +18,7 @@ from hotloop.bandits.plots.canvas import (
     wrap,
 )
 from hotloop.bandits.results import BanditResult
+from hotloop.base.figures import check_plot_path
 from hotloop.errors import ConfigError
 from hotloop.types import Array
 

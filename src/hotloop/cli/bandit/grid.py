@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.base.signals import Interrupted, interrupt_once
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 from hotloop.cli import require_module
 from hotloop.cli.bandit.options import add_environment, add_json, add_sizes, new_parser, reject_args
 from hotloop.cli.bandit.progress import GridLine, format_count
 from hotloop.cli.bandit.tables import plus_minus, print_json
-from hotloop.cli.tables import plain_table, print_table, wide_console
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.rounding import format_mean, format_number
-from hotloop.cli.tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import plain_table, print_table, wide_console
 
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure, FigureRow

@@ -7,9 +7,9 @@ html.write(findings, "report.html")
 
 from __future__ import annotations
 
-import html
 from functools import cached_property
 
+from hotloop.base.html_page import escaped
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.render.lines import Sources, ThreadCosts, thread_costs
 from hotloop.profiler.session import ProfiledProcess, Session
@@ -42,7 +42,7 @@ class Findings:
         """Return the HTML page in a frame, for notebooks."""
         from hotloop.profiler.render.html import render
 
-        page = html.escape(render(self))
+        page = escaped(render(self))
         return f'<iframe width="100%" height="800" style="border: 0" srcdoc="{page}"></iframe>'
 
     def stages(self, process: ProfiledProcess) -> StageTimes:

@@ -2,188 +2,74 @@
 
     html.write(session, "report.html")
 
-Python renders the text and tables (`tables`). The page's script (`page.js`) draws charts from JSON
-in the page (`chart_data`). The content of a session is untrusted: it is escaped, and a policy in
-the page blocks other scripts.
+Python renders the text and tables (`tables`) with the kit of `hotloop.base.html_page`. The page's
+script (`page.js`) draws charts from JSON in the page (`chart_data`).
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-from hotloop.base.files import atomic_write
+from hotloop.base.html_page import Page, Section, escaped, prose, table
 from hotloop.profiler.render import gpu, phrases, text
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import chart_data, tables
-from hotloop.profiler.render.html.tables import escaped
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.stages import STAGES, StageTimes
 from hotloop.profiler.session.throughput import Throughput
 
-__all__ = ["Preface", "Section", "render", "write"]
+__all__ = ["profile_page", "render", "write"]
 
 # For each group of threads, the number of lines with source code, and of all lines.
 _TOP_LINES, _MAX_LINES = 5, 20
-_NO_SCRIPT = (
-    "<noscript><p>Charts need JavaScript. The tables are complete without it.</p></noscript>"
-)
 
 
-class Section(NamedTuple):
-    """A section of the page.
-
-    Attributes:
-        name: its anchor.
-        title: its title, as text.
-        content: HTML. A section with empty content is not shown.
-    """
-
-    name: str
-    title: str
-    content: str
-
-
-class Preface(NamedTuple):
-    """The part of the page before the profile, such as a run's learning results.
-
-    Attributes:
-        overview: a sentence.
-        figures: names and values of the most important numbers.
-        sections: sections before those of the profile.
-        kind: subject of the page: "run", "sweep".
-    """
-
-    overview: str
-    figures: Sequence[tuple[str, str]]
-    sections: Sequence[Section]
-    kind: str = "run"
-
-
-def write(
-    source: Session | Findings | None,
-    path: str | os.PathLike[str],
-    preface: Preface | None = None,
-) -> None:
-    """Write the page.
-
-    Args:
-        source: the session, or None for a page with only the preface.
-        path: the file.
-        preface: the part before the profile.
+def write(source: Session | Findings, path: str | os.PathLike[str]) -> None:
+    """Write the page of a session to a file.
 
     Raises:
         OutputError: The file can't be written.
     """
-    page = render(source, preface)
-    with atomic_write(Path(path)) as partial:
-        # File names may contain characters that can't be encoded.
-        partial.write_text(page, encoding="utf-8", errors="replace")
+    profile_page(source).write(path)
 
 
-def render(source: Session | Findings | None, preface: Preface | None = None) -> str:
-    """Return the page. See `write`."""
-    # Collect the sections of the page.
-    findings = None if source is None else Findings.from_source(source)
-    sections = [*preface.sections] if preface else []
-    sections += _profile(findings, preface) if findings else []
-    sections = [section for section in sections if section.content]
-    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title, _ in sections)
-    body = "\n".join(
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>\n'
-        f"{content}</section>"
-        for name, title, content in sections
+def render(source: Session | Findings) -> str:
+    """Return the page of a session."""
+    return profile_page(source).render()
+
+
+def profile_page(source: Session | Findings) -> Page:
+    """Return the page of a session, which may become a part of another page."""
+    findings = Findings.from_source(source)
+    session, steps, waste = findings.session, findings.throughput, findings.lockstep
+    return Page(
+        kind="profile",
+        title=phrases.one_line(" ".join(session.command)) or session.main.name,
+        overview=text.overview(findings),
+        figures=_figures(findings),
+        sections=[
+            Section("diagnosis", "Diagnosis", _diagnoses(findings)),
+            Section("lines", "Most expensive lines", _lines(findings)),
+            Section("functions", "Functions", _functions(findings)),
+            Section("stages", "Stages", _stages(session.main, findings.stages(session.main))),
+            Section("gpu", "GPU", _gpu(findings)),
+            Section("timeline", "Timeline", _timeline(findings)),
+            Section("throughput", "Throughput", _throughput(steps)),
+            Section("lockstep", "Waiting for the slowest worker", _lockstep(waste)),
+            Section("trees", "Time by span", _trees(session)),
+            Section("notes", "Missing data", _notes(session)),
+        ],
+        footer=f"{text.recording_overhead(session)}.",
+        script=Path(__file__).with_name("page.js").read_text(encoding="utf-8"),
+        chart_data={
+            "timeline": chart_data.timeline(session),
+            "throughput": chart_data.throughput_line(session, steps) if steps else None,
+            "lockstep": chart_data.lockstep_line(session, waste) if waste else None,
+        },
     )
-    script = _resource("page.js") if findings else ""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    # Choose the title, the overview and the figures.
-    if preface is not None:
-        kind, title, overview = preface.kind, preface.overview, preface.overview
-        figures = _figure_list(preface.figures)
-    else:
-        assert findings is not None
-        command = phrases.one_line(" ".join(findings.session.command)) or findings.session.main.name
-        kind, title, overview = "profile", command, text.overview(findings)
-        figures = _figure_list(_figures(findings))
-    media = "; img-src data:; media-src data:" if preface else ""
-    # Fill in the page.
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
-style-src 'unsafe-inline'; script-src 'sha256-{digest}'{media}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{escaped(title)} – hotloop {kind}</title>
-<style>{_resource("page.css")}</style>
-</head>
-<body>
-<header>
-<a class="skip" href="#report">Skip to the report</a>
-<h1>hotloop {kind}</h1>
-<p class="overview">{escaped(overview)}</p>
-{figures}
-<nav aria-label="Sections"><ul>{links}</ul></nav>
-<p id="failure" role="alert" hidden></p>
-{_NO_SCRIPT if findings else ""}
-</header>
-<main id="report">
-{body}
-</main>
-{_end(findings, script) if findings else ""}
-</body>
-</html>
-"""
-
-
-def _end(findings: Findings, script: str) -> str:
-    """Return the footer with the recording overhead, the charts' data and the script."""
-    session, steps, waste = findings.session, findings.throughput, findings.lockstep
-    data = {
-        "timeline": chart_data.timeline(session),
-        "throughput": chart_data.throughput_line(session, steps) if steps else None,
-        "lockstep": chart_data.lockstep_line(session, waste) if waste else None,
-    }
-    return f"""<footer><p>{escaped(text.recording_overhead(session))}.</p></footer>
-<script type="application/json" id="session">{_json(data)}</script>
-<script>{script}</script>"""
-
-
-def _profile(findings: Findings, preface: Preface | None) -> list[Section]:
-    session, steps, waste = findings.session, findings.throughput, findings.lockstep
-    speed = ""
-    if preface is not None:  # otherwise, it is above all sections
-        speed = f"<p>{escaped(text.overview(findings))}</p>{_figure_list(_figures(findings))}"
-    return [
-        Section("speed", "Speed", speed),
-        Section("diagnosis", "Diagnosis", _diagnoses(findings)),
-        Section("lines", "Most expensive lines", _lines(findings)),
-        Section("functions", "Functions", _functions(findings)),
-        Section("stages", "Stages", _stages(session.main, findings.stages(session.main))),
-        Section("gpu", "GPU", _gpu(findings)),
-        Section("timeline", "Timeline", _timeline(findings)),
-        Section("throughput", "Throughput", _throughput(steps)),
-        Section("lockstep", "Waiting for the slowest worker", _lockstep(waste)),
-        Section("trees", "Time by span", _trees(session)),
-        Section("notes", "Missing data", _notes(session)),
-    ]
-
-
-def _resource(name: str) -> str:
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def _json(data: object) -> str:
-    """Return JSON that can neither end its HTML element nor start another one."""
-    plain = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 # --- sections: HTML, or empty if there is nothing to show -----------------------------------------
@@ -212,20 +98,13 @@ def _figures(findings: Findings) -> list[tuple[str, str]]:
     return figures
 
 
-def _figure_list(figures: Sequence[tuple[str, str]]) -> str:
-    items = "".join(
-        f"<div><dt>{escaped(name)}</dt><dd>{escaped(value)}</dd></div>" for name, value in figures
-    )
-    return f'<dl class="figures">{items}</dl>'
-
-
 def _diagnoses(findings: Findings) -> str:
     summary = [phrases.banner_text(diagnosis) for diagnosis in findings.banners]
     if findings.has_no_removable_cost:
         summary.append(findings.bound)
     return "\n".join(
         [
-            *(f'<p class="card">{tables.prose(sentence)}</p>' for sentence in summary),
+            *(f'<p class="card">{prose(sentence)}</p>' for sentence in summary),
             *(
                 tables.diagnosis_card(diagnosis, number, findings.sources)
                 for number, diagnosis in enumerate(findings.diagnoses, 1)
@@ -255,8 +134,8 @@ def _lines(findings: Findings) -> str:
             if (problem := findings.sources.problem(file))
         ]
         if more:
-            table = tables.line_table(more, findings.sources, f"More lines ({costs.name})")
-            parts.append(f"<details><summary>More lines</summary>{table}</details>")
+            rest = tables.line_table(more, findings.sources, f"More lines ({costs.name})")
+            parts.append(f"<details><summary>More lines</summary>{rest}</details>")
     if not parts:
         return ""
     return (
@@ -267,7 +146,7 @@ def _lines(findings: Findings) -> str:
 
 
 def _functions(findings: Findings) -> str:
-    parts = [table for costs in findings.costs if (table := tables.function_table(costs))]
+    parts = [part for costs in findings.costs if (part := tables.function_table(costs))]
     if not parts:
         return ""
     return (
@@ -285,10 +164,10 @@ def _gpu(findings: Findings) -> str:
     use = findings.gpu
     if use is None:
         note = gpu.missing_windows_note(findings.session)
-        return f"<p>{tables.prose(note)}.</p>" if note else ""
+        return f"<p>{prose(note)}.</p>" if note else ""
     rows = [[escaped(cell) for cell in row] for row in gpu.rows(use)]
-    table = tables.table(["", *gpu.HEADINGS], rows, gpu.title(use))
-    return f"<p>{escaped(gpu.clock_note(use))}</p>\n{table}"
+    content = table(["", *gpu.HEADINGS], rows, gpu.title(use))
+    return f"<p>{escaped(gpu.clock_note(use))}</p>\n{content}"
 
 
 def _timeline(findings: Findings) -> str:

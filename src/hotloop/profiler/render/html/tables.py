@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop import timing
+from hotloop.base.html_page import escaped, prose, table
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import short_path
 from hotloop.profiler.render import phrases, text
@@ -24,40 +24,6 @@ MIN_SHARE = 0.001
 # number of functions.
 _OWN_SHARE, _INCLUSIVE_SHARE, _MAX_FUNCTIONS = 0.01, 0.05, 20
 _CPU_HEADINGS = ("on CPU", "queued", "blocked")
-
-
-def escaped(value: object) -> str:
-    """Return a value as escaped text."""
-    return html.escape(str(value), quote=True)
-
-
-def prose(sentence: str) -> str:
-    """Return a sentence as HTML, with the parts in backquotes as code."""
-    parts = escaped(sentence).split("`")
-    if len(parts) % 2 == 0:
-        return escaped(sentence)
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
-
-
-def table(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], caption: str, *, kind: str = ""
-) -> str:
-    """Return a table. The first cell of a row is its heading. Cells are HTML, headings are text.
-
-    Args:
-        caption: description of the content.
-        kind: CSS class, empty for none.
-    """
-    style = f' class="{kind}"' if kind else ""
-    head = "".join(f'<th scope="col">{escaped(heading)}</th>' for heading in headings)
-    body = "\n".join(
-        f'<tr><th scope="row">{cells[0]}</th>{"".join(f"<td>{x}</td>" for x in cells[1:])}</tr>'
-        for cells in rows
-    )
-    return (
-        f'<div class="scroll"><table{style}><caption><span>{escaped(caption)}</span></caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
 
 
 def percent_bar(share: float) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hotloop.errors import ConfigError
-from hotloop.runs.run_groups import SeedCurve, aggregate_seeds, comparison_grid, group_runs
+from hotloop.reports.run_groups import SeedCurve, aggregate_seeds, comparison_grid, group_runs
 from tests.runs.run_factory import make_run
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotloop.runs import background_plot
-from hotloop.runs.plots import CURVE_FILE
+from hotloop.runs.learning_curve import CURVE_FILE
+from hotloop.training import background_plot
 from tests.cli.test_cli import report_at
 from tests.runs.run_factory import make_run
 
@@ -27,7 +27,7 @@ def runs_drawn_here(monkeypatch):
         paths.append(run.path)
         return run.path / CURVE_FILE
 
-    monkeypatch.setattr("hotloop.runs.plots.learning_curve", draw)
+    monkeypatch.setattr("hotloop.runs.learning_curve.learning_curve", draw)
     return paths
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from hotloop.base.statistics import bootstrap_interval, interquartile_mean
 from hotloop.errors import ConfigError, RunDirectoryError, nearest
 from hotloop.runs.directory import RunDirectory
+from hotloop.runs.episodes import EPISODE_LISTS, info_names, spread_episodes
 from hotloop.types import Array
 
 # Options that always or never distinguish groups, whatever `may_change` is.
@@ -24,7 +25,6 @@ _MAX_POINTS = 200
 XAxis = Literal["steps", "time", "updates"]
 X_AXIS_LABELS: dict[XAxis, str] = {"steps": "steps", "time": "time, s", "updates": "updates"}
 # Metrics of episodes and evaluations, with their labels. All other metrics are per iteration.
-EPISODE_LISTS = {"return": "episode_returns", "length": "episode_lengths"}
 METRIC_LABELS = {
     "return": "undiscounted return of training episodes",
     "length": "steps in a training episode",
@@ -199,19 +199,6 @@ def group_runs(
     return GroupedRuns(_labeled_groups(seeds), skipped)
 
 
-def episodes_from_metrics(lines: Sequence[Mapping[str, Any]]) -> tuple[Array, Array]:
-    """Return the training episodes in the lines of a `metrics.jsonl`.
-
-    Returns:
-        Step of the end of each episode, ascending, int64, (E,), and its undiscounted return,
-        float64, (E,). The episodes of an iteration are spread evenly over its steps, in order.
-    """
-    steps, returns = spread_episodes(
-        lines, EPISODE_LISTS["return"], _iteration_ends(lines, "steps")
-    )
-    return np.ceil(steps).astype(np.int64), returns
-
-
 def aggregate_seeds(curves: Array) -> tuple[Array, tuple[Array, Array] | None]:
     """Return the interquartile mean over seeds and its 95 % bootstrap interval.
 
@@ -277,11 +264,6 @@ def _read_run(
     return content["env_id"], content["algorithm"], options, curve, metric_names - NON_METRICS
 
 
-def info_names(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the environment's own metrics, by first appearance."""
-    return [*dict.fromkeys(name for line in lines for name in line.get("episode_info") or ())]
-
-
 def _iteration_ends(lines: Sequence[Mapping[str, Any]], x_axis: XAxis) -> list[float]:
     """Return the steps, seconds or updates at the end of each iteration."""
     if x_axis == "steps":
@@ -289,40 +271,6 @@ def _iteration_ends(lines: Sequence[Mapping[str, Any]], x_axis: XAxis) -> list[f
     if x_axis == "time":
         return [float(line["elapsed_s"] or 0.0) for line in lines]
     return np.cumsum([_number(line, "num_updates") or 0.0 for line in lines]).tolist()
-
-
-def spread_episodes(
-    lines: Sequence[Mapping[str, Any]],
-    name: str,
-    ends: Sequence[float],
-    info_name: str | None = None,
-) -> tuple[Array, Array]:
-    """Return the approximate end of each episode, and its value of a metric, both float64, (E,).
-
-    Args:
-        lines: lines of `metrics.jsonl`.
-        name: key of the lists of values, or `episode_info`.
-        ends: steps, seconds or updates at the end of each iteration.
-        info_name: key within `episode_info`. Episodes without it are left out.
-    """
-    values: list[float | None] = []
-    counts = np.zeros(len(lines), np.int64)
-    for k, line in enumerate(lines):
-        episode_values: Any = line.get(name) or []
-        if info_name is not None and episode_values:
-            episode_values = episode_values.get(info_name) or []
-        counts[k] = len(episode_values)
-        values += episode_values
-    stops = np.asarray(ends, np.float64)
-    starts = np.concatenate([[0.0], stops])[: len(stops)]
-    # Rank of each episode within its iteration, from 1.
-    rank = np.arange(1, len(values) + 1) - np.repeat(np.cumsum(counts) - counts, counts)
-    positions = np.repeat(stops - starts, counts) * rank / np.repeat(counts, counts)
-    positions += np.repeat(starts, counts)
-    numeric = np.asarray(values, np.float64)  # None becomes NaN
-    if info_name is None:
-        return positions, numeric
-    return positions[~np.isnan(numeric)], numeric[~np.isnan(numeric)]
 
 
 def _number(line: Mapping[str, Any], metric: str) -> float | None:

@@ -1,22 +1,24 @@
-"""Sections of a page about a run: charts, configuration and videos. All text is escaped."""
+"""The page of a run: charts, configuration, videos and the time of its parts."""
 
 from __future__ import annotations
 
-import base64
-import html
+import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from hotloop.base.durations import duration
 from hotloop.base.files import read_regular
-from hotloop.runs.learning_curves import LearningCurves, format_number
-from hotloop.runs.plots import running_mean
-from hotloop.runs.svg_charts import ChartData, ChartSeries, chart
+from hotloop.base.html_page import Page, Section, data_uri, escaped, figure_list
+from hotloop.base.statistics import running_mean
+from hotloop.base.svg_charts import ChartData, ChartSeries, chart
+from hotloop.profiler.render.findings import Findings
+from hotloop.profiler.render.html import profile_page
+from hotloop.reports.learning_curves import LearningCurves, format_number
 from hotloop.types import Array
 
 WINDOW = 100  # episodes in a running mean
@@ -63,10 +65,53 @@ _GROUPS = (
 )
 
 
-def overview(curves: LearningCurves) -> str:
-    """Return a title with algorithm, environment, seed and status."""
-    summary = curves.summary
-    return f"{summary.algorithm} on {summary.env_id}, seed {summary.seed}: {summary.status}"
+def run_page(
+    curves: LearningCurves | None,
+    run: Path,
+    page: Path,
+    *,
+    problems: Sequence[str],
+    findings: Findings | None,
+) -> Page:
+    """Return the page of a run or a profile.
+
+    Args:
+        curves: learning curves of the run, None if the directory is no run or a damaged one.
+        run: the directory.
+        page: path of the page, for relative links to videos.
+        problems: sentences about missing data, "" for none.
+        findings: the profile of the directory, None if there is none.
+    """
+    text = "".join(f'<p class="card">{escaped(problem)}</p>' for problem in problems if problem)
+    profile = None if findings is None else profile_page(findings)
+    if curves is None and not text:
+        assert profile is not None
+        return profile
+    title = "a damaged run"
+    if curves is not None:
+        summary = curves.summary
+        title = f"{summary.algorithm} on {summary.env_id}, seed {summary.seed}: {summary.status}"
+    result = Page(
+        kind="run",
+        title=title,
+        overview=title,
+        figures=key_figures(curves) if curves is not None else (),
+        sections=[
+            Section("problems", "Missing data", text),
+            *(sections(curves, run, page) if curves is not None else ()),
+        ],
+        has_media=True,
+    )
+    if profile is None:
+        return result
+    speed = f"<p>{escaped(profile.overview)}</p>{figure_list(profile.figures)}"
+    return dataclasses.replace(
+        result,
+        sections=[*result.sections, Section("speed", "Speed", speed), *profile.sections],
+        footer=profile.footer,
+        script=profile.script,
+        chart_data=profile.chart_data,
+    )
 
 
 def key_figures(curves: LearningCurves) -> list[tuple[str, str]]:
@@ -95,30 +140,27 @@ def key_figures(curves: LearningCurves) -> list[tuple[str, str]]:
     return labeled
 
 
-def sections(curves: LearningCurves, run: Path, page: Path) -> list[tuple[str, str, str]]:
-    """Return the sections of the page.
+def sections(curves: LearningCurves, run: Path, page: Path) -> list[Section]:
+    """Return the sections on the results of a run. Those without content are empty.
 
     Args:
         curves: learning curves of the run.
         run: the run directory.
         page: path of the page, for relative links to videos.
-
-    Returns:
-        Name, title and HTML of each section. The HTML of a section without content is "".
     """
     return [
-        ("returns", "Returns", _returns(curves)),
-        ("episodes", "Episodes", _episodes(curves)),
-        ("metrics", "Updates", _metrics(curves)),
-        ("configuration", "Configuration", _configuration(curves.content)),
-        ("videos", "Videos", _videos(run, page)),
+        Section("returns", "Returns", _returns(curves)),
+        Section("episodes", "Episodes", _episodes(curves)),
+        Section("metrics", "Updates", _metrics(curves)),
+        Section("configuration", "Configuration", _configuration(curves.content)),
+        Section("videos", "Videos", _videos(run, page)),
     ]
 
 
 def _returns(curves: LearningCurves) -> str:
     parts: list[str] = []
     if curves.problem:
-        parts.append(f'<p class="card">Later lines are not shown: {_escaped(curves.problem)}.</p>')
+        parts.append(f'<p class="card">Later lines are not shown: {escaped(curves.problem)}.</p>')
     if curves.summary.status == "running":
         parts.append('<p class="card">The run is in progress: this is its state so far.</p>')
     evaluations = curves.evaluations
@@ -220,7 +262,7 @@ def _panel(data: ChartData, label: str, last: float, end: float) -> str:
     width, height = _SMALL
     name, _, unit = label.rpartition(": ")
     picture = chart(data, label=unit, end=end, width=width, height=height, description=label)
-    head = f"<span>{_escaped(name)}</span><b>{_escaped(format_number(float(last)))}</b>"
+    head = f"<span>{escaped(name)}</span><b>{escaped(format_number(float(last)))}</b>"
     return f"<figure><figcaption>{head}</figcaption>{picture}</figure>"
 
 
@@ -234,10 +276,10 @@ def _configuration(content: Mapping[str, Any]) -> str:
     defaults = content.get("defaults", {})
     differ = [name for name in config if name in defaults]
     rows = [
-        (f"<b>{_escaped(name)}</b>", f"<b>{_value(config[name])}</b>", _value(defaults[name]))
+        (f"<b>{escaped(name)}</b>", f"<b>{_value(config[name])}</b>", _value(defaults[name]))
         for name in differ
     ]
-    rows += [(_escaped(name), _value(config[name]), "") for name in config if name not in differ]
+    rows += [(escaped(name), _value(config[name]), "") for name in config if name not in differ]
     body = "\n".join(
         f'<tr{" class=changed" if k < len(differ) else ""}><th scope="row">{name}</th>'
         f"<td>{value}</td><td>{default}</td></tr>"
@@ -254,13 +296,13 @@ def _configuration(content: Mapping[str, Any]) -> str:
         f'{note}<div class="scroll"><table class="options"><caption><span>Options of the run'
         "</span></caption><thead><tr><th>option</th><th>value</th>"
         f"<th>default, if different</th></tr></thead><tbody>\n{body}\n</tbody></table></div>"
-        f'<p class="dim">{_escaped(versions)}</p>'
+        f'<p class="dim">{escaped(versions)}</p>'
     )
 
 
 def _value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    return f"<code>{_escaped(text)}</code>"
+    return f"<code>{escaped(text)}</code>"
 
 
 def _videos(run: Path, page: Path) -> str:
@@ -279,21 +321,20 @@ def _videos(run: Path, page: Path) -> str:
         link = quote(os.fsencode(os.path.relpath(path, page.resolve().parent)))
         steps = re.fullmatch(r"step-(\d+)", path.stem)
         title = f"at {int(steps[1]):,} steps" if steps else path.stem
-        body = f'<a href="{_escaped(link)}">{_escaped(path.name)}</a>'
+        body = f'<a href="{escaped(link)}">{escaped(path.name)}</a>'
         try:
             size = path.stat().st_size
             if 0 < size <= remaining_bytes:
-                content = base64.b64encode(read_regular(path)).decode()
-                source = f"data:{kind};base64,{content}"
+                source = data_uri(read_regular(path), kind)
                 remaining_bytes -= size
                 body = (
-                    f'<img alt="{_escaped(title)}" src="{source}">'
+                    f'<img alt="{escaped(title)}" src="{source}">'
                     if kind.startswith("image")
                     else f'<video controls loop muted preload="metadata" src="{source}"></video>'
                 )
         except OSError as error:
-            body += f" can't be read: {_escaped(error.strerror or error)}"
-        figures.append(f"<figure><figcaption><span>{_escaped(title)}</span></figcaption>{body}")
+            body += f" can't be read: {escaped(error.strerror or error)}"
+        figures.append(f"<figure><figcaption><span>{escaped(title)}</span></figcaption>{body}")
     return _grid([f"{figure}</figure>" for figure in figures])
 
 
@@ -306,13 +347,9 @@ def _legend_item(kind: str, label: str) -> str:
             '<path class="eval" d="M1 8h24"/><path class="diamonds" d="M13 3l5 5l-5 5l-5-5z"/>'
         )
     key = f'<svg class="chart key" viewBox="0 0 26 16" aria-hidden="true">{picture}</svg>'
-    return f"<li>{key}{_escaped(label)}</li>"
+    return f"<li>{key}{escaped(label)}</li>"
 
 
 def _clock(seconds: float) -> str:
     text = duration(seconds)
     return text if text.count(":") == 2 else f"0:{text:0>5}"
-
-
-def _escaped(value: object) -> str:
-    return html.escape(str(value), quote=True)

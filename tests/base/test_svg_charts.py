@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from hotloop.runs.svg_charts import (
+from hotloop.base.svg_charts import (
     ChartData,
     ChartSeries,
     chart,

@@ -3,9 +3,10 @@ import io
 import pytest
 
 from hotloop.errors import OutputError
+from hotloop.reports.comparison_plot import comparison_plot
+from hotloop.reports.run_groups import group_runs
 from hotloop.runs import RunDirectory
-from hotloop.runs.plots import comparison_plot, learning_curve
-from hotloop.runs.run_groups import group_runs
+from hotloop.runs.learning_curve import learning_curve
 from tests.runs.run_factory import make_run
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.base.children import python_command
-from hotloop.runs.live_line import remaining_s
+from hotloop.training.live_line import remaining_s
 
 if TYPE_CHECKING:
     from hotloop.runs import Report
@@ -49,7 +49,7 @@ class BackgroundPlot:
             return  # no gain if matplotlib is loaded, and a profile should show the training only
         with contextlib.suppress(OSError):  # `draw` then draws in this process
             self._process = subprocess.Popen(
-                python_command("hotloop.runs.background_plot"),
+                python_command("hotloop.training.background_plot"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -65,7 +65,7 @@ class BackgroundPlot:
             OutputError, RunDirectoryError: the image cannot be written.
         """
         from hotloop.runs import RunDirectory
-        from hotloop.runs.plots import CURVE_FILE, learning_curve
+        from hotloop.runs.learning_curve import CURVE_FILE, learning_curve
 
         if self.finish(str(run_dir.resolve())):
             return run_dir / CURVE_FILE
@@ -87,7 +87,7 @@ class BackgroundPlot:
 def _main() -> None:
     """Prepare to draw, and draw the run whose directory arrives on standard input."""
     from hotloop.runs import RunDirectory
-    from hotloop.runs.plots import learning_curve, warm_up
+    from hotloop.runs.learning_curve import learning_curve, warm_up
 
     warm_up()
     path = sys.stdin.read()

@@ -1,4 +1,4 @@
-"""SVG charts of a run, for pages without matplotlib or scripts.
+"""SVG kit: charts over steps, for pages without matplotlib or scripts.
 
 Each element has a CSS class, and the page sets the colors. Long series are reduced to the
 resolution of a screen.
@@ -6,13 +6,13 @@ resolution of a screen.
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hotloop.base.html_page import escaped
 from hotloop.types import Array
 
 # Number of columns of a full-width chart, and maximum number of dots per column.
@@ -89,8 +89,8 @@ def chart(
     columns = max(1, round(_COLUMNS * width / 1100))
     parts = [
         f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{_escaped(description or label)}">',
-        f'<text class="label" x="2" y="{_TOP}">{_escaped(label)}</text>',
+        f'aria-label="{escaped(description or label)}">',
+        f'<text class="label" x="2" y="{_TOP}">{escaped(label)}</text>',
     ]
     # Draw the axes.
     for tick, name in zip(ticks, names, strict=True):
@@ -256,10 +256,6 @@ def _marks(
         diamonds = "".join(f"M{a:.1f} {b - 5:.1f}l5 5l-5 5l-5 -5z" for a, b in centers)
         parts.append(f'<path class="diamonds" d="{diamonds}"/>')
     return parts
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=True)
 
 
 def finite_series(

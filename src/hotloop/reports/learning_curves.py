@@ -15,11 +15,12 @@ import numpy as np
 
 from hotloop.base import rounding
 from hotloop.base.durations import duration
+from hotloop.base.sparkline import sparkline
+from hotloop.base.svg_charts import ChartSeries, finite_series
+from hotloop.reports.run_groups import NON_METRICS
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.plots import sparkline
-from hotloop.runs.run_groups import EPISODE_LISTS, NON_METRICS, info_names, spread_episodes
+from hotloop.runs.episodes import EPISODE_LISTS, info_names, spread_episodes
 from hotloop.runs.summary import RunSummary, summarize_run
-from hotloop.runs.svg_charts import ChartSeries, finite_series
 from hotloop.types import Array
 
 _NO_CURVES = NON_METRICS | {"episode_returns", "episode_lengths", "episode_info", "evaluation"}

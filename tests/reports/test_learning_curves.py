@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hotloop.errors import RunDirectoryError
-from hotloop.runs import learning_curves, learning_page
+from hotloop.reports import learning_curves, run_page
 from tests.runs.run_factory import make_run
 
 HOSTILE = "<script>alert('x')</script>"
@@ -19,7 +19,7 @@ def rewrite(run, change):
 
 def page(run, tmp_path):
     learned = learning_curves.read(run)
-    parts = learning_page.sections(learned, run, tmp_path / "page.html")
+    parts = run_page.sections(learned, run, tmp_path / "page.html")
     return {name: inside for name, _, inside in parts}
 
 

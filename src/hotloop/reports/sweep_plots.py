@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.figures import new_figure
 from hotloop.base.rounding import format_number
-from hotloop.runs.plots import new_figure
 from hotloop.sweeps.results import Run, Trial
 from hotloop.sweeps.spaces import Choices, Range, Space
 

@@ -19,9 +19,10 @@ from hotloop.base.statistics import (
     stratified_interval,
 )
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.runs import run_groups
+from hotloop.reports import run_groups
+from hotloop.reports.run_groups import RunGroup, aggregate_seeds, comparison_grid
 from hotloop.runs.directory import RunDirectory
-from hotloop.runs.run_groups import EPISODE_LISTS, RunGroup, aggregate_seeds, comparison_grid
+from hotloop.runs.episodes import EPISODE_LISTS
 from hotloop.runs.summary import find_runs
 from hotloop.types import Array
 

@@ -1,0 +1,1 @@
+"""Reports about runs, sweeps and profiles: comparisons, plots and pages."""
