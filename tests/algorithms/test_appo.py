@@ -12,6 +12,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.runs import RunDirectory
+from hotloop.training.minibatches import Passes
 from hotloop.training.policy_reevaluation import reevaluate
 from hotloop.training.update_requests import UpdateRequest, run_updates
 from hotloop.types import Fragment
@@ -153,11 +154,8 @@ def test_update_equals_the_reference(action_spec, options):
     for name, share in shares.items():
         assert actual[1][name].item() == pytest.approx(share.item(), rel=1e-4), name
 
-    run_updates(
-        UpdateRequest(
-            learner, appo.algorithm._update_batches(appo.Batch(**rows), learner, config), ("u",)
-        )
-    )
+    passes = Passes(learner, config, learner.state.active)
+    run_updates(UpdateRequest(learner, passes.minibatches(appo.Batch(**rows)), ("update",)))
     orders_rng = np.random.default_rng((config.seed, 1))
     orders = [
         torch.from_numpy(orders_rng.permutation(config.batch_size))

@@ -9,6 +9,7 @@ from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
+from hotloop.training.minibatches import Passes
 from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests import toy_envs
 from tests.policies.nets import Spaces
@@ -71,8 +72,9 @@ def test_update_equals_the_reference(action_spec, options):
         num_batches=config.num_updates,
         batch_size=config.minibatch_size,
     )
-    steps = ppo.algorithm._update_batches(batch, learner, config)
-    metrics = run_updates(UpdateRequest(learner, steps, ("update",)))
+    passes = Passes(learner, config, learner.state.active)
+    run_updates(UpdateRequest(learner, passes.minibatches(batch), ("update",)))
+    metrics = passes.metrics
 
     orders_rng = np.random.default_rng((0, 1))
     orders = [torch.from_numpy(orders_rng.permutation(size)) for _ in range(config.update_epochs)]

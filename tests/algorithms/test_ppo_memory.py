@@ -11,6 +11,7 @@ from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
+from hotloop.training.minibatches import Passes
 from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
@@ -61,9 +62,9 @@ def train_iteration(config, nets, fields):
         batch_size=config.minibatch_size,
     )
     batch = ppo.Batch(**{name: torch.from_numpy(x) for name, x in fields.items()})
-    steps = ppo.algorithm._update_batches(batch, learner, config)
-    metrics = run_updates(UpdateRequest(learner, steps, ("update",)))
-    assert metrics["num_updates"] == 16
+    passes = Passes(learner, config, learner.state.active)
+    run_updates(UpdateRequest(learner, passes.minibatches(batch), ("update",)))
+    assert passes.metrics["num_updates"] == 16
     return learner.publish(1).params
 
 

@@ -30,7 +30,7 @@ def calls(monkeypatch):
         yield {"gpu": "a GPU", "gpu_float32": "ieee"}
         calls.append("end")
 
-    monkeypatch.setattr("hotloop.training.run.gpu_arithmetic", fake_arithmetic)
+    monkeypatch.setattr("hotloop.training.process.gpu_arithmetic", fake_arithmetic)
     return calls
 
 
@@ -68,7 +68,8 @@ def test_tf32_is_refused_on_the_cpu_before_anything_is_written(tmp_path):
 
 def test_run_resumed_without_its_gpu_uses_float32(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # a GPU was there when it began
-        patch.setattr("hotloop.training.run.gpu_arithmetic", lambda *_: contextlib.nullcontext({}))
+        path = "hotloop.training.process.gpu_arithmetic"
+        patch.setattr(path, lambda *_: contextlib.nullcontext({}))
         config = ppo.Config(run_dir=str(tmp_path / "run"), precision="tf32", **OPTIONS)
         ppo.train(config, progress=False)
     longer = ppo.Config(

@@ -122,6 +122,10 @@ class PendingInterrupt:
         return bool(self.arrived)
 
 
+Interrupts = Callable[[], contextlib.AbstractContextManager[PendingInterrupt]]
+"""A context that delays signals, or lets them end the run at once."""
+
+
 @contextlib.contextmanager
 def pending_interrupt(*, delays_repeats: bool = False) -> Iterator[PendingInterrupt]:
     """Delay the signals that end a run until the end of the body.
@@ -150,6 +154,11 @@ def pending_interrupt(*, delays_repeats: bool = False) -> Iterator[PendingInterr
         yield pending
     for number in dict.fromkeys(pending.arrived):  # until a handler raises an exception
         signal.raise_signal(number)
+
+
+def immediate_interrupt() -> contextlib.AbstractContextManager[PendingInterrupt]:
+    """Let signals end the run at any moment of the body."""
+    return contextlib.nullcontext(PendingInterrupt())
 
 
 def delayed_interrupt() -> contextlib.AbstractContextManager[PendingInterrupt]:

@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from hotloop.training.lanes import train_lanes
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
-    from hotloop.training.replay import ReplayBatch
-    from hotloop.training.run import Training, train
+    from hotloop.training.replay import Replay, ReplayBatch, ReplaySource
+    from hotloop.training.run import train
 
 _MODULES = {
     "Algorithm": "algorithm",
+    "Replay": "replay",
     "ReplayBatch": "replay",
+    "ReplaySource": "replay",
     "OffPolicy": "off_policy",
     "OnPolicy": "on_policy",
-    "Training": "run",
     "Update": "off_policy",
     "check_algorithm": "algorithm_check",
     "hyper_of": "algorithm",
@@ -35,8 +36,9 @@ __all__ = [
     "Algorithm",
     "OffPolicy",
     "OnPolicy",
+    "Replay",
     "ReplayBatch",
-    "Training",
+    "ReplaySource",
     "Update",
     "check_algorithm",
     "hyper_of",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,10 @@ from hotloop.policies.forward import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
 from hotloop.training.progress_display import ProgressDisplay
-from hotloop.training.update_requests import Run
-from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.training.run import Training
+    from hotloop.training.loop import Stages
+    from hotloop.training.sources import Sources
 
 _NORMALIZED_BOUND = 10.0  # standard deviations, as in Stable-Baselines3's `VecNormalize`
 
@@ -74,8 +73,8 @@ class Algorithm(ABC):
                 )
 
     @abstractmethod
-    def run(self, training: Training) -> Run[RunResult]:
-        """Train until all steps are done or a report stops the run, and yield update requests."""
+    def make_stages(self, sources: Sources) -> Stages:
+        """Return the stages of a run in these environments, for the training loop."""
 
     @abstractmethod
     def collection_options(self, config: Any) -> CollectionOptions:
@@ -303,8 +302,3 @@ def _fixed_scale(config: Any, network: Network) -> ObsScale | None:
 def policy_network(nets: Any) -> LearnedNetwork:
     """Return the acting network among the learned networks."""
     return getattr(nets, "policy", nets)
-
-
-def joined_arrays(parts: Sequence[Callable[[], Mapping[str, Array]]]) -> dict[str, Array]:
-    """Return all arrays of a checkpoint, joined only when it is saved."""
-    return {name: array for part in parts for name, array in part().items()}

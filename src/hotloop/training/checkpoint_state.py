@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base import documents
 from hotloop.errors import CheckpointError
+from hotloop.policies import PolicySnapshot
 from hotloop.rollouts import RolloutPosition
 from hotloop.runs import ProgressState
+from hotloop.types import Array
+
+if TYPE_CHECKING:
+    from hotloop.learner import Learner
+    from hotloop.rollouts import RolloutState
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ReplayCounters:
     """The counters of learning from a replay buffer.
 
@@ -94,3 +101,42 @@ class CheckpointState:
                 f"the checkpoint's state.json has another format ({error}): choose another "
                 "checkpoint, or start a new run"
             ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedIteration:
+    """The results of an iteration, which later iterations do not modify.
+
+    Attributes:
+        position: the counters and random states.
+        snapshot: the policy.
+        parts: functions that return the checkpoint's arrays, called only on saving.
+        metrics: the metrics by name.
+        files: further files of a checkpoint, see `Checkpoint`.
+    """
+
+    position: CheckpointState
+    snapshot: PolicySnapshot
+    parts: Sequence[Callable[[], Mapping[str, Array]]]
+    metrics: Mapping[str, float]
+    files: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all arrays of the checkpoint."""
+        return {name: array for part in self.parts for name, array in part().items()}
+
+
+def checkpoint_state(
+    learner: Learner, rollout: RolloutState, iteration: int, **counters: Any
+) -> CheckpointState:
+    """Return the state after an iteration; `counters` are those of one kind of algorithm."""
+    return CheckpointState(
+        timesteps=rollout.num_transitions,
+        iteration=iteration,
+        num_updates=learner.num_updates,
+        device=str(learner.device),
+        random=learner.random_state(),
+        executed=learner.modes_used(),
+        rollout=rollout.position(),
+        **counters,
+    )

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from hotloop import timing
 from hotloop.envs import kept_global_generators
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
@@ -23,7 +21,8 @@ from hotloop.runs import Report, RunResult
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.options import changeable_options
-from hotloop.training.run import SharedProcess, run_training, set_up_torch
+from hotloop.training.process import TrainingProcess
+from hotloop.training.run import run_training
 from hotloop.training.update_requests import Run, UpdateRequest
 
 # Options of the one process that trains all lanes. They do not change the weights.
@@ -61,8 +60,7 @@ def train_lanes(
     with contextlib.ExitStack() as exits:
         exits.enter_context(kept_global_generators())
         envs_to_close = exits.enter_context(closing_environments())
-        threads, gpu = set_up_torch(configs[0], exits)
-        shared = exits.enter_context(_copying_timing(SharedProcess(threads, gpu, len(configs))))
+        process = TrainingProcess(configs[0], exits, num_runs=len(configs))
         runs = [
             run_training(
                 algorithm,
@@ -72,7 +70,7 @@ def train_lanes(
                 None if on_end is None else _with_lane(on_end, k),
                 None,
                 envs_to_close=envs_to_close,
-                shared=shared,
+                process=process,
             )
             for k, config in enumerate(configs)
         ]
@@ -124,8 +122,7 @@ class _Driver:
 
     def __init__(self, runs: Sequence[Run[RunResult]]) -> None:
         self._runs = runs
-        self._replies: list[Any] = [None] * len(runs)  # values to send to the runs
-        self._errors: dict[int, Exception] = {}  # errors to throw into them instead
+        self._errors: dict[int, Exception] = {}  # errors to throw into the runs
         self._results: dict[int, RunResult | Exception] = {}
         self._active = set(range(len(runs)))
         self._lanes: Lanes | None = None
@@ -147,7 +144,7 @@ class _Driver:
         for k in sorted(self._active):
             run, error = self._runs[k], self._errors.pop(k, None)
             try:
-                requests[k] = run.send(self._replies[k]) if error is None else run.throw(error)
+                requests[k] = next(run) if error is None else run.throw(error)
             except StopIteration as end:
                 self._end(k, end.value)
             except Exception as problem:
@@ -180,8 +177,8 @@ class _Driver:
                     try:
                         batches[self._lane_numbers[k]] = generators[k].send(td_errors[k])
                         continue
-                    except StopIteration as end:
-                        self._replies[k] = end.value
+                    except StopIteration:
+                        pass
                     except Exception as error:  # usually NaN, in this lane only
                         self._errors[k] = error
                     del generators[k]
@@ -193,15 +190,3 @@ class _Driver:
 
 def _with_lane(call: Callable[..., Any], k: int) -> Callable[..., Any]:
     return lambda *args: call(k, *args)
-
-
-@contextlib.contextmanager
-def _copying_timing(shared: SharedProcess) -> Iterator[SharedProcess]:
-    """Copy the process's timing to each run's directory at the end."""
-    try:
-        yield shared
-    finally:
-        timing.stop()
-        for path in shared.run_dirs[1:]:
-            with contextlib.suppress(OSError):
-                shutil.copytree(shared.run_dirs[0] / "timing", path / "timing", dirs_exist_ok=True)

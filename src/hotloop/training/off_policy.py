@@ -1,4 +1,4 @@
-"""Off-policy algorithms: collect → store → update → publish, round by round, then report.
+"""Off-policy algorithms: the declaration, and its stages, which learn from a replay source.
 
 A round collects `train_frequency` steps of every environment, then runs the updates that are due,
 `update_to_data` for each transition. An iteration consists of the rounds between two reports.
@@ -7,14 +7,16 @@ A round collects `train_frequency` steps of every environment, then runs the upd
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from hotloop.base.signals import Interrupts, PendingInterrupt, pending_interrupt
 from hotloop.errors import (
     CheckpointError,
     ConfigError,
@@ -26,16 +28,21 @@ from hotloop.errors import (
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
-from hotloop.runs import REPLAY_FILE, RunResult
+from hotloop.runs import REPLAY_FILE
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
-from hotloop.training.algorithm import Algorithm, joined_arrays, make_normalizer, policy_network
-from hotloop.training.checkpoint_state import CheckpointState, ReplayCounters
+from hotloop.training.algorithm import Algorithm, make_normalizer, policy_network
+from hotloop.training.checkpoint_state import (
+    CheckpointState,
+    CompletedIteration,
+    ReplayCounters,
+    checkpoint_state,
+)
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
-from hotloop.training.replay import Replay
+from hotloop.training.replay import Replay, ReplaySource
 from hotloop.training.resume import ResumedRun
-from hotloop.training.run import Training
-from hotloop.training.update_requests import Run, UpdateRequest
+from hotloop.training.sources import Sources
+from hotloop.training.update_requests import UpdateRequest
 from hotloop.types import Array, Fragment
 
 # The maximum number of updates between two checks for NaN and infinity.
@@ -83,12 +90,15 @@ class OffPolicy(Algorithm):
         move_targets: `move_targets(state, count, hyper)` performs `count` updates of the target
             networks after a round, if transitions schedule them and not gradient steps; else None.
         target_interval: the name of the option for the transitions between two target updates.
+        source: `source(config, envs, device, env_spec, memory_size)` returns the `ReplaySource` of
+            the batches, such as a subclass of `Replay`. None: hotloop's replay buffer.
     """
 
     updates: Sequence[Update] = ()
     exploration: Callable[[Any], Exploration | None] = lambda config: None
     move_targets: Callable[..., None] | None = None
     target_interval: str = "target_interval"
+    source: Callable[..., ReplaySource] | None = None
 
     def __post_init__(self) -> None:
         if not self.updates or not all(isinstance(update, Update) for update in self.updates):
@@ -121,35 +131,33 @@ class OffPolicy(Algorithm):
             max_policy_age=config.max_policy_age,
         )
 
-    def run(self, training: Training) -> Run[RunResult]:
+    def make_stages(self, sources: Sources) -> ReplayStages:
         """See `Algorithm`."""
-        # Make the learner, the replay buffer and the rollout.
-        config, envs, resumed = training.config, training.envs, training.resumed
+        config, envs, device = sources.config, sources.envs, sources.device
         if config.overlap:
-            _require_gpu(training.device)
+            _require_gpu(device)
         with span("make_learner"):
-            nets = self.networks(config, envs, training.device)
+            nets = self.networks(config, envs, device)
             normalizer = make_normalizer(config, nets, envs.num_envs, gamma=1.0)
-            network = policy_network(nets).network
             learner = self.make_learner(
                 config,
                 nets,
                 [update.rule(nets, config) for update in self.updates],
-                device=training.device,
+                device=device,
                 stream=2,
                 num_batches=config.planned_updates,
                 batch_size=config.batch_size * getattr(config, "sequence_steps", 1),
                 overlap=config.overlap,
             )
         with span("make_replay"):
-            memory_size, device = network.memory_size, training.device
+            replay = self._make_source(
+                sources,
+                policy_network(nets).network.memory_size,
+                is_scaled=normalizer.obs_scale is not None,
+            )
             launches: Launches | None = None
-            if is_on_device(config, envs, device):
-                is_scaled = normalizer.obs_scale is not None
-                replay = ReplayOnDevice(config, envs, device, is_scaled=is_scaled)
+            if isinstance(replay, ReplayOnDevice):
                 launches = Launches(learner, replay, config.updates_per_launch)
-            else:
-                replay = Replay(config, envs, device, training.env_spec, memory_size)
         policy = make_acting_policy(
             config,
             learner,
@@ -158,61 +166,22 @@ class OffPolicy(Algorithm):
             obs_scale=normalizer.obs_scale,
             exploration=self.exploration(config),
         )
-        rollout = training.make_rollout(policy)
-        rounds = _Rounds(self, config, learner, policy, rollout, replay, normalizer, launches)
-        # Restore the checkpoint of a resumed run.
-        iteration, restarted_envs, notes = 0, [], []
-        if resumed is not None:
-            iteration = resumed.position.iteration
-            old = resumed.position
-            learner.load(resumed.arrays, old.random, old.num_updates, old.executed)
-            rounds.load_normalizer(resumed.arrays)
-            rollout.publish(rounds.snapshot(newest=True))
-            restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
-            notes = rounds.restore(resumed)
-            for env in restarted_envs:
-                replay.cut(env)
+        rollout = envs.rollout(policy, self.collection_options(config))
+        return ReplayStages(self, config, learner, policy, rollout, replay, normalizer, launches)
 
-        # Run the iterations.
-        should_stop = training.begin(learner, restarted_envs, notes)
-        while not should_stop and rollout.num_transitions < config.total_timesteps:
-            iteration += 1
-            # Ctrl-C ends the iteration after a round, when all parts are in a consistent state.
-            with training.pending_interrupt() as interrupt:
-                metrics = yield from rounds.run_iteration(interrupt)
-                with span("publish"):
-                    state = rollout.state()
-                    newest = rounds.snapshot(newest=True)
-                    if config.overlap:  # as a resumed run does
-                        rollout.publish(newest)
-                    snapshot = learner.copy_snapshot(newest)
-                    parts = (
-                        learner.state_snapshot(),
-                        rounds.normalizer_arrays().copy,
-                        replay.to_arrays().copy,
-                        state.to_arrays,
-                    )
-                    position = CheckpointState(
-                        timesteps=state.num_transitions,
-                        iteration=iteration,
-                        num_updates=learner.num_updates,
-                        num_moves=rounds.num_moves,
-                        device=str(learner.device),
-                        random=learner.random_state(),
-                        executed=learner.modes_used(),
-                        rollout=state.position(),
-                        replay=rounds.position,
-                    )
-                should_stop = training.end_iteration(
-                    position,
-                    network=network,
-                    snapshot=snapshot,
-                    arrays=partial(joined_arrays, parts),
-                    metrics=metrics,
-                    rollout=rollout,
-                    files={REPLAY_FILE: replay.buffer.save} if config.save_replay else {},
+    def _make_source(self, sources: Sources, memory_size: int, *, is_scaled: bool) -> ReplaySource:
+        """Return the source of batches: the algorithm's own, or a replay buffer."""
+        config, envs, device = sources.config, sources.envs, sources.device
+        if self.source is not None:
+            if config.replay_device == "device":
+                raise ConfigError(
+                    f"`replay_device` 'device' is for hotloop's replay buffer, and '{self.name}' "
+                    "has a `source` of its own: leave `replay_device` out"
                 )
-        return training.result(policy, learner, is_stopped=should_stop)
+            return self.source(config, envs, device, sources.spec, memory_size)
+        if is_on_device(config, envs, device):
+            return ReplayOnDevice(config, envs, device, is_scaled=is_scaled)
+        return Replay(config, envs, device, sources.spec, memory_size)
 
 
 def _require_gpu(device: torch.device) -> None:
@@ -223,8 +192,15 @@ def _require_gpu(device: torch.device) -> None:
         )
 
 
-class _Rounds:
-    """The rounds of collecting and updating. `num_moves` includes skipped target updates."""
+class ReplayStages:
+    """The stages of a run that stores transitions, and learns from batches of all of them.
+
+    Args:
+        replay: the source of the batches.
+        launches: updates that draw their batches on the device, or None.
+    """
+
+    store_span = "store"
 
     def __init__(
         self,
@@ -233,155 +209,190 @@ class _Rounds:
         learner: Learner,
         policy: ActingPolicy,
         rollout: Rollout,
-        replay: Replay | ReplayOnDevice,
+        replay: ReplaySource,
         normalizer: Normalizer,
         launches: Launches | None,
     ) -> None:
-        self.num_moves = 0
-        self._algorithm = algorithm
-        self._config = config
-        self._learner = learner
-        self._policy = policy
-        self._rollout = rollout
-        self._replay = replay
-        self._normalizer = normalizer
-        self._launches = launches
+        self.learner, self.policy, self.rollout = learner, policy, rollout
+        self.interrupts: Interrupts = (
+            pending_interrupt  # the iteration ends after the current round
+        )
+        self._algorithm, self._config = algorithm, config
+        self._replay, self._normalizer, self._launches = replay, normalizer, launches
         self._is_scaled = normalizer.obs_scale is not None
-        self._learning_start, self._num_done, self._buffer_start = -1, 0, 0  # see `ReplayCounters`
+        self._counters = ReplayCounters()
+        self._num_moves = 0  # of the target networks, with those that were skipped
+        self._iteration = 0
+        self._metrics: dict[str, float] = {}
         # Indices of the transitions of each update since the last check for NaN.
         self._unchecked: list[Any] = []
         self._first_update = 0  # updates before this iteration
 
-    @property
-    def position(self) -> ReplayCounters:
-        buffer = self._replay.buffer
-        return ReplayCounters(
-            began=self._learning_start,
-            done=self._num_done,
-            empty_at=self._buffer_start,
-            added=buffer.num_added,
-            sampled=buffer.num_samples,
-        )
+    def restore(self, resumed: ResumedRun) -> tuple[list[int], list[str]]:
+        """See `Stages`.
 
-    def snapshot(self, *, newest: bool = False) -> PolicySnapshot:
-        """Return the current policy, in arrays that the next call overwrites."""
-        # With `overlap` it is the policy of the previous call, unless `newest` is True. If the
-        # acting policy reads the learner's parameters, the snapshot repeats those of the last
-        # report.
-        scale, version = self._normalizer.obs_scale, self._learner.num_updates
-        if not newest and not self._policy.needs_parameters:
-            return replace(self._policy.snapshot, version=version, obs_scale=scale)
-        return self._learner.publish(version, scale, must_be_current=newest)
-
-    def normalizer_arrays(self) -> dict[str, Array]:
-        return self._normalizer.to_arrays() if self._is_scaled else {}
-
-    def load_normalizer(self, arrays: Mapping[str, Array]) -> None:
+        Raises:
+            ConfigError: the run ends before learning could begin again.
+            CheckpointError: the buffer's file is older than the checkpoint.
+        """
+        position, arrays = resumed.position, resumed.arrays
+        self._iteration, self._num_moves = position.iteration, position.num_moves
+        self.learner.load(arrays, position.random, position.num_updates, position.executed)
         if self._is_scaled:
             self._normalizer.load(arrays)
+        self.rollout.publish(self._snapshot(newest=True))
+        restarted_envs = self.rollout.restore(arrays, position.rollout)
+        assert resumed.checkpoint.path is not None
+        path = resumed.checkpoint.path / REPLAY_FILE
+        note = self._restore_replay(resumed, path) if path.is_file() else self._refill(position)
+        for env in restarted_envs:
+            self._replay.cut(env)
+        return restarted_envs, [note] if note else []
 
-    def restore(self, resumed: ResumedRun) -> list[str]:
-        """Restore counters and buffer from a checkpoint, and return notes for the user."""
-        # Raises ConfigError if the run ends before learning could begin again, and CheckpointError
-        # if the buffer's file is older.
-        position, path = resumed.position, resumed.checkpoint.path
-        self.num_moves = position.num_moves
-        assert position.replay is not None
-        assert path is not None
-        buffer, config, path = self._replay.buffer, self._config, path / REPLAY_FILE
-        if not path.is_file():
-            # Learning waits for the same number of transitions as in a new run.
-            self._buffer_start = position.timesteps
-            buffer.num_samples = position.num_updates  # β continues
-            num_needed = config.first_update_at
-            if position.timesteps + num_needed >= config.total_timesteps:
-                raise ConfigError(
-                    "this checkpoint has no replay buffer, and without it learning waits for "
-                    f"{num_needed:,} transitions, but only "
-                    f"{config.total_timesteps - position.timesteps:,} are left: raise "
-                    "`total_timesteps`"
-                )
-            return [
-                "this checkpoint has no replay buffer, so it starts empty (`save_replay` saves it "
-                "with the last checkpoint): learning waits for "
-                f"{num_needed:,} transitions"
-            ]
+    def _restore_replay(self, resumed: ResumedRun, path: Path) -> str:
+        """Restore the replay source from a file, and return a note for the user, or ''."""
+        stored = resumed.position.replay
+        assert stored is not None
         with span("restore_replay"):
-            buffer.restore(path)
+            self._replay.restore(path)
         self._replay.load(resumed.arrays)
-        stored = position.replay
-        self._learning_start, self._num_done, self._buffer_start = (
-            stored.began,
-            stored.done,
-            stored.empty_at,
-        )
-        ahead = buffer.num_added - position.replay.added
+        self._counters = replace(stored)
+        num_added, num_samples = self._replay.counters()
+        ahead = num_added - stored.added
         if ahead < 0:
             raise CheckpointError(
                 f"{path} has {-ahead} transitions fewer than its checkpoint: use another "
                 "checkpoint, or remove the file to start with an empty buffer"
             )
-        if ahead > 0 or buffer.num_samples != position.replay.sampled:
-            # The next steps do not continue the last stored ones.
-            self._replay.cut()
-            return [f"the replay buffer holds {ahead} transitions from after the checkpoint"]
-        return []
+        if ahead == 0 and num_samples == stored.sampled:
+            return ""
+        self._replay.cut()  # the next steps do not continue the last stored ones
+        return f"the replay buffer holds {ahead} transitions from after the checkpoint"
 
-    def run_iteration(self, interrupt: Any) -> Run[dict[str, float]]:
-        """Run rounds until a report, the end or a signal, and average the metrics."""
-        # Raises NonFiniteUpdate.
-        config, rollout, learner = self._config, self._rollout, self._learner
+    def _refill(self, position: CheckpointState) -> str:
+        """Wait for as many transitions as a new run, and return a note for the user."""
+        config, timesteps = self._config, position.timesteps
+        self._counters.empty_at = timesteps
+        self._replay.start_empty(position.num_updates)
+        num_needed = config.first_update_at
+        if timesteps + num_needed >= config.total_timesteps:
+            raise ConfigError(
+                "this checkpoint has no replay buffer, and without it learning waits for "
+                f"{num_needed:,} transitions, but only {config.total_timesteps - timesteps:,} are "
+                "left: raise `total_timesteps`"
+            )
+        return (
+            "this checkpoint has no replay buffer, so it starts empty (`save_replay` saves it "
+            f"with the last checkpoint): learning waits for {num_needed:,} transitions"
+        )
+
+    def rounds(self, interrupt: PendingInterrupt) -> Iterator[None]:
+        """See `Stages`. An iteration ends with a report, the run or a signal."""
+        config, rollout, learner = self._config, self.rollout, self.learner
+        self._iteration += 1
         end = min(rollout.num_transitions + config.report_interval, config.total_timesteps)
         learner.metrics.clear()
         self._first_update = learner.num_updates
         while rollout.num_transitions < end and not interrupt.has_arrived:
-            try:
-                with span("collect"):
-                    fragments = rollout.collect()
-            except (EnvironmentFailure, NonFiniteError):
-                self._check_finite()  # an update may have been the cause
-                raise
-            with span("store"):
-                for fragment in fragments:
-                    self._store(fragment)
-                    self._normalizer.update(fragment)
-            learner.hyper.set(min(1.0, rollout.num_transitions / config.total_timesteps))
-            if num_due := self._num_updates_due():
-                launch = None if self._launches is None else partial(self._run_launches, num_due)
-                yield UpdateRequest(
-                    learner, self._update_batches(num_due), spans=("update",), launch=launch
-                )
-            if len(self._unchecked) >= MAX_UNCHECKED:
-                self._check_finite()
-            if self._learning_start >= 0 or self._is_scaled:
-                with span("publish"):
-                    if self._learning_start >= 0:
-                        self._move_targets()
-                    rollout.publish(self.snapshot())
+            yield
         self._check_finite()
-        return {
+        self._metrics = {
             **learner.metrics.means(),
             **learner.hyper.reported_values(),
             "num_updates": float(learner.num_updates),
-            "replay_size": float(len(self._replay.buffer)),
+            "replay_size": float(len(self._replay)),
         }
 
+    def collect(self) -> Sequence[Fragment]:
+        """See `Stages`."""
+        try:
+            return self.rollout.collect()
+        except (EnvironmentFailure, NonFiniteError):
+            self._check_finite()  # an update may have been the cause
+            raise
+
+    def store(self, fragments: Sequence[Fragment]) -> None:
+        """See `Stages`."""
+        for fragment in fragments:
+            try:
+                self._replay.store(fragment)
+            except ReplayError:
+                self._check_finite()  # the priorities on a device are written a round later
+                raise
+            self._normalizer.update(fragment)
+
+    def update_requests(self) -> Iterator[UpdateRequest]:
+        """See `Stages`."""
+        learner, progress = (
+            self.learner,
+            self.rollout.num_transitions / self._config.total_timesteps,
+        )
+        learner.hyper.set(min(1.0, progress))
+        if num_due := self._num_updates_due():
+            launch = None if self._launches is None else partial(self._run_launches, num_due)
+            yield UpdateRequest(learner, self._batches(num_due), spans=("update",), launch=launch)
+        if len(self._unchecked) >= MAX_UNCHECKED:
+            self._check_finite()
+
+    def publish(self) -> None:
+        """See `Stages`. Update the target networks, and act with the newest policy."""
+        has_begun = self._counters.began >= 0
+        if has_begun:
+            self._move_targets()
+        if has_begun or self._is_scaled:
+            self.rollout.publish(self._snapshot())
+
+    def complete(self) -> CompletedIteration:
+        """See `Stages`."""
+        learner, replay, state = self.learner, self._replay, self.rollout.state()
+        newest = self._snapshot(newest=True)
+        if self._config.overlap:  # as a resumed run does
+            self.rollout.publish(newest)
+        snapshot = learner.copy_snapshot(newest)
+        normalizer = (self._normalizer.array_snapshot(),) if self._is_scaled else ()
+        parts = (
+            learner.state_snapshot(),
+            *normalizer,
+            replay.to_arrays().copy,
+            state.to_arrays,
+        )
+        added, sampled = replay.counters()
+        counters = replace(self._counters, added=added, sampled=sampled)
+        return CompletedIteration(
+            position=checkpoint_state(
+                learner, state, self._iteration, num_moves=self._num_moves, replay=counters
+            ),
+            snapshot=snapshot,
+            parts=parts,
+            metrics=self._metrics,
+            files={REPLAY_FILE: replay.save} if self._config.save_replay else {},
+        )
+
+    def _snapshot(self, *, newest: bool = False) -> PolicySnapshot:
+        """Return the current policy, in arrays that the next call overwrites."""
+        # With `overlap` it is the policy of the previous call, unless `newest` is True. If the
+        # acting policy reads the learner's parameters, the snapshot repeats those of the last
+        # report.
+        scale, version = self._normalizer.obs_scale, self.learner.num_updates
+        if not newest and not self.policy.needs_parameters:
+            return replace(self.policy.snapshot, version=version, obs_scale=scale)
+        return self.learner.publish(version, scale, must_be_current=newest)
+
     def _num_updates_due(self) -> int:
-        config, rollout = self._config, self._rollout
-        collected = rollout.num_transitions
-        if self._learning_start < 0:
-            is_collecting = collected - self._buffer_start < config.first_update_at
-            if is_collecting or len(self._replay.buffer) < config.batch_size:
+        config, counters, collected = self._config, self._counters, self.rollout.num_transitions
+        if counters.began < 0:
+            is_collecting = collected - counters.empty_at < config.first_update_at
+            if is_collecting or len(self._replay) < config.batch_size:
                 return 0
             # Count from the last transition that learning waited for.
-            self._learning_start, self._num_done = collected - 1, 0
-        num_due = int(config.update_to_data * (collected - self._learning_start)) - self._num_done
-        limit = rollout.updates_allowed()
+            counters.began, counters.done = collected - 1, 0
+        num_due = int(config.update_to_data * (collected - counters.began)) - counters.done
+        limit = self.rollout.updates_allowed()
         if limit is not None and collected < config.total_timesteps:
             num_due = min(num_due, limit)
         return max(0, num_due)
 
-    def _update_batches(self, num_updates: int) -> Generator[Any, Any, None]:
+    def _batches(self, num_updates: int) -> Generator[Any, Any, None]:
         """Yield the batches of updates, drawn in calls of up to `max_drawn`."""
         replay = self._replay
         # The buffer stores raw observations, scaled when they are drawn.
@@ -396,8 +407,8 @@ class _Rounds:
                 td_error = yield batch
                 if replay.by_priority:
                     self._update_priorities(row, td_error)
-            self._num_done += count
-            self._rollout.watch()
+            self._counters.done += count
+            self.rollout.watch()
 
     def _run_launches(self, num_updates: int) -> None:
         """Run updates in launches of K."""
@@ -409,15 +420,8 @@ class _Rounds:
             if self._replay.by_priority:
                 assert index is not None
                 self._update_priorities(index, td_error)
-            self._num_done += count
-            self._rollout.watch()
-
-    def _store(self, fragment: Fragment) -> None:
-        try:
-            self._replay.store(fragment)
-        except ReplayError:
-            self._check_finite()  # the priorities on a device are written a round later
-            raise
+            self._counters.done += count
+            self.rollout.watch()
 
     def _update_priorities(self, index: Array, td_error: Any) -> None:
         if td_error is None:
@@ -438,15 +442,15 @@ class _Rounds:
         if algorithm.move_targets is None:
             return
         interval = getattr(self._config, algorithm.target_interval)
-        moves = self._rollout.num_transitions // interval
-        if moves > self.num_moves:
+        moves = self.rollout.num_transitions // interval
+        if moves > self._num_moves:
             # Several moves in one round become one call, since their source is the same.
-            count, self.num_moves = moves - self.num_moves, moves
-            algorithm.move_targets(self._learner.state, count, self._learner.hyper.tensors)
+            count, self._num_moves = moves - self._num_moves, moves
+            algorithm.move_targets(self.learner.state, count, self.learner.hyper.tensors)
 
     def _check_finite(self) -> None:
         """Raise NonFiniteUpdate if an update since the last check was not finite."""
-        learner = self._learner
+        learner = self.learner
         if self._launches is not None:
             self._unchecked.extend(self._launches.drain_log())
         bad = learner.metrics.first_non_finite()

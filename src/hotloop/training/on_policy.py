@@ -1,19 +1,16 @@
-"""On-policy algorithms: collect → prepare → update → publish → report."""
+"""On-policy algorithms: the declaration, and its stages, which learn from fragments once."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from hotloop.base.transfer import to_host
-from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteUpdate
+from hotloop.base.signals import Interrupts, PendingInterrupt, immediate_interrupt
+from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.ops import explained_variance
 from hotloop.ops.schedules import as_schedule
@@ -21,27 +18,23 @@ from hotloop.policies import ActingPolicy
 from hotloop.policies.device_acting import DevicePolicy
 from hotloop.rollouts import (
     CollectionOptions,
+    Rollout,
     Schedule,
     environment_weights,
     to_batch,
     to_sequences,
 )
-from hotloop.runs import RunResult
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
 from hotloop.training.action_metrics import ActionMetrics
-from hotloop.training.algorithm import (
-    Algorithm,
-    joined_arrays,
-    make_normalizer,
-    policy_network,
-)
-from hotloop.training.checkpoint_state import CheckpointState
+from hotloop.training.algorithm import Algorithm, make_normalizer, policy_network
+from hotloop.training.checkpoint_state import CompletedIteration, checkpoint_state
 from hotloop.training.lagged_fragments import FreshFragments
-from hotloop.training.minibatches import minibatches, num_units, select_rows
-from hotloop.training.run import Training
-from hotloop.training.update_requests import Run, UpdateRequest
-from hotloop.types import Array, Fragment
+from hotloop.training.minibatches import Passes, present_fields
+from hotloop.training.resume import ResumedRun
+from hotloop.training.sources import Sources
+from hotloop.training.update_requests import UpdateRequest
+from hotloop.types import Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,26 +97,29 @@ class OnPolicy(Algorithm):
             drops_too_old=stage.drops_too_old,
         )
 
-    def run(self, training: Training) -> Run[RunResult]:
+    def make_stages(self, sources: Sources) -> OnPolicyStages:
         """See `Algorithm`."""
-        config, envs, resumed = training.config, training.envs, training.resumed
-        # Make the normalizer, the learner and the rollout.
-        gamma = as_schedule(config.gamma)
+        config, envs = sources.config, sources.envs
         with span("make_learner"):
-            nets = self.networks(config, envs, training.device)
-            network = policy_network(nets).network
-            device = training.device if training.is_on_device else None
+            nets = self.networks(config, envs, sources.device)
             normalizer = make_normalizer(
-                config, nets, envs.num_envs, gamma=gamma(0.0), device=device
+                config,
+                nets,
+                envs.num_envs,
+                gamma=as_schedule(config.gamma)(0.0),
+                device=sources.device if sources.is_on_device else None,
             )
             assert self.update is not None
-            update = partial(self.update, nets=nets, config=config)
             noise = (config.minibatch_size, math.prod(envs.action_spec.shape))
+            rule = UpdateRule(
+                function=partial(self.update, nets=nets, config=config),
+                noise_shape=noise if self.has_noise else None,
+            )
             learner = self.make_learner(
                 config,
                 nets,
-                [UpdateRule(function=update, noise_shape=noise if self.has_noise else None)],
-                device=training.device,
+                [rule],
+                device=sources.device,
                 stream=1,
                 num_batches=config.num_updates,
                 batch_size=config.minibatch_size,
@@ -135,118 +131,147 @@ class OnPolicy(Algorithm):
                 policy_network(nets),
                 params,
                 obs_scale=normalizer.obs_scale,
-                is_on_device=training.is_on_device,
+                is_on_device=sources.is_on_device,
             )
-            device_policy: DevicePolicy | None = None
-            if training.is_on_device:
-                device_policy = DevicePolicy(policy_network(nets), params, policy)
-            rollout = training.make_rollout(policy if device_policy is None else device_policy)
-            if device_policy is not None:
-                learner.executions += training.envs.executions
-        action_metrics = ActionMetrics(network)
-        stage = self.fragments(config)
-        # Restore the checkpoint of a resumed run.
-        iteration, restarted_envs = 0, []
-        if resumed is not None:
-            iteration = resumed.position.iteration
-            old = resumed.position
-            learner.load(resumed.arrays, old.random, old.num_updates, old.executed)
-            normalizer.load(resumed.arrays)
-            rollout.publish(learner.publish(iteration, resumed.checkpoint.snapshot.obs_scale))
-            restarted_envs = rollout.restore(resumed.arrays, resumed.position.rollout)
-            normalizer.restart(restarted_envs)
+            acting: ActingPolicy | DevicePolicy = policy
+            if sources.is_on_device:
+                acting = DevicePolicy(policy_network(nets), params, policy)
+            rollout = envs.rollout(acting, self.collection_options(config))
+            if sources.is_on_device:
+                learner.executions += envs.executions
+        return OnPolicyStages(self, config, nets, learner, normalizer, policy, acting, rollout)
 
-        # Collect, prepare, update, publish and report.
-        should_stop = training.begin(learner, restarted_envs)
-        while not should_stop and rollout.num_transitions < config.total_timesteps:
-            iteration += 1
-            progress = rollout.num_transitions / config.total_timesteps
-            learner.hyper.set(progress)
-            normalizer.gamma = gamma(progress)
-            with span("collect"):
-                fragments = stage.collect(rollout.collect)
-            if rollout.last_failure and not any(fragment.valid.any() for fragment in fragments):
-                raise EnvironmentFailure(
-                    f"no step of the last fragments succeeded: {rollout.last_failure}"
-                )
-            with span("prepare"):
-                for fragment in fragments:
-                    normalizer.update(fragment)
-                fields, batch = self._prepare_batch(
-                    fragments,
-                    stage,
-                    normalizer,
-                    policy if device_policy is None else device_policy,
-                    learner,
-                    nets,
-                    config,
-                    iteration - 1,
-                )
-            steps = self._update_batches(batch, learner, config)
-            metrics = yield UpdateRequest(learner, steps, spans=("update", "minibatch"))
-            metrics |= stage.metrics(fragments, iteration - 1)
-            if "value" in fields and "returns" in fields:
-                is_valid = fields["weight"] > 0 if policy.memory_size else ...
-                variance = explained_variance(
-                    fields["value"][is_valid], fields["returns"][is_valid]
-                )
-                metrics["explained_variance"] = variance
-            with span("publish"):
-                snapshot = learner.publish(iteration, normalizer.obs_scale)
-                rollout.publish(snapshot)
-                metrics |= action_metrics(fragments, snapshot.params)
-                state = rollout.state()
-                parts = (learner.state_snapshot(), normalizer.array_snapshot(), state.to_arrays)
-                position = CheckpointState(
-                    timesteps=state.num_transitions,
-                    iteration=iteration,
-                    num_updates=learner.num_updates,
-                    device=str(learner.device),
-                    random=learner.random_state(),
-                    executed=learner.modes_used(),
-                    rollout=state.position(),
-                )
-            should_stop = training.end_iteration(
-                position,
-                network=network,
-                snapshot=learner.copy_snapshot(snapshot),
-                arrays=partial(joined_arrays, parts),
-                metrics=metrics,
-                rollout=rollout,
-            )
-        return training.result(policy, learner, is_stopped=should_stop)
 
-    def _prepare_batch(
+class OnPolicyStages:
+    """The stages of a run that learns from each batch of fragments once, in several passes.
+
+    Args:
+        acting: the policy of the rollout: `policy`, or its twin on the device.
+    """
+
+    store_span = "prepare"
+
+    def __init__(
         self,
-        fragments: Sequence[Fragment],
-        stage: FreshFragments,
-        normalizer: Normalizer,
-        policy: ActingPolicy | DevicePolicy,
-        learner: Learner,
-        nets: Any,
+        algorithm: OnPolicy,
         config: Any,
-        version: int,
-    ) -> tuple[dict[str, Any], Any]:
-        """Return the prepared fragments, (Σ T·N, …), by name and as a batch on the device."""
-        assert self.prepare is not None
-        # Reevaluate the fragments, then prepare each.
-        params = getattr(learner.state, self.acting)
-        reevaluations = stage.reevaluate(
-            fragments, policy_network(nets), params, policy, version, learner.upload
+        nets: Any,
+        learner: Learner,
+        normalizer: Normalizer,
+        policy: ActingPolicy,
+        acting: ActingPolicy | DevicePolicy,
+        rollout: Rollout,
+    ) -> None:
+        self.learner, self.policy, self.rollout = learner, policy, rollout
+        self.interrupts: Interrupts = immediate_interrupt  # an unfinished iteration is lost
+        self._algorithm, self._config, self._nets = algorithm, config, policy_network(nets)
+        self._normalizer, self._acting = normalizer, acting
+        self._gamma = as_schedule(config.gamma)
+        self._stage = algorithm.fragments(config)
+        active = None
+        if algorithm.active is not None and algorithm.can_stop_early(config):
+            active = getattr(learner.state, algorithm.active)
+        self._passes = Passes(learner, config, active)
+        self._action_metrics = ActionMetrics(policy.network)
+        self._iteration = 0
+        self._fragments: Sequence[Fragment] = ()
+        self._fields: dict[str, Any] = {}
+        self._batch: Any = None
+        self._snapshot = policy.snapshot
+
+    def restore(self, resumed: ResumedRun) -> tuple[list[int], list[str]]:
+        """See `Stages`."""
+        position, arrays = resumed.position, resumed.arrays
+        self._iteration = position.iteration
+        self.learner.load(arrays, position.random, position.num_updates, position.executed)
+        self._normalizer.load(arrays)
+        obs_scale = resumed.checkpoint.snapshot.obs_scale
+        self.rollout.publish(self.learner.publish(self._iteration, obs_scale))
+        restarted_envs = self.rollout.restore(arrays, position.rollout)
+        self._normalizer.restart(restarted_envs)
+        return restarted_envs, []
+
+    def rounds(self, interrupt: PendingInterrupt) -> Iterator[None]:
+        """See `Stages`. An iteration is one round."""
+        self._iteration += 1
+        progress = self.rollout.num_transitions / self._config.total_timesteps
+        self.learner.hyper.set(progress)
+        self._normalizer.gamma = self._gamma(progress)
+        yield
+
+    def collect(self) -> Sequence[Fragment]:
+        """See `Stages`."""
+        fragments = self._stage.collect(self.rollout.collect)
+        failure = self.rollout.last_failure
+        if failure and not any(fragment.valid.any() for fragment in fragments):
+            raise EnvironmentFailure(f"no step of the last fragments succeeded: {failure}")
+        return fragments
+
+    def store(self, fragments: Sequence[Fragment]) -> None:
+        """See `Stages`. Prepare the fragments as one batch on the device."""
+        for fragment in fragments:
+            self._normalizer.update(fragment)
+        prepared = self._prepare(fragments)
+        self._fragments, self._fields = fragments, self._join(fragments, prepared)
+        is_on_device = isinstance(self._acting, DevicePolicy)
+        tensors = self._fields if is_on_device else self.learner.upload(self._fields)
+        self._batch = type(prepared[0])(**tensors)
+
+    def update_requests(self) -> Iterator[UpdateRequest]:
+        """See `Stages`. Pass over the batch several times."""
+        steps = self._passes.minibatches(self._batch)
+        yield UpdateRequest(self.learner, steps, spans=("update", "minibatch"))
+        fields, metrics = self._fields, self._passes.metrics
+        metrics |= self._stage.metrics(self._fragments, self._iteration - 1)
+        if "value" in fields and "returns" in fields:
+            is_valid = fields["weight"] > 0 if self.policy.memory_size else ...
+            metrics["explained_variance"] = explained_variance(
+                fields["value"][is_valid], fields["returns"][is_valid]
+            )
+
+    def publish(self) -> None:
+        """See `Stages`."""
+        self._snapshot = self.learner.publish(self._iteration, self._normalizer.obs_scale)
+        self.rollout.publish(self._snapshot)
+
+    def complete(self) -> CompletedIteration:
+        """See `Stages`."""
+        learner, state = self.learner, self.rollout.state()
+        action_metrics = self._action_metrics(self._fragments, self._snapshot.params)
+        return CompletedIteration(
+            position=checkpoint_state(learner, state, self._iteration),
+            snapshot=learner.copy_snapshot(self._snapshot),
+            parts=(
+                learner.state_snapshot(),
+                self._normalizer.array_snapshot(),
+                state.to_arrays,
+            ),
+            metrics=self._passes.metrics | action_metrics,
+        )
+
+    def _prepare(self, fragments: Sequence[Fragment]) -> list[Any]:
+        """Return a NamedTuple of the algorithm for each fragment, (T, N, …)."""
+        algorithm, learner = self._algorithm, self.learner
+        assert algorithm.prepare is not None
+        params = getattr(learner.state, algorithm.acting)
+        reevaluations = self._stage.reevaluate(
+            fragments, self._nets, params, self._acting, self._iteration - 1, learner.upload
         )
         prepared = []
         for k, fragment in enumerate(fragments):
             # A copy, since the next fragment is written to this one's rewards.
-            scaled = dataclasses.replace(fragment, reward=normalizer.reward(fragment.reward))
-            prepared.append(
-                self.prepare(scaled, learner.hyper.floats, config, *reevaluations[k : k + 1])
-            )
-        kind = type(prepared[0])
-        parts = [_present_fields(part) for part in prepared]
-        for part, weight in zip(parts, stage.weights(fragments), strict=False):
+            reward = self._normalizer.reward(fragment.reward)
+            scaled = dataclasses.replace(fragment, reward=reward)
+            arguments = (learner.hyper.floats, self._config, *reevaluations[k : k + 1])
+            prepared.append(algorithm.prepare(scaled, *arguments))
+        return prepared
+
+    def _join(self, fragments: Sequence[Fragment], prepared: Sequence[Any]) -> dict[str, Any]:
+        """Return prepared fragments as rows or sequences, scaled and weighted, by field."""
+        kind, network, config = type(prepared[0]), self._nets.network, self._config
+        parts = [present_fields(part) for part in prepared]
+        for part, weight in zip(parts, self._stage.weights(fragments), strict=False):
             part["weight"] = weight
-        # Join them to rows or sequences, then scale and weight them.
-        network = policy_network(nets).network
         if network.action_spec.is_masked:
             self._check_fields(kind, ("mask",), "a policy with action masks learns from them")
             for part, fragment in zip(parts, fragments, strict=True):
@@ -257,83 +282,18 @@ class OnPolicy(Algorithm):
             length = getattr(config, "sequence_length", None) or config.num_steps
             fields = to_sequences(fragments, parts, length)
         else:
-            fields = to_batch(fragments, parts, learner.rng)
+            fields = to_batch(fragments, parts, self.learner.rng)
         if "obs" in fields:
-            fields["obs"] = policy.scaled(fields["obs"])
+            fields["obs"] = self._acting.scaled(fields["obs"])
         if config.schedule == "variable":
             fields["weight"] = environment_weights(fragments)
-        stage.normalize(fields)
-        if isinstance(policy, DevicePolicy):
-            return fields, kind(**fields)
-        return fields, kind(**learner.upload(fields))
+        self._stage.normalize(fields)
+        return fields
 
     def _check_fields(self, kind: Any, names: Sequence[str], reason: str) -> None:
         missing = [name for name in names if name not in kind._fields]
         if missing:
             raise ConfigError(
-                f"{reason}, and the batch of '{self.name}' has no "
+                f"{reason}, and the batch of '{self._algorithm.name}' has no "
                 f"{', '.join(f'`{name}`' for name in missing)}: add the fields, as in ppo's Batch"
             )
-
-    def _update_batches(
-        self, batch: Any, learner: Learner, config: Any
-    ) -> Generator[Any, Any, dict[str, float]]:
-        """Yield the minibatches of all passes over a batch, or raise NonFiniteUpdate."""
-        # Returns the metrics, averaged over the minibatches that changed the state; their number,
-        # `num_updates`; and the scheduled hyper-parameters.
-        active = None
-        if self.active is not None and self.can_stop_early(config):
-            active = getattr(learner.state, self.active)
-        if active is not None:
-            active.fill_(True)
-        learner.metrics.clear()
-        active_flags: list[Tensor] = []
-        orders: list[Tensor] = []
-        for _ in range(config.update_epochs):
-            order = learner.rng.permutation(num_units(batch))
-            orders.append(learner.upload({"order": order})["order"])
-            for minibatch in minibatches(batch, orders[-1], config.num_minibatches):
-                yield minibatch
-                if active is not None:
-                    active_flags.append(active.clone())
-            # The only synchronization of a pass, needed only if updates may stop early.
-            if active is not None and not active.item():
-                break
-        # Check and average the metrics of all minibatches.
-        names, rows = learner.metrics.pop()
-        was_active = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        if active_flags:
-            was_active = torch.stack(active_flags)
-        # An inactive minibatch may have an infinite loss, since it changed nothing.
-        is_bad = was_active[:, None] & ~rows.isfinite()
-        bad_parts = learner.non_finite()
-        if is_bad.any() or bad_parts:
-            size = num_units(batch) // config.num_minibatches
-            raise _first_non_finite(is_bad, names, bad_parts, batch, torch.cat(orders), size)
-        rows = rows[was_active]
-        metrics = dict(zip(names, rows.mean(0).tolist(), strict=True))
-        metrics |= {"num_updates": float(len(rows)), **learner.hyper.reported_values()}
-        return metrics
-
-
-def _first_non_finite(
-    is_bad: Tensor,
-    names: Sequence[str],
-    bad_parts: Sequence[str],
-    batch: Any,
-    order: Tensor,
-    size: int,
-) -> NonFiniteUpdate:
-    """Return the first non-finite update, or the last: `is_bad` is bool, (updates, M)."""
-    # `order` are the rows or sequences of the minibatches, one pass after the other.
-    update = int(is_bad.any(1).int().argmax()) if is_bad.any() else len(is_bad) - 1
-    bad_names = [name for name, bad in zip(names, is_bad[update].tolist(), strict=True) if bad]
-    index = order[update * size : (update + 1) * size]
-    rows: dict[str, Array] = {
-        name: to_host(x) for name, x in _present_fields(select_rows(batch, index)).items()
-    }
-    return NonFiniteUpdate(bad_names or list(bad_parts), update + 1, rows)
-
-
-def _present_fields(batch: Any) -> dict[str, Any]:
-    return {name: x for name, x in batch._asdict().items() if x is not None}

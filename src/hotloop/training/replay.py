@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -63,6 +64,66 @@ class ReplayBatch(NamedTuple):
     next_mask: Tensor | None = None
 
 
+class ReplaySource(Protocol):
+    """The data that off-policy updates learn from: a replay buffer, or a source of your own.
+
+    Attributes:
+        max_drawn: the maximum number of batches of one `draw`.
+        by_priority: whether `update_priorities` receives the TD errors of each batch.
+    """
+
+    max_drawn: int
+    by_priority: bool
+
+    def __len__(self) -> int:
+        """Return the number of transitions to draw from. Learning waits for one batch."""
+        ...
+
+    def counters(self) -> tuple[int, int]:
+        """Return the transitions added and the batches drawn so far, for a checkpoint."""
+        ...
+
+    def start_empty(self, num_samples: int) -> None:
+        """Continue a run from a checkpoint without a file of `save`, after this many batches."""
+        ...
+
+    def store(self, fragment: Fragment) -> object:
+        """Add a fragment's transitions."""
+        ...
+
+    def cut(self, env: int | None = None) -> None:
+        """Start a new episode in an environment, or in all, without a final step."""
+        ...
+
+    def draw(self, count: int, scale: ObsScale | None) -> tuple[Sequence[ReplayBatch], Any]:
+        """Return batches with scaled observations, and their transitions' numbers, (count · B,)."""
+        ...
+
+    def update_priorities(self, index: Any, td_error: Tensor) -> None:
+        """Set new priorities of transitions by |TD error|, (B,)."""
+        ...
+
+    def stored_rows(self, index: Any) -> Mapping[str, Array]:
+        """Return the fields of transitions, to report a batch that gave NaN."""
+        ...
+
+    def to_arrays(self) -> dict[str, Array]:
+        """Return arrays for a checkpoint, besides the file of `save`."""
+        ...
+
+    def load(self, arrays: Mapping[str, Array]) -> None:
+        """Restore the output of `to_arrays`."""
+        ...
+
+    def save(self, path: Path) -> None:
+        """Write the transitions to a file, with `save_replay`."""
+        ...
+
+    def restore(self, path: Path) -> None:
+        """Read the file of `save`."""
+        ...
+
+
 class StoredTransitions:
     """The transitions of a run's fragments in a buffer, on the host or on a device.
 
@@ -85,6 +146,25 @@ class StoredTransitions:
         self._names = (*_FIELDS, *(["memory"] if memory_size else ()))
         if self._has_masks:
             self._names += ("mask", "next_mask")
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def counters(self) -> tuple[int, int]:
+        """Return the transitions added and the batches drawn so far."""
+        return self.buffer.num_added, self.buffer.num_samples
+
+    def start_empty(self, num_samples: int) -> None:
+        """Continue without the stored transitions, after this number of batches."""
+        self.buffer.num_samples = num_samples  # β continues
+
+    def save(self, path: Path) -> None:
+        """Write the buffer to a file."""
+        self.buffer.save(path)
+
+    def restore(self, path: Path) -> None:
+        """Restore the buffer from a file of `save`."""
+        self.buffer.restore(path)
 
     def store(self, fragment: Fragment) -> int:
         """Add a fragment's transitions, and return the number of the first one."""

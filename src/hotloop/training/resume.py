@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,7 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting, Environments
 from hotloop.runs import Checkpoint, RunDirectory
-from hotloop.training.checkpoint_state import CheckpointState
+from hotloop.training.checkpoint_state import BestEvaluation, CheckpointState
 from hotloop.training.options import (
     RunOptions,
     SaveOptions,
@@ -47,9 +47,33 @@ class ResumedRun:
         return self.checkpoint.arrays()
 
 
-def reopen(
-    config: AnyConfig, path: Path, *, algorithm: str, env: str
-) -> tuple[RunDirectory, AnyConfig, ResumedRun | None]:
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run directory that is new or was reopened.
+
+    Attributes:
+        directory: the locked directory.
+        config: the configuration, with the automatic choices of a resumed run.
+        is_resumed: whether the run was reopened.
+        checkpoint: the checkpoint to resume from, None if the run is new, or if it was killed
+            before it saved one.
+    """
+
+    directory: RunDirectory
+    config: Any
+    is_resumed: bool = False
+    checkpoint: ResumedRun | None = None
+
+    @property
+    def best(self) -> BestEvaluation | None:
+        """Return the best evaluation up to the checkpoint, if its own checkpoint still exists."""
+        best = None if self.checkpoint is None else self.checkpoint.position.best
+        # A later, better one may have replaced it, if the run resumes before that.
+        has_best = best is not None and self.directory.checkpoints.has(best.timesteps)
+        return best if has_best else None
+
+
+def reopen(config: RunOptions, path: Path, *, algorithm: str, env: str) -> OpenedRun:
     """Open a run to resume it.
 
     Args:
@@ -57,10 +81,6 @@ def reopen(
         path: a run directory, or a checkpoint in one.
         algorithm: the algorithm's reference, see `hotloop.algorithms.find`.
         env: the environment's name.
-
-    Returns:
-        The locked directory, the configuration with the stored automatic choices, and the
-        checkpoint, None if the run was killed before it saved one.
 
     Raises:
         ConfigError: the run has another algorithm or configuration, or is finished.
@@ -102,7 +122,7 @@ def reopen(
     except BaseException:
         run.close()
         raise
-    return run, config, resumed
+    return OpenedRun(run, config, is_resumed=True, checkpoint=resumed)
 
 
 def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
@@ -197,15 +217,14 @@ def _accounting_from_metrics(run: RunDirectory) -> Accounting:
     )
 
 
-def rewind_run(
-    run: RunDirectory, config: Any, resumed: ResumedRun | None, best: int | None
-) -> None:
+def rewind_run(opened: OpenedRun, config: Any, best: BestEvaluation | None) -> None:
     """Remove all checkpoints and metrics after the checkpoint that the run resumes from.
 
     Args:
-        resumed: the checkpoint, None if the run was killed before it saved one.
-        best: the step of the best checkpoint up to there, None if there is none.
+        config: the configuration, with all automatic choices made.
+        best: the best evaluation up to there, None if there is none.
     """
+    run, resumed = opened.directory, opened.checkpoint
     checkpoints, stored = run.checkpoints, to_json(config)
     defaults = differing_defaults(config, stored)
     if resumed is None:
@@ -214,13 +233,41 @@ def rewind_run(
         return
     # In this order, a failure or a kill in between loses nothing.
     position, checkpoint = resumed.position, resumed.checkpoint
-    checkpoints.rewind(checkpoint, best=best)
+    checkpoints.rewind(checkpoint, best=None if best is None else best.timesteps)
     at = {"timesteps": position.timesteps, "iteration": position.iteration}
     run.resume(stored, **at, defaults=defaults)
     checkpoints.remove_later(checkpoint)
 
 
-def describe_restarts(count: int, envs: Environments) -> str:
+def describe_resume(
+    opened: OpenedRun,
+    config: RunOptions,
+    device: str,
+    envs: Environments,
+    num_restarted: int,
+    notes: Sequence[str],
+) -> str:
+    """Return where a run resumes, and what differs from the run before it was interrupted."""
+    assert opened.checkpoint is not None
+    position = opened.checkpoint.position
+    parts = [f"resumed at {position.timesteps:,} steps"]
+    if num_restarted:
+        parts.append(_describe_restarts(num_restarted, envs))
+    parts += notes
+    if device != position.device:
+        parts.append(
+            f"updates now run on {device} instead of {position.device}, which changes the numbers"
+        )
+    old_total = opened.directory.config["config"]["total_timesteps"]
+    if old_total != config.total_timesteps:
+        parts.append(
+            f"the run now has {config.total_timesteps:,} steps instead of {old_total:,}, which "
+            "stretches its schedules"
+        )
+    return "; ".join(parts)
+
+
+def _describe_restarts(count: int, envs: Environments) -> str:
     """Return how many environments began new episodes on a resume, and why."""
     text = f"the episodes of {count} of {envs.num_envs} environments can't be replayed and restart"
     if not envs.can_replay:

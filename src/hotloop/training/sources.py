@@ -4,63 +4,91 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hotloop.base.cores import available_cores
-from hotloop.envs import EnvSpec, Spaces, VectorEnv, make_vec, seed_global_generators
+from hotloop.envs import EnvSpec, VectorEnv, make_vec, seed_global_generators
 from hotloop.envs.closing import close_all
 from hotloop.envs.device import is_on_device, make_device_vec
 from hotloop.errors import ConfigError
-from hotloop.learner import Execution, choose
-from hotloop.policies import Network
-from hotloop.rollouts import CollectionOptions, Environments, InlineEnvironments, Schedule
+from hotloop.learner import Execution, choose, choose_device
+from hotloop.rollouts import Environments, InlineEnvironments
 from hotloop.rollouts.on_device import DeviceEnvironments
 from hotloop.rollouts.planning import inference, probe
 from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, choose_collection
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
 from hotloop.training.options import with_values
-from hotloop.training.resume import ResumedRun
+from hotloop.training.resume import OpenedRun, ResumedRun
+
+if TYPE_CHECKING:
+    from hotloop.training.algorithm import Algorithm
 
 
-def training_spec(environment: str | Callable[..., Any], config: Any) -> EnvSpec:
-    """Return the specification of a run's environments, by an id or a factory."""
-    return EnvSpec(
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The training environments of a run, and the choices on which they depend.
+
+    Attributes:
+        config: the configuration, with all automatic choices made.
+        spec: the specification of the environments.
+        envs: the environments.
+        device: the device of the updates.
+        is_on_device: whether the environments step on that device.
+    """
+
+    config: Any
+    spec: EnvSpec
+    envs: Any
+    device: torch.device
+    is_on_device: bool
+
+
+def make_sources(
+    algorithm: Algorithm, environment: str | Callable[..., Any], run: OpenedRun
+) -> Sources:
+    """Make the training environments of a run, after choices that may need measurements.
+
+    Raises:
+        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
+            environments can't be made.
+    """
+    config, device = run.config, choose_device(run.config.device)
+    spec = EnvSpec(
         environment,
         config.env_kwargs,
         seed=config.seed,
         action_masks=getattr(config, "action_masks", False),
         log_info=config.log_info,
     )
+    steps_there = steps_on_device(spec, config, is_able=algorithm.learns_on_device)
+    if config.workers == "auto":
+        config = _choose_workers(algorithm, config, spec, run.directory)
+    if config.inference == "auto":
+        config = _choose_inference(algorithm, config, spec, run.directory)
+    if steps_there:
+        envs: Any = make_device_environments(config, spec, device)
+    else:
+        envs = make_environments(config, spec, run)
+    return Sources(config=config, spec=spec, envs=envs, device=device, is_on_device=steps_there)
 
 
-def make_environments(
-    config: Any, spec: EnvSpec, run: RunDirectory, resumed: ResumedRun | None
-) -> Environments:
-    """Make the training environments on the host.
-
-    Args:
-        config: the configuration, with a number of `workers`.
-        spec: the environments.
-        run: the run directory, for the workers' timing.
-        resumed: the checkpoint that the run resumes from.
-
-    Raises:
-        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
-            environments can't be made.
-    """
+def make_environments(config: Any, spec: EnvSpec, run: OpenedRun) -> Environments:
+    """Make the training environments on the host, with a number of `workers`."""
     num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
     spec = dataclasses.replace(
         spec,
-        first_episode=_first_new_episode(resumed),
+        first_episode=_first_new_episode(run.checkpoint),
         stagger=config.total_envs if config.workers else 0,
     )
     seed_global_generators(config.seed, "learner", spec.first_episode)
     if config.has_workers:
-        return _make_pool(config, spec, (run.path / "timing").absolute())
+        return _make_pool(config, spec, (run.directory.path / "timing").absolute())
     groups: list[VectorEnv] = []
     try:
         for group in range(num_groups):
@@ -134,12 +162,7 @@ def steps_on_device(spec: EnvSpec, config: Any, *, is_able: bool) -> bool:
 def make_device_environments(
     config: Any, spec: EnvSpec, device: torch.device
 ) -> DeviceEnvironments:
-    """Make environments on the run's device.
-
-    Raises:
-        ConfigError, UnknownNameError, SpaceError, MissingExtraError, EnvironmentFailure: the
-            environments can't be made.
-    """
+    """Make environments on the run's device."""
     seed_global_generators(config.seed, "learner")
     envs = make_device_vec(spec, config.total_envs, device)
     # A step launches about the same number of operations as an update.
@@ -154,39 +177,26 @@ def make_device_environments(
     return DeviceEnvironments(envs, execute)
 
 
-def choose_workers(
-    config: Any,
-    spec: EnvSpec,
-    run: RunDirectory,
-    *,
-    options: CollectionOptions,
-    make_network: Callable[[Spaces], Network],
-    nonblocking_schedule: Schedule,
+def _choose_workers(
+    algorithm: Algorithm, config: Any, spec: EnvSpec, directory: RunDirectory
 ) -> Any:
-    """Return the configuration with a measured choice for `workers` 'auto', and store the choice.
-
-    Args:
-        spec: the environments.
-        run: the run directory, for the choice.
-        options: how fragments are collected.
-        make_network: a function that returns the acting network for given spaces.
-        nonblocking_schedule: a schedule of the algorithm that waits for no worker, or `barrier`.
-    """
+    """Return the configuration with a measured choice for `workers` 'auto', and store it."""
     if config.backend == "inline":
         chosen: dict[str, Any] = {"workers": 0}
         record: dict[str, Any] = {"summary": "none: `backend` is 'inline'"}
     else:
+        options = algorithm.collection_options(config)
         task = CollectionTask(
             num_envs=config.total_envs,
             num_steps=options.num_steps,
             num_remaining=config.total_timesteps,
             schedule=options.schedule,
             overlap=options.overlap,
-            nonblocking_schedule=nonblocking_schedule,
+            nonblocking_schedule=algorithm.nonblocking_schedule(config),
             num_cores=available_cores(),
             max_workers=probe.max_workers(),
         )
-        choice = choose_collection(_measure(config, spec, make_network), task)
+        choice = choose_collection(_measure(algorithm, config, spec), task)
         schedule = choice.chosen.schedule
         if schedule == options.schedule:  # use the option's name for it, such as lag:1
             schedule = config.schedule
@@ -194,35 +204,29 @@ def choose_workers(
         if choice.fragment_steps is not None:
             chosen["fragment_steps"] = choice.fragment_steps
         record = choice.to_json(schedule)
-    run.save_auto_choice(chosen, record)
+    directory.save_auto_choice(chosen, record)
     return with_values(type(config), vars(config), chosen)
 
 
-def choose_inference(
-    config: Any,
-    spec: EnvSpec,
-    run: RunDirectory,
-    make_network: Callable[[Spaces], Network],
+def _choose_inference(
+    algorithm: Algorithm, config: Any, spec: EnvSpec, directory: RunDirectory
 ) -> Any:
-    """Return the configuration with a measured choice for `inference` 'auto', and store the choice.
-
-    `config` has a number of workers; see `choose_workers` for the arguments.
-    """
+    """Return the configuration with a measured choice for `inference` 'auto', and store it."""
     choice = inference.choose_inference(
-        _measure(config, spec, make_network),
+        _measure(algorithm, config, spec),
         num_workers=config.num_groups,
         envs_per_worker=config.total_envs // config.num_groups,
         num_cores=available_cores(),
     )
-    run.save_auto_choice({"inference": choice.inference}, choice.to_json())
+    directory.save_auto_choice({"inference": choice.inference}, choice.to_json())
     return with_values(type(config), vars(config), {"inference": choice.inference})
 
 
-def _measure(config: Any, spec: EnvSpec, make_network: Callable[[Spaces], Network]) -> EnvTiming:
+def _measure(algorithm: Algorithm, config: Any, spec: EnvSpec) -> EnvTiming:
     with span("probe"):
         return probe.measure(
             spec,
-            make_network,
+            partial(algorithm.acting_network, config),
             num_envs=config.total_envs,
             num_remaining=config.total_timesteps,
         )

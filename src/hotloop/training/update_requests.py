@@ -1,6 +1,6 @@
-"""Update requests of a run, and the loop that executes them.
+"""Update requests of a run, and the function that executes them.
 
-A run is a generator that collects, yields an update request, and receives the request's result.
+A run is a generator that collects, yields an update request, and goes on after the updates.
 A single run and runs trained together (`hotloop.training.lanes`) thus share one training loop.
 """
 
@@ -24,32 +24,30 @@ class UpdateRequest:
 
     Attributes:
         learner: the learner that runs the updates.
-        batches: a generator that yields each batch, receives |TD error|, (B,), or None, and
-            returns the result of all updates.
+        batches: a generator that yields each batch, and receives |TD error|, (B,), or None.
         spans: the names of the timing spans, from the outermost to that of a single batch.
         launch: a function that runs all updates in fewer calls of many batches each, or None.
             Lanes always use `batches`.
     """
 
     learner: Learner
-    batches: Generator[Any, Any, Any]
+    batches: Generator[Any, Any, None]
     spans: tuple[str, ...]
-    launch: Callable[[], Any] | None = None
+    launch: Callable[[], None] | None = None
 
 
-Run = Generator[UpdateRequest, Any, Outcome]
+Run = Generator[UpdateRequest, None, Outcome]
 """A generator that yields update requests and returns the run's result."""
 
 
 def drive(run: Run[Outcome]) -> Outcome:
     """Execute a run's update requests until it ends, and return its result."""
-    reply: Any = None
     error: BaseException | None = None
     while True:
         try:
-            request = run.send(reply) if error is None else run.throw(error)
+            request = next(run) if error is None else run.throw(error)
             error = None
-            reply = run_updates(request)
+            run_updates(request)
         except StopIteration as end:
             return end.value
         except BaseException as problem:  # including a signal's, at any moment
@@ -58,12 +56,13 @@ def drive(run: Run[Outcome]) -> Outcome:
             error = problem
 
 
-def run_updates(request: UpdateRequest) -> Any:
-    """Run all updates of a request, and return their result."""
+def run_updates(request: UpdateRequest) -> None:
+    """Run all updates of a request."""
     *outer_spans, update_span = request.spans
     if request.launch is not None:
         with span(update_span):
-            return request.launch()
+            request.launch()
+        return
     with contextlib.ExitStack() as spans:
         for name in outer_spans:
             spans.enter_context(span(name))
@@ -71,7 +70,7 @@ def run_updates(request: UpdateRequest) -> Any:
         while True:
             try:
                 batch = request.batches.send(td_error)
-            except StopIteration as end:
-                return end.value
+            except StopIteration:
+                return
             with span(update_span):
                 td_error = request.learner.update(batch)

@@ -1,0 +1,170 @@
+"""The observers of a run: evaluations, checkpoints and reports after each iteration."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from hotloop.base.crowding import CrowdingMonitor
+from hotloop.base.signals import delayed_interrupt
+from hotloop.envs import advice_for_non_finite
+from hotloop.errors import NonFiniteError, NonFiniteUpdate
+from hotloop.runs import Checkpoint, RunResult
+from hotloop.timing import span
+from hotloop.training.checkpoint_state import CompletedIteration
+from hotloop.training.evaluation import Evaluator
+from hotloop.training.loop import Stages
+from hotloop.training.options import RunOptions
+from hotloop.training.process import TrainingProcess
+from hotloop.training.reporting import Reporter
+from hotloop.training.resume import OpenedRun
+from hotloop.training.saving import Saver
+from hotloop.training.sources import describe_workers
+
+
+class Observers:
+    """The evaluator, the saver and the reporter of a run.
+
+    Args:
+        run: the run, whose directory receives everything.
+        config: its configuration, with all automatic choices made.
+        process: the process of the run.
+        stages: the stages that are observed.
+        evaluator: the evaluator.
+        reporter: the reporter.
+        resumed: a sentence on where the run resumes, empty for a new run.
+    """
+
+    def __init__(
+        self,
+        run: OpenedRun,
+        config: RunOptions,
+        process: TrainingProcess,
+        stages: Stages,
+        evaluator: Evaluator,
+        reporter: Reporter,
+        resumed: str,
+    ) -> None:
+        self._run, self._config, self._process, self._stages = run, config, process, stages
+        self._evaluator, self._reporter, self._resumed = evaluator, reporter, resumed
+        self._saver = Saver(run.directory, config.keep_checkpoints, run.checkpoint)
+        num_threads = config.torch_threads
+        self._cores = CrowdingMonitor(num_threads if isinstance(num_threads, int) else 0)
+        self._is_stopped = False
+
+    def begin(self) -> bool:
+        """Make the first report, and return whether to continue.
+
+        Raises:
+            ConfigError, MissingExtraError: a tracker can't be opened.
+        """
+        learner, num_runs = self._stages.learner, self._process.num_runs
+        for update in learner.executions:
+            update.on_progress = self._reporter.show_activity
+        self._cores.start()
+        choice = learner.executions[0].choice
+        if num_runs > 1:
+            choice = learner.choose(num_lanes=num_runs)
+        checkpoint = self._run.checkpoint
+        self._is_stopped = self._reporter.begin(
+            self._config,
+            execution="" if choice.may_use_cached else choice.reason,  # the first update decides
+            resumed=self._resumed,
+            workers=describe_workers(self._config, self._run.directory),
+            position=None if checkpoint is None else checkpoint.position,
+            is_resumed=self._run.is_resumed,
+        )
+        return not self._is_stopped
+
+    def end_iteration(self, iteration: CompletedIteration) -> bool:
+        """Log and report, evaluate and save if due, and return whether to continue."""
+        # Collect the iteration's metrics.
+        timesteps, old_timesteps = iteration.position.timesteps, self._saver.timesteps
+        episodes = self._stages.rollout.pop_episodes()
+        line = self._reporter.metrics_line(iteration.position, episodes, iteration.metrics)
+        if self._process.threads is not None:
+            line["torch_threads"] = self._process.threads.count
+            if note := self._process.threads.adjust():
+                self._reporter.show_activity(note)
+        self._cores.update()
+
+        def complete() -> None:
+            """Log the iteration, and set its checkpoint, which the next save writes."""
+            with span("report"), delayed_interrupt():
+                self._reporter.log(timesteps, line)
+                state = dataclasses.replace(
+                    iteration.position,
+                    progress=self._reporter.progress,
+                    best=self._evaluator.best,
+                )
+                self._saver.set_latest(
+                    Checkpoint(
+                        network=network.to_json(),
+                        snapshot=iteration.snapshot,
+                        arrays=iteration.arrays,
+                        state=state.to_json(),
+                        files=iteration.files,
+                    )
+                )
+
+        # Evaluate if due, then complete, save and report the iteration.
+        network, evaluation = self._stages.policy.network, None
+        if self._evaluator.is_due(old_timesteps, timesteps):
+            try:
+                evaluation = self._evaluator.evaluate(network, iteration.snapshot, timesteps)
+            except Exception:  # a failed evaluation must not lose the iteration
+                complete()
+                raise
+            line["evaluation"] = evaluation.to_json()
+        complete()
+        interval = self._config.checkpoint_interval
+        if timesteps // interval > old_timesteps // interval or (evaluation and evaluation.is_best):
+            self._saver.save(self._evaluator.best)
+        with span("report"):
+            self._is_stopped = self._reporter.report(timesteps, iteration.metrics, evaluation)
+        return not self._is_stopped and timesteps < self._config.total_timesteps
+
+    def result(self) -> RunResult:
+        """Return the result of the finished run."""
+        return self._reporter.result(
+            self._stages.policy.on_host(),
+            self._stages.learner.executions,
+            timesteps=self._saver.timesteps,
+            is_stopped=self._is_stopped,
+        )
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """Save the last complete iteration, wherever the body ends.
+
+        Raises:
+            NonFiniteError: an update in the body was not finite.
+        """
+        is_interrupted = False
+        try:
+            yield
+        except NonFiniteUpdate as error:
+            raise self._non_finite_error(error) from None
+        except KeyboardInterrupt:
+            is_interrupted = True
+            raise
+        finally:
+            try:
+                self._saver.close(self._evaluator.best)
+                self._cores.update(is_final=True)  # while there are workers
+                self._reporter.write_core_waits(self._cores.crowding())
+            finally:
+                self._reporter.close(is_interrupted=is_interrupted)
+
+    def _non_finite_error(self, error: NonFiniteUpdate) -> NonFiniteError:
+        """Save the update's batch, and return an error that names the update and the file."""
+        note = "its batch was overwritten since"
+        if error.batch:
+            path = self._run.directory.save_arrays("nonfinite_batch", error.batch)
+            note = f"its batch is saved in {path}"
+        return NonFiniteError(
+            f"losses and parameters must be finite, but update {error.update} of iteration "
+            f"{self._saver.iteration + 1} gave NaN or infinity in {', '.join(error.names)}: "
+            f"{advice_for_non_finite(error.batch)}; {note}"
+        )
