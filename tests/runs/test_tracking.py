@@ -370,11 +370,105 @@ def test_wandb_without_a_login_stops_before_anything_starts(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# --- both -----------------------------------------------------------------------------------------
+# --- MLflow ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mlflow_client(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient()
+
+
+def mlflow_points(client, run, name):
+    run_id = json.loads((run.path / "mlflow.json").read_text())["run_id"]
+    return [(point.step, point.value) for point in client.get_metric_history(run_id, name)]
+
+
+def test_mlflow_continues_the_same_curves(tmp_path, mlflow_client):
+    """Each iteration appears once, also after a kill and in a store that lacks the run."""
+    run = create(tmp_path / "run")
+    killed = open_trackers(["mlflow"], run, resumed=False)
+    for k in (1, 2, 3):
+        run.log(line(k))
+        killed.log(100 * k, line(k))
+    killed._trackers[0]._send()  # the fourth is lost with the process
+    run.log(line(4))
+    killed.log(400, line(4))
+    run = RunDirectory.open(run.path)
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=400, iteration=4)
+    resumed = open_trackers(["mlflow"], run, resumed=True)
+    run.log(line(5))
+    resumed.log(500, line(5, evaluation=EVALUATION))
+    resumed.close("finished")
+    losses = [(100 * k, 0.25 * k) for k in (1, 2, 3, 4, 5)]
+    assert mlflow_points(mlflow_client, run, "losses/policy_loss") == losses
+    assert mlflow_points(mlflow_client, run, "eval/return") == [(500, 2.0)]
+    (experiment,) = mlflow_client.search_experiments(filter_string="name = 'hotloop'")
+    (stored,) = mlflow_client.search_runs([experiment.experiment_id])
+    assert stored.info.status == "FINISHED"
+    assert stored.info.run_name == "run"
+    assert stored.data.params["algorithm"] == "ppo"
+    assert stored.data.params["hidden_sizes"] == "[64, 64]"
+    # A store without this run gets a new one with all metrics.
+    mlflow_client.delete_run(stored.info.run_id)
+    (run.path / "mlflow.json").write_text(json.dumps({"run_id": "0" * 32}))
+    run = RunDirectory.open(run.path)
+    run.resume(dataclasses.asdict(TrackedConfig()), timesteps=500, iteration=5)
+    open_trackers(["mlflow"], run, resumed=True).close("failed")
+    assert mlflow_points(mlflow_client, run, "losses/policy_loss") == losses
+
+
+def test_mlflow_without_its_server_stops_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
+    with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI to a server"):
+        open_trackers(["mlflow"], create(tmp_path / "run"), resumed=False)
+
+
+# --- your own -------------------------------------------------------------------------------------
+
+
+class PrintedMetrics:
+    title = "printed"
+
+    def __init__(self, run, resumed):
+        self.path = run.path / "printed.txt"
+
+    def log(self, iteration, timesteps, scalars):
+        with self.path.open("a") as file:
+            print(timesteps, scalars["losses/policy_loss"], file=file)
+
+    def close(self, status):
+        with self.path.open("a") as file:
+            print(status, file=file)
+
+
+def test_a_package_adds_a_tracker_by_an_entry_point(tmp_path, monkeypatch):
+    from hotloop.algorithms import ppo
+
+    folder = tmp_path / "mine-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    entry = f"[hotloop.trackers]\nprinted = {__name__}:PrintedMetrics\n"
+    (folder / "entry_points.txt").write_text(entry)
+    with pytest.raises(ConfigError, match="'mlflow', got"):
+        ppo.Config(track=("printed",))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert ppo.Config(track=("printed",)).track == ("printed",)
+    run = create(tmp_path / "run")
+    trackers = open_trackers(["printed"], run, resumed=False)
+    trackers.log(100, line(1))
+    trackers.close("finished")
+    assert (run.path / "printed.txt").read_text() == "100 0.25\nfinished\n"
+
+
+# --- all ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb")]
+    ("name", "module"),
+    [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")],
 )
 def test_a_missing_library_names_its_extra(tmp_path, monkeypatch, name, module):
     monkeypatch.setitem(sys.modules, module, None)

@@ -35,6 +35,7 @@ EXTRAS = {
     "tune": ("ray", "pandas", "tensorboardX"),
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
+    "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "parquet": ("pyarrow",),
     "video": ("imageio_ffmpeg", "pygame"),
     "export": ("onnx", "onnxscript", "onnxruntime"),

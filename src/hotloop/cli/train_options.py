@@ -230,6 +230,8 @@ def _checked_values(option: str, hint: Any, values: list[str]) -> list[str]:
         return list(map(str, items))
     if not values:
         raise ConfigError(f"`{option}` needs a value")
+    if tuple[str, ...] in kinds:
+        return [",".join(values)]
     if any(get_origin(kind) is dict for kind in kinds):
         text = " ".join(values)  # a space ends an argument unless it is quoted
         try:

@@ -1,4 +1,4 @@
-"""Live tracking of metrics with TensorBoard and Weights & Biases, imported only on request.
+"""Live tracking of metrics with TensorBoard, W&B, MLflow or your own, imported only on request.
 
 The trackers get the content of `metrics.jsonl`, as scalars over `timesteps`:
 
@@ -19,9 +19,11 @@ import math
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from hotloop.base import documents
 from hotloop.base.signals import blocked_signals
@@ -29,29 +31,43 @@ from hotloop.errors import ConfigError, RunDirectoryError, requires_extra
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.tracker_files import last_tensorboard_step, last_wandb_step
 
-TrackerName = Literal["tensorboard", "wandb"]
 Status = Literal["finished", "stopped", "failed"]
 
 # Keys of a line of metrics that are neither losses nor diagnostics of the updates.
 _NOT_LOSSES = {"iteration", "timesteps", "elapsed_s"}
 _CHARTS = {"learning_rate", "num_updates"}
 _RATE = "charts/steps_per_s"  # in every line
+# MLflow's database takes 35 ms for one iteration, so several are sent together.
+_MLFLOW_INTERVAL_S, _MLFLOW_BATCH = 5.0, 900
+_MAX_PARAM = 500  # characters of a value that every version of MLflow accepts
 # After this time, the rest of W&B's data stays in the run directory. `wandb sync` uploads it.
 _UPLOAD_S = 60.0
 
 
-class _Tracker(Protocol):
+class Tracker(Protocol):
+    """A tracker, made as `tracker(run, resumed)`, see `open_trackers`.
+
+    A package adds its own with an entry point in the group `hotloop.trackers`.
+
+    Attributes:
+        title: its name in messages.
+    """
+
     title: str
 
-    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None: ...
+    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None:
+        """Send an iteration's metrics. Skip an iteration that the tracker already has."""
+        ...
 
-    def close(self, status: Status) -> None: ...
+    def close(self, status: Status) -> None:
+        """Flush and close."""
+        ...
 
 
 class Trackers:
     """The open trackers of a run, see `open_trackers`. A tracker that fails is removed."""
 
-    def __init__(self, trackers: Sequence[_Tracker]) -> None:
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
         self._trackers = list(trackers)
 
     def log(self, timesteps: int, line: Mapping[str, Any]) -> None:
@@ -83,7 +99,12 @@ class Trackers:
                 _report_failure(tracker, error, "metrics.jsonl has all metrics")
 
 
-def open_trackers(names: Sequence[TrackerName], run: RunDirectory, resumed: bool) -> Trackers:
+def tracker_names() -> tuple[str, ...]:
+    """Return the names of hotloop's trackers and of those of installed packages."""
+    return (*_TRACKERS, *(point.name for point in metadata.entry_points(group=_ENTRY_POINTS)))
+
+
+def open_trackers(names: Sequence[str], run: RunDirectory, resumed: bool) -> Trackers:
     """Open trackers for a run whose directory exists.
 
     Trackers of a resumed run receive the metrics that they lack, such as the last ones before a
@@ -97,13 +118,13 @@ def open_trackers(names: Sequence[TrackerName], run: RunDirectory, resumed: bool
 
     Raises:
         MissingExtraError: the library is not installed.
-        ConfigError: W&B cannot be started, because there is no login or no connection.
+        ConfigError: W&B or MLflow cannot be started, because there is no login or no connection.
         RunDirectoryError: TensorBoard's files cannot be written.
     """
-    opened: list[_Tracker] = []
+    opened: list[Tracker] = []
     try:
         for name in dict.fromkeys(names):
-            opened.append(_TRACKERS[name](run, resumed))
+            opened.append(_find(name)(run, resumed))
     except BaseException:
         Trackers(opened).close("failed")
         raise
@@ -258,7 +279,104 @@ class _WandB:
         self._run.finish(exit_code=1 if status == "failed" else 0)
 
 
-_TRACKERS = {"tensorboard": _TensorBoard, "wandb": _WandB}
+class _MLflow:
+    """Metrics over timesteps, in the store of MLFLOW_TRACKING_URI or MLflow's default."""
+
+    title = "MLflow"
+
+    def __init__(self, run: RunDirectory, resumed: bool) -> None:
+        with requires_extra("tracking with MLflow needs mlflow-skinny", "mlflow"):
+            from mlflow import entities
+            from mlflow.tracking import MlflowClient
+        self._metric = entities.Metric
+        self._pending: list[Any] = []
+        self._sent_at = time.monotonic()
+        # Points after the checkpoint can't be deleted. Skip them, as the resumed run logs the same.
+        self._logged_until = 0
+        stored = _read_json(run, "mlflow.json") if resumed else {}
+        try:
+            self._client = MlflowClient()
+            self._run_id = self._existing_run(stored.get("run_id"))
+            if self._run_id is None:
+                self._run_id = self._new_run(run)
+                parameters = [
+                    entities.Param(name, str(value)[:_MAX_PARAM])
+                    for name, value in _hyperparameters(run).items()
+                ]
+                for first in range(0, len(parameters), 100):  # the limit of one call
+                    chunk = parameters[first : first + 100]
+                    self._client.log_batch(self._run_id, params=chunk)
+            else:
+                self._client.update_run(self._run_id, status="RUNNING")
+                points = self._client.get_metric_history(self._run_id, _RATE)
+                self._logged_until = max((point.step for point in points), default=0)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0]
+            raise ConfigError(
+                f"MLflow can't be started ({reason}): set MLFLOW_TRACKING_URI to a server, or to a "
+                "database such as sqlite:///mlflow.db"
+            ) from error
+        run.write_json("mlflow.json", {"run_id": self._run_id})
+
+    def _existing_run(self, run_id: str | None) -> str | None:
+        """Return a stored run, or None if this store does not have it."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return None if run_id is None else self._client.get_run(run_id).info.run_id
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+
+    def _new_run(self, run: RunDirectory) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "hotloop"
+        experiment = self._client.get_experiment_by_name(name)
+        identity = (
+            self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        )
+        return self._client.create_run(identity, run_name=run.path.resolve().name).info.run_id
+
+    def log(self, iteration: int, timesteps: int, scalars: dict[str, float]) -> None:
+        if timesteps <= self._logged_until:
+            return
+        now_ms = int(time.time() * 1e3)
+        self._pending += [
+            self._metric(name, value, now_ms, timesteps) for name, value in scalars.items()
+        ]
+        is_due = time.monotonic() - self._sent_at > _MLFLOW_INTERVAL_S
+        if is_due or len(self._pending) > _MLFLOW_BATCH:
+            self._send()
+
+    def _send(self) -> None:
+        pending, self._pending = self._pending, []
+        self._client.log_batch(self._run_id, metrics=pending)
+        self._sent_at = time.monotonic()
+
+    def close(self, status: Status) -> None:
+        self._send()
+        self._client.set_terminated(self._run_id, "FAILED" if status == "failed" else "FINISHED")
+
+
+_ENTRY_POINTS: Final = "hotloop.trackers"
+_TRACKERS: Final[Mapping[str, Callable[[RunDirectory, bool], Tracker]]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _WandB,
+    "mlflow": _MLflow,
+}
+
+
+def _find(name: str) -> Callable[[RunDirectory, bool], Tracker]:
+    """Return a tracker's class by its name.
+
+    Raises:
+        ConfigError: No installed package has it.
+    """
+    if name in _TRACKERS:
+        return _TRACKERS[name]
+    for point in metadata.entry_points(group=_ENTRY_POINTS, name=name):
+        return point.load()
+    raise ConfigError(f"there is no tracker '{name}': there are {', '.join(tracker_names())}")
 
 
 def _hyperparameters(run: RunDirectory) -> dict[str, Any]:
@@ -278,7 +396,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _report_failure(tracker: _Tracker, error: Exception, consequence: str) -> None:
+def _report_failure(tracker: Tracker, error: Exception, consequence: str) -> None:
     reason = str(error).strip().split("\n")[0]
     with contextlib.suppress(OSError, ValueError):  # standard error may be closed
         message = f"{tracker.title} failed ({type(error).__name__}: {reason})"

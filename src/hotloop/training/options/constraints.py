@@ -92,7 +92,9 @@ def _are_amounts(value: Any) -> bool:
 
 
 def _are_trackers(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(x in ("tensorboard", "wandb") for x in value)
+    from hotloop.runs.tracking import tracker_names
+
+    return isinstance(value, (tuple, list)) and all(x in tracker_names() for x in value)
 
 
 def _are_info_names(value: Any) -> bool:
@@ -124,8 +126,10 @@ Seed = Annotated[
 ]
 Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL, DATA]
 Trackers = Annotated[
-    tuple[Literal["tensorboard", "wandb"], ...],
-    Constraint("name 'tensorboard', 'wandb' or both", _are_trackers),
+    tuple[str, ...],
+    Constraint("name trackers: 'tensorboard', 'wandb', 'mlflow'", _are_trackers),
+    Hint("a package adds others, see docs/tracking.md"),
+    DATA,
 ]
 InfoNames = Annotated[
     tuple[str, ...],

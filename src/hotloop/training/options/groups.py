@@ -118,7 +118,7 @@ class SaveOptions(Options):
     keep_checkpoints: Annotated[Natural, MAY_CHANGE] = 3
     """Number of checkpoints to keep besides the last and the best."""
     track: Annotated[Trackers, MAY_CHANGE] = ()
-    """Trackers that receive the metrics too."""
+    """Trackers that receive the metrics too: tensorboard, wandb, mlflow."""
     log_info: Annotated[InfoNames, MAY_CHANGE] = ()
     """Keys of the environment's `info` to log, at the last step of each episode: is_success,…;
     numbers in info["episode"] are always logged."""
