@@ -296,9 +296,9 @@ class _MLflow:
         stored = _read_json(run, "mlflow.json") if resumed else {}
         try:
             self._client = MlflowClient()
-            self._run_id = self._existing_run(stored.get("run_id"))
-            if self._run_id is None:
-                self._run_id = self._new_run(run)
+            existing = self._existing_run(stored.get("run_id"))
+            self._run_id = self._new_run(run) if existing is None else existing
+            if existing is None:
                 parameters = [
                     entities.Param(name, str(value)[:_MAX_PARAM])
                     for name, value in _hyperparameters(run).items()
