@@ -76,4 +76,5 @@ def test_failures_alone_are_no_problem_and_no_importance():
         params, attrs = SearchSampler("tpe", space, 0).suggest(number, trials, outcomes)
         trials.append(Trial(number, params, attrs))
         outcomes.add(trials[-1])
-    assert importances(space, trials, outcomes) is None
+    outcomes.trials = trials
+    assert importances(space, outcomes) is None

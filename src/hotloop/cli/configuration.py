@@ -147,31 +147,46 @@ def _untrusted(config_class: type, options: Mapping[str, Any]) -> list[str]:
     return [*imported_environment(environment), *untrusted_options(config_class, dict(options))]
 
 
+def names_code(options: Mapping[str, Any]) -> bool:
+    """Return whether a file with these options, as JSON values, would need `--trust`."""
+    from hotloop.ops.schedules import names_function
+    from hotloop.runs.trust import imported_environment
+
+    environment = {"env_id": options.get("env_id", ""), "config": options}
+    strings = [x for name, x in options.items() if name != "env_id" and isinstance(x, str)]
+    return any(imported_environment(environment)) or any(map(names_function, strings))
+
+
 def save(path: str, config: Any, algorithm: str) -> None:
-    """Write a configuration in the format of `read`.
-
-    Args:
-        path: The file to write. An existing file is replaced.
-        config: The configuration.
-        algorithm: The algorithm's name on the command line.
-
-    Raises:
-        ConfigError: The name does not end with .toml, or TOML can't express an option.
-        OutputError: The file can't be written.
-    """
-    import tomli_w
-
+    """Write a configuration in the format of `read`. See `write`."""
     from hotloop.training.options import to_json
 
     if Path(path).suffix != ".toml":
         raise ConfigError(f"`--save-config` must end with .toml, got {path}")
-    options = {
+    write(path, to_json(config), algorithm)
+
+
+def write(path: str, options: Mapping[str, Any], algorithm: str) -> None:
+    """Write options, as JSON values, in the format of `read`.
+
+    Args:
+        path: The file to write. An existing file is replaced.
+        options: The options.
+        algorithm: The algorithm's name on the command line.
+
+    Raises:
+        ConfigError: TOML can't express an option.
+        OutputError: The file can't be written.
+    """
+    import tomli_w
+
+    values = {
         name: _NONE if value is None else value
-        for name, value in to_json(config).items()
+        for name, value in options.items()
         if name != "run_dir"  # specific to one run
     }
     try:
-        text = tomli_w.dumps({"algorithm": algorithm, **options})
+        text = tomli_w.dumps({"algorithm": algorithm, **values})
     except TypeError as error:
         raise ConfigError(
             f"TOML can't express this configuration: `env_kwargs` has a null, which TOML lacks. "

@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.algorithms import find
 from hotloop.cli import enable_local_imports
 from hotloop.errors import ConfigError, UntrustedError, shortened
 from hotloop.runs import trust
@@ -19,16 +18,14 @@ if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
 
 
-def open_sweep(path: Path, *, is_trusted: bool) -> tuple[Algorithm, Any, Any, Results]:
-    """Open a sweep. Return its algorithm, configuration, search space and results.
+def open_results(path: Path, *, is_trusted: bool) -> Results:
+    """Open the file of a sweep.
 
     Raises:
         ConfigError: The file does not exist, or has no sweep.
         UntrustedError: Another user may have written the file.
     """
-    from hotloop.cli.train_options import build_config
     from hotloop.sweeps import Results
-    from hotloop.sweeps.spaces import check_trials, parse
 
     if not path.exists():
         raise ConfigError(f"{path} does not exist: `hotloop sweep ALGORITHM …` creates it")
@@ -39,17 +36,37 @@ def open_sweep(path: Path, *, is_trusted: bool) -> tuple[Algorithm, Any, Any, Re
             raise ConfigError(f"{path} has no sweep: `hotloop sweep ALGORITHM …` starts one")
         if not is_trusted:
             _check_signature(path, stored)
-        if any(
-            ":" in text
-            for text in (stored.algorithm, *stored.args, *map(str, stored.space.values()))
-        ):
-            enable_local_imports()
-        algorithm = find(stored.algorithm)
-        config = build_config(algorithm, stored.args, stored.algorithm)
-        config = dataclasses.replace(config, total_timesteps=stored.steps)
-        space = parse(stored.space, algorithm.config)
-        check_trials(path, results.trials(), space, algorithm.config)
-        return algorithm, config, space, results
+    except BaseException:
+        results.close()
+        raise
+    return results
+
+
+def load_sweep(results: Results) -> tuple[Algorithm, Any, Any]:
+    """Return the algorithm, the configuration and the search space of an open sweep."""
+    from hotloop.algorithms import find
+    from hotloop.cli.train_options import build_config
+    from hotloop.sweeps.spaces import check_trials, data_check, parse
+
+    stored = results.settings
+    assert stored is not None
+    if any(
+        ":" in text for text in (stored.algorithm, *stored.args, *map(str, stored.space.values()))
+    ):
+        enable_local_imports()
+    algorithm = find(stored.algorithm)
+    config = build_config(algorithm, stored.args, stored.algorithm)
+    config = dataclasses.replace(config, total_timesteps=stored.steps)
+    space = parse(stored.space, algorithm.config)
+    check_trials(results.path, results.trials(), space, data_check(algorithm.config))
+    return algorithm, config, space
+
+
+def open_sweep(path: Path, *, is_trusted: bool) -> tuple[Algorithm, Any, Any, Results]:
+    """Open a sweep. Return the result of `load_sweep`, and the file."""
+    results = open_results(path, is_trusted=is_trusted)
+    try:
+        return *load_sweep(results), results
     except BaseException:
         results.close()
         raise

@@ -127,7 +127,7 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
     from hotloop.sweeps import Results
     from hotloop.sweeps.results import SweepSettings
     from hotloop.sweeps.samplers import params_key
-    from hotloop.sweeps.spaces import check_trials, parse, parse_assignments
+    from hotloop.sweeps.spaces import check_trials, data_check, parse, parse_assignments
     from hotloop.training.options import to_json
 
     # Separate the spaces from fixed options, and check both.
@@ -178,7 +178,7 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
                 "pass another `--file`, or continue that sweep with `hotloop sweep resume "
                 f"{shlex.quote(str(path))}`"
             )
-        check_trials(path, results.trials(), space, algorithm.config)
+        check_trials(path, results.trials(), space, data_check(algorithm.config))
         settings = SweepSettings(
             key=key_text,
             algorithm=name,
@@ -384,7 +384,7 @@ def _run_sweep(
         finally:
             progress.close()
     assert runner is not None
-    failed = print_best(runner)
+    failed = print_best(runner.status, results.path)
     path = shlex.quote(str(results.path))
     if code:
         notify(f"interrupted: `hotloop sweep resume {path}` continues it")

@@ -94,6 +94,17 @@ class SweepSettings:
     options: ResumeOptions
     signature: str = field(default="", compare=False)
 
+    @property
+    def config(self) -> dict[str, Any]:
+        """Fixed options of all trials as JSON values, without seed, steps and directories."""
+        try:
+            return documents.parse(self.key)["config"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(
+                "the file of the sweep is damaged: its key has no configuration; restore the file, "
+                "or start another sweep"
+            ) from error
+
 
 class Trial(NamedTuple):
     """A point of the search space.

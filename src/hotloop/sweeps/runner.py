@@ -7,19 +7,16 @@ import shutil
 import signal
 import statistics
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from hotloop.base.statistics import interquartile_mean
 from hotloop.sweeps.pool import Pool, PoolProcess
 from hotloop.sweeps.pruners import Pruner
 from hotloop.sweeps.results import MAX_TRIES, Results, Run, Trial
 from hotloop.sweeps.samplers import SearchSampler
 from hotloop.sweeps.spaces import from_json
+from hotloop.sweeps.status import SweepStatus
 
 _POLL_S = 0.25
 # With `--lanes auto`, a process uses either one lane or this number, which was the fastest one for
@@ -58,57 +55,6 @@ class SweepPlan:
     metric: str
     version: str
     runs_per_update: int = 1
-
-
-class SweepStatus:
-    """State and score of each trial, from its runs with one number of steps.
-
-    Args:
-        runs: all tuning runs.
-        seeds: seeds that a complete trial has.
-        rejected: trial → the reason why it gets no more seeds.
-    """
-
-    def __init__(
-        self, runs: Sequence[Run], seeds: Sequence[int], rejected: Mapping[int, str]
-    ) -> None:
-        self._runs: dict[int, list[Run]] = defaultdict(list)
-        self._seeds, self._rejected = seeds, rejected
-        for run in runs:
-            self._runs[run.trial].append(run)
-
-    def runs(self, trial: int) -> list[Run]:
-        """Return the runs of a trial."""
-        return self._runs[trial]
-
-    def scores(self, trial: int) -> dict[int, float]:
-        """Return seed → score of a trial's finished runs."""
-        return {
-            run.seed: run.score
-            for run in self._runs[trial]
-            if run.state == "done" and run.score is not None
-        }
-
-    def score(self, trial: int) -> float | None:
-        """Return the interquartile mean over a trial's runs, stopped ones too, None if unknown."""
-        scores = [run.score for run in self._runs[trial] if run.score is not None]
-        return float(interquartile_mean(np.array(scores))) if scores else None
-
-    def state(self, trial: int) -> str:
-        """Return `running`, `done`, `pruned` or `failed`."""
-        states = [run.state for run in self._runs[trial]]
-        if "failed" in states:
-            return "failed"
-        if "pruned" in states or trial in self._rejected:
-            return "pruned"
-        if len(self.scores(trial)) < len(self._seeds):
-            return "running"
-        return "done"
-
-    def best(self) -> int | None:
-        """Return the number of the best finished trial, None if there is none."""
-        finished = [trial for trial in self._runs if trial and self.state(trial) == "done"]
-        return max(finished, key=lambda trial: (self.score(trial), -trial), default=None)
 
 
 class RunSpec(NamedTuple):
@@ -165,11 +111,6 @@ class Runner:
         """Number of steps of a run."""
         return self.plan.config.total_timesteps
 
-    @property
-    def trials(self) -> list[Trial]:
-        """All trials."""
-        return self._trials
-
     def remaining_s(self, trials: int | None) -> float | None:
         """Return the estimated time until this number of trials is finished, None if unknown."""
         elapsed_s, hours = time.monotonic() - self.start_s, self.plan.hours
@@ -183,11 +124,10 @@ class Runner:
         return min(limits, default=None)
 
     def _load(self) -> None:
+        self._trials = self.results.trials()
         runs = [run for run in self.results.runs() if run.steps == self.steps]
         self._runs = {(run.trial, run.seed, run.purpose): run for run in runs}
-        self._trials = self.results.trials()
-        tuning_runs = [run for run in self._runs.values() if run.purpose == "tune"]
-        self.status = SweepStatus(tuning_runs, self.plan.seeds, self._rejected)
+        self.status = SweepStatus(self._trials, runs, self.plan.seeds, self.steps, self._rejected)
 
     # --- choice of runs ---------------------------------------------------------------------------
 

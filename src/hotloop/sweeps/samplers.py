@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from hotloop.errors import ConfigError, MissingExtraError, requires_extra
 from hotloop.sweeps.results import Trial
 from hotloop.sweeps.spaces import MAX_POINTS, Choices, Space, draw, grid_size, point
+from hotloop.sweeps.status import SweepStatus
 
 SAMPLERS = {
     "grid": "all points, in order",
@@ -19,18 +20,6 @@ SAMPLERS = {
     "cmaes": "Optuna's CMA-ES, for ranges only",
     "pbt": "population-based training: the worst quarter continues from the best with new options",
 }
-
-
-class Outcomes(Protocol):
-    """The outcomes of the trials so far."""
-
-    def score(self, trial: int) -> float | None:
-        """Return the score of a trial, None if unknown."""
-        ...
-
-    def state(self, trial: int) -> str:
-        """Return `running`, `done`, `pruned` or `failed`."""
-        ...
 
 
 class SearchSampler:
@@ -70,20 +59,20 @@ class SearchSampler:
                 )
 
     def suggest(
-        self, number: int, trials: Sequence[Trial], outcomes: Outcomes
+        self, number: int, trials: Sequence[Trial], status: SweepStatus
     ) -> tuple[dict[str, Any], Any]:
         """Return the options of a new trial, and the attributes to store with it.
 
         Args:
             number: number of the trial from 1, the only input of grids and random draws.
             trials: all earlier trials.
-            outcomes: their outcomes.
+            status: their states and scores.
         """
         if self.name == "grid":
             return point(self._space, number - 1), {}
         if self.name in ("random", "pbt"):
             return draw(self._space, self._seed, number), {}
-        study = self._study(number, trials, outcomes)
+        study = self._study(number, trials, status)
         trial = study.ask(self._distributions())
         params = {
             name: x.values[trial.params[name]] if isinstance(x, Choices) else trial.params[name]
@@ -105,7 +94,7 @@ class SearchSampler:
                 distributions[name] = kind(domain.low, domain.high, log=domain.is_log)
         return distributions
 
-    def _study(self, number: int, trials: Sequence[Trial], outcomes: Outcomes) -> Any:
+    def _study(self, number: int, trials: Sequence[Trial], status: SweepStatus) -> Any:
         """Return an in-memory study with all trials. Only the file of results is persistent."""
         optuna, seed = self._optuna, self._seed + number
         samplers = optuna.samplers
@@ -119,7 +108,7 @@ class SearchSampler:
         distributions = self._distributions()
         # No sampler reads trials in the state FAIL, so each would return to a region that diverges.
         # A failed trial therefore counts as a complete one with the worst score so far.
-        scores = {trial.number: outcomes.score(trial.number) for trial in trials}
+        scores = {trial.number: status.score(trial.number) for trial in trials}
         worst = min((score for score in scores.values() if score is not None), default=0.0)
         states = {"done": "COMPLETE", "pruned": "PRUNED", "failed": "COMPLETE"}
         for trial in trials:
@@ -129,7 +118,7 @@ class SearchSampler:
                 else trial.params[name]
                 for name, domain in self._space.items()
             }
-            state, score = outcomes.state(trial.number), scores[trial.number]
+            state, score = status.state(trial.number), scores[trial.number]
             frozen_trial = optuna.trial.create_trial(
                 state=optuna.trial.TrialState[states.get(state, "RUNNING")],
                 params=params,
@@ -142,9 +131,7 @@ class SearchSampler:
         return study
 
 
-def importances(
-    space: Space, trials: Sequence[Trial], outcomes: Outcomes
-) -> dict[str, float] | None:
+def importances(space: Space, status: SweepStatus) -> dict[str, float] | None:
     """Return the importance of each option as a share of 1, None without Optuna or enough trials.
 
     PED-ANOVA: Watanabe, Bansal and Hutter 2023, arXiv:2304.10255.
@@ -153,8 +140,8 @@ def importances(
         sampler = SearchSampler("tpe", space, 0)
     except MissingExtraError:
         return None
-    finished_trials = [trial for trial in trials if outcomes.state(trial.number) == "done"]
-    optuna, study = sampler._optuna, sampler._study(0, finished_trials, outcomes)
+    finished_trials = [x for x in status.trials if status.state(x.number) == "done"]
+    optuna, study = sampler._optuna, sampler._study(0, finished_trials, status)
     if len(finished_trials) < 4 or len({trial.value for trial in study.trials}) < 2:
         return None
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()

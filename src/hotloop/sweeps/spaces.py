@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from hotloop.base.space_syntax import SYNTAX, Choices, Range, parse_domain
 from hotloop.base.space_syntax import parse_assignments as parse_assignments
 from hotloop.base.space_syntax import parse_value as parse_plain_value
 from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
+from hotloop.ops.schedules import names_function
 
 if TYPE_CHECKING:
     from hotloop.sweeps.results import Trial
@@ -35,6 +37,17 @@ def parse_value(name: str, text: str, config_class: type) -> Any:
     from hotloop.training.options.constraints import check_value, type_hints
 
     hint = type_hints(config_class)[name]
+    candidates = _candidates(text)
+    for candidate in candidates:
+        with contextlib.suppress(ConfigError, UnknownNameError):
+            check_value(name, hint, candidate)
+            return candidate
+    check_value(name, hint, candidates[0])
+    return candidates[0]
+
+
+def _candidates(text: str) -> list[Any]:
+    """Return the values that a text may mean, depending on the option's type."""
     candidates: list[Any] = [text]
     with contextlib.suppress(ConfigError):  # neither a number nor a keyword
         parts = [parse_plain_value(part) for part in text.split()]
@@ -42,12 +55,7 @@ def parse_value(name: str, text: str, config_class: type) -> Any:
         floats = [float(x) if type(x) is int else x for x in parts]
         for form in (floats, integers, parts):
             candidates[:0] = [form[0], tuple(form)] if len(form) == 1 else [tuple(form)]
-    for candidate in candidates:
-        with contextlib.suppress(ConfigError, UnknownNameError):
-            check_value(name, hint, candidate)
-            return candidate
-    check_value(name, hint, candidates[0])
-    return candidates[0]
+    return candidates
 
 
 def parse(texts: Mapping[str, Any], config_class: type) -> dict[str, Choices | Range]:
@@ -78,12 +86,15 @@ def parse(texts: Mapping[str, Any], config_class: type) -> dict[str, Choices | R
     return space
 
 
-def _parse_domain(name: str, text: Any, config_class: type) -> Choices | Range:
+def _domain(name: str, text: Any, parse_item: Callable[[str], Any]) -> Choices | Range:
     if isinstance(text, list):
         listed = [str(x) if not isinstance(x, list) else " ".join(map(str, x)) for x in text]
-        domain = Choices(tuple(parse_value(name, x, config_class) for x in listed))
-    else:
-        domain = parse_domain(name, str(text), lambda x: parse_value(name, x, config_class))
+        return Choices(tuple(map(parse_item, listed)))
+    return parse_domain(name, str(text), parse_item)
+
+
+def _parse_domain(name: str, text: Any, config_class: type) -> Choices | Range:
+    domain = _domain(name, text, lambda x: parse_value(name, x, config_class))
     if isinstance(domain, Range):
         _check_range(name, str(text), domain, config_class)
     elif any(domain.values.count(x) > 1 for x in domain.values):
@@ -107,27 +118,70 @@ def _is_integer(name: str, config_class: type) -> bool:
         return True
 
 
-def check_trials(path: Path, trials: Iterable[Trial], space: Space, config_class: type) -> None:
-    """Check that stored trials only set options of the space, to its values or to numbers.
+def stored_space(path: Path, texts: Mapping[str, Any], trials: Sequence[Trial]) -> Space:
+    """Return the space of a stored sweep without its configuration class, whose module needs torch.
+
+    Values have the types that they have in the trials. The trials are checked.
+
+    Raises:
+        ConfigError: a trial sets another option, or a value that may name code.
+    """
+    space = {
+        name: _domain(name, text, partial(_like, [from_json(x.params).get(name) for x in trials]))
+        for name, text in texts.items()
+    }
+
+    def is_plain(_: str, value: Any) -> bool:
+        parts = value if isinstance(value, list) else [value]
+        return not any(isinstance(x, dict) or (type(x) is str and names_function(x)) for x in parts)
+
+    check_trials(path, trials, space, is_plain)
+    return space
+
+
+def check_trials(
+    path: Path, trials: Iterable[Trial], space: Space, is_data: Callable[[str, Any], bool]
+) -> None:
+    """Check that stored trials only set options of the space, to its values or to data.
+
+    Args:
+        path: the file.
+        trials: the trials.
+        space: the search space.
+        is_data: function that returns whether a value of an option can't run code.
 
     Raises:
         ConfigError: a trial sets something else.
     """
-    from hotloop.training.options.constraints import is_data, type_hints
-
-    hints = type_hints(config_class)
     for trial in trials:
         changed = [options.items() for options in trial.attrs.get("became", {}).values()]
         for name, value in [*trial.params.items(), *itertools.chain(*changed)]:
             domain = space.get(name)
             choices = domain.values if isinstance(domain, Choices) else ()
             known = tuple(value) if isinstance(value, list) else value
-            if domain is None or not (known in choices or is_data(hints[name], value)):
+            if domain is None or not (known in choices or is_data(name, value)):
                 raise ConfigError(
                     f"{path} is damaged: trial {trial.number} sets `{name}` to "
                     f"{shortened(repr(value))}, which is not in the space of the sweep: restore "
                     "the file, or start another sweep"
                 )
+
+
+def data_check(config_class: type) -> Callable[[str, Any], bool]:
+    """Return the function for `check_trials` that knows the types of the options."""
+    from hotloop.training.options.constraints import is_data, type_hints
+
+    hints = type_hints(config_class)
+    return lambda name, value: is_data(hints[name], value)
+
+
+def _like(values: Sequence[Any], text: str) -> Any:
+    """Return the value that a text means, given other values of the option."""
+    texts, kinds = set(map(repr, values)), set(map(type, values))
+    kinds |= {int} if float in kinds else set()
+    candidates = _candidates(text)
+    same = [x for x in candidates if repr(x) in texts]
+    return [*same, *(x for x in candidates if type(x) in kinds), *candidates][0]
 
 
 def grid_size(space: Space) -> int:

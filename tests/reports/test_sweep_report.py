@@ -1,0 +1,114 @@
+"""The report of a stored sweep, which is read as data."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hotloop.algorithms import find
+from hotloop.cli import main
+from hotloop.cli.configuration import toml_loads
+from hotloop.errors import ConfigError
+from hotloop.sweeps import Results, Trial
+from hotloop.sweeps.spaces import parse, stored_space
+from tests.sweeps.test_results import SETTINGS, finished
+
+CONFIG = {"env_id": "CartPole-v1", "num_envs": 2, "target_kl": None, "env_kwargs": {}}
+
+
+def write(path, *trials, **changes):
+    results = Results(path)
+    settings = dataclasses.replace(SETTINGS, key=json.dumps({"config": CONFIG}), **changes)
+    results.settings = settings
+    for number, params in enumerate(trials, 1):
+        results.add_trial(number, params, {})
+        for seed in (1, 2, 3):
+            results.claim(number, seed, 100, "tune", "1", "d")
+            results.finish(finished(number, seed, float(number)))
+    results.close()
+    return path
+
+
+@pytest.fixture
+def path(tmp_path):
+    trials = [{"learning_rate": 10.0**-k, "hidden_sizes": [64, 64]} for k in (2, 4, 3)]
+    return write(tmp_path / "sweep.sqlite", *trials)
+
+
+def test_the_best_options_are_the_stored_ones_and_the_winners(path, tmp_path, capsys):
+    assert main(["sweep", "report", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "3 trials: 3 done, 0 pruned, 0 failed" in out
+    assert "best: trial 3, learning_rate 0.001, hidden_sizes 64 64" in out
+    assert toml_loads((tmp_path / "sweep_report" / "best.toml").read_text()) == {
+        "algorithm": "ppo",
+        "env_id": "CartPole-v1",
+        "env_kwargs": {},
+        "hidden_sizes": [64, 64],
+        "learning_rate": 0.001,
+        "num_envs": 2,
+        "target_kl": "none",
+        "total_timesteps": 100,
+    }
+    page = (tmp_path / "sweep_report" / "report.html").read_text()
+    assert page.count("<tr><td>") == 3
+
+
+def test_a_report_needs_no_torch(path):
+    code = (
+        "import sys\n"
+        "from hotloop.cli import main\n"
+        f"assert main(['sweep', 'report', {str(path)!r}]) == 0\n"
+        "assert not {'torch', 'gymnasium', 'tyro'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
+
+
+def test_a_key_without_configuration_is_damage(tmp_path, capsys):
+    results = Results(tmp_path / "sweep.sqlite")
+    results.settings = dataclasses.replace(SETTINGS, options=_one_seed())
+    results.add_trial(1, {"learning_rate": 0.1, "hidden_sizes": [32]}, {})
+    results.claim(1, 1, 100, "tune", "1", "d")
+    results.finish(finished())
+    results.close()
+    assert main(["sweep", "report", str(tmp_path / "sweep.sqlite")]) == 2
+    assert "its key has no configuration" in capsys.readouterr().err
+
+
+def _one_seed():
+    return dataclasses.replace(SETTINGS.options, seeds="1")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("gamma", "0.9,1", [0.9]),
+        ("gae_lambda", "0.9:1:0.05", [0.95]),
+        ("num_steps", "1e2,200", [100]),
+        ("hidden_sizes", "64 64;32", [[64, 64]]),
+        ("hidden_sizes", [[64, 64], [32]], [[32]]),
+        ("learning_rate", "linear:3e-4,0;1e-3", ["linear:3e-4,0", 1e-3]),
+        ("learning_rate", "log:1e-5,1e-2,7", [1e-5]),
+        ("clip_reward", "none,1", [None]),
+        ("normalize_advantages", "true,false", [True]),
+    ],
+)
+def test_a_stored_space_is_that_of_the_configuration_class(tmp_path, name, text, values):
+    """The types come from the values of the trials, as they would from the class."""
+    trials = [Trial(k, {name: value}, {}) for k, value in enumerate(values, 1)]
+    typed, stored = (
+        parse({name: text}, find("ppo").config),
+        stored_space(tmp_path, {name: text}, trials),
+    )
+    assert repr(stored) == repr(typed)
+
+
+@pytest.mark.parametrize(
+    "params", [{"gamma": "evil:f"}, {"network": "evil:Net"}, {"gamma": {"a": 1}}]
+)
+def test_trials_that_name_code_are_refused(tmp_path, params):
+    with pytest.raises(ConfigError, match="is damaged: trial 1 sets `"):
+        stored_space(tmp_path, {"gamma": "0.9,0.99"}, [Trial(1, params, {})])
