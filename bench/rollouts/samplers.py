@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from bench.measuring import Missing
 from bench.rollouts.environments import UNEVEN
 from bench.rollouts.peers import EnvPoolAsync, envpool_sync, gymnasium_async, sb3
+from hotloop.policies.heads import Greedy
 
 
 class Sampler(Protocol):
@@ -80,7 +81,7 @@ class HotloopSampler:
             environments = WorkerPool(spec, num_workers=workers, envs_per_worker=per_worker)
         schedule, _, extra = method.replace("inline", "barrier").partition(" ")
         if extra == "random":
-            network = actor(environments, "greedy", hidden_sizes=(16,))
+            network = actor(environments, Greedy(), hidden_sizes=(16,))
             exploration = EpsilonGreedy(start=1.0, end=1.0)
         else:
             network, exploration = actor_critic(environments, hidden_sizes=(16,)), None

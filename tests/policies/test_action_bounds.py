@@ -19,6 +19,7 @@ from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import HEADS, Categorical, Gaussian, ScaledGaussian
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.spec import actor
 from hotloop.policies.traced import TracedPolicy
@@ -43,7 +44,7 @@ BOXES = [
 def policy_for(space, head=None, gain=3.0):
     """Return a policy whose outputs spread far beyond the bounds."""
     spaces = SimpleNamespace(obs_spec=obs_spec(3), action_spec=ActionDecoder(space).spec)
-    network = actor_critic(spaces) if head is None else actor(spaces, head)
+    network = actor_critic(spaces) if head is None else actor(spaces, HEADS[head]())
     params = network.initial_parameters(0)
     params["policy.2.weight"] = params["policy.2.weight"] * np.float32(100 * gain)
     return ActingPolicy(network, PolicySnapshot(0, params))
@@ -140,7 +141,7 @@ def test_bounds_without_an_order_are_refused(low, high):
 )
 def test_only_bounds_far_from_one_are_scaled(low, high, is_scaled):
     network = policy_for(Box(low, high, (1,), np.float64)).network
-    assert network.head == ("scaled_gaussian" if is_scaled else "gaussian")
+    assert network.head == (ScaledGaussian() if is_scaled else Gaussian())
 
 
 def test_scaled_actions_and_densities_are_those_of_the_unit_gaussian():
@@ -232,7 +233,7 @@ def test_metrics_of_actions_and_warning_about_an_exploding_spread():
         metrics([fragment], {"policy.log_std": np.log(np.float32([8e12, 8e12]))})
     unbounded = ActionMetrics(policy_for(Box(-np.inf, np.inf, (2,), np.float32)).network)
     assert list(unbounded([fragment], params)) == ["policy_std"]
-    discrete = SimpleNamespace(head="categorical", action_spec=SimpleNamespace(low=(), high=()))
+    discrete = SimpleNamespace(head=Categorical(), action_spec=SimpleNamespace(low=(), high=()))
     assert ActionMetrics(discrete)([fragment], {}) == {}
 
 

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from hotloop.envs.spaces import ActionSpec
-from hotloop.errors import CheckpointError, ConfigError, SpaceError, UnknownNameError
+from hotloop.errors import CheckpointError, ConfigError, SpaceError
 from hotloop.policies import Network, actor, critics, network_from_json
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import HEADS, Greedy
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 
@@ -23,7 +24,7 @@ KINDS = {
 
 def make_actor(kind, shape=(2, 3), **options):
     """Return an actor with six observed values and two action components or three actions."""
-    return actor(Spaces(obs_spec(*shape), KINDS[kind]), kind, **options)
+    return actor(Spaces(obs_spec(*shape), KINDS[kind]), HEADS[kind](), **options)
 
 
 def make_critics(num_inputs, **options):
@@ -54,7 +55,7 @@ def test_layer_shapes(kind, head_size):
 
 
 def test_action_scale_is_centre_and_half_width():
-    centre, half = make_actor("deterministic").make_head().action_scale
+    centre, half = make_actor("deterministic").head.action_scale
     assert (centre.tolist(), half.tolist()) == ([0.0, 2.5], [0.5, 1.5])
     assert centre.dtype == half.dtype == np.float32
 
@@ -198,7 +199,7 @@ EMPTY_ACTION = ActionSpec(kind="box", shape=(0,), dtype="float32")
 )
 def test_unsuitable_spaces_are_refused(kind, obs, action, message):
     with pytest.raises(SpaceError, match=message):
-        actor(Spaces(obs, action), kind)
+        actor(Spaces(obs, action), HEADS[kind]())
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_unsuitable_spaces_are_refused(kind, obs, action, message):
 )
 def test_heads_for_other_action_spaces_are_refused(kind, action, message):
     with pytest.raises(SpaceError, match=message):
-        actor(Spaces(obs_spec(4), action), kind)
+        actor(Spaces(obs_spec(4), action), HEADS[kind]())
 
 
 def test_critics_refuse_unsuitable_spaces_and_options():
@@ -235,14 +236,14 @@ def test_critics_refuse_unsuitable_spaces_and_options():
 
 
 def test_flat_uint8_observations_are_accepted():
-    network = actor(Spaces(obs_spec(7, dtype="uint8"), DISCRETE), "greedy")
+    network = actor(Spaces(obs_spec(7, dtype="uint8"), DISCRETE), Greedy())
     assert network.parameter_shapes()["policy.0.weight"][0] == 7
 
 
-def test_unknown_heads_and_encoders():
-    with pytest.raises(UnknownNameError, match="no head 'gausian'; did you mean 'gaussian'"):
-        actor(Spaces(obs_spec(4), BOUNDED), "gausian")
+def test_unknown_heads_and_encoders_in_files():
     stored = make_actor("greedy").to_json()
+    with pytest.raises(CheckpointError, match="no head 'gredy': write `module:name`"):
+        network_from_json({**stored, "head": "gredy"})
     for change in ({"head": "best"}, {"body": {**stored["body"], "encoder": "resnet"}}):
         with pytest.raises(
             CheckpointError, match=r"can't be built again .there is no (head|encoder)"
@@ -270,15 +271,15 @@ def test_folded_dueling_head_is_value_plus_advantage_minus_its_mean(are_tensors)
     expected = value + advantage - advantage.mean(1, keepdims=True)
 
     inputs = {name: torch.from_numpy(x) for name, x in params.items()} if are_tensors else params
-    folded = network.make_head().fold(inputs)
+    folded = network.head.fold(inputs)
     plain = make_actor("greedy", hidden_sizes=(5, 8))
     assert {name: tuple(x.shape) for name, x in folded.items()} == plain.parameter_shapes()
     assert {type(x) for x in folded.values()} == {torch.Tensor if are_tensors else np.ndarray}
     learned, streams = LearnedNetwork(plain), LearnedNetwork(network)
     flat = learned.layout.pack({name: np.asarray(x) for name, x in folded.items()})
-    actual = learned.values(flat, torch.from_numpy(obs))
+    actual = learned.outputs(flat, torch.from_numpy(obs))[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-    actual = streams.values(streams.layout.pack(params), torch.from_numpy(obs))
+    actual = streams.outputs(streams.layout.pack(params), torch.from_numpy(obs))[0]
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     assert np.ptp(expected, axis=1).min() > 0.01
 
@@ -297,6 +298,6 @@ def test_gradients_reach_both_streams():
 
     scale = torch.arange(12.0).view(4, 3)  # with equal weights the advantages' gradients cancel
     (expected,) = torch.autograd.grad((reference_values() * scale).sum(), flat)
-    (actual,) = torch.autograd.grad((learned.values(flat, obs) * scale).sum(), flat)
+    (actual,) = torch.autograd.grad((learned.outputs(flat, obs)[0] * scale).sum(), flat)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert all(part.any() for part in learned.layout.unpack(actual).values())

@@ -28,6 +28,7 @@ from hotloop.policies.encoders import (
 from hotloop.policies.encoders.composite import _decode
 from hotloop.policies.encoders.images import ImageFormat
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import HEADS, Greedy
 from hotloop.policies.layers import differentiable_operations
 from tests.policies.test_policies import BOX, DISCRETE
 
@@ -214,7 +215,7 @@ def test_acting_matches_learning(space, kind):
     if kind == "actor_critic":
         network = actor_critic(network_spaces, hidden_sizes=(16,))
     else:
-        network = actor(network_spaces, kind, hidden_sizes=(16,))
+        network = actor(network_spaces, HEADS[kind](), hidden_sizes=(16,))
     assert not network.acts_without_torch
     assert network_from_json(network.to_json()) == network
     params = perturbed(network.initial_parameters(4))
@@ -232,11 +233,11 @@ def test_acting_matches_learning(space, kind):
 
 def test_bfloat16_convolutions_are_close_to_float32():
     spec = spec_of(4, 40, 40)
-    network = actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), "greedy")
+    network = actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), Greedy())
     flat = LearnedNetwork(network).initial(1)
     obs = torch.randint(0, 256, (6, 4, 40, 40), dtype=torch.uint8)
-    exact = LearnedNetwork(network).values(flat, obs)
-    rounded = LearnedNetwork(network, precision="bfloat16").values(flat, obs)
+    exact = LearnedNetwork(network).outputs(flat, obs)[0]
+    rounded = LearnedNetwork(network, precision="bfloat16").outputs(flat, obs)[0]
     assert not rounded.equal(exact)
     torch.testing.assert_close(rounded, exact, rtol=0.1, atol=0.02)
 
@@ -337,7 +338,7 @@ def test_float_observations_use_perceptrons_by_default():
     unit_spec = spec_of(1, 40, 40, dtype=np.float32, high=1)
     assert choose_encoder(unit_spec) == "flatten"
     network = actor(
-        SimpleNamespace(obs_spec=unit_spec, action_spec=DISCRETE), "greedy", network="nature"
+        SimpleNamespace(obs_spec=unit_spec, action_spec=DISCRETE), Greedy(), network="nature"
     )
     assert isinstance(network, Network)
     assert network.body.encoder == "nature"
@@ -375,7 +376,7 @@ def test_float_observations_use_perceptrons_by_default():
 )
 def test_unsuitable_images_are_refused(spec, name, message):
     with pytest.raises(SpaceError, match=message):
-        actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), "greedy", network=name)
+        actor(SimpleNamespace(obs_spec=spec, action_spec=DISCRETE), Greedy(), network=name)
 
 
 def test_unknown_network_and_misplaced_layer_norm():

@@ -10,8 +10,19 @@ from gymnasium import spaces
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.envs.masks import with_masks
 from hotloop.errors import ConfigError, MissingExtraError, OutputError, install_command
-from hotloop.policies import HEADS, ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
+from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
+from hotloop.policies.heads import (
+    HEADS,
+    Categorical,
+    Deterministic,
+    Dueling,
+    Gaussian,
+    Greedy,
+    MultiCategorical,
+    ScaledGaussian,
+    SquashedGaussian,
+)
 from hotloop.policies.heads.base import MASKED
 from hotloop.policies.standalone import Policy
 from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
@@ -79,7 +90,7 @@ def make(case):
     is_scaled = options.pop("is_scaled", False)
     spaces = specs(obs_space, action_space)
     kind = options.pop("actor", None)
-    network = actor(spaces, kind, **options) if kind else actor_critic(spaces, **options)
+    network = actor(spaces, HEADS[kind](), **options) if kind else actor_critic(spaces, **options)
     return network, snapshot_of(network, is_scaled=is_scaled)
 
 
@@ -151,7 +162,7 @@ def test_user_modules_are_exported_to_onnx(tmp_path, obs_space, action_space, mo
 
 
 def test_user_actor_is_exported_to_onnx(tmp_path):
-    network = actor(specs(MATRIX_OBS, DISCRETE), "greedy", network=ActorNet)
+    network = actor(specs(MATRIX_OBS, DISCRETE), Greedy(), network=ActorNet)
     snapshot = snapshot_of(network)
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
     check_onnx(network, snapshot, path)
@@ -213,22 +224,22 @@ for folder in sys.argv[1:]:
     np.savez(folder + "/result.npz", **result)
 """
 MEANINGS = {
-    "categorical": "logits",
-    "multi_categorical": "logits",
-    "gaussian": "means",
-    "scaled_gaussian": "means",
-    "squashed_gaussian": "squashed_gaussian",
-    "deterministic": "deterministic",
-    "greedy": "action_values",
-    "dueling": "action_values",
+    Categorical: "logits",
+    MultiCategorical: "logits",
+    Gaussian: "means",
+    ScaledGaussian: "means",
+    SquashedGaussian: "squashed_gaussian",
+    Deterministic: "deterministic",
+    Greedy: "action_values",
+    Dueling: "action_values",
 }
 
 
 def test_numpy_matches_the_policy(tmp_path):
     """Outputs are bitwise equal, in a process that cannot import hotloop or torch."""
     policies = {case: make(case) for case in CASES}
-    heads = {network.head for network, _ in policies.values()}
-    assert heads == MEANINGS.keys() == HEADS.keys()
+    heads = {type(network.head) for network, _ in policies.values()}
+    assert heads == MEANINGS.keys() == {*HEADS.values()}
     for case, (network, snapshot) in policies.items():
         written = export_numpy(network, snapshot, tmp_path / case, metadata={"env_id": "My-v0"})
         assert [path.name for path in written] == ["policy.npz", "policy.py"]
@@ -261,7 +272,7 @@ def check_numpy(folder, network, policy):
         metadata = json.loads(str(content["about"]))
     assert metadata["env_id"] == "My-v0"
     assert metadata["obs_layout"] == network.obs_spec.to_json()["layout"]
-    assert metadata["head"] == MEANINGS[network.head]
+    assert metadata["head"] == MEANINGS[type(network.head)]
 
 
 RAW_SPACES = {

@@ -11,6 +11,7 @@ from torch import distributions
 from hotloop.errors import ConfigError
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
+from hotloop.policies.heads import HEADS
 from hotloop.policies.heads.bounded import SquashedGaussian, bounded_log_std
 from tests.policies.nets import ActorNet, CriticNet, Net, Spaces
 from tests.policies.test_actors import BOUNDED, KINDS, make_actor, make_critics
@@ -27,7 +28,7 @@ def random_params(shapes, seed=0, scale=0.5):
 
 def squash(head, noise):
     """Return unit actions and log-densities for head outputs, (B, 2A)."""
-    return SquashedGaussian(BOUNDED).sample(head, noise)
+    return SquashedGaussian().bind(BOUNDED).sample(head, noise)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,11 @@ def test_acting_matches_learning(kind, activation, hidden_sizes, dtype):
 def test_squashed_gaussian_samples_match_learning():
     """NumPy and torch map the same noise to the same action."""
     actor = make_actor("squashed_gaussian")
-    head = actor.make_head()
+    head = actor.head
     values = np.random.default_rng(0).normal(0.0, 1.5, (50, 4)).astype(np.float32)
     noise = head.draw_noise(3, first_step=0, num_steps=1, num_envs=50)[0]
     action = np.empty((50, 2, 1), np.float32)
-    head.choose(values, noise, action)
+    head.choose(values, noise, action, {})
     unit, _ = squash(torch.from_numpy(values), torch.from_numpy(noise[:, :2]))
     actual = LearnedNetwork(actor).unit_action(torch.from_numpy(action))
     np.testing.assert_allclose(actual, unit, rtol=1e-4, atol=2e-6)
@@ -284,16 +285,16 @@ def make_composition(name):
         return learned, lambda params: sum(learned.evaluate(params, obs, sampled[part]))
     options = {"network": ActorNet} if variant else {}
     spaces = bounded if KINDS[part] is BOUNDED else discrete
-    learned = LearnedNetwork(actor(spaces, part, **options))
+    learned = LearnedNetwork(actor(spaces, HEADS[part](), **options))
     use = {
-        "squashed_gaussian": lambda params: sum(
-            x.sum() for x in learned.sample(params, obs, noise)
+        "squashed_gaussian": lambda outputs: sum(
+            x.sum() for x in learned.head.sample(outputs, noise)
         ),
-        "deterministic": lambda params: learned.act(params, obs),
-        "greedy": lambda params: learned.values(params, obs),
-        "dueling": lambda params: learned.values(params, obs),
+        "deterministic": lambda outputs: learned.head.act(outputs),
+        "greedy": lambda outputs: outputs,
+        "dueling": lambda outputs: outputs,
     }
-    return learned, use[part]
+    return learned, lambda params: use[part](learned.outputs(params, obs)[0])
 
 
 COMPOSITIONS = [
@@ -329,34 +330,27 @@ def test_compositions_are_traced_as_one_graph(name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "supported"),
+    ("kind", "missing"),
     [
-        ("categorical", ["outputs", "evaluate", "draw"]),
-        ("squashed_gaussian", ["outputs", "sample", "unit_action"]),
-        ("deterministic", ["outputs", "act", "unit_action"]),
-        ("greedy", ["outputs", "values"]),
-        ("dueling", ["outputs", "values"]),
+        ("categorical", "unit_action"),
+        ("deterministic", "evaluate draw"),
+        ("greedy", "evaluate draw unit_action"),
     ],
 )
-def test_unsupported_head_methods_raise(kind, supported):
+def test_what_a_head_does_not_compute_raises(kind, missing):
     network = make_actor(kind) if kind in KINDS else actor_critic(Spaces(obs_spec(2, 3), DISCRETE))
     learned = LearnedNetwork(network)
     params, obs = learned.initial(0), torch.zeros(5, 2, 3)
     calls = {
-        "evaluate": (params, obs, torch.zeros(5, dtype=torch.int64)),
+        "evaluate": (params, obs, torch.zeros(5, *network.action_spec.shape, dtype=torch.int64)),
         "draw": (params, obs, torch.zeros(5, 3)),
-        "sample": (params, obs, torch.zeros(5, 2)),
-        "act": (params, obs),
-        "values": (params, obs),
         "unit_action": (torch.zeros(5, 2, 1),),
     }
-    supported_text = ", ".join(f"`{name}`" for name in supported)
     for name, args in calls.items():
-        if name in supported:
-            getattr(learned, name)(*args)
-            continue
-        message = f"head '{kind}' does not support `{name}`, only {supported_text}: "
-        with pytest.raises(ConfigError, match=message):
+        if name in missing.split():
+            with pytest.raises(ConfigError, match=rf"the head {type(network.head).__name__}\(\) "):
+                getattr(learned, name)(*args)
+        else:
             getattr(learned, name)(*args)
 
 
@@ -370,7 +364,7 @@ def test_refresh_folds_changed_dueling_streams(num_rows):
     heads = []
     for version in range(1, 4):
         flat = learned.layout.pack(params)
-        expected = learned.values(flat, torch.from_numpy(obs))
+        expected = learned.outputs(flat, torch.from_numpy(obs))[0]
         np.testing.assert_allclose(policy.head(obs), expected, rtol=1e-4, atol=1e-5)
         heads.append(policy.head(obs))
         params["advantage.bias"][0] += 1.0
@@ -386,7 +380,9 @@ def test_bfloat16_is_close_to_float32():
     obs = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     exact, rounded = (LearnedNetwork(network, precision=p) for p in ("float32", "bfloat16"))
     params = exact.initial(0)
-    exact_action, rounded_action = exact.act(params, obs), rounded.act(params, obs)
+    exact_action, rounded_action = (
+        nets.head.act(nets.outputs(params, obs)[0]) for nets in (exact, rounded)
+    )
     torch.testing.assert_close(exact_action, rounded_action, rtol=0, atol=0.02)
     assert not torch.equal(exact_action, rounded_action)
     exact, rounded = (LearnedCritics(critics, precision=p) for p in ("float32", "bfloat16"))

@@ -7,7 +7,6 @@ import pytest
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError
 from hotloop.policies import (
-    HEADS,
     ActingPolicy,
     EpsilonGreedy,
     Exploration,
@@ -16,6 +15,7 @@ from hotloop.policies import (
     actor,
     actor_critic,
 )
+from hotloop.policies.heads import HEADS
 from hotloop.policies.heads.bounded import bounded_log_std
 from tests.policies.nets import Spaces
 from tests.policies.test_actors import BOUNDED, make_actor
@@ -61,7 +61,7 @@ def test_noise_depends_only_on_seed_step_and_environment(name):
     """Block size and number of environments do not matter."""
     network, exploration = CASES[name]
     head = make_policy(network, exploration)
-    assert type(network.make_head()) is HEADS[name]
+    assert type(network.head) is HEADS[name]
     whole = head.draw_noise(5, first_step=0, num_steps=40, num_envs=3)
     assert whole.dtype == np.float32
     for block in (1, 8, 20):
@@ -141,7 +141,7 @@ def test_squashed_gaussian_has_its_mean_and_std():
     """Before tanh the actions have the mean and the standard deviation of the head."""
     network = make_actor("squashed_gaussian")
     mean, raw = np.float32([0.3, -0.6]), np.float32([0.2, -0.1])
-    noise = network.make_head().draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
+    noise = network.head.draw_noise(3, first_step=0, num_steps=1, num_envs=40_000)
     actions = choose_actions(network, np.concatenate([mean, raw]), noise)[0, :, :, 0]
     assert (actions > LOW).all()
     assert (actions < HIGH).all()
@@ -168,7 +168,7 @@ def test_standard_deviation_is_bounded(raw, log_std):
 def test_actions_stay_within_their_bounds(kind, exploration, far):
     low, high = (0.1, -7.3), (0.7, -0.1)  # not representable in float32
     action_spec = ActionSpec(kind="box", shape=(2,), dtype="float32", low=low, high=high)
-    network = actor(Spaces(obs_spec(4), action_spec), kind)
+    network = actor(Spaces(obs_spec(4), action_spec), HEADS[kind]())
     noise = make_policy(network, exploration).draw_noise(2, first_step=0, num_steps=2, num_envs=500)
     actions = choose_actions(network, [far] * network.head_size, noise, exploration)
     assert (actions >= np.float32(low)).all()
@@ -229,7 +229,7 @@ def test_epsilon_greedy_takes_the_best_action_unless_it_explores():
     noise = np.float32([[-1, 0], [1, 0], [0, 0], [-1, 0]])
     head.choose(values, noise, action)
     assert action.tolist() == [1, 1, 0, 0]
-    network.make_head().greedy(values, action)
+    network.head.greedy(values, action)
     assert action.tolist() == [1, 0, 2, 0]
     for k in range(4):  # each environment alone
         single_action = np.empty(1, np.int64)
@@ -329,7 +329,7 @@ def test_act_returns_the_most_probable_action(kind):
     np.testing.assert_array_equal(policy.act(obs[0]), policy.act(obs[:1])[0])
     with pytest.raises(ConfigError, match="has no value function: call `head`"):
         policy.value(obs)
-    with pytest.raises(ConfigError, match=f"head '{kind}' computes no log-probabilities"):
+    with pytest.raises(ConfigError, match="computes no log-probabilities of a fragment"):
         policy.log_prob(head, head, actual)
 
 

@@ -12,6 +12,7 @@ from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, install_command
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import Categorical
 from hotloop.policies.initialization import orthogonal
 from hotloop.policies.perceptrons import Perceptrons
 from tests.policies.nets import Spaces
@@ -280,24 +281,25 @@ from hotloop.envs.spaces import ActionSpec, ObsSpec
 from types import SimpleNamespace
 from hotloop.errors import MissingExtraError
 from hotloop.policies import (
-    HEADS, ActingPolicy, PolicySnapshot, actor, actor_critic, critics, network_from_json
+    ActingPolicy, PolicySnapshot, actor, actor_critic, critics, network_from_json
 )
+from hotloop.policies.heads import HEADS
 obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=())
 discrete = ActionSpec(kind="discrete", shape=(), dtype="int64", num_actions=2)
 multi = ActionSpec(kind="multi_discrete", shape=(1,), dtype="int64", nvec=(2,))
 box = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(-1.0,), high=(1.0,))
-untested = set(HEADS)
+untested = set(HEADS.values())
 far = ActionSpec(kind="box", shape=(1,), dtype="float32", low=(0.0,), high=(100.0,))
 for action_spec in (far, discrete, multi, box):
     spaces = SimpleNamespace(obs_spec=obs_spec, action_spec=action_spec)
     kinds = {discrete: ("greedy", "dueling"), box: ("squashed_gaussian", "deterministic")}
-    actors = [actor(spaces, kind) for kind in kinds.get(action_spec, ())]
+    actors = [actor(spaces, HEADS[kind]()) for kind in kinds.get(action_spec, ())]
     for network in (actor_critic(spaces), *actors):
         network = network_from_json(network.to_json())
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
         assert network.acts_without_torch and policy.memory_size == 0
         assert policy.act(np.ones((3, 4))).shape == (3, *action_spec.shape)
-        untested.remove(network.head)
+        untested.remove(type(network.head))
 assert not untested, untested
 assert critics(spaces).parameter_shapes() and critics(spaces).initial_parameters(1)
 try:
@@ -319,7 +321,7 @@ def test_more_parameters_than_fit_in_memory_are_refused(monkeypatch, initializat
         body=Perceptrons(
             hidden_sizes=(10**6, 10), activation="tanh", initialization=initialization
         ),
-        head="categorical",
+        head=Categorical(),
         has_value=False,
     )
     monkeypatch.setattr(memory, "available_memory", lambda: 2**40)

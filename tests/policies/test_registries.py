@@ -1,16 +1,17 @@
-"""A user-defined head and encoder act and learn as soon as they are registered."""
+"""A user-defined head and a registered encoder act and learn."""
 
 import json
+import re
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from hotloop.errors import UnknownNameError
+from hotloop.errors import CheckpointError, ConfigError, UnknownNameError
 from hotloop.policies import (
     ENCODERS,
-    HEADS,
     ActingPolicy,
     Encoder,
     Head,
@@ -23,22 +24,29 @@ from hotloop.policies import (
 from hotloop.policies.critics import StackedCritics
 from hotloop.policies.export import export_numpy, export_onnx
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
+from hotloop.policies.heads import Dueling, Greedy
 from hotloop.policies.perceptrons import Perceptrons
 from hotloop.policies.spec import Network
 from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import DISCRETE, obs_spec
 
 
+@dataclass(frozen=True)
 class SharpLogits(Head):
-    """Logits multiplied by a learned factor before the best one is chosen."""
+    """Logits multiplied by `factor` and by a learned number before the best one is chosen."""
 
-    meaning = description = "sharp logits"
+    factor: float
+    shifts: tuple[int, ...] = ()
+
+    def check(self):
+        if self.factor <= 0:
+            raise ConfigError("`factor` must be positive")
 
     def learned_shapes(self, shapes):
         return {**shapes, "policy.sharpness": (1,)}
 
-    def load(self, params):
-        self.sharpness = params["policy.sharpness"]
+    def acting_params(self, params):
+        return {"scale": self.factor * np.exp(params["policy.sharpness"])}
 
     def draw_noise(self, seed, **block):
         return np.zeros((block["num_steps"], block["num_envs"], 1), np.float32)
@@ -46,19 +54,46 @@ class SharpLogits(Head):
     def draw_from(self, rng, shape):
         return np.zeros((shape[0], 1), np.float32)
 
-    def choose(self, outputs, noise, out):
-        self.greedy(outputs, out)
-
-    def greedy(self, outputs, out):
-        out[...] = (outputs * np.exp(self.sharpness)).argmax(1)
-
-    def mode(self, outputs):
-        return outputs.argmax(1)
+    def choose(self, outputs, noise, out, params):
+        out[...] = (outputs * params["scale"]).argmax(1)
 
     def evaluate(self, params, outputs, action):
-        log_probs = (outputs * params["policy.sharpness"].exp()).log_softmax(-1)
+        scale = self.factor * params["policy.sharpness"].exp()
+        log_probs = (outputs * scale).log_softmax(-1)
         entropy = -(log_probs.exp() * log_probs).sum(-1)
         return log_probs.gather(1, action[:, None])[:, 0], entropy
+
+
+HEAD_ERRORS = [
+    ("os:system", "'os:system' is no head: it must be a subclass of `Head`"),
+    ("hotloop.policies:ActingPolicy", "is no head"),
+    ("no_such_heads:Best", "there is no module 'no_such_heads'"),
+    (f"{__name__}:Best", "has no 'Best'"),
+    ({"name": f"{__name__}:SharpLogits"}, "SharpLogits': `factor` is missing"),
+    ({"name": f"{__name__}:SharpLogits", "factor": "2"}, "`factor` must be a number, got '2'"),
+    ({"name": f"{__name__}:SharpLogits", "factor": 1, "atoms": 3}, "`atoms` is not known"),
+    ({"name": f"{__name__}:SharpLogits", "factor": 0}, "`factor` must be positive"),
+    ({"name": "greedy", "atoms": 3}, "head 'greedy': `atoms` is not known"),
+    ({}, "there is no head 'None'"),
+]
+
+
+@pytest.mark.parametrize(("head", "message"), HEAD_ERRORS)
+def test_stored_heads_are_checked(head, message):
+    spaces = SimpleNamespace(obs_spec=obs_spec(4), action_spec=DISCRETE)
+    stored = actor(spaces, Greedy()).to_json()
+    assert stored["head"] == "greedy"
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        network_from_json({**stored, "head": head})
+
+
+def test_parameters_of_heads_must_be_storable():
+    spaces = SimpleNamespace(obs_spec=obs_spec(4), action_spec=DISCRETE)
+    for head in (SharpLogits(np.float32(2.0)), SharpLogits(2.0, shifts=[1]), SharpLogits("2")):
+        with pytest.raises(ConfigError, match=r"the parameters of the head SharpLogits\(factor="):
+            actor(spaces, head)
+    with pytest.raises(ConfigError, match=r"has no action space: call `bind"):
+        _ = Greedy().size
 
 
 class SineEncoder(Encoder):
@@ -79,7 +114,6 @@ class SineEncoder(Encoder):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(HEADS, "sharp", SharpLogits)
     monkeypatch.setitem(ENCODERS, "bend", SineEncoder)
 
 
@@ -100,10 +134,13 @@ def test_registered_head_and_encoder_act_and_learn(tmp_path, encoder):
         obs_spec=obs_spec(2, 3),
         action_spec=DISCRETE,
         body=Perceptrons(encoder=encoder, **options),
-        head="sharp",
+        head=SharpLogits(2.0, shifts=(1, 2)),
         has_value=True,
     )
-    assert network_from_json(json.loads(json.dumps(network.to_json()))) == network
+    stored = json.loads(json.dumps(network.to_json()))
+    name = f"{__name__}:SharpLogits"
+    assert stored["head"] == {"name": name, "factor": 2.0, "shifts": [1, 2]}
+    assert network_from_json(stored) == network
     assert network.acts_without_torch is (encoder == "flatten")
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn(12, 2, 3, generator=generator)
@@ -133,7 +170,8 @@ def test_registered_head_and_encoder_act_and_learn(tmp_path, encoder):
     np.testing.assert_allclose(policy.head(obs.numpy()), head + 1.0, rtol=1e-4, atol=1e-5)
     export_onnx(network, snapshot, tmp_path / "policy.onnx")
     if encoder == "flatten":
-        export_numpy(network, snapshot, tmp_path)
+        with pytest.raises(ConfigError, match=r"SharpLogits.*--format onnx"):
+            export_numpy(network, snapshot, tmp_path)
 
 
 def test_registered_encoder_of_images_acts_through_torch():
@@ -143,13 +181,13 @@ def test_registered_encoder_of_images_acts_through_torch():
         body=Perceptrons(
             encoder="bend", hidden_sizes=(8,), activation="relu", initialization="uniform"
         ),
-        head="dueling",
+        head=Dueling(),
         has_value=False,
     )
     params = network.initial_parameters(0)
     learned = LearnedNetwork(network)
     obs = np.random.default_rng(0).integers(0, 3, (7, 4, 4, 3), np.uint8)
-    values = learned.values(learned.layout.pack(params), torch.from_numpy(obs))
+    values = learned.outputs(learned.layout.pack(params), torch.from_numpy(obs))[0]
     policy = ActingPolicy(network, PolicySnapshot(0, params))
     np.testing.assert_allclose(policy.head(obs), values, rtol=1e-4, atol=1e-5)
     params["value.bias"] += 1.0
@@ -183,7 +221,7 @@ def test_critics_share_an_encoder():
 def test_builders_use_the_named_or_default_encoder():
     spaces = SimpleNamespace(obs_spec=obs_spec(8, 8, 3, dtype="uint8"), action_spec=DISCRETE)
     assert actor_critic(spaces, network="bend").body.encoder == "bend"
-    assert actor(spaces, "greedy", network="bend").body.encoder == "bend"
+    assert actor(spaces, Greedy(), network="bend").body.encoder == "bend"
     assert actor_critic(spaces).body.encoder == "impala"
     features = SimpleNamespace(obs_spec=obs_spec(4), action_spec=BOUNDED)
     assert actor_critic(features).body.encoder == critics(features).encoder == "flatten"

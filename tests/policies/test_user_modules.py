@@ -19,6 +19,7 @@ from hotloop.policies import (
     network_from_json,
 )
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
+from hotloop.policies.heads import HEADS, Deterministic, Dueling, Greedy
 from tests.policies import nets
 from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import BOX, DISCRETE, SPECS, obs_spec
@@ -438,7 +439,7 @@ ACTORS = {
 
 @pytest.mark.parametrize("kind", ACTORS)
 def test_actor_module_without_value(kind):
-    network = actor(ACTORS[kind], kind, network="tests.policies.nets:ActorNet")
+    network = actor(ACTORS[kind], HEADS[kind](), network="tests.policies.nets:ActorNet")
     assert (network.has_value, network.acts_without_torch) == (False, False)
     assert network_from_json(json.loads(json.dumps(network.to_json()))) == network
     params = perturbed(network.initial_parameters(1))
@@ -472,7 +473,7 @@ def test_critic_modules():
     assert not torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[1], weights[2])
     assert not torch.equal(learned.initial(2), params)
-    actor_weight = actor(BOUNDED_SPACES, "deterministic", network=nets.ActorNet)
+    actor_weight = actor(BOUNDED_SPACES, Deterministic(), network=nets.ActorNet)
     actor_weight = actor_weight.initial_parameters(1)["layers.1.weight"]
     assert not np.isin(actor_weight, weights[0].numpy()).any()
 
@@ -599,17 +600,17 @@ def test_unsuitable_critic_modules_are_refused(change, error, match):
 )
 def test_unsuitable_actor_modules_are_refused(change, error, match):
     if error is None:
-        actor(ACTORS["greedy"], "greedy", network=bad_actor(change))
+        actor(ACTORS["greedy"], Greedy(), network=bad_actor(change))
         return
     with pytest.raises(error, match=match):
-        actor(ACTORS["greedy"], "greedy", network=bad_actor(change))
+        actor(ACTORS["greedy"], Greedy(), network=bad_actor(change))
 
 
 @pytest.mark.parametrize("size", ["head_size=3", "action_size=2"])
 def test_actors_and_critics_refuse_the_same_modules(size):
     def build(module):
         if size == "head_size=3":
-            return actor(ACTORS["greedy"], "greedy", network=module)
+            return actor(ACTORS["greedy"], Greedy(), network=module)
         return critics(BOUNDED_SPACES, module=module)
 
     make_module = bad_actor if size == "head_size=3" else bad_critic
@@ -627,7 +628,7 @@ def test_actors_and_critics_refuse_the_same_modules(size):
 
 def test_dueling_head_refuses_modules():
     with pytest.raises(ConfigError, match="this head needs hotloop's layers, but a custom module"):
-        actor(ACTORS["greedy"], "dueling", network=nets.ActorNet)
+        actor(ACTORS["greedy"], Dueling(), network=nets.ActorNet)
 
 
 @pytest.mark.parametrize(

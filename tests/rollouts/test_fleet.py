@@ -22,6 +22,7 @@ from hotloop.errors import (
     UnknownNameError,
 )
 from hotloop.policies import Exploration, actor, actor_critic
+from hotloop.policies.heads import Deterministic, Greedy, SquashedGaussian
 from tests import worker_envs
 from tests.rollouts.conftest import marked_children
 from tests.rollouts.processes.pools import (
@@ -125,9 +126,9 @@ def make_actor(head):
 
 EPSILON = Exploration(epsilon=(1.0, 0.1), epsilon_steps=60, random_steps=5)
 EXPLORING = {
-    "CartPole-v1": {"make": make_actor("greedy"), "exploration": EPSILON},
+    "CartPole-v1": {"make": make_actor(Greedy()), "exploration": EPSILON},
     "Pendulum-v1": {
-        "make": make_actor("deterministic"),
+        "make": make_actor(Deterministic()),
         "exploration": Exploration(random_steps=7, noise_std=0.2),
     },
 }
@@ -139,7 +140,7 @@ CASES = [
     ("Pendulum-v1", 50, {"stagger": 4, "env_kwargs": {"g": 9.0}}),
     ("CartPole-v1", 10, EXPLORING["CartPole-v1"]),
     ("Pendulum-v1", 50, EXPLORING["Pendulum-v1"]),
-    ("Pendulum-v1", 50, {"make": make_actor("squashed_gaussian")}),
+    ("Pendulum-v1", 50, {"make": make_actor(SquashedGaussian())}),
     ("CartPole-v1", 9, {"make": partial(actor_critic, hidden_sizes=(6,), memory="lstm:4")}),
     ("tests.worker_envs:vector_of_signs", 30, {"env_kwargs": {"num_envs": 2}}),
     ("tests.worker_envs:same_step_cartpoles", 30, {"env_kwargs": {"num_envs": 2}}),

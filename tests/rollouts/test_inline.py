@@ -16,6 +16,7 @@ from hotloop.policies import (
     actor,
     actor_critic,
 )
+from hotloop.policies.heads import Deterministic, Greedy, SquashedGaussian
 from hotloop.rollouts import InlineRollout, RolloutState, to_batch
 from hotloop.rollouts.collector import Slot
 from hotloop.rollouts.evaluation import evaluate
@@ -258,15 +259,15 @@ def test_a_restored_history_continues_running_episodes():
 
 
 ACTORS = {
-    "sac": (toy_envs.ReachTheTarget, "squashed_gaussian", Exploration(random_steps=20)),
+    "sac": (toy_envs.ReachTheTarget, SquashedGaussian(), Exploration(random_steps=20)),
     "td3": (
         toy_envs.ReachTheTarget,
-        "deterministic",
+        Deterministic(),
         GaussianNoise(random_steps=20, std=0.2),
     ),
     "dqn": (
         toy_envs.ChooseTheSign,
-        "greedy",
+        Greedy(),
         EpsilonGreedy(start=1.0, end=0.2, num_steps=200),
     ),
 }

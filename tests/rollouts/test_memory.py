@@ -9,6 +9,7 @@ import pytest
 
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.policies import ActingPolicy, EpsilonGreedy, PolicySnapshot, actor, actor_critic
+from hotloop.policies.heads import Greedy
 from hotloop.rollouts import InlineRollout, to_sequences
 from hotloop.rollouts.evaluation import evaluate
 from tests import toy_envs
@@ -78,7 +79,7 @@ def test_the_hidden_state_is_carried_over_steps_and_reset_at_episode_starts(kind
 
 def test_random_steps_update_the_hidden_state():
     envs = make_vec(EnvSpec("CartPole-v1", seed=0), 1)
-    network = actor(envs, "greedy", hidden_sizes=(6,), memory="gru:4")
+    network = actor(envs, Greedy(), hidden_sizes=(6,), memory="gru:4")
     snapshot = PolicySnapshot(0, network.initial_parameters(0))
     exploration = EpsilonGreedy(start=1.0, end=1.0)
     policy = ActingPolicy(network, snapshot, exploration=exploration)

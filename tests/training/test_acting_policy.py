@@ -23,6 +23,7 @@ from hotloop.policies import (
     actor_critic,
 )
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import Dueling, Greedy
 from hotloop.policies.torch_acting import LearnerForward
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.training import run as run_module
@@ -44,11 +45,11 @@ NETWORKS = {
         lambda spaces: actor_critic(spaces, network=custom_nets.Net),
         SCALE,
     ),
-    "greedy": (CATCH, lambda spaces: actor(spaces, "greedy", hidden_sizes=(16,)), None),
-    "dueling": (CATCH, lambda spaces: actor(spaces, "dueling", hidden_sizes=(16,)), None),
+    "greedy": (CATCH, lambda spaces: actor(spaces, Greedy(), hidden_sizes=(16,)), None),
+    "dueling": (CATCH, lambda spaces: actor(spaces, Dueling(), hidden_sizes=(16,)), None),
     "recurrent greedy": (
         CATCH,
-        lambda spaces: actor(spaces, "greedy", hidden_sizes=(16,), memory="lstm:8"),
+        lambda spaces: actor(spaces, Greedy(), hidden_sizes=(16,), memory="lstm:8"),
         None,
     ),
     "continuous": (

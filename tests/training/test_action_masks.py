@@ -15,6 +15,7 @@ from hotloop.envs import make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure, MaskError, ShapeError, SpaceError
 from hotloop.policies import ActingPolicy, EpsilonGreedy, PolicySnapshot, actor, actor_critic
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import Greedy
 from tests.envs.test_masks import vector
 from tests.toy_envs import Allowed
 from tests.training import test_off_policy
@@ -83,7 +84,7 @@ def test_batches_hold_each_rows_mask(tmp_path, monkeypatch, algorithm, choices, 
 def make_network(head, choices, *, num_rows=64, seed=0):
     """Return a network with large outputs, its parameters, observations and their masks."""
     envs = vector("single", choices, num_rows)
-    network = actor_critic(envs) if head == "categorical" else actor(envs, head)
+    network = actor_critic(envs) if head == "categorical" else actor(envs, Greedy())
     params = {name: 3 * x + 0.1 for name, x in network.initial_parameters(seed).items()}
     obs, mask = envs.reset(), envs.mask
     envs.close()
@@ -168,7 +169,7 @@ def test_targets_use_the_best_allowed_next_action(double):
     next_obs, next_mask = np.roll(obs, 1, 0), np.roll(mask, 1, 0)
     rows, action = np.arange(64), mask.argmax(1)
     q, online, target = (
-        nets.values(p, torch.tensor(o)).numpy()
+        nets.outputs(p, torch.tensor(o))[0].numpy()
         for p, o in ((state.params, obs), (state.params, next_obs), (state.target, next_obs))
     )
     expected = np.empty(64)

@@ -21,6 +21,7 @@ from hotloop.policies import (
     actor_critic,
     network_from_json,
 )
+from hotloop.policies.heads import Greedy
 from hotloop.rollouts.inline import InlineRollout
 from tests.toy_envs import ConstantReward, Forbidding, wrapped_forbidding
 from tests.training import test_off_policy
@@ -40,7 +41,7 @@ def make_envs(kind, source, num_envs=3):
 def test_rollouts_contain_allowed_actions_alone(kind, source):
     """The environment raises otherwise."""
     unmasked = make_vec(EnvSpec(partial(Forbidding, kind=kind)), 1)
-    networks = [(actor_critic, {}), (partial(actor, head="greedy"), {"memory": "gru:4"})]
+    networks = [(actor_critic, {}), (partial(actor, head=Greedy()), {"memory": "gru:4"})]
     for make_network, options in networks:
         envs = make_envs(kind, source)
         network = make_network(envs, **LAYERS, **options)

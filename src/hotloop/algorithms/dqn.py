@@ -34,6 +34,7 @@ from hotloop.learner import (
 from hotloop.ops import losses
 from hotloop.policies import EpsilonGreedy, actor
 from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.heads import Dueling, Greedy
 from hotloop.policies.heads.base import MASKED
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
@@ -134,7 +135,7 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> LearnedNet
     """Return a network of action values."""
     network = actor(
         spaces,
-        "dueling" if config.dueling else "greedy",
+        Dueling() if config.dueling else Greedy(),
         hidden_sizes=config.hidden_sizes,
         activation=config.activation,
         layer_norm=config.layer_norm,
@@ -165,7 +166,7 @@ def loss(
     Returns:
         The loss, 0-d; Q of the chosen actions, (B,), and the differences, (B,).
     """
-    values = nets.values(params, batch.obs, batch.memory, batch.begins)
+    values = nets.outputs(params, batch.obs, batch.memory, batch.begins)[0]
     value = action_values(values, batch.action)
     if config.huber is None:
         losses_by_row = (value - target).square()
@@ -233,12 +234,12 @@ def compute_next_values(params: Tensor, batch: ReplayBatch, nets: LearnedNetwork
     values of forbidden actions are `MASKED`, less than all others.
     """
     if batch.memory is None or batch.begins is None:
-        values = nets.values(params, batch.next_obs)
+        values = nets.outputs(params, batch.next_obs)[0]
     else:
         num_sequences = len(batch.memory)
         obs = torch.cat([batch.obs[:num_sequences], batch.next_obs])
         begins = torch.cat([batch.begins[:num_sequences], batch.begins])
-        values = nets.values(params, obs, batch.memory, begins)[num_sequences:]
+        values = nets.outputs(params, obs, batch.memory, begins)[0][num_sequences:]
     return values if batch.next_mask is None else values.masked_fill(~batch.next_mask, MASKED)
 
 

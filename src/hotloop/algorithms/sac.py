@@ -31,6 +31,7 @@ from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import Exploration
+from hotloop.policies.heads import SquashedGaussian
 from hotloop.training import OffPolicy, ReplayBatch, Update, hyper_of
 from hotloop.training.options import (
     Count,
@@ -107,7 +108,7 @@ class State:
 
 def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
     """Return a squashed Gaussian policy and two critics."""
-    return make_networks(config, spaces, "squashed_gaussian", device)
+    return make_networks(config, spaces, SquashedGaussian(), device)
 
 
 def init(nets: Networks, config: Config) -> State:
@@ -152,7 +153,8 @@ def update_critics(
     """
     with torch.no_grad():
         alpha = temperature(state, hyper, config)
-        next_action, log_prob = nets.policy.sample(state.policy, batch.next_obs, noise)
+        outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
+        next_action, log_prob = nets.policy.head.sample(outputs, noise)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
         discount = hyper.gamma * batch.discount
         target = batch.reward + discount * (values.amin(0) - alpha * log_prob)
@@ -191,7 +193,8 @@ def policy_loss(
     Returns:
         The loss, 0-d, and log π(ã|s), (B,).
     """
-    action, log_prob = nets.policy.sample(params, batch.obs, noise)
+    outputs, _ = nets.policy.outputs(params, batch.obs)
+    action, log_prob = nets.policy.head.sample(outputs, noise)
     values = nets.critics.values(critics, batch.obs, action)
     return losses.mean(alpha * log_prob - values.amin(0), batch.weight), log_prob
 

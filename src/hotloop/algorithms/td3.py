@@ -30,6 +30,7 @@ from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import GaussianNoise
+from hotloop.policies.heads import Deterministic
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
     Count,
@@ -98,7 +99,7 @@ class State:
 
 def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
     """Return a deterministic policy and two critics."""
-    return make_networks(config, spaces, "deterministic", device)
+    return make_networks(config, spaces, Deterministic(), device)
 
 
 def init(nets: Networks, config: Config) -> State:
@@ -128,8 +129,8 @@ def update_critics(
     """
     with torch.no_grad():
         smoothing = (hyper.policy_noise * noise).clamp(-hyper.noise_clip, hyper.noise_clip)
-        next_action = nets.policy.act(state.policy_target, batch.next_obs) + smoothing
-        next_action = next_action.clamp(-1.0, 1.0)
+        outputs, _ = nets.policy.outputs(state.policy_target, batch.next_obs)
+        next_action = (nets.policy.head.act(outputs) + smoothing).clamp(-1.0, 1.0)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
         target = batch.reward + hyper.gamma * batch.discount * values.amin(0)
     return step_critics(
@@ -156,7 +157,8 @@ def policy_loss(
     Returns:
         The loss, 0-d, and an empty tuple.
     """
-    values = nets.critics.first_values(critics, batch.obs, nets.policy.act(params, batch.obs))
+    outputs, _ = nets.policy.outputs(params, batch.obs)
+    values = nets.critics.first_values(critics, batch.obs, nets.policy.head.act(outputs))
     return -losses.mean(values, batch.weight), ()
 
 

@@ -12,7 +12,7 @@ from hotloop.base.importing import name_of
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
-from hotloop.policies import actor, critics
+from hotloop.policies import Head, actor, critics
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.training import ReplayBatch
 from hotloop.training.options import Count, Importable, Options, Sizes
@@ -63,8 +63,8 @@ class TwinCriticOptions(Options):
             )
 
 
-def make_networks(config: Any, spaces: Spaces, head: str, device: torch.device) -> Networks:
-    """Return an actor with this kind of head, and two critics with the same hidden sizes."""
+def make_networks(config: Any, spaces: Spaces, head: Head, device: torch.device) -> Networks:
+    """Return an actor with this head, and two critics with the same hidden sizes."""
     policy = actor(
         spaces,
         head,

@@ -76,7 +76,7 @@ def run(args: list[str]) -> int:
         kind = "bool" if is_onnx else "0 or 1"
         print(f"action_mask  {kind} {_shape(action.mask_size)}, the allowed actions")
     print(f"action  {action.dtype} {_shape(*action.shape)}, the most probable one")
-    print(f"head    float32 {_shape(network.head_size)}, {network.make_head().description}")
+    print(f"head    float32 {_shape(network.head_size)}, {network.head.description}")
     if network.has_value:
         print(f"value   float32 {_shape()}")
     if network.memory_size and is_onnx:

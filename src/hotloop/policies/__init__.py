@@ -19,13 +19,12 @@ from hotloop.policies.exploration import (
     OrnsteinUhlenbeckNoise,
     PinkNoise,
 )
-from hotloop.policies.heads import HEADS, Head
+from hotloop.policies.heads import Head
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.spec import Network, actor, actor_critic, network_from_json
 
 __all__ = [
     "ENCODERS",
-    "HEADS",
     "ActingPolicy",
     "Critics",
     "Encoder",

@@ -65,7 +65,7 @@ class ActingPolicy:
         self.exploration = exploration
         self.has_value = network.has_value
         self._has_memory = network.memory_size > 0
-        self._head = network.make_head()
+        self._head = network.head
         if exploration is not None:
             exploration.check(self._head)
         self.has_last_value = network.has_value and network.layers.numpy_layers is None
@@ -91,7 +91,7 @@ class ActingPolicy:
 
         False if the policy reads the learner's own parameters. Its snapshot may then be older.
         """
-        return not self._has_external_forward or self._head.acts_by_parameters
+        return not self._has_external_forward or bool(self._head_params)
 
     def on_host(self) -> ActingPolicy:
         """Return a policy that acts on the CPU with the snapshot: itself, if it already does."""
@@ -128,7 +128,7 @@ class ActingPolicy:
         self._scaled = np.empty(0, np.float32)
         self._folded_params = self._head.fold(snapshot.params)
         self._forward.load(replace(snapshot, params=self._folded_params))
-        self._head.load(snapshot.params)
+        self._head_params = self._head.acting_params(snapshot.params)
 
     def refresh(self, version: int) -> None:
         """Read the loaded parameters again after they changed in place."""
@@ -140,7 +140,7 @@ class ActingPolicy:
             if array is not folded[name]:  # computed by the head
                 np.copyto(array, folded[name])
         self._forward.refresh()
-        self._head.load(self.snapshot.params)
+        self._head_params = self._head.acting_params(self.snapshot.params)
 
     # --- for rollouts: no checks, no allocations of its own --------------------------------------
 
@@ -242,9 +242,9 @@ class ActingPolicy:
         """
         self._forbid(head, mask)
         if self.exploration is None:
-            self._head.choose(head, noise, out)
+            self._head.choose(head, noise, out, self._head_params)
         else:
-            self.exploration.choose(self._head, head, noise, out)
+            self.exploration.choose(self._head, head, noise, out, self._head_params)
 
     def draw(
         self,
@@ -306,13 +306,7 @@ class ActingPolicy:
         Raises:
             ConfigError: this head computes no log-probabilities.
         """
-        log_prob = getattr(self._head, "log_prob", None)
-        if log_prob is None:
-            raise ConfigError(
-                f"a policy with the head '{self.network.head}' computes no log-probabilities: "
-                "`LearnedNetwork.sample` computes those of sac"
-            )
-        return log_prob(head, noise, action)
+        return self._head.log_prob(head, noise, action, self._head_params)
 
     # --- for users -------------------------------------------------------------------------------
 
@@ -357,7 +351,7 @@ class ActingPolicy:
             noise = self._head.draw_from(rng or self._rng, head.shape)
             action = np.empty((len(batch), *spec.shape), spec.dtype)
             self._forbid(head, mask)
-            self._head.choose(head, noise, action)
+            self._head.choose(head, noise, action, self._head_params)
         if spec.kind == "box":
             action = spec.fitted(action)
         else:

@@ -18,6 +18,7 @@ import numpy as np
 from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
+from hotloop.policies.heads import HEADS
 from hotloop.policies.heads.base import MASKED, action_limits
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
@@ -70,7 +71,12 @@ def export_numpy(
             f"NumPy can't compute network '{name}', which acts through torch: export it with "
             "--format onnx"
         )
-    spec, head = network.action_spec, network.make_head()
+    spec, head = network.action_spec, network.head
+    if type(head) not in HEADS.values():
+        raise ConfigError(
+            f"the file for NumPy holds hotloop's own heads, got {head}: export the policy with "
+            "--format onnx"
+        )
     # Collect the description and the arrays of the layers that act.
     description = {
         **(metadata or {}),
@@ -197,7 +203,7 @@ def _interface(network: Network) -> dict[str, Any]:
         "action_shape": list(action_spec.shape),
         "action_dtype": action_spec.space_dtype or action_spec.dtype,
         "mask_size": action_spec.mask_size,
-        "head": network.make_head().meaning,
+        "head": network.head.meaning,
     }
 
 

@@ -5,7 +5,7 @@ They are the counterparts of an `ActingPolicy`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -20,8 +20,6 @@ from hotloop.policies.heads.base import MASKED
 from hotloop.policies.parameters import ParameterLayout
 from hotloop.policies.perceptrons import PerceptronLayers
 from hotloop.policies.spec import Network
-
-_HEAD_METHODS = ("evaluate", "sample", "act", "values", "draw")
 
 
 class _FlatNetwork:
@@ -38,7 +36,7 @@ class _FlatNetwork:
 class LearnedNetwork(_FlatNetwork):
     """A network over one flat vector, (P,).
 
-    A method that the head does not support raises `ConfigError`.
+    An algorithm passes `outputs` to the methods of its `head`.
 
     Args:
         network: the network to learn.
@@ -48,6 +46,7 @@ class LearnedNetwork(_FlatNetwork):
     Attributes:
         layout: positions of its parameters in the vector.
         num_params: P.
+        head: the network's head, with methods of its own kind.
 
     Raises:
         ConfigError: the user's module does not support the precision.
@@ -63,10 +62,10 @@ class LearnedNetwork(_FlatNetwork):
         super().__init__(network, device)
         warn_if_slow(precision, torch.device(device))
         self.network = network
-        self._head = network.make_head()
+        self.head: Any = network.head
         self._outputs = network.layers.make_forward(precision, device)
         self._scale: tuple[Tensor, Tensor] | None = None
-        scale = self._head.action_scale
+        scale = network.head.action_scale
         if scale is not None and ((scale[0] != 0.0) | (scale[1] != 1.0)).any():
             center, half_width = (to_device(x, device) for x in scale)
             self._scale = center, half_width
@@ -94,17 +93,25 @@ class LearnedNetwork(_FlatNetwork):
             is_part = name in (f"{last}.weight", f"{last}.bias")
             yield name, torch.full((size,), is_part, device=self._device)
 
-    def outputs(self, params: Tensor, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the head and the value.
+    def outputs(
+        self,
+        params: Tensor,
+        obs: Tensor,
+        memory: Tensor | None = None,
+        begins: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the outputs for the head, and the value.
 
         Args:
             params: float32, (P,).
-            obs: (B, *obs_shape), scaled as by `ActingPolicy.scaled`.
+            obs: (B, *obs_shape), scaled as by `ActingPolicy.scaled`. For sequences, see `evaluate`.
+            memory: see `evaluate`.
+            begins: see `evaluate`.
 
         Returns:
-            float32, (B, H), and V(obs), (B,), or None.
+            float32, (B, H), also of forbidden actions, and V(obs), (B,), or None.
         """
-        return self._forward(self.layout.unpack(params), obs)
+        return self._forward(self.layout.unpack(params), obs, memory, begins)
 
     def step(self, params: Tensor, obs: Tensor, memory: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return the outputs of one acting step: the head, the value, the new hidden state.
@@ -117,7 +124,7 @@ class LearnedNetwork(_FlatNetwork):
         Returns:
             (B, H), (B,) and (B, M), without a value or hidden state that the network lacks.
         """
-        named = self._head.fold(self.layout.unpack(params))
+        named = self.head.fold(self.layout.unpack(params))
         return tuple(self._outputs(named, obs, *(() if memory is None else (memory,))))
 
     def evaluate(
@@ -143,7 +150,6 @@ class LearnedNetwork(_FlatNetwork):
         Returns:
             The value is None if the network has none.
         """
-        evaluate = self._head_method("evaluate")
         named = self.layout.unpack(params)
         head, value = self._forward(named, obs, memory, begins)
         if self.network.action_spec.is_masked:
@@ -155,7 +161,7 @@ class LearnedNetwork(_FlatNetwork):
             head = head.masked_fill(~mask, MASKED)  # also blocks gradients of forbidden actions
         if self._scale is not None:
             action = self.unit_action(action)
-        return *evaluate(named, head, action), value
+        return *self.head.evaluate(named, head, action), value
 
     def draw(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Any]:
         """Sample actions like an `ActingPolicy`.
@@ -168,42 +174,19 @@ class LearnedNetwork(_FlatNetwork):
         Returns:
             The actions, (B, *action_shape), log π(action), (B,), and the value, (B,), or None.
         """
-        draw, evaluate = self._head_method("draw"), self._head_method("evaluate")
         named = self.layout.unpack(params)
         head, value = self._forward(named, obs)
-        action = draw(named, head, noise)
-        log_prob = evaluate(named, head, action)[0]
+        action = self.head.draw(named, head, noise)
+        log_prob = self.head.evaluate(named, head, action)[0]
         if self._scale is not None:
             center, half_width = self._scale
             action = (action.flatten(1) * half_width + center).view_as(action)
         return action, log_prob, value
 
-    def sample(self, params: Tensor, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return actions in [−1, 1], (B, A), sampled with normal noise, and log π, (B,)."""
-        return self._head_method("sample")(self.outputs(params, obs)[0], noise)
-
-    def act(self, params: Tensor, obs: Tensor) -> Tensor:
-        """Return actions in [−1, 1], (B, A)."""
-        return self._head_method("act")(self.outputs(params, obs)[0])
-
-    def values(
-        self,
-        params: Tensor,
-        obs: Tensor,
-        memory: Tensor | None = None,
-        begins: Tensor | None = None,
-    ) -> Tensor:
-        """Return the values of all actions, (B, A), also of forbidden ones.
-
-        For sequences, see `evaluate`.
-        """
-        head, _ = self._forward(self.layout.unpack(params), obs, memory, begins)
-        return self._head_method("values")(head)
-
     def unit_action(self, action: Tensor) -> Tensor:
         """Return the environment's actions, (B, *action_shape), scaled to [−1, 1], (B, A)."""
-        if self._head.action_scale is None:
-            raise self._unsupported("unit_action")
+        if self.head.action_scale is None:
+            raise ConfigError(f"the head {self.head} has no bounds of actions: use those of sac")
         flat = action.flatten(1)
         if self._scale is None:
             return flat
@@ -225,25 +208,8 @@ class LearnedNetwork(_FlatNetwork):
                 "a network with memory needs the hidden state and the starts of episodes, got no "
                 "`memory` or no `begins`: pass those of the batch"
             )
-        head, *value = self._outputs(self._head.fold(named), obs, *sequences)
+        head, *value = self._outputs(self.head.fold(named), obs, *sequences)
         return head, value[0] if value else None
-
-    def _head_method(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._head, name, None)
-        if method is None:
-            raise self._unsupported(name)
-        return method
-
-    def _unsupported(self, name: str) -> ConfigError:
-        supported = [
-            "outputs",
-            *(method for method in _HEAD_METHODS if hasattr(self._head, method)),
-        ]
-        supported += ["unit_action"] if self._head.action_scale is not None else []
-        return ConfigError(
-            f"a network with the head '{self.network.head}' does not support `{name}`, only "
-            f"{', '.join(f'`{method}`' for method in supported)}: choose another head"
-        )
 
 
 class LearnedCritics(_FlatNetwork):

@@ -20,20 +20,14 @@ from hotloop.errors import (
 )
 from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
 from hotloop.policies.forward_numpy import Activation
-from hotloop.policies.heads import HEADS, Head, describe_scale, gaussian_for
+from hotloop.policies.heads import Head, head_for, head_from_json, head_to_json
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
-from hotloop.policies.registry import find
 from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
 
 if TYPE_CHECKING:
     from hotloop.policies.checked_modules import CheckedModule
-
-_HEAD_OF_ACTIONS = {
-    "discrete": "categorical",
-    "multi_discrete": "multi_categorical",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,34 +38,35 @@ class Network:
         obs_spec: the observations.
         action_spec: the actions.
         body: its layers, or the user's module.
-        head: name of the head in `HEADS`.
+        head: the head, bound to the actions.
         has_value: whether there is a value function.
 
     Raises:
         SpaceError: the spaces are empty, or the body or the head does not support them.
-        UnknownNameError: there is no such head or encoder.
+        UnknownNameError: there is no such encoder.
         ConfigError, ShapeError: the user's module can't be trained as it is.
     """
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
     body: Perceptrons | UserModule
-    head: str
+    head: Head
     has_value: bool
 
     def __post_init__(self) -> None:
         check_not_empty(self)
+        object.__setattr__(self, "head", self.head.bind(self.action_spec))
         _ = self.layers  # built once; raises early if they are invalid
 
     @cached_property
     def layers(self) -> PerceptronLayers | CheckedModule:
         """Return the layers or the module that computes its outputs."""
-        return self.body.build(self.obs_spec, self._head, self.has_value)
+        return self.body.build(self.obs_spec, self.head, self.has_value)
 
     @property
     def head_size(self) -> int:
         """Return H, the width of the head."""
-        return self._head.size
+        return self.head.size
 
     @property
     def memory_size(self) -> int:
@@ -83,13 +78,9 @@ class Network:
         """Return whether it acts on NumPy alone."""
         return self.layers.numpy_layers is not None
 
-    def make_head(self) -> Head:
-        """Return a new head."""
-        return find(HEADS, "head", self.head)(self.action_spec)
-
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the learned parameters by name, in order."""
-        return self._head.learned_shapes(self.layers.shapes)
+        return self.head.learned_shapes(self.layers.shapes)
 
     def initial_parameters(self, seed: int) -> dict[str, Array]:
         """Return float32 arrays by name, a function of the seed."""
@@ -99,13 +90,8 @@ class Network:
         """Return how the network reads bytes and scales actions, a line each, or ""."""
         encoder = getattr(self.body, "encoder", None)
         lines = [] if encoder is None else [describe_choice(self.obs_spec, encoder)]
-        if self.head in ("gaussian", "scaled_gaussian"):
-            lines.append(describe_scale(self.action_spec))
+        lines.append(self.head.describe_actions())
         return "\n".join(filter(None, lines))
-
-    @cached_property
-    def _head(self) -> Head:
-        return self.make_head()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers. `network_from_json` is the inverse."""
@@ -113,7 +99,7 @@ class Network:
             "obs_spec": self.obs_spec.to_json(),
             "action_spec": self.action_spec.to_json(),
             "body": self.body.to_json(),
-            "head": self.head,
+            "head": head_to_json(self.head),
             "has_value": self.has_value,
         }
 
@@ -129,7 +115,7 @@ class Network:
             obs_spec=ObsSpec.from_json(fields["obs_spec"]),
             action_spec=ActionSpec.from_json(fields["action_spec"]),
             body=network_body,
-            head=fields["head"],
+            head=head_from_json(fields["head"]),
             has_value=fields["has_value"],
         )
 
@@ -192,7 +178,6 @@ def actor_critic(
         SpaceError: the spaces are empty, or the network does not support the observations.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
-    spec = spaces.action_spec
     body = _body(
         spaces,
         network,
@@ -205,16 +190,16 @@ def actor_critic(
     )
     return Network(
         obs_spec=spaces.obs_spec,
-        action_spec=spec,
+        action_spec=spaces.action_spec,
         body=body,
-        head=gaussian_for(spec) if spec.kind == "box" else _HEAD_OF_ACTIONS[spec.kind],
+        head=head_for(spaces.action_spec),
         has_value=True,
     )
 
 
 def actor(
     spaces: Spaces,
-    head: str,
+    head: Head,
     *,
     hidden_sizes: tuple[int, ...] = (256, 256),
     activation: Activation = "relu",
@@ -226,8 +211,8 @@ def actor(
 
     Args:
         spaces: the observations and actions.
-        head: a name in `HEADS`: `squashed_gaussian`, `deterministic`, `greedy`, `dueling`, …
-        hidden_sizes: widths of the hidden layers. The last one of `dueling` is that of each stream.
+        head: the head, such as `SquashedGaussian()` or one of the user's.
+        hidden_sizes: widths of the hidden layers. The last one of `Dueling` is that of each stream.
         activation: activation after each hidden layer.
         layer_norm: see `actor_critic`.
         memory: see `actor_critic`.
@@ -235,8 +220,7 @@ def actor(
 
     Raises:
         SpaceError: the head does not support the actions, or see `actor_critic`.
-        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `head` or `network` can't be
-            used.
+        ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
     body = _body(
         spaces,

@@ -24,7 +24,7 @@ class TracedPolicy(nn.Module):
 
     def __init__(self, network: Network, snapshot: PolicySnapshot) -> None:
         super().__init__()
-        self._head = network.make_head()
+        self._head = network.head
         self._network, params = network.layers.torch_module()
         folded = self._head.fold(snapshot.params)
         with torch.no_grad():

@@ -11,6 +11,7 @@ import numpy as np
 
 from hotloop.base.transfer import to_device
 from hotloop.policies import Network
+from hotloop.policies.heads import Gaussian
 from hotloop.types import Array
 
 _LOG_STD = "policy.log_std"
@@ -31,7 +32,7 @@ class ActionMetrics:
     """
 
     def __init__(self, network: Network) -> None:
-        self._is_gaussian = network.head in ("gaussian", "scaled_gaussian")
+        self._is_gaussian = isinstance(network.head, Gaussian)
         self._bounds: tuple[Array, Array] | None = None
         spec = network.action_spec
         if self._is_gaussian and np.isfinite([*spec.low, *spec.high]).any():

@@ -7,6 +7,7 @@ import pytest
 
 from hotloop.envs import make_vec
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor, actor_critic
+from hotloop.policies.heads import Greedy
 from hotloop.rollouts.inference.batching import run_network, split_requests
 
 
@@ -16,7 +17,7 @@ from hotloop.rollouts.inference.batching import run_network, split_requests
 def test_each_request_gets_its_own_outputs(sizes, memory, has_value):
     envs = make_vec("CartPole-v1", 1)
     layers = {"hidden_sizes": (8,), "memory": memory}
-    network = actor_critic(envs, **layers) if has_value else actor(envs, "greedy", **layers)
+    network = actor_critic(envs, **layers) if has_value else actor(envs, Greedy(), **layers)
     envs.close()
     policy = ActingPolicy(network, PolicySnapshot(3, network.initial_parameters(1)))
     rng = np.random.default_rng(0)

@@ -11,6 +11,7 @@ import torch
 
 from hotloop import timing
 from hotloop.policies import EpsilonGreedy, Exploration, GaussianNoise, actor, actor_critic
+from hotloop.policies.heads import Deterministic, Greedy, SquashedGaussian
 from hotloop.rollouts.inference.wakeups import clear_wakeup, create_wakeup_fd, wake
 from hotloop.types import Fragment
 from tests.rollouts.processes.pools import (
@@ -105,11 +106,11 @@ def test_actions_of_batches_are_the_same(env, num_envs, memory, options):
     [
         (
             "CartPole-v1",
-            "greedy",
+            Greedy(),
             EpsilonGreedy(start=1.0, end=0.1, num_steps=30, random_steps=5),
         ),
-        ("Pendulum-v1", "squashed_gaussian", Exploration(random_steps=7)),
-        ("Pendulum-v1", "deterministic", GaussianNoise(random_steps=7, std=0.2)),
+        ("Pendulum-v1", SquashedGaussian(), Exploration(random_steps=7)),
+        ("Pendulum-v1", Deterministic(), GaussianNoise(random_steps=7, std=0.2)),
     ],
 )
 def test_actors_explore_the_same(env, head, exploration):

@@ -7,6 +7,7 @@ import pytest
 
 from hotloop.envs import EnvSpec, make_double_buffered
 from hotloop.policies import EpsilonGreedy, actor, actor_critic
+from hotloop.policies.heads import Dueling, Greedy
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.server import InferenceServer
 from hotloop.rollouts.processes.messages import InferenceSetup
@@ -209,7 +210,7 @@ def test_requests_for_different_publications_are_no_batch(make_rig):
     assert rig.shared.answers[0, :2, VERSION].tolist() == [8, 5]
 
 
-@pytest.mark.parametrize("head", ["greedy", "dueling"])
+@pytest.mark.parametrize("head", [Greedy(), Dueling()])
 def test_halves_at_different_steps_explore_by_their_own_step(make_rig, head):
     # All actions of the first four rows are random, and none of the others, with this ε.
     exploration = EpsilonGreedy(start=0.0, end=0.0, random_steps=NUM_STEPS)

@@ -13,6 +13,7 @@ from hotloop.algorithms import ppo, sac
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.policies import actor_critic
+from hotloop.policies.heads import SquashedGaussian
 from hotloop.rollouts import environment_weights
 from hotloop.rollouts.planning import probe
 from hotloop.rollouts.planning.forecast import (
@@ -492,7 +493,7 @@ def test_an_algorithm_with_replay_is_measured_with_its_own_network(tmp_path, mon
     )
     result = sac.train(config)
     assert networks[0].body.hidden_sizes == (8,)
-    assert networks[0].head == "squashed_gaussian"
+    assert networks[0].head == SquashedGaussian()
     stored = RunDirectory.open(tmp_path / "run").config["config"]
     assert (stored["workers"], stored["schedule"], stored["fragment_steps"]) == (2, "async", 8)
     line = RunDirectory.open(tmp_path / "run").metrics()[-1]

@@ -6,13 +6,12 @@ To add an encoder, write a module here with a subclass of `Encoder`, and add it 
 from __future__ import annotations
 
 from hotloop.envs.spaces import ObsField, ObsSpec, image_axes
-from hotloop.errors import SpaceError
+from hotloop.errors import SpaceError, UnknownNameError, nearest
 from hotloop.policies.encoders.base import Encoder
 from hotloop.policies.encoders.composite import CompositeEncoder
 from hotloop.policies.encoders.convolutional import Nature, VizDoom
 from hotloop.policies.encoders.flatten import Flatten
 from hotloop.policies.encoders.impala import Impala
-from hotloop.policies.registry import find
 
 ENCODERS: dict[str, type[Encoder]] = {
     "flatten": Flatten,
@@ -77,7 +76,12 @@ def make_encoder(name: str, obs_spec: ObsSpec, *, layer_norm: bool = False) -> E
         SpaceError: it can't encode these observations.
         ConfigError: it has no layers to normalize.
     """
-    encoder_class = find(ENCODERS, "encoder", name)
+    if name not in ENCODERS:
+        raise UnknownNameError(
+            f"there is no encoder '{name}'{nearest(name, ENCODERS)}: there are "
+            + ", ".join(ENCODERS)
+        )
+    encoder_class = ENCODERS[name]
     is_flat = encoder_class is Flatten
     if not obs_spec.is_composite or (is_flat and not obs_spec.is_packed):
         return encoder_class(obs_spec, "encoder", layer_norm=layer_norm)

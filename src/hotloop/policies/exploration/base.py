@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hotloop.base.importing import import_object, importable_name
+from hotloop.base.stored_values import value_from_json, value_to_json
 from hotloop.errors import ConfigError
 from hotloop.ops.noise import counter_uniform
 from hotloop.policies.heads import Head
@@ -48,7 +47,7 @@ class Exploration:
         if not isinstance(head, Bounded):
             raise ConfigError(
                 f"{type(self).__name__} needs a head for actions within bounds, got "
-                f"{type(head).__name__}: use the head 'deterministic' or 'squashed_gaussian', or "
+                f"{type(head).__name__}: use the head Deterministic() or SquashedGaussian(), or "
                 "EpsilonGreedy for discrete actions"
             )
 
@@ -82,12 +81,14 @@ class Exploration:
         """Return whether the actions of this noise, (N, K), depend on the network's outputs."""
         return not noise[0, -1]
 
-    def choose(self, head: Any, outputs: Array, noise: Array, out: Array) -> None:
-        """Write the actions of a step into `out`, (N, *action_shape)."""
+    def choose(
+        self, head: Any, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]
+    ) -> None:
+        """Write the actions of a step into `out`, (N, *action_shape), as `Head.choose` does."""
         if noise[0, -1]:
             head.write(noise[:, :-1], out)
         else:
-            head.choose(outputs, noise[:, :-1], out)
+            head.choose(outputs, noise[:, :-1], out, params)
 
     def to_json(self) -> dict[str, Any]:
         """Return values for `json.dumps`. `exploration_from_json` is the inverse.
@@ -95,13 +96,13 @@ class Exploration:
         Raises:
             ConfigError: the class can't be imported.
         """
-        name = importable_name(type(self))
-        if "<" in name:
+        fields = value_to_json(self)
+        if "<" in fields["name"]:
             raise ConfigError(
-                f"workers can't import the exploration '{name}': define it at the top level of a "
-                "module"
+                f"workers can't import the exploration '{fields['name']}': define it at the top "
+                "level of a module"
             )
-        return {"name": name, **dataclasses.asdict(self)}
+        return fields
 
 
 def exploration_from_json(fields: Mapping[str, Any] | None) -> Exploration | None:
@@ -114,6 +115,4 @@ def exploration_from_json(fields: Mapping[str, Any] | None) -> Exploration | Non
     """
     if fields is None:
         return None
-    values = dict(fields)
-    kind = import_object(values.pop("name"), kind="exploration", example="my_noise:MyNoise")
-    return kind(**values)
+    return value_from_json(fields, Exploration, {}, kind="exploration")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,16 +65,18 @@ class EpsilonGreedy(Exploration):
 
     def is_needed(self, head: Head, noise: Array) -> bool:
         """Return False if every environment explores."""
-        if head.is_masked:
+        if head.spec.is_masked:
             return True
         return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
 
-    def choose(self, head: Head, outputs: Array, noise: Array, out: Array) -> None:
+    def choose(
+        self, head: Head, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]
+    ) -> None:
         if not self.is_needed(head, noise):
             out[...] = noise[:, 0]
             return
         head.greedy(outputs, out)
-        if head.is_masked:
+        if head.spec.is_masked:
             np.copyto(out, _allowed(outputs, noise[:, 0]), where=noise[:, 0] >= 0)
         elif len(noise) > 1:
             np.copyto(out, noise[:, 0], where=noise[:, 0] >= 0, casting="unsafe")

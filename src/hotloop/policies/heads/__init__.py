@@ -1,22 +1,23 @@
 """Heads turn a network's outputs into actions: on NumPy for acting and in torch for learning.
 
-To add a head, write a module here with a subclass of `Head`, and add it to `HEADS`. Noise is drawn
-ahead for many steps as a function of (seed, step, environment), so the actions do not depend on the
-acting process.
+A head is a value with its own parameters. To add one, write a subclass of `Head`, in any module
+that can be imported, and pass an instance to `actor`: files and acting processes store it as
+`module:Class` with its fields. Noise is drawn ahead for many steps as a function of (seed, step,
+environment), so the actions do not depend on the acting process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from hotloop.base.stored_values import value_from_json, value_to_json
+from hotloop.envs.spaces import ActionSpec
 from hotloop.policies.heads.base import Head
 from hotloop.policies.heads.bounded import Deterministic, SquashedGaussian
 from hotloop.policies.heads.categorical import Categorical, MultiCategorical
 from hotloop.policies.heads.dueling import Dueling
-from hotloop.policies.heads.gaussian import (
-    Gaussian,
-    ScaledGaussian,
-    describe_scale,
-    gaussian_for,
-)
+from hotloop.policies.heads.gaussian import Gaussian, ScaledGaussian, gaussian_for
 from hotloop.policies.heads.greedy import Greedy
 
 HEADS: dict[str, type[Head]] = {
@@ -29,6 +30,41 @@ HEADS: dict[str, type[Head]] = {
     "greedy": Greedy,
     "dueling": Dueling,
 }
-"""Heads by name."""
+"""hotloop's own heads by their names in files."""
 
-__all__ = ["HEADS", "Head", "describe_scale", "gaussian_for"]
+__all__ = [
+    "HEADS",
+    "Categorical",
+    "Deterministic",
+    "Dueling",
+    "Gaussian",
+    "Greedy",
+    "Head",
+    "MultiCategorical",
+    "ScaledGaussian",
+    "SquashedGaussian",
+    "head_for",
+    "head_from_json",
+    "head_to_json",
+]
+
+
+def head_for(spec: ActionSpec) -> Head:
+    """Return the head of a policy with log-probabilities for these actions."""
+    if spec.kind == "box":
+        return gaussian_for(spec)
+    return Categorical() if spec.kind == "discrete" else MultiCategorical()
+
+
+def head_to_json(head: Head) -> str | dict[str, Any]:
+    """Return a head's name, with its parameters if it has any. `head_from_json` is the inverse."""
+    names = {kind: name for name, kind in HEADS.items()}
+    fields = value_to_json(head)
+    fields["name"] = names.get(type(head), fields["name"])
+    return fields if len(fields) > 1 else fields["name"]
+
+
+def head_from_json(value: str | Mapping[str, Any]) -> Head:
+    """Return the head that `head_to_json` wrote. Raises like `value_from_json`."""
+    fields = {"name": value} if isinstance(value, str) else value
+    return value_from_json(fields, Head, HEADS, kind="head")

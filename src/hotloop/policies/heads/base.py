@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from hotloop.base.stored_values import is_storable
 from hotloop.envs.spaces import ActionSpec
+from hotloop.errors import ConfigError, SpaceError
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -21,57 +24,75 @@ if TYPE_CHECKING:
 MASKED = -1e30
 
 
-class Head(ABC):
+@dataclass(frozen=True)
+class Head:
     """A function from outputs, (B, H), and noise, (B, K), to actions, (B, *action_shape).
 
-    The defaults fit a head without parameters of its own that takes one discrete action, the one
-    with the greatest output. The following methods are optional and have no default.
-    `LearnedNetwork` offers an operation if the head has its method:
+    A head is a value: a frozen dataclass whose fields are its parameters, such as the atoms of a
+    distribution of returns. `bind` returns the head for an action space. Whatever depends on the
+    space is a cached property, and learned parameters are arguments.
 
-    - `log_prob(outputs, noise, action)`, on NumPy: log π(action), (T, N), of a whole fragment.
-    - `evaluate(params, outputs, action)`, in torch: log π(action) and the entropy, both (B,).
-    - `sample(outputs, noise)`, in torch: an action in [−1, 1], (B, A), and its log π, (B,).
-    - `act(outputs)`, in torch: the action in [−1, 1], (B, A).
-    - `draw(params, outputs, noise)`, in torch: the action as `choose` writes it.
-    - `values(outputs)`, in torch: the value of each action, (B, A).
-
-    Only the methods in torch import torch.
-
-    Args:
-        spec: the actions.
+    The defaults fit a head without learned parameters that takes one discrete action, the one with
+    the greatest output. A subclass may add methods in torch for its algorithm, which calls them as
+    `nets.head.…` with the outputs of the network. Only the methods in torch import torch.
+    `log_prob`, `evaluate` and `draw` raise `ConfigError` unless the head defines them.
 
     Attributes:
-        spec: the actions.
         meaning: name of the outputs in exported files.
         description: phrase for the outputs in messages.
         needs_perceptrons: whether its learned layers differ from the layers that compute its
             outputs. A user's module has no such layers.
-        acts_by_parameters: whether `choose` depends on learned parameters besides the outputs.
-        size: H.
         action_scale: c and h, float32, (A,), of a head with actions c + h · u, u in [−1, 1]; else
             None.
-        is_masked: whether the outputs of forbidden actions are `MASKED`, as the spec says.
-
-    Raises:
-        SpaceError: the head does not support the actions.
     """
 
-    meaning: ClassVar[str]
-    description: ClassVar[str]
+    meaning: ClassVar[str] = "outputs"
+    description: ClassVar[str] = "outputs"
     needs_perceptrons: ClassVar[bool] = False
-    acts_by_parameters: ClassVar[bool] = False
-    action_scale: tuple[Array, Array] | None = None
 
-    def __init__(self, spec: ActionSpec) -> None:
-        self.check(spec)
-        self.spec = spec
-        self.size = num_action_values(spec)
-        self.is_masked = spec.is_masked
+    def bind(self, spec: ActionSpec) -> Head:
+        """Return this head for an action space.
 
-    @classmethod
-    def check(cls, spec: ActionSpec) -> None:
-        """Raise `SpaceError` if the head does not support the actions."""
+        Raises:
+            SpaceError: the head does not support the actions.
+            ConfigError: a parameter is not the same after it is stored as JSON.
+        """
+        if not is_storable(self):
+            raise ConfigError(
+                f"the parameters of the head {self} must be numbers, texts, booleans, or tuples of "
+                "these, with the declared types: files store them as JSON"
+            )
+        bound = replace(self)
+        vars(bound)["spec"] = spec
+        bound.check()
+        if spec.is_masked and spec.mask_size != bound.size:
+            raise SpaceError(
+                f"the head {self} has {bound.size} outputs for {spec.mask_size} actions, so masks "
+                "can't forbid actions: leave out `action_masks`, or choose another head"
+            )
+        return bound
+
+    @cached_property
+    def spec(self) -> ActionSpec:
+        """Return the actions of a bound head."""
+        raise ConfigError(f"the head {self} has no action space: call `bind(action_spec)` first")
+
+    @cached_property
+    def size(self) -> int:
+        """Return H."""
+        return num_action_values(self.spec)
+
+    @cached_property
+    def action_scale(self) -> tuple[Array, Array] | None:
+        return None
+
+    def check(self) -> None:
+        """Raise `SpaceError` if the head does not support its actions."""
         return
+
+    def describe_actions(self) -> str:
+        """Return a sentence on actions that are scaled or have infinite bounds, or ""."""
+        return ""
 
     # --- learned parameters ---------------------------------------------------------------------
 
@@ -89,36 +110,57 @@ class Head(ABC):
 
     # --- acting, on NumPy -----------------------------------------------------------------------
 
-    def load(self, params: Mapping[str, Array]) -> None:
-        """Replace the learned parameters."""
-        return
+    def acting_params(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the `params` of `choose` and `log_prob` for the learned parameters by name."""
+        return {}
 
-    @abstractmethod
     def draw_noise(self, seed: int, **block: int) -> Array:
         """Return the noise of a block of steps, by (seed, step, environment): float32, (T, N, K).
+
+        The default is none, K = 0.
 
         Args:
             seed: seed of the run. With a `device_seed`, a head with `draw` returns a tensor.
             **block: `first_step`, `num_steps`, `num_envs`, `first_env`, see `ops.noise`.
         """
+        return np.empty((block["num_steps"], block["num_envs"], 0), np.float32)
 
-    @abstractmethod
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Return noise, (B, K), for outputs of `shape`, (B, H), from the user's generator."""
+        return np.empty((shape[0], 0), np.float32)
 
-    @abstractmethod
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        """Write sampled actions into `out`."""
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+        """Write sampled actions into `out`. For `params`, see `acting_params`."""
+        self.greedy(outputs, out)
 
     def greedy(self, outputs: Array, out: Array) -> None:
         """Write the most probable actions into `out`."""
         outputs.argmax(axis=1, out=out)
+
+    def log_prob(
+        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
+    ) -> Array:
+        """Return log π(action), (T, N), of a whole fragment."""
+        raise self._unsupported("log-probabilities of a fragment")
 
     # --- torch ----------------------------------------------------------------------------------
 
     def mode(self, outputs: Tensor) -> Tensor:
         """Return the most probable actions as `greedy` writes them, or u if there is a scale."""
         return outputs.argmax(1)
+
+    def evaluate(
+        self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return log π(action) and the entropy, both (B,), for learned parameters by name."""
+        raise self._unsupported("log-probabilities and entropies")
+
+    def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
+        """Return the action as `choose` writes it, for learned parameters by name."""
+        raise self._unsupported("actions on a device")
+
+    def _unsupported(self, result: str) -> ConfigError:
+        return ConfigError(f"the head {self} computes no {result}: choose another head")
 
 
 def action_limits(spec: ActionSpec) -> dict[str, Array]:

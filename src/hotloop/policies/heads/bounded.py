@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.heads.base import Head
+from hotloop.policies.heads.base import Head, num_action_values
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -20,64 +22,75 @@ if TYPE_CHECKING:
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0  # bounds of a squashed Gaussian, as in CleanRL
 
 
+@dataclass(frozen=True)
 class Bounded(Head):
     """Actions c + h · u, u = tanh(…) of the outputs.
 
     c and h are the center and half the width of the bounds.
     """
 
-    def __init__(self, spec: ActionSpec) -> None:
-        super().__init__(spec)
-        self._num_actions = self.size
-        low, high = (np.asarray(bound, np.float64) for bound in (spec.low, spec.high))
-        self._center = ((low + high) / 2).astype(np.float32)
-        self._half_width = ((high - low) / 2).astype(np.float32)
-        self.action_scale = self._center, self._half_width
-        self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+    def check(self) -> None:
+        check_bounded(self.spec)
 
-    @classmethod
-    def check(cls, spec: ActionSpec) -> None:
-        check_bounded(spec)
+    @cached_property
+    def num_actions(self) -> int:
+        """Return A."""
+        return num_action_values(self.spec)
+
+    @cached_property
+    def action_scale(self) -> tuple[Array, Array]:
+        low, high = (np.asarray(bound, np.float64) for bound in (self.spec.low, self.spec.high))
+        return ((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        low, high = np.asarray((self.spec.low, self.spec.high), np.float32)
+        return low, high
 
     def greedy(self, outputs: Array, out: Array) -> None:
-        self.write(np.tanh(outputs[:, : self._num_actions]), out)
+        self.write(np.tanh(outputs[:, : self.num_actions]), out)
 
     def mode(self, outputs: Tensor) -> Tensor:
-        return outputs[:, : self._num_actions].tanh()
+        return outputs[:, : self.num_actions].tanh()
 
     def write(self, unit: Array, out: Array) -> None:
         """Write actions from u, clipped to the bounds because of rounding and noise."""
+        (center, half_width), (low, high) = self.action_scale, self._bounds
         flat = out.reshape(unit.shape)
-        np.multiply(unit, self._half_width, out=flat)
-        np.add(flat, self._center, out=flat)
-        np.maximum(flat, self._low, out=flat)
-        np.minimum(flat, self._high, out=flat)
+        np.multiply(unit, half_width, out=flat)
+        np.add(flat, center, out=flat)
+        np.maximum(flat, low, out=flat)
+        np.minimum(flat, high, out=flat)
 
 
+@dataclass(frozen=True)
 class SquashedGaussian(Bounded):
     """Outputs are A means and A raw log standard deviations, both before tanh."""
 
     meaning = "squashed_gaussian"
     description = "means before tanh, and a raw log standard deviation for each"
 
-    def __init__(self, spec: ActionSpec) -> None:
-        super().__init__(spec)
-        self.size = 2 * self._num_actions
+    @cached_property
+    def size(self) -> int:
+        return 2 * self.num_actions
 
     def draw_noise(self, seed: int, **block: int) -> Array:
         """Return standard normal numbers."""
-        return counter_normal(seed, size=self._num_actions, **block)
+        return counter_normal(seed, size=self.num_actions, **block)
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Return standard normal numbers."""
-        return rng.standard_normal((shape[0], self._num_actions), np.float32)
+        return rng.standard_normal((shape[0], self.num_actions), np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        mean, raw = outputs[:, : self._num_actions], outputs[:, self._num_actions :]
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+        mean, raw = outputs[:, : self.num_actions], outputs[:, self.num_actions :]
         self.write(np.tanh(mean + np.exp(bounded_log_std(raw)) * noise), out)
 
     def sample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Head`. The density is that of u, whatever the bounds of the actions are."""
+        """Return an action in [−1, 1], (B, A), and its log π, (B,), from normal noise, (B, A).
+
+        The density is that of u, whatever the bounds of the actions are.
+        """
         from hotloop.ops.activations import tanh
         from hotloop.ops.distributions import squashed_gaussian
 
@@ -85,6 +98,7 @@ class SquashedGaussian(Bounded):
         return squashed_gaussian(mean, bounded_log_std(raw, tanh), noise)
 
 
+@dataclass(frozen=True)
 class Deterministic(Bounded):
     """Outputs are actions before tanh. The noise is added after tanh."""
 
@@ -99,10 +113,11 @@ class Deterministic(Bounded):
         """Return zeros: the policy is deterministic."""
         return np.zeros((shape[0], self.size), np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
         self.write(np.tanh(outputs) + noise, out)
 
     def act(self, outputs: Tensor) -> Tensor:
+        """Return the action in [−1, 1], (B, A)."""
         from hotloop.ops.activations import tanh
 
         return tanh(outputs)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_gumbel
 from hotloop.policies.heads.base import Head
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(frozen=True)
 class Categorical(Head):
     """One discrete action: the argmax of logits plus Gumbel noise samples from their softmax."""
 
     meaning = description = "logits"
-    _kind = "discrete"
+    _kind: ClassVar[str] = "discrete"
 
-    @classmethod
-    def check(cls, spec: ActionSpec) -> None:
-        if spec.kind != cls._kind:
+    def check(self) -> None:
+        if self.spec.kind != self._kind:
             raise SpaceError(
-                f"{cls._kind} actions are needed, got a {spec.kind} space of shape {spec.shape}: "
-                "leave the choice of the head to `actor_critic`"
+                f"{self._kind} actions are needed, got a {self.spec.kind} space of shape "
+                f"{self.spec.shape}: leave the choice of the head to `actor_critic`"
             )
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
@@ -40,10 +41,12 @@ class Categorical(Head):
         """Return Gumbel noise."""
         return rng.gumbel(size=shape).astype(np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
         self.greedy(outputs + noise, out)
 
-    def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
+    def log_prob(
+        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
+    ) -> Array:
         return _log_prob(outputs, action)
 
     def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
@@ -57,20 +60,23 @@ class Categorical(Head):
         return distributions.categorical(outputs, action)
 
 
+@dataclass(frozen=True)
 class MultiCategorical(Categorical):
     """Several independent discrete actions."""
 
-    _kind = "multi_discrete"
+    _kind: ClassVar[str] = "multi_discrete"
 
-    def __init__(self, spec: ActionSpec) -> None:
-        super().__init__(spec)
-        self._segments = list(pairwise(np.cumsum((0, *spec.nvec)).tolist()))
+    @cached_property
+    def _segments(self) -> list[tuple[int, int]]:
+        return list(pairwise(np.cumsum((0, *self.spec.nvec)).tolist()))
 
     def greedy(self, outputs: Array, out: Array) -> None:
         for k, (start, stop) in enumerate(self._segments):
             out[:, k] = outputs[:, start:stop].argmax(axis=1)
 
-    def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
+    def log_prob(
+        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
+    ) -> Array:
         total = np.zeros(outputs.shape[:-1], np.float32)
         for k, (start, stop) in enumerate(self._segments):
             total += _log_prob(outputs[..., start:stop], action[..., k])

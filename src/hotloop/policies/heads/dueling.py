@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hotloop.policies.heads.greedy import Greedy
 _STREAMS = ("value.weight", "value.bias", "advantage.weight", "advantage.bias")
 
 
+@dataclass(frozen=True)
 class Dueling(Greedy):
     """A value stream and an advantage stream, each with its own last hidden layer.
 

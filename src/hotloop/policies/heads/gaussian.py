@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,26 +27,24 @@ MOST_FAR = 1e15
 _LOG_SQRT_2PI = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
+@dataclass(frozen=True)
 class Gaussian(Head):
     """A diagonal Gaussian with the log standard deviation as the parameter `policy.log_std`."""
 
     meaning = description = "means"
-    acts_by_parameters = True  # the standard deviation
 
-    @classmethod
-    def check(cls, spec: ActionSpec) -> None:
-        if spec.kind != "box":
+    def check(self) -> None:
+        if self.spec.kind != "box":
             raise SpaceError(
-                f"a continuous (box) action space is needed, got a {spec.kind} one: leave the "
+                f"a continuous (box) action space is needed, got a {self.spec.kind} one: leave the "
                 "choice of the head to `actor_critic`"
             )
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         return {**shapes, _LOG_STD: (self.size,)}
 
-    def load(self, params: Mapping[str, Array]) -> None:
-        self._log_std = params[_LOG_STD]
-        self._std = np.exp(self._log_std)
+    def acting_params(self, params: Mapping[str, Array]) -> dict[str, Array]:
+        return {"log_std": params[_LOG_STD], "std": np.exp(params[_LOG_STD])}
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
         """Return standard normal numbers, also on a device."""
@@ -54,21 +54,36 @@ class Gaussian(Head):
         """Return standard normal numbers."""
         return rng.standard_normal(shape, np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
         flat = out.reshape(outputs.shape)  # a view: `out` is one step of a fragment
-        np.multiply(noise, self._std, out=flat)
+        np.multiply(noise, params["std"], out=flat)
         np.add(flat, outputs, out=flat)
 
     def greedy(self, outputs: Array, out: Array) -> None:
         out.reshape(outputs.shape)[...] = outputs
 
-    def log_prob(self, outputs: Array, noise: Array, action: Array) -> Array:
+    def log_prob(
+        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
+    ) -> Array:
         """See `Head`. The noise is the standardized action."""
-        per_dimension = 0.5 * np.square(noise) + (self._log_std + _LOG_SQRT_2PI)
+        per_dimension = 0.5 * np.square(noise) + (params["log_std"] + _LOG_SQRT_2PI)
         return -per_dimension.sum(axis=-1, dtype=np.float32)
 
     def mode(self, outputs: Tensor) -> Tensor:
         return outputs
+
+    def describe_actions(self) -> str:
+        is_far, center, half_width = _far_bounds(self.spec)
+        if is_far.any():
+            k = int(is_far.argmax())
+            low, high = center[k] - half_width[k], center[k] + half_width[k]
+            return (
+                f"actions: {is_far.sum()} of {len(is_far)} numbers are scaled from −1 … 1 to their "
+                f"bounds, such as {low:g} … {high:g}"
+            )
+        bounds = (*self.spec.low, *self.spec.high)
+        is_huge = any(MOST_FAR < abs(bound) < math.inf for bound in bounds)
+        return f"actions: bounds beyond ±{MOST_FAR:g} count as infinite" if is_huge else ""
 
     def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
         flat = outputs + params[_LOG_STD].exp() * noise
@@ -82,6 +97,7 @@ class Gaussian(Head):
         return distributions.diagonal_gaussian(outputs, params[_LOG_STD], action.flatten(1))
 
 
+@dataclass(frozen=True)
 class ScaledGaussian(Gaussian):
     """A Gaussian of u for actions c + h · u, where the bounds are far from [−1, 1].
 
@@ -89,22 +105,25 @@ class ScaledGaussian(Gaussian):
     standard deviation and the density are those of u.
     """
 
-    def __init__(self, spec: ActionSpec) -> None:
-        super().__init__(spec)
-        is_far, center, half_width = _far_bounds(spec)
+    def check(self) -> None:
+        super().check()
+        _ = self.action_scale  # raises early if two bounds are equal
+
+    @cached_property
+    def action_scale(self) -> tuple[Array, Array]:
+        is_far, center, half_width = _far_bounds(self.spec)
         low, high = (x.astype(np.float32) for x in (center - half_width, center + half_width))
         if (is_far & (low >= high)).any():
             raise SpaceError(
                 "different bounds of an action must be different float32 numbers, got "
-                f"{list(spec.low)} to {list(spec.high)}: shift and scale the actions with "
-                "`gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)`"
+                f"{list(self.spec.low)} to {list(self.spec.high)}: shift and scale the actions "
+                "with `gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)`"
             )
-        self._center = np.where(is_far, center, 0.0).astype(np.float32)
-        self._half_width = np.where(is_far, half_width, 1.0).astype(np.float32)
-        self.action_scale = self._center, self._half_width
+        center = np.where(is_far, center, 0.0).astype(np.float32)
+        return center, np.where(is_far, half_width, 1.0).astype(np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array) -> None:
-        super().choose(outputs, noise, out)
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+        super().choose(outputs, noise, out, params)
         self._scale(out, outputs.shape)
 
     def greedy(self, outputs: Array, out: Array) -> None:
@@ -112,28 +131,15 @@ class ScaledGaussian(Gaussian):
         self._scale(out, outputs.shape)
 
     def _scale(self, out: Array, shape: tuple[int, ...]) -> None:
+        center, half_width = self.action_scale
         flat = out.reshape(shape)
-        np.multiply(flat, self._half_width, out=flat)
-        np.add(flat, self._center, out=flat)
+        np.multiply(flat, half_width, out=flat)
+        np.add(flat, center, out=flat)
 
 
-def gaussian_for(spec: ActionSpec) -> str:
-    """Return the name of the head for continuous actions with these bounds."""
-    return "scaled_gaussian" if _far_bounds(spec)[0].any() else "gaussian"
-
-
-def describe_scale(spec: ActionSpec) -> str:
-    """Return a sentence on actions that are scaled, or on bounds that count as infinite, or ""."""
-    is_far, center, half_width = _far_bounds(spec)
-    if is_far.any():
-        k = int(is_far.argmax())
-        low, high = center[k] - half_width[k], center[k] + half_width[k]
-        return (
-            f"actions: {is_far.sum()} of {len(is_far)} numbers are scaled from −1 … 1 to their "
-            f"bounds, such as {low:g} … {high:g}"
-        )
-    is_huge = [MOST_FAR < abs(bound) < math.inf for bound in (*spec.low, *spec.high)]
-    return f"actions: bounds beyond ±{MOST_FAR:g} count as infinite" if any(is_huge) else ""
+def gaussian_for(spec: ActionSpec) -> Gaussian:
+    """Return the head for continuous actions with these bounds."""
+    return ScaledGaussian() if _far_bounds(spec)[0].any() else Gaussian()
 
 
 def _far_bounds(spec: ActionSpec) -> tuple[Array, Array, Array]:
