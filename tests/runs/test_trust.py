@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import sys
 
 import pytest
 
@@ -165,6 +166,53 @@ def test_a_network_is_imported_only_if_the_signed_configuration_names_it(tmp_pat
         found.load_policy()
     with pytest.raises(Exception, match="there is no module 'evil_nets'"):
         found.load_policy(is_trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("os:system", "'os:system' is no head"), ("evil_heads:Best", "no module 'evil_heads'")],
+)
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_head_is_imported_only_if_the_signed_configuration_names_its_module(
+    tmp_path, monkeypatch, name, error, is_signed
+):
+    run = create(tmp_path, reference="my_algorithm:algorithm")
+    run.lock()
+    for step, stored in ((100, name), (200, {"name": name, "num_atoms": 51})):
+        saved = checkpoint(step)
+        saved.network["head"] = stored
+        run.checkpoints.save(saved, keep=2)
+    run.close()
+    if not is_signed:
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    found = RunDirectory.open(run.path)
+    for folder in ("step-000000000100", "last"):
+        with pytest.raises(UntrustedError, match=f"a head '{name}'"):
+            found.load_policy(folder)
+        with pytest.raises(CheckpointError, match=error):
+            found.load_policy(folder, is_trusted=True)
+
+
+@pytest.mark.parametrize("module", ["my_algorithm", "my_heads"])
+def test_a_head_of_the_algorithms_modules_is_imported(tmp_path, monkeypatch, module):
+    head = "from hotloop.policies.heads import Gaussian\nclass Best(Gaussian): pass\n"
+    (tmp_path / "my_heads.py").write_text(head)
+    source = head if module == "my_algorithm" else "from my_heads import Best\n"
+    (tmp_path / "my_algorithm.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = create(tmp_path, reference="my_algorithm:algorithm")
+    run.lock()
+    saved = checkpoint(100)
+    saved.network["head"] = f"{module}:Best"
+    run.checkpoints.save(saved)
+    run.close()
+    network, _, _ = RunDirectory.open(run.path).load_policy()
+    assert type(network.head).__name__ == "Best"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
+    with pytest.raises(UntrustedError, match=f"a head '{module}:Best'"):
+        RunDirectory.open(run.path).load_policy()
+    for name in ("my_algorithm", "my_heads"):
+        sys.modules.pop(name, None)
 
 
 # --- links and pipes ------------------------------------------------------------------------------

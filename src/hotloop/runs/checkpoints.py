@@ -185,22 +185,27 @@ class Checkpoints:
         return self._load(name, (_POLICY, _LEARNER))
 
     def load_policy(
-        self, name: str = "last", *, check_module: Callable[[str], None] = lambda module: None
+        self,
+        name: str = "last",
+        *,
+        check_import: Callable[[str, str], None] = lambda *_: None,
     ) -> tuple[Network, PolicySnapshot, dict[str, Any]]:
         """Return the network, its parameters and the state of a checkpoint.
 
         Args:
             name: see `load`.
-            check_module: function called with the name of a custom network, `module:Class`, before
-                its import. It may raise an error.
+            check_import: function called with "network" or "head" and the name of a custom one,
+                `module:Class`, before its import. It may raise an error.
 
         Raises:
             CheckpointError: see `load`, or a custom network cannot be created.
         """
         checkpoint = self._load(name, (_POLICY,))
-        body = checkpoint.network.get("body")
-        if isinstance(body, dict) and body.get("kind") == "module":
-            check_module(str(body.get("name")))
+        for part, key in (("network", "body"), ("head", "head")):
+            value = checkpoint.network.get(key)
+            name = str(value.get("name") if isinstance(value, dict) else value)
+            if ":" in name:
+                check_import(part, name)
         try:
             network = network_from_json(checkpoint.network)
         except HotloopError:

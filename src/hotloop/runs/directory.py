@@ -467,21 +467,22 @@ class RunDirectory:
 
         Args:
             name: see `Checkpoints.load`.
-            is_trusted: whether a custom network is imported even if another user trained the run.
+            is_trusted: whether a custom network or head is imported even if another user trained
+                the run.
 
         Raises:
             CheckpointError, MissingExtraError: see `Checkpoints.load_policy`.
-            UntrustedError: the checkpoint needs a custom network, and the run is not trusted.
+            UntrustedError: the checkpoint needs a custom network or head, and the run is not
+                trusted.
         """
-        allowed = {self._content["network"]} if self.is_signed else set()
 
-        def check(module: str) -> None:
-            if not is_trusted and module not in allowed:
-                trust.reject(self.path, [f"a network '{module}'"])
+        def check(part: str, name: str) -> None:
+            if not (is_trusted or (self.is_signed and trust.names(self._content, part, name))):
+                trust.reject(self.path, [f"a {part} '{name}'"])
 
         if not is_trusted:
             self.check_signature()
-        return self.checkpoints.load_policy(name, check_module=check)
+        return self.checkpoints.load_policy(name, check_import=check)
 
 
 def _json(value: Any) -> str:

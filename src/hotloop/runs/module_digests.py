@@ -66,7 +66,21 @@ def _find_spec(name: str, path: Any) -> ModuleSpec | None:
     return None
 
 
+def imported_from(modules: Iterable[str]) -> set[str]:
+    """Return these modules and the user's modules that they import. Nothing is imported."""
+    files = ((name, find_file(name)) for name in modules)
+    return {x for name, file in files if file is not None for x in _contents(name, file)}
+
+
 def _digest(name: str, file: Path) -> str:
+    result = hashlib.sha256()
+    for module, content in sorted(_contents(name, file).items()):
+        result.update(f"{module} {len(content)}\n".encode() + content)
+    return result.hexdigest()
+
+
+def _contents(name: str, file: Path) -> dict[str, bytes]:
+    """Return the source of a module, and of the user's modules that it imports, by name."""
     contents: dict[str, bytes] = {}
     pending = {name: file}
     while pending:
@@ -80,10 +94,7 @@ def _digest(name: str, file: Path) -> str:
             imported_file = find_file(imported)
             if imported_file is not None and not str(imported_file).startswith(_LIBRARY_PATHS):
                 pending[imported] = imported_file
-    result = hashlib.sha256()
-    for module, content in sorted(contents.items()):
-        result.update(f"{module} {len(content)}\n".encode() + content)
-    return result.hexdigest()
+    return contents
 
 
 def _imported_modules(module: str, path: Path, source: bytes) -> Iterator[str]:

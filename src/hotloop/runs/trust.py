@@ -86,6 +86,13 @@ def named_modules(content: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in names if _MODULE.fullmatch(name))
 
 
+def names(content: Mapping[str, Any], part: str, name: str) -> bool:
+    """Return whether a signed run names a network, or a module that defines or imports a head."""
+    if part == "network":
+        return name == content["network"]
+    return name.partition(":")[0] in module_digests.imported_from(named_modules(content))
+
+
 def check_modules(path: Path, content: Mapping[str, Any]) -> None:
     """Check that a signed run's modules are those that it was trained with.
 

@@ -58,10 +58,9 @@ def head_for(spec: ActionSpec) -> Head:
 
 def head_to_json(head: Head) -> str | dict[str, Any]:
     """Return a head's name, with its parameters if it has any. `head_from_json` is the inverse."""
-    names = {kind: name for name, kind in HEADS.items()}
     fields = value_to_json(head)
-    fields["name"] = names.get(type(head), fields["name"])
-    return fields if len(fields) > 1 else fields["name"]
+    name = {kind: name for name, kind in HEADS.items()}.get(type(head), fields["name"])
+    return {**fields, "name": name} if len(fields) > 1 else name
 
 
 def head_from_json(value: str | Mapping[str, Any]) -> Head:
