@@ -59,7 +59,8 @@ def head_for(spec: ActionSpec) -> Head:
 def head_to_json(head: Head) -> str | dict[str, Any]:
     """Return a head's name, with its parameters if it has any. `head_from_json` is the inverse."""
     fields = value_to_json(head)
-    name = {kind: name for name, kind in HEADS.items()}.get(type(head), fields["name"])
+    names = {kind: name for name, kind in HEADS.items()}
+    name = names.get(type(head), str(fields["name"]))
     return {**fields, "name": name} if len(fields) > 1 else name
 
 
