@@ -36,7 +36,7 @@ def sequences(memory_size):
         "action": rng.integers(0, 3, (LENGTH, COUNT)),
         "reward": rng.standard_normal((LENGTH, COUNT)).astype(np.float32),
         "next_obs": obs[1:],
-        "discount": (rng.random((LENGTH, COUNT)) < 0.8).astype(np.float32),
+        "discount": np.where(rng.random((LENGTH, COUNT)) < 0.8, np.float32(0.9), np.float32(0.0)),
         "importance": mask / mask.mean(),
         "begins": np.zeros((LENGTH, COUNT), np.bool_),
     }
@@ -68,7 +68,7 @@ def test_update_equals_one_sequence_at_a_time(kind, double):
             next_values = target.unroll(obs, first, no_begins)[0][1:]
             best = (values if double else torch.cat([values[:1], next_values]))[1:].argmax(-1)
             chosen = next_values.gather(-1, best[..., None])[..., 0]
-            targets = rows["reward"] + setup.config.gamma * rows["discount"] * chosen
+            targets = rows["reward"] + rows["discount"] * chosen
         value = values[:-1].gather(-1, rows["action"][..., None])[..., 0]
         loss = (rows["importance"] * (value - targets) ** 2).mean()
         optimizer.zero_grad()
@@ -93,7 +93,13 @@ def test_batches_are_sequences_with_stored_hidden_states():
     """Each sequence lies in one episode and starts at its stored state. Padding weighs 0."""
     envs = make_vec(EnvSpec("CartPole-v1", seed=0), 2)
     config = dqn.Config(
-        memory="gru:4", sequence_length=3, burn_in=2, num_envs=2, normalize_obs=True, **SMALL
+        memory="gru:4",
+        sequence_length=3,
+        burn_in=2,
+        num_envs=2,
+        normalize_obs=True,
+        gamma=0.9,
+        **SMALL,
     )
     replay = Replay(config, envs, torch.device("cpu"), EnvSpec("CartPole-v1"), memory_size=4)
     fragment = Fragment.allocate(
@@ -120,7 +126,8 @@ def test_batches_are_sequences_with_stored_hidden_states():
             assert len(set(rows % 100 // 8)) == 1, "a sequence crosses an episode's end"
             assert counted[0] == min(2, rows[counted[0]] % 100 % 8)
         np.testing.assert_array_equal(
-            batch.discount.view(5, COUNT).numpy(), (obs % 100 % 8 != 7).astype(np.float32)
+            batch.discount.view(5, COUNT).numpy(),
+            np.where(obs % 100 % 8 == 7, 0.0, np.float32(0.9)),
         )
     envs.close()
 

@@ -186,7 +186,7 @@ def test_dropped_state_tensor_is_refused():
 BOX = ActionSpec(kind="box", shape=(2,), dtype="float32", low=(-2.0, 0.0), high=(2.0, 1.0))
 SIZE = 16
 SMALL = {"hidden_sizes": (12, 8), "torch_threads": 1}
-OFF_POLICY = {**SMALL, "batch_size": SIZE, "gamma": linear(0.9, 0.99), "tau": linear(0.1, 0.01)}
+OFF_POLICY = {**SMALL, "batch_size": SIZE, "tau": linear(0.1, 0.01)}
 # Every option that supports a schedule changes at each step.
 OPTIONS = {
     "ppo": {

@@ -211,12 +211,12 @@ class SAC:
         return torch.tanh(before), log_prob.sum(1)
 
     def update(self, batch, draw_noise):
-        config, batch, policy_metrics = self.config, to_float64(batch), []
+        batch, policy_metrics = to_float64(batch), []
         self.count += 1
         with torch.no_grad():
             action, log_prob = self.draw(batch.next_obs, draw_noise())
             value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
-            target = batch.reward + config.gamma * batch.discount * (value - self.alpha * log_prob)
+            target = batch.reward + batch.discount * (value - self.alpha * log_prob)
         unit = (batch.action - self.centre) / self.half
         metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
         follow(self.critics.targets, self.critics.modules, self.config.tau)
@@ -272,7 +272,7 @@ class TD3:
             self.num_beyond += int((action.abs() > 1).sum())
             action = action.clamp(-1, 1)
             value = self.critics.minimum(self.critics.targets, batch.next_obs, action)
-            target = batch.reward + config.gamma * batch.discount * value
+            target = batch.reward + batch.discount * value
         unit = (batch.action - self.centre) / self.half
         metrics, td_error = self.critics.learn(batch.obs, unit, target, batch.importance)
         policy_metrics = []
@@ -306,7 +306,7 @@ class DQN:
         with torch.no_grad():
             next_values = self.target(batch.next_obs)
             best = (self.network(batch.next_obs) if config.double else next_values).argmax(1)
-            target = batch.reward + config.gamma * batch.discount * next_values[rows, best]
+            target = batch.reward + batch.discount * next_values[rows, best]
         value = self.network(batch.obs)[rows, batch.action]
         error = value - target
         losses = error**2

@@ -162,7 +162,7 @@ def test_exploration_is_uniform_among_allowed_actions():
 @pytest.mark.parametrize("double", [False, True])
 def test_targets_use_the_best_allowed_next_action(double):
     network, params, obs, mask = make_network("greedy", (6,))
-    config = dqn.Config(double=double, learning_rate=1e-9, gamma=0.5)
+    config = dqn.Config(double=double, learning_rate=1e-9)
     nets = LearnedNetwork(network)
     state = dqn.init(nets, config)
     state.target.copy_(nets.layout.pack(params, "cpu"))
@@ -179,9 +179,9 @@ def test_targets_use_the_best_allowed_next_action(double):
         expected[i] = abs(q[i, action[i]] - 0.5 * target[i, best])
     ones = torch.ones(64)
     parts = (torch.tensor(x) for x in (obs, action))
-    batch = dqn.ReplayBatch(*parts, 0 * ones, torch.tensor(next_obs), ones, ones)
+    batch = dqn.ReplayBatch(*parts, 0 * ones, torch.tensor(next_obs), 0.5 * ones, ones)
     batch = batch._replace(next_mask=torch.tensor(next_mask))
-    hyper = dqn.Hyper(*(torch.tensor(x) for x in (1e-9, 0.5, 1.0, 0.0)))
+    hyper = dqn.Hyper(*(torch.tensor(x) for x in (1e-9, 1.0, 0.0)))
     _, td_error = dqn.update(state, batch, None, hyper, nets=nets, config=config)
     np.testing.assert_allclose(td_error, expected, rtol=1e-4, atol=1e-5)
 

@@ -21,6 +21,12 @@ DQN = {
 }
 
 
+class GammaHyper(NamedTuple):
+    """The hyper-parameters of an algorithm that uses γ in addition to the batch's discount."""
+
+    gamma: float
+
+
 class UnknownHyper(NamedTuple):
     """Hyper-parameters with a name that is no option."""
 
@@ -64,11 +70,9 @@ def test_hyper_parameters_must_be_options():
         ConfigError, match=r"`momentum` of tests.*Hyper is not an option of its Config"
     ):
         hyper_of(UnknownHyper, config)
-    # A disabled option is 0. Batches of n steps already include γ.
-    assert (
-        hyper_of(dqn.Hyper, config)._asdict().items() >= {"gamma": 0.9, "max_grad_norm": 0}.items()
-    )
-    assert hyper_of(dqn.Hyper, dataclasses.replace(config, n_step=3)).gamma == 1.0
+    # A disabled option is 0. The number of steps changes nothing.
+    assert hyper_of(dqn.Hyper, config) == dqn.Hyper(0.1, tau=1.0, max_grad_norm=0.0)
+    assert hyper_of(GammaHyper, dataclasses.replace(config, n_step=3)).gamma == 0.9
 
 
 def test_acting_parameters_must_be_in_the_state(tmp_path):

@@ -24,6 +24,7 @@ from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
 from hotloop.training.lanes import train_lanes
 from hotloop.training.replay import ReplayBatch
+from hotloop.types import Fragment
 from tests import toy_images
 from tests.learner.test_cuda_graphs import FakeCapturer
 from tests.training.test_off_policy import (
@@ -84,14 +85,30 @@ def with_numbered_noise(learner):
     return learner
 
 
-def host_batch(host, number, importance, scale):
+@pytest.mark.parametrize(("n_step", "expected"), [(1, 0.25), (3, 0.125)])
+def test_discount_of_batches_on_the_device(n_step, expected):
+    """It is γ of this draw for one step, and the stored γ³ for three, with γ = 0.5 at first."""
+    options = {**SMALL, "num_envs": 2, "n_step": n_step, "batch_size": 8, "gamma": 0.5}
+    config = dqn.Config(replay_device="device", **options)
+    with contextlib.closing(make_vec(EnvSpec(ENVS[dqn], seed=0), 2)) as envs:
+        replay = ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=False)
+        fragment = Fragment.allocate(
+            10, 2, obs_shape=envs.obs_spec.shape, obs_dtype="f4", action_shape=(), action_dtype="i8"
+        )
+        replay.store(fragment)
+        replay.gamma = 0.25
+        (batch,), _ = replay.draw(1)
+        assert set(batch.discount.tolist()) == {expected}
+
+
+def host_batch(host, number, importance, scale, gamma):
     """Return the host replay's batch of these transitions."""
     rows = host.get(number)
     obs, next_obs = rows.obs, rows.next_obs
     if scale is not None:
         obs, next_obs = scale.apply(obs), scale.apply(next_obs)
     has_windows = "discount" in rows.keys()  # noqa: SIM118
-    discount = rows.discount if has_windows else (~rows.terminated).astype(np.float32)
+    discount = rows.discount if has_windows else np.float32(gamma) * ~rows.terminated
     fields = (obs, rows.action, rows.reward, next_obs, discount, importance)
     return ReplayBatch(*(torch.from_numpy(np.array(x)) for x in fields))
 
@@ -114,7 +131,7 @@ def test_launch_equals_single_updates(monkeypatch, algorithm, options, is_scaled
             scale = ObsScale(np.full(shape, 0.3, "f"), np.full(shape, 0.7, "f"), 1.5)
         replay = ReplayOnDevice(config, envs, torch.device("cpu"), is_scaled=config.normalize_obs)
         host = ReplayBuffer.for_env(
-            envs, config.buffer_size, n_step=config.n_step, gamma=config.gamma
+            envs, config.buffer_size, n_step=config.n_step, gamma=replay.gamma
         )
         fill(envs, replay.buffer, host)
         device_learner, host_learner = (
@@ -133,7 +150,9 @@ def test_launch_equals_single_updates(monkeypatch, algorithm, options, is_scaled
             return prepared
 
         monkeypatch.setattr(replay.buffer, "prepare", prepare_weighted)
-        for num_due in (1, 4, 6, 9):  # also within the period of a delayed update
+        for gamma, num_due in ((0.9, 1), (0.8, 4), (0.7, 6), (0.6, 9)):
+            # The last launches start within the period of a delayed update.
+            replay.gamma = gamma
             for count in launches.launch_sizes(num_due):
                 host_numbers, td_error = launches.run(count, scale)
                 numbers = [number.numpy().copy() for number in launches.drain_log()]
@@ -143,7 +162,9 @@ def test_launch_equals_single_updates(monkeypatch, algorithm, options, is_scaled
                     np.testing.assert_array_equal(host_numbers, numbers)
                 for k, number in enumerate(numbers):
                     assert number.shape == (B,)
-                    error = host_learner.update(host_batch(host, number, importance[k], scale))
+                    error = host_learner.update(
+                        host_batch(host, number, importance[k], scale, gamma)
+                    )
                     if td_error is not None:
                         torch.testing.assert_close(td_error[k], error, rtol=1e-5, atol=1e-6)
         assert launches.drain_log() == []

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from hotloop.algorithms import sac
 from hotloop.envs import EnvSpec, make_vec
 from hotloop.errors import ConfigError
 from hotloop.training.hindsight import Hindsight
+from hotloop.training.replay import Replay
 from hotloop.types import Fragment
 from tests.goal_envs import OneByOne, Reach
 
@@ -122,6 +124,32 @@ def test_rewards_of_relabeled_goals_are_clipped():
     batch = played.draw(np.arange(len(played.rows)))
     played.hindsight.relabel(batch)
     assert set(batch.reward.tolist()) == {-0.25, 0.0}
+
+
+class ReachAndEnd(Reach):
+    """`Reach` whose episodes terminate at the goal."""
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return self.compute_reward(achieved_goal, desired_goal, info) == 0.0
+
+
+def test_discount_is_zero_where_a_relabeled_goal_is_reached():
+    """The new goal is the place of the last step, so this step alone terminates."""
+    options = {"hindsight": "final", "hindsight_share": 1.0, "gamma": 0.5, "batch_size": 64}
+    envs = make_vec(EnvSpec(ReachAndEnd, seed=0), 1)
+    config = sac.Config(**options, buffer_size=100)
+    replay = Replay(config, envs, torch.device("cpu"), EnvSpec(ReachAndEnd))
+    spec = envs.obs_spec
+    fragment = Fragment.allocate(
+        4, 1, obs_shape=spec.shape, obs_dtype="float32", action_shape=(2,), action_dtype="float32"
+    )
+    places = np.linspace(-1.0, 1.0, 4, dtype=np.float32)[:, None, None]
+    spec.unflatten(fragment.next_obs)["achieved_goal"][...] = places
+    fragment.truncated[-1] = True
+    replay.store(fragment)
+    (batch,), index = replay.draw(1)
+    assert set(index.tolist()) == {0, 1, 2, 3}
+    np.testing.assert_array_equal(batch.discount, np.where(index == 3, 0.0, 0.5))
 
 
 def test_old_goals_are_dropped_and_unknown_rows_stay_unchanged():

@@ -68,6 +68,20 @@ def test_lanes_equal_single_runs(tmp_path, case):
             assert lane_line["num_updates"] == single_line["num_updates"]
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_gamma_varies_between_lanes(tmp_path, n_step):
+    """Each lane learns with its own γ, as it does alone."""
+    options = {**OFF_POLICY, "env_id": "Pendulum-v1", "n_step": n_step}
+    lanes = train_lanes(sac.algorithm, configs(sac, options, tmp_path / "lanes", gamma=(0.0, 0.9)))
+    singles = configs(sac, options, tmp_path / "one", gamma=(0.0, 0.9))
+    for lane, config in zip(lanes, singles, strict=True):
+        single = arrays(sac.train(config, progress=False).run_dir)
+        lane_critics = arrays(lane.run_dir)["state.critics"]
+        np.testing.assert_allclose(lane_critics, single["state.critics"], rtol=2e-3, atol=1e-5)
+    first, second = (arrays(lane.run_dir)["state.critics"] for lane in lanes)
+    assert np.abs(first - second).max() > 1e-3
+
+
 def test_each_lane_has_its_own_directory(tmp_path):
     """It holds a checkpoint that loads, and the timing."""
     results = train_lanes(ppo.algorithm, configs(ppo, ON_POLICY, tmp_path, seeds=(1, 2)))
@@ -160,7 +174,7 @@ def test_signal_stops_and_saves_all_lanes(tmp_path):
 
 def test_hyper_names_lists_what_may_vary():
     assert "clip_range" in hyper_names(ppo.algorithm, ppo.Config())
-    assert "tau" in hyper_names(sac.algorithm, sac.Config())
+    assert {"tau", "gamma"} <= set(hyper_names(sac.algorithm, sac.Config()))
     assert "hidden_sizes" not in hyper_names(dqn.algorithm, dqn.Config())
 
 

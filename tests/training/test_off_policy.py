@@ -32,6 +32,7 @@ from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
 from hotloop.runs import RunDirectory
 from hotloop.training import off_policy
+from hotloop.training.forking import fork
 from hotloop.training.replay import Replay
 from tests import toy_envs
 from tests.training.test_train import assert_same_run
@@ -123,8 +124,7 @@ def learned_rows(monkeypatch):
     rows = []
 
     def record(learner, batch, td_error):
-        discount = learner.hyper.tensors.gamma * batch.discount
-        parts = (batch.obs, batch.reward[:, None], batch.next_obs, discount[:, None])
+        parts = (batch.obs, batch.reward[:, None], batch.next_obs, batch.discount[:, None])
         rows.extend(map(tuple, torch.cat(parts, 1).tolist()))
 
     watch(monkeypatch, record)
@@ -239,6 +239,41 @@ def test_termination_stops_the_bootstrap_and_truncation_does_not(
         if row[0] < num_envs
     }
     assert set(learned_rows) == want
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"replay": "prioritized"}, {"update_to_data": 4.0}], ids=str
+)
+def test_discount_follows_the_schedule_of_gamma(tmp_path, monkeypatch, options):
+    """γ is 0.5 in the first half of 200 steps, then 0.25. A line of metrics covers 50 steps."""
+    discounts = []
+    watch(
+        monkeypatch, lambda learner, batch, td_error: discounts.append(set(batch.discount.tolist()))
+    )
+    gamma, env = "steps:0=0.5,0.5=0.25", lambda: CountingSteps(0, 30, "truncated")
+    result = train(dqn, tmp_path, env, gamma=gamma, **options)
+    per_step = int(options.get("update_to_data", 1))
+    first, second = 60 * per_step, 101 * per_step  # updates begin with step 40
+    assert discounts == [{0.5}] * first + [{0.25}] * second
+    assert [line["gamma"] for line in lines_of(result)] == [0.5, 0.25, 0.25, 0.25]
+
+
+def test_gamma_changes_in_a_fork(tmp_path, learned_rows):
+    """A member of a population continues with another γ."""
+    config = make_config(dqn, tmp_path, gamma="steps:0=0.5", save_replay=True)
+
+    def env():
+        return CountingSteps(0, 30, "truncated")
+
+    dqn.train(config, env=env, on_report=lambda report: report.timesteps >= 100)
+    assert {row[-1] for row in learned_rows} == {0.5}
+    learned_rows.clear()
+    changed = dataclasses.replace(
+        config, gamma="steps:0=0.5,0.505=0.25", run_dir=str(tmp_path / "fork")
+    )
+    fork(tmp_path / "run", tmp_path / "fork", changed)
+    dqn.train(changed, env=env, resume_from=tmp_path / "fork")
+    assert {row[-1] for row in learned_rows} == {0.25}
 
 
 def test_value_converges_to_the_discounted_sum(tmp_path):

@@ -111,7 +111,6 @@ class Hyper(NamedTuple):
     """Hyper-parameters that may have a schedule. `max_grad_norm` is unused if it is None."""
 
     learning_rate: Scalar
-    gamma: Scalar
     tau: Scalar
     max_grad_norm: Scalar
 
@@ -200,7 +199,7 @@ def update(
             next_value = action_values(next_values, best_action)
         else:
             next_value = next_values.amax(1)
-        target = batch.reward + hyper.gamma * batch.discount * next_value
+        target = batch.reward + batch.discount * next_value
     total, (value, difference), grad = value_and_grad(
         loss, state.params, batch, target, nets, config
     )

@@ -77,7 +77,6 @@ class Hyper(NamedTuple):
 
     policy_learning_rate: Scalar
     critic_learning_rate: Scalar
-    gamma: Scalar
     tau: Scalar
     alpha: Scalar
     target_entropy: Scalar
@@ -156,8 +155,7 @@ def update_critics(
         outputs, _ = nets.policy.outputs(state.policy, batch.next_obs)
         next_action, log_prob = nets.policy.head.sample(outputs, noise)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
-        discount = hyper.gamma * batch.discount
-        target = batch.reward + discount * (values.amin(0) - alpha * log_prob)
+        target = batch.reward + batch.discount * (values.amin(0) - alpha * log_prob)
     result = step_critics(
         state.critics,
         state.critics_adam,

@@ -70,7 +70,6 @@ class Hyper(NamedTuple):
     """Hyper-parameters that may have a schedule."""
 
     learning_rate: Scalar
-    gamma: Scalar
     tau: Scalar
     policy_noise: Scalar
     noise_clip: Scalar
@@ -132,7 +131,7 @@ def update_critics(
         outputs, _ = nets.policy.outputs(state.policy_target, batch.next_obs)
         next_action = (nets.policy.head.act(outputs) + smoothing).clamp(-1.0, 1.0)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
-        target = batch.reward + hyper.gamma * batch.discount * values.amin(0)
+        target = batch.reward + batch.discount * values.amin(0)
     return step_critics(
         state.critics,
         state.critics_adam,

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ class Algorithm(ABC):
         hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
             `hyper(config, nets)`, which returns such a tuple of numbers and schedules.
         acting: the name of the state's field with the acting network's parameters, (P,).
+        batch_options: options that change the values of batches only, as those of `Hyper` do.
         learns_on_device: whether fragments may be tensors, of environments on the device.
         presets: default options by environment id, or by the id's prefix up to a slash or a colon.
     """
@@ -55,6 +56,7 @@ class Algorithm(ABC):
     init: Callable[..., Any]
     hyper: Callable[..., Any]
     acting: str = "params"
+    batch_options: ClassVar[tuple[str, ...]] = ()
     learns_on_device: bool = False
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -220,8 +222,7 @@ def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: str) -> Mapping[
 def hyper_of(kind: Any, config: Any) -> Any:
     """Return hyper-parameters with the values of the options of the same names.
 
-    None, which disables an option, becomes 0. `gamma` becomes 1 if the buffer's batches already
-    contain γⁿ.
+    None, which disables an option, becomes 0.
 
     Raises:
         ConfigError: the configuration lacks an option.
@@ -234,8 +235,6 @@ def hyper_of(kind: Any, config: Any) -> Any:
                 "add the option, or set `hyper` to a function that returns the whole tuple"
             )
         values[name] = 0.0 if getattr(config, name) is None else getattr(config, name)
-    if "gamma" in values and getattr(config, "n_step", 1) > 1:
-        values["gamma"] = 1.0
     return kind(**values)
 
 

@@ -81,6 +81,8 @@ class ReplayOnDevice(StoredTransitions):
             "noise": ((self.max_drawn,), number),
             "log": ((self.max_drawn,), number),
         }
+        if config.n_step == 1:  # rewards of more steps are stored with their discount
+            extra["gamma"] = ((), real)
         if self.is_scaled:
             shape = envs.obs_spec.shape
             extra |= {"mean": (shape, real), "std": (shape, real), "clip": ((), real)}
@@ -114,9 +116,10 @@ class ReplayOnDevice(StoredTransitions):
         Returns:
             The transition numbers, int64, (count, B), if the host draws them, else None.
         """
-        host_numbers = self.buffer.prepare(count)
+        host_numbers, arrays = self.buffer.prepare(count), self.buffer.inbox.arrays
+        if "gamma" in arrays:
+            arrays["gamma"][...] = self.gamma
         if scale is not None:
-            arrays = self.buffer.inbox.arrays
             arrays["mean"][...], arrays["std"][...] = scale.mean, scale.std
             arrays["clip"][...] = scale.clip
         return host_numbers
@@ -152,6 +155,8 @@ class ReplayOnDevice(StoredTransitions):
         if self.is_scaled:
             for name in ("obs", "next_obs"):
                 rows[name] = scale_obs(rows[name], inbox["mean"], inbox["std"], inbox["clip"])
+        if "gamma" in inbox:
+            rows["discount"] = inbox["gamma"] * rows["discount"]
         if "importance" in inbox:
             importance = inbox["importance"][k].clone()
         else:

@@ -107,13 +107,13 @@ def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
 
 
 def hyper_names(algorithm: Algorithm, config: Any) -> tuple[str, ...]:
-    """Return the options that are fields of the algorithm's `Hyper`."""
+    """Return the options that are fields of the algorithm's `Hyper`, or change only batches."""
     kind: Any = algorithm.hyper
     if not isinstance(kind, type):
         import typing
 
         kind = typing.get_type_hints(kind).get("return")
-    names = getattr(kind, "_fields", ())
+    names = (*getattr(kind, "_fields", ()), *algorithm.batch_options)
     return tuple(name for name in names if hasattr(config, name))
 
 

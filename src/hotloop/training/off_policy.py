@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from hotloop.errors import (
     ReplayError,
 )
 from hotloop.learner import Learner, Normalizer, UpdateRule
+from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
 from hotloop.runs import REPLAY_FILE
@@ -94,6 +95,7 @@ class OffPolicy(Algorithm):
             the batches, such as a subclass of `Replay`. None: hotloop's replay buffer.
     """
 
+    batch_options: ClassVar[tuple[str, ...]] = ("gamma",)
     updates: Sequence[Update] = ()
     exploration: Callable[[Any], Exploration | None] = lambda config: None
     move_targets: Callable[..., None] | None = None
@@ -220,6 +222,7 @@ class ReplayStages:
         self._algorithm, self._config = algorithm, config
         self._replay, self._normalizer, self._launches = replay, normalizer, launches
         self._is_scaled = normalizer.obs_scale is not None
+        self._gamma = as_schedule(config.gamma)
         self._counters = ReplayCounters()
         self._num_moves = 0  # of the target networks, with those that were skipped
         self._iteration = 0
@@ -299,6 +302,7 @@ class ReplayStages:
         self._metrics = {
             **learner.metrics.means(),
             **learner.hyper.reported_values(),
+            **({} if self._gamma.is_constant else {"gamma": self._replay.gamma}),
             "num_updates": float(learner.num_updates),
             "replay_size": float(len(self._replay)),
         }
@@ -323,11 +327,10 @@ class ReplayStages:
 
     def update_requests(self) -> Iterator[UpdateRequest]:
         """See `Stages`."""
-        learner, progress = (
-            self.learner,
-            self.rollout.num_transitions / self._config.total_timesteps,
-        )
-        learner.hyper.set(min(1.0, progress))
+        learner = self.learner
+        progress = min(1.0, self.rollout.num_transitions / self._config.total_timesteps)
+        learner.hyper.set(progress)
+        self._replay.gamma = self._gamma(progress)
         if num_due := self._num_updates_due():
             launch = None if self._launches is None else partial(self._run_launches, num_due)
             yield UpdateRequest(learner, self._batches(num_due), spans=("update",), launch=launch)

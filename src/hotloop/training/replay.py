@@ -38,9 +38,9 @@ class ReplayBatch(NamedTuple):
         action: the environments' actions, (B, *action_shape).
         reward: rewards summed over n steps, float32, (B,).
         next_obs: the true successors after n steps, (B, *obs_shape).
-        discount: float32, (B,): 0 if the episode terminated, else 1, or γⁿ for n > 1 steps. The
-            target is `reward + γ · discount · V(next_obs)` with the γ of `hyper_of`. Truncation
-            does not stop the bootstrap.
+        discount: γ^m of the m ≤ n steps until `next_obs`, and 0 if the episode terminated, float32,
+            (B,). The target is `reward + discount · V(next_obs)`. Truncation does not stop the
+            bootstrap.
         importance: weights of the critics' losses, float32, (B,). They are 1 if batches are not
             drawn by priorities and all workers are equally fast.
         weight: weights of the policy's loss, float32, (B,), mean 1, which give slow and fast
@@ -70,10 +70,12 @@ class ReplaySource(Protocol):
     Attributes:
         max_drawn: the maximum number of batches of one `draw`.
         by_priority: whether `update_priorities` receives the TD errors of each batch.
+        gamma: γ of the next batches' `discount`, set by the loop before it draws.
     """
 
     max_drawn: int
     by_priority: bool
+    gamma: float
 
     def __len__(self) -> int:
         """Return the number of transitions to draw from. Learning waits for one batch."""
@@ -135,11 +137,13 @@ class StoredTransitions:
 
     Attributes:
         buffer: the buffer.
+        gamma: γ of the next batches, if each sums the rewards of one step.
         by_priority: whether batches are drawn by TD error.
     """
 
     def __init__(self, config: Any, envs: Environments, buffer: Any, memory_size: int = 0) -> None:
         self.buffer = buffer
+        self.gamma = as_schedule(config.gamma)(0.0)
         self.by_priority = config.replay in ("prioritized", "rank")
         self._num_envs, self._clip_reward = envs.num_envs, config.clip_reward
         self._has_masks = envs.action_spec.is_masked
@@ -332,8 +336,9 @@ class Replay(StoredTransitions):
         if scale is not None:
             scale.apply(self._flat_rows(batch.obs), arrays["obs"])
             scale.apply(self._flat_rows(batch.next_obs), arrays["next_obs"])
-        if self._n_step == 1:
+        if self._n_step == 1:  # rewards of more steps are stored with their discount
             np.logical_not(self._flat_rows(batch.terminated), out=arrays["discount"])
+            arrays["discount"] *= self.gamma
         if self._has_sequences:
             np.copyto(arrays["importance"], self._flat_rows(batch.mask))
         index = batch.index.reshape(-1)
