@@ -22,7 +22,7 @@ from hotloop.bandits.results import BanditComparison, BanditResult, MeanEstimate
 from hotloop.base.rounding import format_number
 
 if TYPE_CHECKING:
-    from hotloop.bandits.games import Progress
+    from hotloop.bandits.play_threads import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

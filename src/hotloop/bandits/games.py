@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from hotloop.bandits.kernel_plans import KernelPlan
 from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import WINDOW
+from hotloop.bandits.play_threads import PlayMonitor
 from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment
 from hotloop.bandits.run_block import RunBlock
 from hotloop.bandits.settings import RunSettings
@@ -23,46 +23,6 @@ from hotloop.bandits.user_errors import arm_error, exception_error, range_error,
 
 _TARGET_CALL_S = 0.05  # of a call of the kernels: a game can stop only between calls
 _EMPTY_PLAN = KernelPlan(parts=(start_nothing, start_nothing, start_nothing))
-
-Progress = Callable[[int, int], None]
-
-
-class GameStopped(Exception):
-    """An exception that stops a game whose result is no longer needed."""
-
-
-class PlayMonitor:
-    """A thread-safe counter of progress that can stop games.
-
-    Attributes:
-        should_stop: set it to True to stop the games.
-        kernel_s: sum of the seconds that threads spent in kernels.
-    """
-
-    def __init__(self, total: int = 0, on_progress: Progress | None = None) -> None:
-        self.should_stop = False
-        self.kernel_s = 0.0
-        self._total, self._on_progress = total, on_progress
-        self._num_played, self._reported = 0, -1
-        self._lock = threading.Lock()
-
-    def add_steps(self, run_steps: int, elapsed_s: float = 0.0) -> None:
-        """Add runs × steps that were played, and the time that kernels took for them.
-
-        Raises:
-            GameStopped: `should_stop` is set.
-        """
-        with self._lock:
-            self._num_played += run_steps
-            self.kernel_s += elapsed_s
-        if self.should_stop:
-            raise GameStopped
-
-    def report(self) -> None:
-        """Call `on_progress` on the calling thread if there is progress."""
-        if self._on_progress is not None and self._num_played != self._reported:
-            self._reported = self._num_played
-            self._on_progress(self._reported, self._total)
 
 
 class Game:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hotloop.bandits.block_sums import BLOCK, BlockSums
-from hotloop.bandits.games import Game, PlayMonitor
+from hotloop.bandits.games import Game
 from hotloop.bandits.kernels import driver, layout
 from hotloop.bandits.kernels.layout import LANES, WINDOW
+from hotloop.bandits.play_threads import PlayMonitor
 from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment
 from hotloop.bandits.run_block import RunBlock
 from hotloop.types import Array

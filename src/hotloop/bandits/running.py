@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from hotloop.bandits.agents import AGENTS, Agent
 from hotloop.bandits.block_sums import BLOCK, CHUNK, BlockSums, OrderedSum, join_agents
 from hotloop.bandits.checked_settings import check_int
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, GaussianRewards
-from hotloop.bandits.games import Game, PlayMonitor, Progress, make_games
+from hotloop.bandits.games import Game, make_games
 from hotloop.bandits.jitted import JittedAgent, JittedEnvironment
+from hotloop.bandits.play_threads import PlayMonitor, Progress, play_jobs
 from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment, adapt
 from hotloop.bandits.python_games import play_python_game
 from hotloop.bandits.results import BanditComparison, BanditResult, RunSums
 from hotloop.bandits.settings import MAX_RUNS, make_settings, resolve_threads
-from hotloop.base.signals import blocked_signals
 from hotloop.errors import ConfigError
 
 KERNEL_VERSION = 1  # raised with every change that could change any result
@@ -200,37 +199,25 @@ def _split_blocks(num_runs: int) -> Iterator[tuple[int, int, int]]:
         yield index, first, min(BLOCK, num_runs - first)
 
 
-def _play_block(
-    games: Sequence[Game], first_run: int, num_runs: int, monitor: PlayMonitor
-) -> BlockSums:
-    parts = [game.play(first_run, num_runs, monitor) for game in games]
-    return join_agents(parts, has_products=True)
-
-
 def _play_over_threads(
     games: Sequence[Game], num_runs: int, threads: int, monitor: PlayMonitor
 ) -> BlockSums:
-    """Play all blocks. Few are pending at a time, so memory use does not depend on `num_runs`."""
-    total, jobs = OrderedSum(), _split_blocks(num_runs)
-    running: dict[Future[BlockSums], int] = {}
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            while True:
-                while len(running) < 2 * threads and (job := next(jobs, None)) is not None:
-                    index, first, num = job
-                    with blocked_signals():  # the pool may start a thread
-                        future = pool.submit(_play_block, games, first, num, monitor)
-                    running[future] = index
-                if not running:
-                    return total.result()
-                done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                monitor.report()
-                for future in done:
-                    total.add(running.pop(future), future.result())
-        except BaseException:
-            monitor.should_stop = True
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    total, blocks = OrderedSum(), _split_blocks(num_runs)
+
+    def play(block: tuple[int, int, int]) -> BlockSums:
+        _, first, num = block
+        parts = [game.play(first, num, monitor) for game in games]
+        return join_agents(parts, has_products=True)
+
+    play_jobs(
+        lambda: next(blocks, None),
+        play,
+        num_threads=threads,
+        monitor=monitor,
+        add=lambda block, sums: total.add(block[0], sums),
+        report=monitor.report,
+    )
+    return total.result()
 
 
 def _play_on_this_thread(

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
-from hotloop.bandits.games import Game, PlayMonitor
+from hotloop.bandits.games import Game
 from hotloop.bandits.grids.grid_file import GridFile, Piece
 from hotloop.bandits.grids.jobs import Job, JobScheduler, make_jobs
 from hotloop.bandits.grids.points import Point
+from hotloop.bandits.play_threads import PlayMonitor, play_jobs
 from hotloop.bandits.running import chunk_sums
 from hotloop.bandits.settings import make_settings
-from hotloop.base.signals import start_thread
 from hotloop.errors import HotloopError
 
 _COMMIT_S = 0.25
-_GRACE_S = 2.0  # how long a stopped grid waits for running jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +53,11 @@ class GridProgress:
         return steps / self.steps_per_s if self.steps_per_s > 0 else (math.nan if steps else 0.0)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """The outcome of a job: sums, an exception, or neither if the job did not start."""
+class _Outcome(NamedTuple):
+    """The duration of a job, and the sums of each of its points."""
 
-    job: Job
-    elapsed_s: float = 0.0
-    kernel_s: float = 0.0
-    blobs: tuple[bytes, ...] = ()
-    error: BaseException | None = None
+    elapsed_s: float
+    blobs: list[bytes]
 
 
 @dataclass(kw_only=True)
@@ -80,9 +73,9 @@ class Computation:
         num_threads: number of computing threads.
         started_at: start time of the grid, on `time.perf_counter`.
         on_progress: function called some times a second from the calling thread.
-        kernel_s: sum of the seconds that threads spent in kernels.
         prepare_s: seconds spent compiling kernels or loading compiled ones.
         computed_run_steps: runs × steps computed.
+        monitor: counter of the seconds that threads spent in kernels.
     """
 
     points: Sequence[Point]
@@ -93,7 +86,6 @@ class Computation:
     num_threads: int
     started_at: float
     on_progress: Callable[[GridProgress], None] | None
-    kernel_s: float = 0.0
     prepare_s: float = 0.0
     computed_run_steps: int = 0
 
@@ -101,6 +93,7 @@ class Computation:
         self._num_steps = self.steps["num_steps"]
         self._total_run_steps = len(self.points) * self.num_runs * self._num_steps
         self._unsaved: list[tuple[Piece, bytes]] = []
+        self.monitor = PlayMonitor()
 
     def compute(self, missing: Sequence[Sequence[Piece]]) -> None:
         """Compute and store these pieces, one list per point."""
@@ -127,85 +120,53 @@ class Computation:
         self.prepare_s += time.perf_counter() - began_at
 
     def _run_jobs(self, scheduler: JobScheduler) -> None:
-        # Daemon threads: at exit the interpreter waits for those of `concurrent.futures`, and after
-        # Ctrl-C a job may run for another half minute.
-        jobs: SimpleQueue[Job | None] = SimpleQueue()
-        outcomes: SimpleQueue[_Outcome] = SimpleQueue()
-        stop = threading.Event()
-        for _ in range(self.num_threads):
-            start_thread(self._run_worker, jobs, outcomes, stop, name="grid")
-        num_running, committed_at = 0, time.monotonic()
+        committed_at = time.monotonic()
+
+        def add(job: Job, outcome: _Outcome) -> None:
+            scheduler.record_time(job, outcome.elapsed_s)
+            for index, blob in zip(job.points, outcome.blobs, strict=True):
+                piece = Piece(self._ids[index], job.first_run, job.num_runs)
+                self._unsaved.append((piece, blob))
+                self._num_missing[index] -= 1
+                self.computed_run_steps += job.num_runs * self._num_steps
+                self._finished_run_steps += job.num_runs * self._num_steps
+
+        def save_and_report() -> None:
+            nonlocal committed_at
+            if time.monotonic() - committed_at >= _COMMIT_S:
+                self._save()
+                committed_at = time.monotonic()
+            self._report_progress()
+
         try:
-            while True:
-                # Queue one more job per thread, so that no thread waits for this one.
-                while num_running < 2 * self.num_threads and (job := scheduler.next_job()):
-                    jobs.put(job)
-                    num_running += 1
-                if not num_running and not self._unsaved:
-                    return
-                with contextlib.suppress(Empty):
-                    outcome = outcomes.get(timeout=0.1)
-                    num_running -= 1
-                    self._add_outcome(outcome)
-                    scheduler.record_time(outcome.job, outcome.elapsed_s)
-                if time.monotonic() - committed_at >= _COMMIT_S or not num_running:
-                    self._save()
-                    committed_at = time.monotonic()
-                self._report_progress()
+            play_jobs(
+                scheduler.next_job,
+                self._play,
+                num_threads=self.num_threads,
+                monitor=self.monitor,
+                add=add,
+                report=save_and_report,
+            )
         except BaseException:
-            stop.set()
-            deadline = time.monotonic() + _GRACE_S
-            with contextlib.suppress(Empty, HotloopError):
-                for _ in range(num_running):
-                    outcome = outcomes.get(timeout=max(0.0, deadline - time.monotonic()))
-                    if outcome.error is None:
-                        self._add_outcome(outcome)
             with contextlib.suppress(HotloopError):  # the first exception is raised below
                 self._save()
             raise
-        finally:
-            for _ in range(self.num_threads):
-                jobs.put(None)
+        self._save()
+        self._report_progress()
 
-    def _run_worker(
-        self,
-        jobs: SimpleQueue[Job | None],
-        outcomes: SimpleQueue[_Outcome],
-        stop: threading.Event,
-    ) -> None:
-        while (job := jobs.get()) is not None:
-            if stop.is_set():
-                outcomes.put(_Outcome(job))
-                continue
-            started_at = time.perf_counter()
-            try:
-                monitor = PlayMonitor()
-                sums = chunk_sums(
-                    [self.points[index].agent for index in job.points],
-                    self.points[job.points[0]].environment,
-                    seed=self.seed,
-                    first_run=job.first_run,
-                    num_runs=job.num_runs,
-                    monitor=monitor,
-                    **self.steps,
-                )
-                elapsed_s = time.perf_counter() - started_at
-                blobs = tuple(chunk.to_bytes() for chunk in sums)
-                outcomes.put(_Outcome(job, elapsed_s, monitor.kernel_s, blobs))
-            except BaseException as error:
-                outcomes.put(_Outcome(job, error=error))
-
-    def _add_outcome(self, outcome: _Outcome) -> None:
-        if outcome.error is not None:
-            raise outcome.error
-        job = outcome.job
-        self.kernel_s += outcome.kernel_s
-        for index, blob in zip(job.points, outcome.blobs, strict=False):  # empty if not started
-            piece = Piece(self._ids[index], job.first_run, job.num_runs)
-            self._unsaved.append((piece, blob))
-            self._num_missing[index] -= 1
-            self.computed_run_steps += job.num_runs * self._num_steps
-            self._finished_run_steps += job.num_runs * self._num_steps
+    def _play(self, job: Job) -> _Outcome:
+        started_at = time.perf_counter()
+        sums = chunk_sums(
+            [self.points[index].agent for index in job.points],
+            self.points[job.points[0]].environment,
+            seed=self.seed,
+            first_run=job.first_run,
+            num_runs=job.num_runs,
+            monitor=self.monitor,
+            **self.steps,
+        )
+        elapsed_s = time.perf_counter() - started_at
+        return _Outcome(elapsed_s, [chunk.to_bytes() for chunk in sums])
 
     def _save(self) -> None:
         # An interruption between the commit and the next line stores the same rows again, which

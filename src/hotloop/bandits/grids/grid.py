@@ -155,7 +155,9 @@ class Grid:
             threads=threads,
             elapsed_s=elapsed_s,
             prepare_s=computation.prepare_s,
-            kernel_share=computation.kernel_s / (elapsed_s * threads) if run_steps else math.nan,
+            kernel_share=computation.monitor.kernel_s / (elapsed_s * threads)
+            if run_steps
+            else math.nan,
             computed_run_steps=run_steps,
             num_of_other_kernels=num_of_other_kernels,
         )
