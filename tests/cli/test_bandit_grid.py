@@ -123,9 +123,9 @@ def test_other_kernels_are_reported(capsys, monkeypatch):
         (["ucb", "--env", "noise"], 2, "expected --env FIELD=RANGE"),
         (["ucb", "--arms", "5", "--env", "num_arms=6"], 2, "are the same: give one of them"),
         (["ucb", "--rnus", "5"], 2, "did you mean '--runs'"),
-        (["ucb", "--runs", "0"], 2, "`num_runs` must be"),
-        (["ucb", "--seed", "-1"], 2, "`seed` must be"),
-        (["ucb", "--threads", "0"], 2, "`threads` must be"),
+        (["ucb", "--runs", "0"], 2, "`--runs` must be positive, got 0"),
+        (["ucb", "--seed", "-1"], 2, "`--seed` must not be negative, got -1"),
+        (["ucb", "--threads", "0"], 2, "`--threads` must be positive, got 0"),
         (["ucb", "c=1,2", "--picture", "study.jpg"], 2, "`--picture` must end in .png"),
         (["ucb", "--picture", "study.png"], 2, "one or two fields with several values"),
         (["ucb", "--export", "grid.csv"], 2, "`--export` must end in .parquet"),
@@ -210,15 +210,15 @@ def test_live_on_a_terminal(folder):
 
 def test_lines_in_a_log(folder, capsys, monkeypatch):
     from hotloop.cli.bandit import grid as command
-    from hotloop.cli.bandit import progress
+    from hotloop.cli.bandit import grid_output
 
     def progress_text(status):
         return f"{status.finished_points} of {status.total_points}"
 
-    line = progress.GridLine()
-    line._interval_s, line._shown_at = 0.0, 0.0
+    line = grid_output.GridLine()
+    line._interval_s, line._next_at = 0.0, 0.0
     monkeypatch.setattr(command, "GridLine", lambda: line)
-    monkeypatch.setattr(progress, "progress_text", progress_text)
+    monkeypatch.setattr(grid_output, "progress_text", progress_text)
     code, _, err = grid(capsys, "ucb", "c=1,2", *SMALL)
     assert code == 0
     assert err.splitlines()[0] == "0 of 2"

@@ -204,8 +204,18 @@ def _exact_number(text: str) -> Fraction:
         return Fraction(value)
 
 
-def parse_assignments(arguments: Sequence[str], option: str = "") -> dict[str, str]:
+def parse_assignments(
+    arguments: Sequence[str],
+    option: str = "",
+    *,
+    form: str = "FIELD=RANGE such as epsilon=0.01,0.1",
+) -> dict[str, str]:
     """Return name → text from arguments such as `learning_rate=log:1e-5,1e-2` of an `option`.
+
+    Args:
+        arguments: the arguments.
+        option: text before the arguments in error messages, such as "--env ".
+        form: the expected form for error messages.
 
     Raises:
         ConfigError: an argument has another form, or a name is given twice.
@@ -214,11 +224,9 @@ def parse_assignments(arguments: Sequence[str], option: str = "") -> dict[str, s
     for argument in arguments:
         name, equals, text = argument.partition("=")
         name = name.strip().replace("-", "_")
-        if not name or not equals:
-            raise ConfigError(
-                f"expected {option}FIELD=RANGE such as epsilon=0.01,0.1, got '{option}{argument}'"
-            )
+        if not name.isidentifier() or not equals:
+            raise ConfigError(f"expected {option}{form}, got '{option}{argument}'")
         if name in texts:
-            raise ConfigError(f"`{option}{name}` is given twice: give all its values at once")
+            raise ConfigError(f"`{option}{name}` is given twice: give it once")
         texts[name] = text
     return texts

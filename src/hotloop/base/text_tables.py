@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from hotloop.base.streams import make_console
 
@@ -17,6 +18,53 @@ def plain_table() -> Table:
     from rich.table import Table
 
     return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+
+
+def print_columns(
+    columns: Sequence[tuple[str, Sequence[str]]],
+    *,
+    num_labels: int = 1,
+    justify: Literal["left", "right"] = "left",
+) -> None:
+    """Print a table of columns, each a heading and its cells.
+
+    In a terminal, columns that do not fit beside the others go into another table below, with the
+    labels of the rows in front of them again. In a pipe, each row is one line.
+
+    Args:
+        columns: the columns. All have the same number of cells.
+        num_labels: number of columns, at the left, that name the rows.
+        justify: alignment of these columns. Others are aligned at the right.
+    """
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    console = wide_console()
+    widths = [max(map(cell_len, (heading, *cells))) + 2 for heading, cells in columns]
+    blocks: list[list[int]] = [[]]
+    width = labels_width = sum(widths[:num_labels]) - 2  # no space after the last column
+    for index in range(num_labels, len(columns)):
+        width += widths[index]
+        if width > console.width and blocks[-1]:
+            blocks.append([])
+            width = labels_width + widths[index]
+        blocks[-1].append(index)
+    for number, block in enumerate(blocks):
+        table = plain_table()
+        chosen = [columns[index] for index in (*range(num_labels), *block)]
+        for index, (heading, _) in enumerate(chosen):
+            is_label = index < num_labels
+            table.add_column(
+                Text(heading),
+                justify=justify if is_label else "right",
+                no_wrap=not is_label,
+                overflow="fold",
+            )
+        for cells in zip(*(cells for _, cells in chosen), strict=True):
+            table.add_row(*map(Text, cells))
+        if number:
+            print()
+        print_table(table, console)
 
 
 def wide_console() -> Console:

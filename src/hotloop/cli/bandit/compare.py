@@ -42,7 +42,10 @@ def run(args: list[str]) -> int:
     add_plots(parser, "bandits.png")
     add_json(parser)
     options = parse_options(parser, args)
-    agents = [parse_agent(text) for text in options.agents]
+    agents = []
+    for text in options.agents:
+        name, *settings = text.split() or [""]
+        agents.append(parse_agent(name, settings))
     environment = parse_environment(options)
     pictures = plot_paths(options)
     require_module("numba", extra="bandit", purpose="playing bandits")
@@ -56,7 +59,7 @@ def run(args: list[str]) -> int:
             environment,
             **run_sizes(options),
             arm_shares="shares" in pictures,
-            on_progress=progress.show,
+            on_progress=progress.show_steps,
         )
     # Print and draw the results.
     if not options.json:

@@ -56,7 +56,7 @@ def run(args: list[str]) -> int:
         )
     # Compute and draw the figure.
     with ProgressLine() as progress:
-        figure = book_figure(plan.number, **run_sizes(options), on_progress=progress.show)
+        figure = book_figure(plan.number, **run_sizes(options), on_progress=progress.show_steps)
     if not options.json:  # print results first, because drawing may fail
         print_figure(figure)
     figure.draw(output)

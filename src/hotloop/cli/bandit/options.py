@@ -6,11 +6,13 @@ import argparse
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
+from hotloop.base.space_syntax import parse_assignments
 from hotloop.cli.bandit.field_help import list_fields
 from hotloop.errors import ConfigError, UnknownNameError, nearest
+
+_VALUE = "FIELD=VALUE"
 
 
 def new_parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -49,22 +51,13 @@ def add_environment(parser: argparse.ArgumentParser, *, accepts_ranges: bool = F
 
 def add_sizes(parser: argparse.ArgumentParser, *, runs: int | None, steps: int | None) -> None:
     """Add the options of the number of runs and steps, the seed and the threads."""
-    default = "that of the figure" if runs is None else "%(default)s"
-    parser.add_argument(
-        "--runs", metavar="N", type=int, default=runs, help=f"independent runs (default: {default})"
-    )
-    parser.add_argument(
-        "--steps", metavar="N", type=int, default=steps, help=f"steps of a run (default: {default})"
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=int, default=0, help="random seed (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--threads",
-        metavar="N",
-        type=int,
-        help="number of threads, without effect on the results (default: every core)",
-    )
+    add, default = parser.add_argument, "that of the figure" if runs is None else "%(default)s"
+    whole = {"metavar": "N", "type": int}
+    add("--runs", **whole, default=runs, help=f"independent runs (default: {default})")
+    add("--steps", **whole, default=steps, help=f"steps of a run (default: {default})")
+    add("--seed", **whole, default=0, help="random seed (default: %(default)s)")
+    threads_help = "number of threads, without effect on the results (default: every core)"
+    add("--threads", **whole, help=threads_help)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -74,23 +67,32 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def run_sizes(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `add_sizes` as arguments of `run` and `compare`."""
-    return {
-        "num_runs": options.runs,
-        "num_steps": options.steps,
-        "seed": options.seed,
-        "threads": options.threads,
-    }
+    sizes = {"num_runs": options.runs, "num_steps": options.steps}
+    return sizes | {"seed": options.seed, "threads": options.threads}
 
 
-def parse_options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
+def parse_options(
+    parser: argparse.ArgumentParser, args: Sequence[str], *, is_intermixed: bool = False
+) -> argparse.Namespace:
     """Parse the options, and check those that all commands share.
 
+    Positional arguments may follow options if `is_intermixed`.
+
     Raises:
-        UnknownNameError: there is no such option.
-        ConfigError: a number is out of range.
+        UnknownNameError: there is no such option. The message gives the nearest one.
+        ConfigError: there is an extra argument, or a number is out of range.
     """
-    options, unknown = parser.parse_known_args([_with_dashes(arg) for arg in args])
-    reject_args(parser, unknown)
+    parse = parser.parse_known_intermixed_args if is_intermixed else parser.parse_known_args
+    options, unknown = parse([_with_dashes(arg) for arg in args])
+    if unknown:
+        name = unknown[0].split("=")[0]
+        if not name.startswith("-"):
+            raise ConfigError(f"`{parser.prog}` can't take '{unknown[0]}' here: see its --help")
+        names = [name for action in parser._actions for name in action.option_strings]
+        raise UnknownNameError(
+            f"`{parser.prog}` has no option '{name}'"
+            + (nearest(name, names) or f"; `{parser.prog} --help` lists them")
+        )
     for name in ("runs", "steps", "threads"):
         number = getattr(options, name)
         if number is not None and number < 1:
@@ -100,80 +102,44 @@ def parse_options(parser: argparse.ArgumentParser, args: list[str]) -> argparse.
     return options
 
 
-def reject_args(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Raise an error for arguments that a parser did not recognize.
-
-    Raises:
-        UnknownNameError: there is no such option. The message gives the nearest one.
-        ConfigError: there is an extra argument.
-    """
-    if not unknown:
-        return
-    name = unknown[0].split("=")[0]
-    if not name.startswith("-"):
-        raise ConfigError(f"`{parser.prog}` can't take '{unknown[0]}' here: see its --help")
-    names = [name for action in parser._actions for name in action.option_strings]
-    raise UnknownNameError(
-        f"`{parser.prog}` has no option '{name}'"
-        + (nearest(name, names) or f"; `{parser.prog} --help` lists them")
-    )
-
-
 def _with_dashes(arg: str) -> str:
     """Return an option with dashes: fields are spelled with underscores."""
     name, equals, value = arg.partition("=")
     return (name.replace("_", "-") if name.startswith("--") else name) + equals + value
 
 
-def parse_agent(text: str) -> Any:
-    """Return an agent from `"name field=value …"`.
+def parse_agent(name: str, settings: Sequence[str], option: str = "") -> Any:
+    """Return an agent with settings `field=value` of an `option`.
 
     Raises:
-        UnknownNameError: there is no such agent, or it has no such field.
-        ConfigError: a setting is invalid.
+        UnknownNameError, ConfigError: the name or a setting is invalid.
     """
     from hotloop.bandits.parsing import make_agent
 
-    name, *settings = text.split() or [""]
-    return make_agent(name, _parse_settings(settings, "an agent's setting"))
+    return make_agent(name, parse_assignments(settings, option, form=_VALUE))
+
+
+def environment_fields(options: argparse.Namespace, **form: str) -> dict[str, str]:
+    """Return the settings of the environment as text: those of `--env`, and `--arms`."""
+    fields = parse_assignments(options.env, "--env ", **form)
+    if options.arms is not None:
+        if "num_arms" in fields:
+            raise ConfigError("`--arms` and `--env num_arms=…` are the same: give one of them")
+        fields["num_arms"] = str(options.arms)
+    return fields
 
 
 def parse_environment(options: argparse.Namespace) -> Any:
     """Return the environment of the options.
 
     Raises:
-        UnknownNameError: there is no such environment, or it has no such field.
-        ConfigError: a setting is invalid or contradicts another.
+        UnknownNameError, ConfigError: the name or a setting is invalid.
     """
-    from hotloop.bandits.environments import ENVIRONMENTS
     from hotloop.bandits.parsing import make_environment
 
-    settings = _parse_settings(options.env, "`--env`")
-    cls = ENVIRONMENTS.get(options.environment)
-    if options.arms is not None and cls is not None:
-        if "num_arms" not in {field.name for field in fields(cls)}:
-            raise ConfigError(
-                f"`--arms` can't be set for '{options.environment}': `{fields(cls)[0].name}` of "
-                "`--env` sets its number of arms"
-            )
-        if settings.get("means", "none").lower() == "none":  # else `means` sets the number
-            settings.setdefault("num_arms", str(options.arms))
-    environment = make_environment(options.environment, settings)
-    if options.arms not in (None, environment.num_arms):
+    environment = make_environment(options.environment, environment_fields(options, form=_VALUE))
+    if options.arms not in (None, environment.num_arms):  # the default number gives way to `means`
         raise ConfigError(
             f"`--arms` sets {options.arms} arms, `--env` {environment.num_arms}: give one of them"
         )
     return environment
-
-
-def _parse_settings(parts: Sequence[str], source: str) -> dict[str, str]:
-    settings = {}
-    for part in parts:
-        field, equals, value = part.partition("=")
-        if not (field and equals and value) or " " in field:
-            raise ConfigError(f"{source} must be written FIELD=VALUE, got '{part}'")
-        field = field.replace("-", "_")
-        if field in settings:
-            raise ConfigError(f"`{field}` is given twice: give it once")
-        settings[field] = value
-    return settings

@@ -15,6 +15,7 @@ from hotloop.cli.bandit.options import (
     add_json,
     add_sizes,
     new_parser,
+    parse_agent,
     parse_environment,
     parse_options,
     run_sizes,
@@ -27,29 +28,16 @@ from hotloop.errors import ConfigError
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop bandit run --help`."""
-    from hotloop.bandits.agents import AGENTS
-    from hotloop.bandits.parsing import make_agent
-
     agent_class = None
     if args and not args[0].startswith("-"):
-        if args[0] not in AGENTS:
-            make_agent(args[0], {})  # raises, with the nearest name
-        agent_class, args = AGENTS[args[0]], args[1:]
+        agent_class, args = type(parse_agent(args[0], [])), args[1:]
     options = parse_options(_parser(agent_class), args)
     if agent_class is None:
         raise ConfigError(
             "name an agent first: `hotloop bandit run AGENT …`; `hotloop bandit run --help` lists "
             "agents"
         )
-    # Build the agent and the environment from their options.
-    settings = {}
-    for name, values in vars(options).items():
-        if name.startswith("agent.") and values is not None:
-            field = name.removeprefix("agent.")
-            if len(values) > 1:
-                raise ConfigError(f"`--{field.replace('_', '-')}` is given twice: give it once")
-            settings[field] = values[0]
-    agent = make_agent(agent_class.name, settings)
+    agent = parse_agent(agent_class.name, options.settings, "--")
     environment = parse_environment(options)
     if options.save is not None and options.save.suffix != ".npz":
         raise ConfigError(f"`--save` must end in .npz, got '{options.save}'")
@@ -65,7 +53,7 @@ def run(args: list[str]) -> int:
             environment,
             **run_sizes(options),
             arm_shares="shares" in pictures,
-            on_progress=progress.show,
+            on_progress=progress.show_steps,
         )
     if not options.json:
         print_result(result)
@@ -102,7 +90,9 @@ def _parser(agent_class: Any) -> argparse.ArgumentParser:
                 f"--{field.name.replace('_', '-')}",
                 metavar="VALUE",
                 action="append",
-                dest=f"agent.{field.name}",
+                type=f"{field.name}={{}}".format,
+                dest="settings",
+                default=[],
                 help=text.replace("%", "%%"),
             )
     add_environment(parser)

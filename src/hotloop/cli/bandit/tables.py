@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.rounding import format_mean, format_number
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import print_columns
 
 if TYPE_CHECKING:
     from hotloop.bandits.figures import BookFigure, FigureRow
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 def print_figure(figure: BookFigure) -> None:
     """Print a figure's heading and table, with references from an independent computation."""
-    from rich.text import Text
-
     rows = figure.rows
     if figure.comparison is None:
         columns = [("arm", [row.label for row in rows])]
@@ -38,14 +36,8 @@ def print_figure(figure: BookFigure) -> None:
             ("regret", [_regret_text(row) for row in rows]),
             ("reference", [_or_blank("{:.3f}", ref and ref.regret) for ref in refs]),
         ]
-    columns = [(heading, cells) for heading, cells in columns if any(cells)]
-    table = plain_table()
-    for number, (heading, _) in enumerate(columns):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
-    for cells in zip(*(cells for _, cells in columns), strict=True):
-        table.add_row(*map(Text, cells))
     print(f"{figure.heading}\n")
-    print_table(table, wide_console())
+    print_columns([(heading, cells) for heading, cells in columns if any(cells)])
     if figure.comparison is not None:
         print(
             f"\nReward and regret per step, over {figure.window_text}; ± standard error over runs."
@@ -64,48 +56,44 @@ def _or_blank(style: str, value: float | None) -> str:
 
 def print_result(result: BanditResult) -> None:
     """Print one agent's estimates, over all steps and over the last ones."""
-    table = plain_table()
-    headings = ("", f"all {result.num_steps:,} steps", f"the last {result.late_steps:,}")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
-    mean, late = result.mean_reward, result.late_reward
-    table.add_row("reward per step", plus_minus(mean), plus_minus(late))
-    mean, late = (
-        plus_minus(estimate, percent=True)
-        for estimate in (result.mean_optimal, result.late_optimal)
+    means, late = (
+        [plus_minus(reward), plus_minus(optimal, percent=True), regret]
+        for reward, optimal, regret in (
+            (result.mean_reward, result.mean_optimal, plus_minus(result.final_regret)),
+            (result.late_reward, result.late_optimal, ""),
+        )
     )
-    table.add_row("optimal action", mean, late)
-    table.add_row("regret at the end", plus_minus(result.final_regret), "")
     print(f"{_heading(result)}\n")
-    print_table(table, wide_console())
+    print_columns(
+        [
+            ("", ["reward per step", "optimal action", "regret at the end"]),
+            (f"all {result.num_steps:,} steps", means),
+            (f"the last {result.late_steps:,}", late),
+        ]
+    )
     print("\n± standard error over runs")
 
 
 def print_comparison(comparison: BanditComparison) -> None:
     """Print a table of agents with their differences to the first one."""
-    from rich.text import Text
-
     results = comparison.results
     first = results[0]
-    table = plain_table()
-    table.add_column("agent", overflow="fold")
-    for heading in ("reward", "to the first", "optimal", "final regret", "to the first"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for index, result in enumerate(results):
-        reward, regret = (
-            plus_minus(comparison.difference(index, 0, quantity), sign=True) if index else ""
-            for quantity in ("late_reward", "final_regret")
-        )
-        table.add_row(
-            Text(result.agent.label),
-            plus_minus(result.late_reward),
-            reward,
-            plus_minus(result.late_optimal, percent=True),
-            plus_minus(result.final_regret),
-            regret,
-        )
+
+    def differences(quantity: str) -> list[str]:
+        others = range(1, len(results))
+        return ["", *(plus_minus(comparison.difference(i, 0, quantity), sign=True) for i in others)]
+
     print(f"{_heading(first, agent=False)}\n")
-    print_table(table, wide_console())
+    print_columns(
+        [
+            ("agent", [result.agent.label for result in results]),
+            ("reward", [plus_minus(result.late_reward) for result in results]),
+            ("to the first", differences("late_reward")),
+            ("optimal", [plus_minus(result.late_optimal, percent=True) for result in results]),
+            ("final regret", [plus_minus(result.final_regret) for result in results]),
+            ("to the first", differences("final_regret")),
+        ]
+    )
     print(
         f"\nReward per step and optimal actions over the last {first.late_steps:,} steps; "
         "± standard error over runs, of differences run by run."

@@ -1,0 +1,45 @@
+"""Tables that wrap by column in a terminal."""
+
+from hotloop.base import text_tables as tables
+from hotloop.base.streams import make_console
+
+COLUMNS = [
+    ("agent", ["greedy", "UCB"]),
+    ("reward", ["1.03 ± 0.01", "1.49 ± 0.01"]),
+    ("regret", ["52", "9.5"]),
+    ("optimal", ["36 %", "86 %"]),
+]
+
+
+def lines(capsys, monkeypatch, width):
+    console = make_console(width=width, color_system=None)
+    monkeypatch.setattr(tables, "wide_console", lambda: console)
+    tables.print_columns(COLUMNS)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_columns_that_do_not_fit_go_below(capsys, monkeypatch):
+    assert lines(capsys, monkeypatch, 36) == [
+        "agent        reward  regret  optimal",
+        "greedy  1.03 ± 0.01      52     36 %",
+        "UCB     1.49 ± 0.01     9.5     86 %",
+    ]
+    assert lines(capsys, monkeypatch, 35) == [
+        "agent        reward  regret",
+        "greedy  1.03 ± 0.01      52",
+        "UCB     1.49 ± 0.01     9.5",
+        "",
+        "agent   optimal",
+        "greedy     36 %",
+        "UCB        86 %",
+    ]
+
+
+def test_a_label_folds_if_its_column_alone_does_not_fit(capsys, monkeypatch):
+    assert lines(capsys, monkeypatch, 17)[:5] == [
+        "agen",
+        "t          reward",
+        "gree  1.03 ± 0.01",
+        "dy",
+        "UCB   1.49 ± 0.01",
+    ]
