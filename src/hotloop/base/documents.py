@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -34,6 +35,17 @@ def is_json_object(value: Any) -> bool:
         return isinstance(value, dict) and json.loads(json.dumps(value)) == value
     except (TypeError, ValueError, RecursionError):
         return False
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value with None for NaN and infinity, which JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def parse(text: str | bytes) -> Any:

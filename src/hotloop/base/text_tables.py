@@ -1,11 +1,13 @@
-"""Tables that fit a terminal, and are not cut in a pipe."""
+"""Tables that fit a terminal, and are not cut in a pipe, and JSON instead of them."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from hotloop.base.documents import finite
 from hotloop.base.streams import make_console
 
 if TYPE_CHECKING:
@@ -65,6 +67,13 @@ def print_columns(
         if number:
             print()
         print_table(table, console)
+
+
+def print_json(value: Any) -> int:
+    """Print one JSON value, with null for NaN and infinity. Return the exit code 0."""
+    json.dump(finite(value), sys.stdout, default=str, allow_nan=False)
+    print()
+    return 0
 
 
 def wide_console() -> Console:

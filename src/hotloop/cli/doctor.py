@@ -7,18 +7,16 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import shutil
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.base import cache
 from hotloop.base.cores import available_cores, free_cores
 from hotloop.base.memory import available_memory, format_bytes
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import plain_table, print_json, print_table, wide_console
 from hotloop.errors import install_command
 
 # Extra → modules that it installs.
@@ -71,9 +69,7 @@ def run(args: list[str]) -> int:
     options = parser.parse_args(args)
     findings = collect_findings()
     if options.json:
-        json.dump([finding._asdict() for finding in findings], sys.stdout)
-        print()
-        return 0
+        return print_json([finding._asdict() for finding in findings])
     from rich.text import Text
 
     table = plain_table()

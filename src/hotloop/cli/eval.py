@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hotloop.base.rounding import format_number
+from hotloop.base.text_tables import print_json
 from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
 from hotloop.errors import ConfigError
 
@@ -132,8 +131,7 @@ def _print_result(
                 "length": episode.length,
                 "is_cut": episode.is_cut,
             }
-        json.dump(summary, sys.stdout)
-        print()
+        print_json(summary)
         return
     print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
     spread = played.std_return

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.figures import check_plot_path
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import plain_table, print_json, print_table, wide_console
 from hotloop.cli import require_module
 from hotloop.errors import ConfigError
 
@@ -31,8 +29,7 @@ def run(args: list[str]) -> int:
     env_timing = _env_timing(options)
     plan = plan_cluster(env_timing, _cluster(options, env_timing))
     if options.json:
-        json.dump(plan.to_json(), sys.stdout)
-        print()
+        print_json(plan.to_json())
     else:
         _print_plan(plan)
     if options.plot is not None:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import math
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hotloop.base.figures import check_plot_path
-from hotloop.base.rounding import format_interval
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import print_json, print_table, wide_console
 from hotloop.cli import notify, require_module
 from hotloop.errors import RunDirectoryError
-
-if TYPE_CHECKING:
-    from hotloop.reports.run_groups import GroupedRuns, RunGroup, XAxis
 
 
 def run(args: list[str]) -> int:
@@ -60,6 +52,7 @@ def run(args: list[str]) -> int:
     require_module("matplotlib", extra="train", purpose="drawing a curve")
 
     from hotloop.reports.comparison_plot import comparison_plot
+    from hotloop.reports.comparison_text import group_table
     from hotloop.reports.run_groups import group_runs
     from hotloop.runs.episodes import EPISODE_LISTS
     from hotloop.runs.summary import find_runs
@@ -81,55 +74,8 @@ def run(args: list[str]) -> int:
     comparison_plot(comparison.groups, options.output, metric=options.metric, x_axis=options.x)
     # Report the comparison.
     if options.json:
-        json.dump(_to_json(comparison, options), sys.stdout)
-        print()
-        return 0
-    _print_table(comparison.groups, options.metric, options.x)
+        content = {"output": str(options.output), "metric": options.metric, "x": options.x}
+        return print_json(content | comparison.to_json())
+    print_table(group_table(comparison.groups, options.metric, options.x), wide_console())
     print(f"\nlearning curves: {options.output}")
     return 0
-
-
-def _print_table(groups: list[RunGroup], metric: str, over: XAxis) -> None:
-    from rich.text import Text
-
-    from hotloop.reports.run_groups import X_AXIS_LABELS
-
-    table = plain_table()
-    table.add_column("group", overflow="fold")
-    for heading in ("seeds", X_AXIS_LABELS[over], f"{metric}, last tenth"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    has_several_envs = len({group.env_id for group in groups}) > 1
-    for group in groups:
-        label = f"{group.env_id}: {group.label}" if has_several_envs else group.label
-        end = f"{group.end:,.0f}"
-        table.add_row(
-            Text(label), str(len(group.seeds)), end, format_interval(*group.final_score())
-        )
-    print_table(table, wide_console())
-
-
-def _to_json(comparison: GroupedRuns, options: argparse.Namespace) -> dict[str, Any]:
-    groups: list[dict[str, Any]] = []
-    for group in comparison.groups:
-        middle, band = group.final_score()
-        is_known = not math.isnan(middle)
-        groups.append(
-            {
-                "env_id": group.env_id,
-                "algorithm": group.algorithm,
-                "options": group.options,
-                "seeds": [seed.seed for seed in group.seeds],
-                "runs": [str(seed.path) for seed in group.seeds],
-                "end": group.end,
-                "interquartile_mean": middle if is_known else None,
-                "interval": list(band) if is_known and band is not None else None,
-            }
-        )
-    left_out = [{"path": str(path), "why": reason} for path, reason in comparison.skipped]
-    return {
-        "output": str(options.output),
-        "metric": options.metric,
-        "x": options.x,
-        "groups": groups,
-        "left_out": left_out,
-    }

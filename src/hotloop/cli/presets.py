@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import plain_table, print_json, print_table, wide_console
 from hotloop.cli import require_module
 from hotloop.errors import UnknownNameError, nearest
 
@@ -51,9 +49,7 @@ def run(args: list[str]) -> int:
             raise UnknownNameError(f"'{env_id}' has no preset ({', '.join(known)} have one){hint}")
     # Print the presets, and a command that uses the first one.
     if options.json:
-        json.dump(rows, sys.stdout, default=str)
-        print()
-        return 0
+        return print_json(rows)
     from rich.text import Text
 
     table = plain_table()

@@ -135,6 +135,20 @@ class RunGroup:
         middle, band = aggregate_seeds(self.late_means()[:, None])
         return float(middle[0]), None if band is None else (float(band[0][0]), float(band[1][0]))
 
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, with the performance of the group. NaN stays."""
+        middle, band = self.final_score()
+        return {
+            "env_id": self.env_id,
+            "algorithm": self.algorithm,
+            "options": self.options,
+            "seeds": [seed.seed for seed in self.seeds],
+            "runs": [str(seed.path) for seed in self.seeds],
+            "end": self.end,
+            "interquartile_mean": middle,
+            "interval": None if math.isnan(middle) else band,
+        }
+
 
 @dataclass(frozen=True)
 class GroupedRuns:
@@ -147,6 +161,11 @@ class GroupedRuns:
 
     groups: list[RunGroup]
     skipped: list[tuple[Path, str]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, with the performance of each group. NaN stays."""
+        left_out = [{"path": str(path), "why": reason} for path, reason in self.skipped]
+        return {"groups": [group.to_json() for group in self.groups], "left_out": left_out}
 
 
 def group_runs(

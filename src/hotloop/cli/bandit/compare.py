@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hotloop.base.text_tables import print_json
 from hotloop.cli import require_module
 from hotloop.cli.bandit.field_help import list_fields
 from hotloop.cli.bandit.options import (
@@ -16,7 +17,7 @@ from hotloop.cli.bandit.options import (
 )
 from hotloop.cli.bandit.plots import add_plots, draw_plots, plot_paths, plots_json, print_plots
 from hotloop.cli.bandit.progress import ProgressLine
-from hotloop.cli.bandit.tables import print_comparison, print_json, print_speed
+from hotloop.cli.bandit.tables import print_comparison, print_speed
 
 
 def run(args: list[str]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.base.space_syntax import parse_assignments
+from hotloop.base.text_tables import print_json
 from hotloop.cli import notify, require_module
 from hotloop.cli.bandit.grid_output import MAX_ROWS, GridLine, print_grid
 from hotloop.cli.bandit.options import (
@@ -18,7 +19,6 @@ from hotloop.cli.bandit.options import (
     new_parser,
     parse_options,
 )
-from hotloop.cli.bandit.tables import print_json
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:

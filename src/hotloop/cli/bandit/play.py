@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.text_tables import print_json
 from hotloop.cli import require_module
 from hotloop.cli.bandit.field_help import field_docs, format_default, list_fields
 from hotloop.cli.bandit.options import (
@@ -22,7 +23,7 @@ from hotloop.cli.bandit.options import (
 )
 from hotloop.cli.bandit.plots import add_plots, draw_plots, plot_paths, plots_json, print_plots
 from hotloop.cli.bandit.progress import ProgressLine
-from hotloop.cli.bandit.tables import print_json, print_result, print_speed
+from hotloop.cli.bandit.tables import print_result, print_speed
 from hotloop.errors import ConfigError
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hotloop.base.rounding import format_mean, format_number
 from hotloop.base.text_tables import print_columns
@@ -131,10 +129,3 @@ def print_speed(results: Sequence[BanditResult], elapsed_s: float) -> None:
         f"{agents}{first.num_runs:,} runs × {first.num_steps:,} steps = {run_steps:,} run·steps "
         f"in {elapsed_s:,.3f} s: {elapsed_s * 1e9 / run_steps:,.1f} ns a run and step"
     )
-
-
-def print_json(content: dict[str, Any]) -> int:
-    """Print one JSON object and return the exit code."""
-    json.dump(content, sys.stdout, allow_nan=False)
-    print()
-    return 0

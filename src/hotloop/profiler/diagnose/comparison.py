@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -105,6 +105,21 @@ class ProfileComparison:
     only_a: list[tuple[str, Path]] = field(default_factory=list)
     only_b: list[tuple[str, Path]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, with rows as objects instead of arrays."""
+        return {
+            **vars(self),
+            "a": self.a._asdict(),
+            "b": self.b._asdict(),
+            "overall": None if self.overall is None else _to_json(self.overall),
+            "stages": list(map(_to_json, self.stages)),
+            "spans": list(map(_to_json, self.spans)),
+        }
+
+
+def _to_json(row: ComparisonRow) -> dict[str, Any]:
+    return {**row._asdict(), "a": row.a._asdict(), "b": row.b._asdict()}
 
 
 def compare(a: Session, b: Session) -> ProfileComparison:

@@ -3,7 +3,7 @@
 import pytest
 
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.reports.learning_comparison import compare_learning, letter, load_sides
+from hotloop.reports.comparison import compare_learning, letter, load_sides
 from tests.runs.run_factory import make_run
 
 

@@ -1,4 +1,4 @@
-"""Comparison of runs: options that differ, and performance at equal steps.
+"""Comparison of runs: options that differ, performance at equal steps, and speed.
 
 A side is a run, or a directory of runs that differ only in their seeds. The bootstrap resamples the
 seeds of each side, as Agarwal et al. 2021, arXiv:2108.13264, do for each task.
@@ -7,7 +7,7 @@ seeds of each side, as Agarwal et al. 2021, arXiv:2108.13264, do for each task.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ from hotloop.base.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
-from hotloop.errors import ConfigError, RunDirectoryError
+from hotloop.errors import ConfigError, ProfileError, RunDirectoryError
+from hotloop.profiler.diagnose.comparison import ProfileComparison, compare
+from hotloop.profiler.session.reading import read
 from hotloop.reports import run_groups
 from hotloop.reports.run_groups import RunGroup, aggregate_seeds, comparison_grid
 from hotloop.runs.directory import RunDirectory
@@ -53,6 +55,11 @@ class RunSide:
     def label(self) -> str:
         """The letter and the path, such as `A (runs/one)`."""
         return f"{self.letter} ({self.path})"
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seeds of its runs."""
+        return sorted({content["config"]["seed"] for content in self.runs.values()})
 
     @property
     def env_ids(self) -> list[str]:
@@ -113,7 +120,7 @@ class MetricTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningComparison:
+class RunComparison:
     """The comparison of all sides.
 
     Attributes:
@@ -122,14 +129,75 @@ class LearningComparison:
         tables: tables of all environments and metrics.
         improvement: mean probability of improvement over A over all environments and its interval,
             by letter. Empty for one environment.
-        notes: messages on runs and metrics that are not compared, and on small numbers of seeds.
+        speed: comparison of the speed of two single runs, None for other sides.
+        notes: messages on what is not compared, and on small numbers of seeds.
     """
 
     sides: list[RunSide]
     options: dict[str, list[str]]
     tables: list[MetricTable]
     improvement: dict[str, tuple[float, Interval]]
+    speed: ProfileComparison | None
     notes: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values, with the sides by letter."""
+        letters = [side.letter for side in self.sides]
+        return {
+            "sides": [
+                {
+                    "name": side.letter,
+                    "path": str(side.path),
+                    "env_ids": side.env_ids,
+                    "runs": [str(path) for path in side.runs],
+                    "seeds": side.seeds,
+                }
+                for side in self.sides
+            ],
+            "options": {
+                name: dict(zip(letters, values, strict=True))
+                for name, values in self.options.items()
+            },
+            "learning": [
+                vars(table) | {"rows": [vars(x) | {"verdict": x.verdict} for x in table.rows]}
+                for table in self.tables
+            ],
+            "improvement": {
+                name: {"mean": share, "interval": band}
+                for name, (share, band) in self.improvement.items()
+            },
+            "speed": None if self.speed is None else self.speed.to_json(),
+            "notes": self.notes,
+        }
+
+
+def compare_runs(paths: Sequence[Path], *, metric: str | None = None) -> RunComparison:
+    """Compare runs, or directories of runs, in all respects.
+
+    Raises:
+        ConfigError, RunDirectoryError: see `load_sides` and `compare_learning`.
+    """
+    sides = load_sides(paths)
+    result = compare_learning(sides, metric=metric)
+    if len(sides) != 2:
+        return result
+    speed, note = None, "it needs one run on each side"
+    if all(len(side.runs) == 1 for side in sides):
+        try:
+            speed, note = compare_profiles(*(next(iter(side.runs)) for side in sides)), ""
+        except ProfileError as error:
+            note = str(error)
+    notes = [*result.notes, *([f"speed is not compared: {note}"] if note else [])]
+    return replace(result, speed=speed, notes=notes)
+
+
+def compare_profiles(a: Path, b: Path) -> ProfileComparison:
+    """Compare the speed of two runs, profiles or saved sessions.
+
+    Raises:
+        ProfileError: they can't be read, or have nothing in common.
+    """
+    return compare(read(a), read(b))
 
 
 def load_sides(paths: Sequence[Path]) -> list[RunSide]:
@@ -174,8 +242,8 @@ def letter(number: int) -> str:
     return chr(ord("A") + number) + (str(turn + 1) if turn else "")
 
 
-def compare_learning(sides: Sequence[RunSide], *, metric: str | None = None) -> LearningComparison:
-    """Compare the performance of the sides at equal steps.
+def compare_learning(sides: Sequence[RunSide], *, metric: str | None = None) -> RunComparison:
+    """Compare the options of the sides, and their performance at equal steps.
 
     Args:
         sides: sides from `load_sides`.
@@ -216,11 +284,12 @@ def compare_learning(sides: Sequence[RunSide], *, metric: str | None = None) -> 
                 tables.append(table)
                 values.setdefault(name, []).append(late)
     notes += _seed_notes(tables)
-    return LearningComparison(
+    return RunComparison(
         sides=list(sides),
         options=_differing_options(sides, common),
         tables=tables,
         improvement=_mean_improvement(sides, next(iter(values.values()), [])),
+        speed=None,
         notes=list(dict.fromkeys(notes)),
     )
 
