@@ -14,7 +14,7 @@ environment's bounds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,15 +29,17 @@ from hotloop.algorithms.twin_critics import (
 from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
-from hotloop.policies import GaussianNoise
+from hotloop.policies import EpisodeNoise, GaussianNoise, OrnsteinUhlenbeckNoise, PinkNoise
 from hotloop.policies.heads import Deterministic
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
+    SET,
     Count,
     Natural,
     NetworkOptions,
     NotNegative,
     ReplayOptions,
+    RequirementTable,
     RunOptions,
     ScheduledFraction,
     ScheduledNotNegative,
@@ -57,6 +59,10 @@ class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """τ, step size of the targets' soft update at policy updates. Lower it if Q-values diverge."""
     policy_frequency: Count = 2
     """Number of critic updates for each policy update. Raise it if the policy is unstable."""
+    exploration: Literal["gaussian", "ornstein_uhlenbeck", "pink"] = "gaussian"
+    """Noise on collected actions. gaussian: independent in each step. ornstein_uhlenbeck:
+    correlated over about ten steps. pink: correlated over all times of an episode. Try pink if the
+    policy never finds a reward."""
     exploration_noise: NotNegative = 0.1
     """Standard deviation of the noise on collected actions, as a share of half their range. Raise
     it for more exploration."""
@@ -64,6 +70,8 @@ class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Standard deviation of the noise on target actions, as a share of half their range."""
     noise_clip: ScheduledNotNegative = 0.5
     """Bound on the magnitude of `policy_noise`, as a share of half the range."""
+
+    requires: ClassVar[RequirementTable] = {"exploration": {"exploration_noise": SET}}
 
 
 class Hyper(NamedTuple):
@@ -172,6 +180,17 @@ def update_policy(
     return {"policy_loss": value}
 
 
+def exploration(config: Config) -> GaussianNoise | EpisodeNoise:
+    """Return noise on actions, after uniform actions."""
+    kinds = {
+        "gaussian": GaussianNoise,
+        "ornstein_uhlenbeck": OrnsteinUhlenbeckNoise,
+        "pink": PinkNoise,
+    }
+    kind = kinds[config.exploration]
+    return kind(random_steps=config.random_steps(), std=config.exploration_noise)
+
+
 algorithm = OffPolicy(
     name="td3",
     config=Config,
@@ -183,9 +202,7 @@ algorithm = OffPolicy(
         Update(function=update_critics, name="update of the critics", has_noise=True),
         Update(function=update_policy, name="update of the policy", every="policy_frequency"),
     ),
-    exploration=lambda config: GaussianNoise(
-        random_steps=config.random_steps(), std=config.exploration_noise
-    ),
+    exploration=exploration,
     presets=presets.TD3,
 )
 train, preset = algorithm.train, algorithm.preset
