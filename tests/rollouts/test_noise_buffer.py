@@ -12,6 +12,7 @@ from hotloop.policies import (
     PolicySnapshot,
     actor,
 )
+from hotloop.policies.heads import Deterministic
 from hotloop.rollouts.noise_buffer import make_noise_buffer
 from tests.policies.test_actors import make_actor
 from tests.reference import exploration as reference
@@ -67,7 +68,7 @@ def test_another_process_goes_on_with_the_same_numbers(kind, first_step):
 
 
 def make_rollout(pool, kind):
-    make = partial(actor, head="deterministic", hidden_sizes=(8,))
+    make = partial(actor, head=Deterministic(), hidden_sizes=(8,))
     return begin(pool, 10, make=make, exploration=KINDS[kind][0])
 
 
@@ -115,7 +116,7 @@ def test_each_episode_begins_with_new_noise():
     """The noise of an episode is that of its first step, in every environment."""
     exploration = PinkNoise(std=0.3, num_steps=32)
     with open_pool(WANDERS, 1, 2, transport="inline") as pool:
-        make = partial(actor, head="deterministic", hidden_sizes=())
+        make = partial(actor, head=Deterministic(), hidden_sizes=())
         rollout = begin(pool, 60, make=make, exploration=exploration)
         (fragment,) = rollout.collect()
     starts = np.zeros(2, int)

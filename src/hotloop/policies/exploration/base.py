@@ -60,7 +60,7 @@ class Exploration:
             **block: `first_step`, `num_steps`, `num_envs`, `first_env`, see `ops.noise`.
 
         Returns:
-            float32, (T, N, A). The head `deterministic` adds it to actions in [−1, 1].
+            float32, (T, N, A). The head `Deterministic` adds it to actions in [−1, 1].
         """
         return head.draw_noise(seed, **block)
 
