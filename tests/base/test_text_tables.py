@@ -43,3 +43,20 @@ def test_a_label_folds_if_its_column_alone_does_not_fit(capsys, monkeypatch):
         "dy",
         "UCB   1.49 ± 0.01",
     ]
+
+
+def test_text_columns_fold_and_are_aligned_at_the_left(capsys, monkeypatch):
+    console = make_console(width=20, color_system=None)
+    monkeypatch.setattr(tables, "wide_console", lambda: console)
+    columns = [("", ["A", "B"]), ("n", ["1", "20"]), ("", ["", "a long verdict here"])]
+    tables.print_columns(columns, num_texts=1)
+    assert capsys.readouterr().out.splitlines() == [
+        "    n",
+        "A   1",
+        "B  20",
+        "",
+        "",
+        "A",
+        "B  a long verdict",
+        "   here",
+    ]

@@ -26,6 +26,7 @@ def print_columns(
     columns: Sequence[tuple[str, Sequence[str]]],
     *,
     num_labels: int = 1,
+    num_texts: int = 0,
     justify: Literal["left", "right"] = "left",
 ) -> None:
     """Print a table of columns, each a heading and its cells.
@@ -36,7 +37,9 @@ def print_columns(
     Args:
         columns: the columns. All have the same number of cells.
         num_labels: number of columns, at the left, that name the rows.
-        justify: alignment of these columns. Others are aligned at the right.
+        num_texts: number of columns, at the right, that have text. Others have numbers, which are
+            aligned at the right and do not wrap.
+        justify: alignment of the columns that name the rows.
     """
     from rich.cells import cell_len
     from rich.text import Text
@@ -52,17 +55,16 @@ def print_columns(
             width = labels_width + widths[index]
         blocks[-1].append(index)
     for number, block in enumerate(blocks):
-        table = plain_table()
-        chosen = [columns[index] for index in (*range(num_labels), *block)]
-        for index, (heading, _) in enumerate(chosen):
-            is_label = index < num_labels
+        table, chosen = plain_table(), [*range(num_labels), *block]
+        for index in chosen:
+            is_label, is_text = index < num_labels, index >= len(columns) - num_texts
             table.add_column(
-                Text(heading),
-                justify=justify if is_label else "right",
-                no_wrap=not is_label,
+                Text(columns[index][0]),
+                justify=justify if is_label else "left" if is_text else "right",
+                no_wrap=not (is_label or is_text),
                 overflow="fold",
             )
-        for cells in zip(*(cells for _, cells in chosen), strict=True):
+        for cells in zip(*(columns[index][1] for index in chosen), strict=True):
             table.add_row(*map(Text, cells))
         if number:
             print()

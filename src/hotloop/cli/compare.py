@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from hotloop.base.text_tables import print_json, print_table, wide_console
+from hotloop.base.text_tables import print_json
 from hotloop.cli import notify
 from hotloop.errors import ConfigError, RunDirectoryError
 
@@ -78,16 +78,12 @@ def _has_runs(path: Path) -> bool:
 
 def _compare_runs(paths: list[Path], options: argparse.Namespace) -> int:
     from hotloop.reports.comparison import compare_runs
-    from hotloop.reports.comparison_text import comparison_blocks
+    from hotloop.reports.comparison_text import print_comparison
 
     result = compare_runs(paths, metric=options.metric)
     if options.json:
         return print_json(result.to_json())
-    for block in comparison_blocks(result):
-        if isinstance(block, str):
-            print(block)
-        else:
-            print_table(block, wide_console())
+    print_comparison(result)
     sys.stdout.flush()
     for note in result.notes:
         notify(note)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from hotloop.base.figures import check_plot_path
-from hotloop.base.text_tables import print_json, print_table, wide_console
+from hotloop.base.text_tables import print_json
 from hotloop.cli import notify, require_module
 from hotloop.errors import RunDirectoryError
 
@@ -52,7 +52,7 @@ def run(args: list[str]) -> int:
     require_module("matplotlib", extra="train", purpose="drawing a curve")
 
     from hotloop.reports.comparison_plot import comparison_plot
-    from hotloop.reports.comparison_text import group_table
+    from hotloop.reports.comparison_text import print_groups
     from hotloop.reports.run_groups import group_runs
     from hotloop.runs.episodes import EPISODE_LISTS
     from hotloop.runs.summary import find_runs
@@ -76,6 +76,6 @@ def run(args: list[str]) -> int:
     if options.json:
         content = {"output": str(options.output), "metric": options.metric, "x": options.x}
         return print_json(content | comparison.to_json())
-    print_table(group_table(comparison.groups, options.metric, options.x), wide_console())
+    print_groups(comparison.groups, options.metric, options.x)
     print(f"\nlearning curves: {options.output}")
     return 0

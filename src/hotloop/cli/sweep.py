@@ -331,8 +331,9 @@ def _run_sweep(
     settings: SweepSettings,
 ) -> int:
     """Store the settings, run the missing trials, and print the best ones."""
-    from hotloop.cli.sweep_table import SweepProgress, print_best
+    from hotloop.cli.sweep_progress import SweepProgress
     from hotloop.cli.training_plan import parse_seeds
+    from hotloop.reports.sweep_table import print_best
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
     from hotloop.sweeps.samplers import SearchSampler
@@ -385,6 +386,8 @@ def _run_sweep(
             progress.close()
     assert runner is not None
     failed = print_best(runner.status, results.path)
+    for note in failed:
+        notify(note)
     path = shlex.quote(str(results.path))
     if code:
         notify(f"interrupted: `hotloop sweep resume {path}` continues it")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from hotloop.base.files import make_directory
 from hotloop.cli import add_trust_option, notify, require_module
 from hotloop.cli.stored_sweep import load_sweep, open_results
-from hotloop.cli.sweep_table import print_best
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,6 +45,7 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     from hotloop.cli import configuration
     from hotloop.cli.training_plan import parse_seeds
     from hotloop.reports.sweep_report import SweepReport
+    from hotloop.reports.sweep_table import print_best
 
     settings = results.settings
     assert settings is not None  # checked by `open_results`
@@ -58,7 +58,8 @@ def _report(results: Results, options: argparse.Namespace) -> int:
             "others, such as 101-110"
         )
     # Find the best trial, and test it.
-    print_best(report.status, results.path)
+    for note in print_best(report.status, results.path):
+        notify(note)
     winner, algorithm = report.winner, settings.algorithm
     if winner is None:
         raise ConfigError(f"{results.path} has no finished trial: continue the sweep first")

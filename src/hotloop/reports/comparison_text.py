@@ -1,53 +1,49 @@
-"""A comparison of runs as lines and tables for terminals."""
+"""Comparisons of runs, printed as lines and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.streams import printable
-from hotloop.base.text_tables import plain_table
+from hotloop.base.text_tables import print_columns
 from hotloop.profiler.render.comparison import render
 from hotloop.reports.comparison import Interval, MetricTable, RunComparison, RunSide, SideResult
 from hotloop.reports.run_groups import METRIC_LABELS, X_AXIS_LABELS, RunGroup, XAxis
 
-if TYPE_CHECKING:
-    from rich.table import Table
 
-
-def comparison_blocks(result: RunComparison) -> Iterator[str | Table]:
-    """Yield the lines and tables of a comparison."""
-    yield from map(_heading, result.sides)
+def print_comparison(result: RunComparison) -> None:
+    """Print the options that differ, a table for each metric, and the speed."""
+    for side in result.sides:
+        print(_heading(side))
     if result.options:
-        yield ""
-        yield _option_table(result)
+        print()
+        rows = [[name, *(x or "–" for x in values)] for name, values in result.options.items()]
+        headings = ["option", *(side.letter for side in result.sides)]
+        columns = [[printable(cell) for cell in column] for column in zip(*rows, strict=True)]
+        print_columns(list(zip(headings, columns, strict=True)), num_texts=len(result.sides))
     else:
-        yield "\nall options are equal"
+        print("\nall options are equal")
     for table in result.tables:
-        name = METRIC_LABELS.get(table.metric, table.metric)
-        yield f"\n{printable(table.env_id)}: {printable(name)}, at {table.end:,.0f} steps"
-        yield _metric_table(table)
+        _print_metric(table)
     for letter, (share, band) in result.improvement.items():
-        yield f"\nP({letter} > A) over all environments: {_percent(share, band)}"
+        print(f"\nP({letter} > A) over all environments: {_percent(share, band)}")
     if result.speed is not None:
-        yield f"\n{render(result.speed)}"
+        print(f"\n{render(result.speed)}")
 
 
-def group_table(groups: Sequence[RunGroup], metric: str, x_axis: XAxis) -> Table:
-    """Return the number of seeds, the length and the performance of each group."""
-    from rich.text import Text
-
-    table = plain_table()
-    table.add_column("group", overflow="fold")
-    for heading in ("seeds", X_AXIS_LABELS[x_axis], f"{metric}, last tenth"):
-        table.add_column(heading, justify="right", no_wrap=True)
+def print_groups(groups: Sequence[RunGroup], metric: str, x_axis: XAxis) -> None:
+    """Print the number of seeds, the length and the performance of each group."""
     has_several_envs = len({group.env_id for group in groups}) > 1
-    for group in groups:
-        label = f"{group.env_id}: {group.label}" if has_several_envs else group.label
-        score = format_interval(*group.final_score())
-        table.add_row(Text(label), str(len(group.seeds)), f"{group.end:,.0f}", score)
-    return table
+    labels = [f"{x.env_id}: {x.label}" if has_several_envs else x.label for x in groups]
+    print_columns(
+        [
+            ("group", labels),
+            ("seeds", [str(len(group.seeds)) for group in groups]),
+            (X_AXIS_LABELS[x_axis], [f"{group.end:,.0f}" for group in groups]),
+            (f"{metric}, last tenth", [format_interval(*x.final_score()) for x in groups]),
+        ]
+    )
 
 
 def _heading(side: RunSide) -> str:
@@ -58,29 +54,15 @@ def _heading(side: RunSide) -> str:
     return f"{side.letter}  {side.path}: {subject}, {runs}, {seed_text}"
 
 
-def _option_table(result: RunComparison) -> Table:
-    from rich.text import Text
-
-    table = plain_table()
-    for heading in ("option", *(side.letter for side in result.sides)):
-        table.add_column(heading, overflow="fold")
-    for name, values in result.options.items():
-        table.add_row(Text(printable(name)), *(Text(printable(x) or "–") for x in values))
-    return table
-
-
-def _metric_table(section: MetricTable) -> Table:
-    table = plain_table()
-    table.add_column("")
-    headings = ["seeds", "last tenth", "to A", "P(> A)"]
-    if section.level is not None:
-        headings.append(f"steps to {format_number(section.level)}")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    for row in section.rows:
-        table.add_row(*_cells(row, has_level=section.level is not None))
-    return table
+def _print_metric(table: MetricTable) -> None:
+    name = METRIC_LABELS.get(table.metric, table.metric)
+    print(f"\n{printable(table.env_id)}: {printable(name)}, at {table.end:,.0f} steps")
+    headings = ["", "seeds", "last tenth", "to A", "P(> A)"]
+    if table.level is not None:
+        headings.append(f"steps to {format_number(table.level)}")
+    rows = [_cells(row, has_level=table.level is not None) for row in table.rows]
+    columns = zip(*rows, strict=True)
+    print_columns(list(zip([*headings, ""], columns, strict=True)), num_texts=1)
 
 
 def _cells(row: SideResult, *, has_level: bool) -> list[str]:

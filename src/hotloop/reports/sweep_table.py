@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,10 @@ from rich.table import Table
 
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.statistics import bootstrap_interval
-from hotloop.base.text_tables import plain_table
-from hotloop.sweeps.results import Trial
+from hotloop.base.text_tables import plain_table, print_columns
 from hotloop.sweeps.status import SweepStatus
 
-MAX_ROWS = 10
+MAX_ROWS, _MAX_REASONS = 10, 5
 
 
 def format_value(value: Any) -> str:
@@ -53,14 +52,21 @@ def state_table(status: SweepStatus) -> Table:
     return table
 
 
-def best_table(status: SweepStatus, trials: Sequence[Trial]) -> Table:
-    """Return a table of finished trials, with a column for each option."""
-    table = plain_table()
-    table.add_column("trial", justify="right")
-    for name in trials[0].params:
-        table.add_column(name)
-    table.add_column("score")
-    for trial in trials[:MAX_ROWS]:
-        cells = map(format_value, trial.options(status.steps).values())
-        table.add_row(f"{trial.number}", *cells, format_score(status, trial.number))
-    return table
+def print_best(status: SweepStatus, path: Path) -> list[str]:
+    """Print the number of trials and the best ones. Return notes on failed trials."""
+    states = {trial.number: status.state(trial.number) for trial in status.trials}
+    counts = [f"{list(states.values()).count(x)} {x}" for x in ("done", "pruned", "failed")]
+    print(f"\n{len(states)} trials: {', '.join(counts)}; {path}")
+    best = [trial for trial in status.ranked() if states[trial.number] == "done"][:MAX_ROWS]
+    if best:
+        columns = [("trial", [f"{trial.number}" for trial in best])]
+        for name in best[0].params:
+            columns.append((name, [format_value(x.options(status.steps)[name]) for x in best]))
+        columns.append(("score", [format_score(status, trial.number) for trial in best]))
+        print_columns(columns, num_texts=len(columns) - 1, justify="right")
+    failed = [number for number, state in states.items() if state == "failed"]
+    runs = [status.failed_run(number) for number in failed[:_MAX_REASONS]]
+    notes = [f"trial {x.trial} failed with seed {x.seed}: {x.reason}" for x in runs]
+    if len(failed) > len(runs):
+        notes.append(f"{len(failed) - len(runs)} more failed: `hotloop sweep report` lists them")
+    return notes

@@ -1,9 +1,8 @@
-"""Tables of a sweep: its progress and its best trials."""
+"""The progress of a sweep."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.live import Live
@@ -12,15 +11,10 @@ from rich.text import Text
 
 from hotloop.base.durations import duration
 from hotloop.base.streams import make_console
-from hotloop.base.text_tables import print_table, wide_console
-from hotloop.cli import notify
-from hotloop.reports.sweep_table import best_table, format_params, format_score, state_table
+from hotloop.reports.sweep_table import format_params, format_score, state_table
 
 if TYPE_CHECKING:
     from hotloop.sweeps.runner import Runner, SweepPlan
-    from hotloop.sweeps.status import SweepStatus
-
-_MAX_REASONS = 5
 
 
 class SweepProgress:
@@ -85,19 +79,3 @@ class SweepProgress:
         table = state_table(status)
         table.title, table.title_justify = Text(text), "left"
         return table
-
-
-def print_best(status: SweepStatus, path: Path) -> int:
-    """Print the best trials and the failures. Return the number of failed trials."""
-    states = {trial.number: status.state(trial.number) for trial in status.trials}
-    counts = [f"{list(states.values()).count(x)} {x}" for x in ("done", "pruned", "failed")]
-    print(f"\n{len(states)} trials: {', '.join(counts)}; {path}")
-    if finished := [trial for trial in status.ranked() if states[trial.number] == "done"]:
-        print_table(best_table(status, finished), wide_console())
-    failed = [number for number, state in states.items() if state == "failed"]
-    for number in failed[:_MAX_REASONS]:
-        run = status.failed_run(number)
-        notify(f"trial {number} failed with seed {run.seed}: {run.reason}")
-    if len(failed) > _MAX_REASONS:
-        notify(f"{len(failed) - _MAX_REASONS} more failed: `hotloop sweep report` lists them")
-    return len(failed)
