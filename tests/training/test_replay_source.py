@@ -8,7 +8,7 @@ import torch
 
 from hotloop.algorithms import sac
 from hotloop.errors import ConfigError
-from hotloop.training import Replay, ReplayBatch
+from hotloop.training import Replay, ReplayBatch, ReplaySource
 from tests import toy_envs
 from tests.training.test_off_policy import assert_same_weights, make_config, watch
 
@@ -32,10 +32,10 @@ class RecordedSteps(Replay):
         )
 
 
-class FixedBatch:
-    """A source that shares no code with the replay buffer: it stores nothing, and draws one row."""
+class FixedBatch(ReplaySource):
+    """A source without a buffer: it stores nothing, and returns one batch again and again."""
 
-    max_drawn, by_priority = 3, False
+    max_drawn = 3
 
     def __init__(self, config, envs, device, env_spec, memory_size):
         del device, env_spec, memory_size
@@ -47,12 +47,6 @@ class FixedBatch:
 
     def __len__(self):
         return 1_000
-
-    def counters(self):
-        return 0, self.num_samples
-
-    def to_arrays(self):
-        return {}
 
     def store(self, fragment):
         self.num_stored += fragment.num_steps
@@ -80,8 +74,9 @@ def test_batches_hold_recorded_and_new_steps(tmp_path, monkeypatch):
     assert 0 < is_recorded[-10:].float().mean() < 0.5  # of 264 steps
 
 
-def test_run_with_recorded_steps_resumes_exactly(tmp_path):
-    algorithm, options = algorithm_with(RecordedSteps), {"save_replay": True}
+@pytest.mark.parametrize("source", [RecordedSteps, FixedBatch])
+def test_run_with_a_source_resumes_exactly(tmp_path, source):
+    algorithm, options = algorithm_with(source), {"save_replay": True}
     train(algorithm, make_config(sac, tmp_path, "whole", **options))
     config = make_config(sac, tmp_path, "parts", **options)
     train(algorithm, config, on_report=lambda report: report.timesteps >= 100)
@@ -89,7 +84,7 @@ def test_run_with_recorded_steps_resumes_exactly(tmp_path):
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_source_needs_only_the_protocol(tmp_path, monkeypatch):
+def test_source_needs_three_methods(tmp_path, monkeypatch):
     created, batches = [], []
     watch(monkeypatch, lambda _, batch, __: batches.append(batch))
 
@@ -97,7 +92,7 @@ def test_source_needs_only_the_protocol(tmp_path, monkeypatch):
         created.append(FixedBatch(*args))
         return created[0]
 
-    result = train(algorithm_with(make), make_config(sac, tmp_path))
+    result = train(algorithm_with(make), make_config(sac, tmp_path, save_replay=True))
     (source,) = created
     assert source.num_stored == 200
     assert len(batches) == source.num_samples == 161  # one for each step from the 40th on

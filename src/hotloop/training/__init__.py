@@ -1,6 +1,6 @@
-"""The training loops, shared by hotloop's algorithms and by your own.
+"""The training loop, shared by hotloop's algorithms and by your own.
 
-An algorithm is a declaration, `OnPolicy` or `OffPolicy`. `train` runs it.
+An algorithm is a declaration, `OnPolicy` or `OffPolicy`. Its method `train` runs it.
 `hotloop.training.options` has the option groups that make up a `Config`. It does not import torch.
 """
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Replay, ReplayBatch, ReplaySource
-    from hotloop.training.run import train
 
 _MODULES = {
     "Algorithm": "algorithm",
@@ -28,7 +27,6 @@ _MODULES = {
     "Update": "off_policy",
     "check_algorithm": "algorithm_check",
     "hyper_of": "algorithm",
-    "train": "run",
     "train_lanes": "lanes",
 }
 
@@ -42,7 +40,6 @@ __all__ = [
     "Update",
     "check_algorithm",
     "hyper_of",
-    "train",
     "train_lanes",
 ]
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from hotloop.base.importing import importable
-from hotloop.envs import Spaces
+from hotloop.envs import Spaces, kept_global_generators
+from hotloop.envs.closing import closing_environments
 from hotloop.errors import ConfigError
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.learner.normalizers import as_clip
@@ -24,6 +25,7 @@ from hotloop.policies.forward import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
 from hotloop.training.progress_display import ProgressDisplay
+from hotloop.training.update_requests import drive
 
 if TYPE_CHECKING:
     from hotloop.training.loop import Stages
@@ -103,27 +105,59 @@ class Algorithm(ABC):
         resume_from: str | Path | None = None,
         progress: bool = True,
     ) -> RunResult:
-        """Train, and write a run directory; see `hotloop.training.train`.
+        """Train, and write a run directory.
 
-        With `progress`, print a progress line: redrawn in a terminal, one every 5 s elsewhere.
-        At the end, draw the learning curve into the run directory.
+        Args:
+            config: the configuration, of the algorithm's `config` class.
+            env: a factory of environments, called with `config.env_kwargs`; replaces
+                `config.env_id`.
+            network: a class or function that makes a torch module; replaces `config.network`.
+            on_report: called before the first iteration and after each; returning True stops the
+                run.
+            on_end: called with the result, or with None after an error or Ctrl-C. The run's files
+                are written by then, and environments are closed later, so a failing `close` loses
+                nothing.
+            resume_from: a run directory, or a checkpoint in one, to resume. Options must be
+                unchanged, except `total_timesteps`, which may grow, and options that do not change
+                the weights.
+            progress: whether to print a progress line, redrawn in a terminal, one every 5 s
+                elsewhere, and to draw the learning curve into the run directory at the end.
+
+        Returns:
+            The policy and where everything was written.
+
+        Raises:
+            ConfigError, UnknownNameError, SpaceError, MissingExtraError: before the run starts.
+            CheckpointError: the checkpoint is damaged or belongs to another run.
+            EnvironmentFailure: an environment raised, or returned values outside its spaces.
+            NonFiniteError: a loss was NaN or infinite.
+            RunDirectoryError: the run directory exists, is missing, is in use, or can't be written.
+            KeyboardInterrupt: after metrics, timing and the last checkpoint were written.
+
+        The process records its timing into the run directory, which ends a recording of the caller.
+        To record again afterwards, call `timing.start`. Environments of this process have 10 s to
+        close at the end, and a slower or failing `close` causes a warning. There is no limit
+        outside the main thread.
         """
-        from hotloop.training.run import train
+        from hotloop.training.run import run_training
 
+        if not isinstance(config, self.config):
+            raise ConfigError(
+                f"the configuration of '{self.name}' must be a {self.config.__module__}."
+                f"{self.config.__qualname__}, got a {type(config).__module__}."
+                f"{type(config).__qualname__}: make one of that class"
+            )
+        if network is not None:
+            config = dataclasses.replace(config, network=network)
+        environment = config.env_id if env is None else env
         with contextlib.ExitStack() as exits:
             if progress:
                 display = ProgressDisplay(config, on_report, on_end)
                 exits.callback(display.close)
                 on_report, on_end = display.on_report, display.on_end
-            return train(
-                self,
-                config,
-                env=env,
-                network=network,
-                on_report=on_report,
-                on_end=on_end,
-                resume_from=resume_from,
-            )
+            with kept_global_generators(), closing_environments() as envs:
+                arguments = (config, environment, on_report, on_end, resume_from)
+                return drive(run_training(self, *arguments, envs_to_close=envs))
 
     def preset(self, env_id: str, **options: Any) -> Any:
         """Return the configuration for an environment; `options` override the preset."""

@@ -13,10 +13,12 @@ from hotloop.errors import HotloopError
 from hotloop.policies import ActingPolicy, Network, PolicySnapshot
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.video import MAX_STEPS, Camera
-from hotloop.runs import Evaluation, RunDirectory
+from hotloop.runs import Evaluation
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import BestEvaluation
+from hotloop.training.options import RunOptions
 from hotloop.training.reporting import Reporter
+from hotloop.training.resume import OpenedRun
 from hotloop.training.trained_policy import EvaluationResult
 from hotloop.types import Episode
 
@@ -25,12 +27,11 @@ class Evaluator:
     """Evaluations of the current policy, and the best one so far.
 
     Args:
+        run: the run. A resumed one may be where videos can't be recorded.
+        config: its configuration.
         spec: the training environments' specification.
-        run: the run directory, for videos.
-        best: the best evaluation of a resumed run.
         envs_to_close: a list that receives the evaluation environments.
         reporter: the run's reporter, for the lengths of training episodes and lengthy evaluations.
-        is_resumed: whether the run is resumed, possibly where videos can't be recorded.
 
     Attributes:
         best: the best evaluation, None before the first.
@@ -38,21 +39,18 @@ class Evaluator:
 
     def __init__(
         self,
-        config: Any,
+        run: OpenedRun,
+        config: RunOptions,
         spec: EnvSpec,
-        run: RunDirectory,
-        best: BestEvaluation | None,
         envs_to_close: list[Any],
         reporter: Reporter,
-        *,
-        is_resumed: bool,
     ) -> None:
-        self.best = best
+        self.best = run.best
         self._reporter = reporter
         # Length at which an evaluation cut episodes. Later ones cut there too, to be comparable.
         self._cut_steps: int | None = None
         self._config = config
-        self._run = run
+        self._run = run.directory
         self._envs = None
         if config.eval_interval is not None:
             # Training draws the same numbers with and without evaluations.
@@ -63,13 +61,13 @@ class Evaluator:
         if config.eval_videos:
             self._camera = Camera(spec)
             envs_to_close.append(self._camera)
-            with self._warnings_instead_of_errors() if is_resumed else nullcontext():
+            with self._warnings_instead_of_errors() if run.is_resumed else nullcontext():
                 self._camera.check()
 
     def is_due(self, old_timesteps: int, timesteps: int) -> bool:
         """Return whether an evaluation is due between two step counts, or at the run's end."""
         interval = self._config.eval_interval
-        if self._envs is None:
+        if interval is None:
             return False
         return (
             timesteps // interval > old_timesteps // interval

@@ -45,8 +45,8 @@ def train_lanes(
         algorithm: one of hotloop's, or your own.
         configs: one configuration for each lane. They may differ in their seeds, in the numbers of
             the algorithm's `Hyper` and in options that do not change the learned weights.
-        env: see `train`.
-        on_report, on_end: see `train`; the lane's number is the first argument.
+        env: see `Algorithm.train`.
+        on_report, on_end: see `Algorithm.train`; the lane's number is the first argument.
 
     Returns:
         The result of each lane, or the error that ended it, such as a `NonFiniteError` for NaN. The

@@ -19,12 +19,11 @@ from hotloop.training.options import RunOptions
 from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun
-from hotloop.training.saving import Saver
 from hotloop.training.sources import describe_workers
 
 
 class Observers:
-    """The evaluator, the saver and the reporter of a run.
+    """The evaluations, the checkpoints and the reports of a run.
 
     Args:
         run: the run, whose directory receives everything.
@@ -48,7 +47,9 @@ class Observers:
     ) -> None:
         self._run, self._config, self._process, self._stages = run, config, process, stages
         self._evaluator, self._reporter, self._resumed = evaluator, reporter, resumed
-        self._saver = Saver(run.directory, config.keep_checkpoints, run.checkpoint)
+        # The checkpoint of the last complete iteration, and the step of the last written one.
+        self._latest = None if run.checkpoint is None else run.checkpoint.checkpoint
+        self._saved_at = self._timesteps
         num_threads = config.torch_threads
         self._cores = CrowdingMonitor(num_threads if isinstance(num_threads, int) else 0)
         self._is_stopped = False
@@ -80,7 +81,7 @@ class Observers:
     def end_iteration(self, iteration: CompletedIteration) -> bool:
         """Log and report, evaluate and save if due, and return whether to continue."""
         # Collect the iteration's metrics.
-        timesteps, old_timesteps = iteration.position.timesteps, self._saver.timesteps
+        timesteps, old_timesteps = iteration.position.timesteps, self._timesteps
         episodes = self._stages.rollout.pop_episodes()
         line = self._reporter.metrics_line(iteration.position, episodes, iteration.metrics)
         if self._process.threads is not None:
@@ -98,14 +99,12 @@ class Observers:
                     progress=self._reporter.progress,
                     best=self._evaluator.best,
                 )
-                self._saver.set_latest(
-                    Checkpoint(
-                        network=network.to_json(),
-                        snapshot=iteration.snapshot,
-                        arrays=iteration.arrays,
-                        state=state.to_json(),
-                        files=iteration.files,
-                    )
+                self._latest = Checkpoint(
+                    network=network.to_json(),
+                    snapshot=iteration.snapshot,
+                    arrays=iteration.arrays,
+                    state=state.to_json(),
+                    files=iteration.files,
                 )
 
         # Evaluate if due, then complete, save and report the iteration.
@@ -120,7 +119,7 @@ class Observers:
         complete()
         interval = self._config.checkpoint_interval
         if timesteps // interval > old_timesteps // interval or (evaluation and evaluation.is_best):
-            self._saver.save(self._evaluator.best)
+            self._save()
         with span("report"):
             self._is_stopped = self._reporter.report(timesteps, iteration.metrics, evaluation)
         return not self._is_stopped and timesteps < self._config.total_timesteps
@@ -130,7 +129,7 @@ class Observers:
         return self._reporter.result(
             self._stages.policy.on_host(),
             self._stages.learner.executions,
-            timesteps=self._saver.timesteps,
+            timesteps=self._timesteps,
             is_stopped=self._is_stopped,
         )
 
@@ -151,20 +150,46 @@ class Observers:
             raise
         finally:
             try:
-                self._saver.close(self._evaluator.best)
+                if self._saved_at != self._timesteps:
+                    self._save()
                 self._cores.update(is_final=True)  # while there are workers
                 self._reporter.write_core_waits(self._cores.crowding())
             finally:
                 self._reporter.close(is_interrupted=is_interrupted)
 
+    @property
+    def _timesteps(self) -> int:
+        """Return the transitions after the last complete iteration, 0 before the first."""
+        return 0 if self._latest is None else self._latest.state["timesteps"]
+
+    def _save(self) -> None:
+        """Write the last complete iteration's checkpoint, and link it if it is the best.
+
+        Raises:
+            RunDirectoryError: the checkpoint can't be written, or the directory no longer exists.
+        """
+        assert self._latest is not None
+        directory, best = self._run.directory, self._evaluator.best
+        is_best = best is not None and best.timesteps == self._timesteps
+        with span("save"), delayed_interrupt():
+            directory.check_present()
+            directory.sync_metrics()  # a resumed run continues these
+            # Link `best` first: if the process is killed in between, the checkpoint that `last`
+            # names as the best still exists.
+            names = ("best", "last") if is_best else ("last",)
+            keep = self._config.keep_checkpoints
+            directory.checkpoints.save(self._latest, names=names, keep=keep)
+            self._saved_at = self._timesteps
+
     def _non_finite_error(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Save the update's batch, and return an error that names the update and the file."""
+        iteration = 1 if self._latest is None else self._latest.state["iteration"] + 1
         note = "its batch was overwritten since"
         if error.batch:
             path = self._run.directory.save_arrays("nonfinite_batch", error.batch)
             note = f"its batch is saved in {path}"
         return NonFiniteError(
             f"losses and parameters must be finite, but update {error.update} of iteration "
-            f"{self._saver.iteration + 1} gave NaN or infinity in {', '.join(error.names)}: "
+            f"{iteration} gave NaN or infinity in {', '.join(error.names)}: "
             f"{advice_for_non_finite(error.batch)}; {note}"
         )

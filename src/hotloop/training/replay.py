@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -67,66 +68,63 @@ class ReplayBatch(NamedTuple):
 class ReplaySource(Protocol):
     """The data that off-policy updates learn from: a replay buffer, or a source of your own.
 
+    A class that inherits from it needs the first three methods.
+
     Attributes:
         max_drawn: the maximum number of batches of one `draw`.
         by_priority: whether `update_priorities` receives the TD errors of each batch.
         gamma: γ of the next batches' `discount`, set by the loop before it draws.
     """
 
-    max_drawn: int
-    by_priority: bool
-    gamma: float
+    max_drawn: int = 1
+    by_priority: bool = False
+    gamma: float = 1.0
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of transitions to draw from. Learning waits for one batch."""
-        ...
 
-    def counters(self) -> tuple[int, int]:
-        """Return the transitions added and the batches drawn so far, for a checkpoint."""
-        ...
-
-    def start_empty(self, num_samples: int) -> None:
-        """Continue a run from a checkpoint without a file of `save`, after this many batches."""
-        ...
-
+    @abstractmethod
     def store(self, fragment: Fragment) -> object:
         """Add a fragment's transitions."""
-        ...
 
-    def cut(self, env: int | None = None) -> None:
-        """Start a new episode in an environment, or in all, without a final step."""
-        ...
-
+    @abstractmethod
     def draw(self, count: int, scale: ObsScale | None) -> tuple[Sequence[ReplayBatch], Any]:
         """Return batches with scaled observations, and their transitions' numbers, (count · B,)."""
-        ...
 
     def update_priorities(self, index: Any, td_error: Tensor) -> None:
         """Set new priorities of transitions by |TD error|, (B,)."""
-        ...
+
+    def cut(self, env: int | None = None) -> None:
+        """Start a new episode in an environment, or in all, without a final step."""
 
     def stored_rows(self, index: Any) -> Mapping[str, Array]:
         """Return the fields of transitions, to report a batch that gave NaN."""
-        ...
+        return {}
+
+    def counters(self) -> tuple[int, int]:
+        """Return the transitions added and the batches drawn so far, for a checkpoint."""
+        return 0, 0
 
     def to_arrays(self) -> dict[str, Array]:
-        """Return arrays for a checkpoint, besides the file of `save`."""
-        ...
+        """Return arrays for a checkpoint with the file of `save`."""
+        return {}
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Restore the output of `to_arrays`."""
-        ...
 
     def save(self, path: Path) -> None:
-        """Write the transitions to a file, with `save_replay`."""
-        ...
+        """Write the transitions to a file, if `save_replay` is set."""
+        path.touch()
 
     def restore(self, path: Path) -> None:
         """Read the file of `save`."""
-        ...
+
+    def start_empty(self, num_samples: int) -> None:
+        """Continue a run from a checkpoint without a file of `save`, after this many batches."""
 
 
-class StoredTransitions:
+class StoredTransitions(ReplaySource):
     """The transitions of a run's fragments in a buffer, on the host or on a device.
 
     Args:
@@ -203,13 +201,6 @@ class StoredTransitions:
         present = numbers[numbers >= self.buffer.num_added - len(self.buffer)]
         rows = self._without_masks(self.buffer.get(present)) if len(present) else {}
         return {name: rows[name] for name in rows}
-
-    def to_arrays(self) -> dict[str, Array]:
-        """Return the arrays for a checkpoint with the buffer, if it has more than its counters."""
-        return {}
-
-    def load(self, arrays: Mapping[str, Array]) -> None:
-        """Restore the output of `to_arrays`."""
 
     def _without_masks(self, batch: Any) -> Any:
         """Return a batch whose observations are arrays, and the masks of `next_obs` another."""

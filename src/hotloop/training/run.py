@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from hotloop.base.signals import delayed_interrupt, immediate_interrupt
-from hotloop.envs import EnvSpec, kept_global_generators
-from hotloop.envs.closing import closing_environments
-from hotloop.errors import ConfigError, NonFiniteError
+from hotloop.envs import EnvSpec
+from hotloop.errors import NonFiniteError
 from hotloop.learner import choose_device
 from hotloop.runs import OnReport, RunDirectory, RunResult
 from hotloop.timing import span
@@ -26,63 +24,7 @@ from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun, check_network, describe_resume, reopen, rewind_run
 from hotloop.training.sources import make_sources
-from hotloop.training.update_requests import Run, drive
-
-
-def train(
-    algorithm: Algorithm,
-    config: RunOptions,
-    *,
-    env: str | Callable[..., Any] | None = None,
-    network: str | Callable[..., Any] | None = None,
-    on_report: OnReport | None = None,
-    on_end: Callable[[RunResult | None], None] | None = None,
-    resume_from: str | Path | None = None,
-) -> RunResult:
-    """Train, and write a run directory.
-
-    Args:
-        algorithm: one of hotloop's, or your own.
-        config: the configuration, of the algorithm's `config` class.
-        env: a factory of environments, called with `config.env_kwargs`; replaces `config.env_id`.
-        network: a class or function that makes a torch module; replaces `config.network`.
-        on_report: called before the first iteration and after each; returning True stops the run.
-        on_end: called with the result, or with None after an error or Ctrl-C. The run's files are
-            written by then, and environments are closed later, so a failing `close` loses nothing.
-        resume_from: a run directory, or a checkpoint in one, to resume. Options must be unchanged,
-            except `total_timesteps`, which may grow, and options that do not change the weights.
-
-    Returns:
-        The policy and where everything was written.
-
-    Raises:
-        ConfigError, UnknownNameError, SpaceError, MissingExtraError: before the run starts.
-        CheckpointError: the checkpoint is damaged or belongs to another run.
-        EnvironmentFailure: an environment raised, or returned values outside its spaces.
-        NonFiniteError: a loss was NaN or infinite.
-        RunDirectoryError: the run directory exists, is missing, is in use, or can't be written.
-        KeyboardInterrupt: after metrics, timing and the last checkpoint were written.
-
-    The process records its timing into the run directory, which ends a recording of the caller. To
-    record again afterwards, call `timing.start`. Environments of this process have 10 s to close at
-    the end, and a slower or failing `close` causes a warning. There is no
-    limit outside the main thread.
-    """
-    if not isinstance(config, algorithm.config):
-        raise ConfigError(
-            f"the configuration of '{algorithm.name}' must be a {algorithm.config.__module__}."
-            f"{algorithm.config.__qualname__}, got a {type(config).__module__}."
-            f"{type(config).__qualname__}: make one of that class"
-        )
-    if network is not None:
-        config = dataclasses.replace(config, network=network)
-    environment = config.env_id if env is None else env
-    with kept_global_generators(), closing_environments() as envs:
-        return drive(
-            run_training(
-                algorithm, config, environment, on_report, on_end, resume_from, envs_to_close=envs
-            )
-        )
+from hotloop.training.update_requests import Run
 
 
 def run_training(
@@ -99,7 +41,7 @@ def run_training(
     """Train as a generator of update requests, and save the last iteration however it ends.
 
     Args:
-        algorithm, config, on_report, on_end, resume_from: see `train`.
+        algorithm, config, on_report, on_end, resume_from: see `Algorithm.train`.
         envs_to_close: a list that receives the environments of this process.
         process: the process of several runs, None for a single run.
     """
@@ -186,10 +128,7 @@ def _assemble(
             exits.callback(sources.envs.close)  # workers have their own time limit
         else:
             envs_to_close.append(sources.envs)
-        evaluator = Evaluator(
-            *(config, sources.spec, run.directory, run.best, envs_to_close, reporter),
-            is_resumed=run.is_resumed,
-        )
+        evaluator = Evaluator(run, config, sources.spec, envs_to_close, reporter)
     stages = algorithm.make_stages(sources)
     options = algorithm.collection_options(config)
     reporter.attach_rollout(stages.rollout, options, stages.policy.network)
