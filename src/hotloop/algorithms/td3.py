@@ -29,7 +29,7 @@ from hotloop.algorithms.twin_critics import (
 from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
-from hotloop.policies import EpisodeNoise, GaussianNoise, OrnsteinUhlenbeckNoise, PinkNoise
+from hotloop.policies import GaussianNoise, OrnsteinUhlenbeckNoise, PinkNoise
 from hotloop.policies.heads import Deterministic
 from hotloop.training import OffPolicy, ReplayBatch, Update
 from hotloop.training.options import (
@@ -180,7 +180,7 @@ def update_policy(
     return {"policy_loss": value}
 
 
-def exploration(config: Config) -> GaussianNoise | EpisodeNoise:
+def exploration(config: Config) -> GaussianNoise:
     """Return noise on actions, after uniform actions."""
     kinds = {
         "gaussian": GaussianNoise,

@@ -23,13 +23,16 @@ class NoiseBuffer:
     Args:
         policy: Policy that draws the noise.
         seed: Seed of the noise.
-        num_envs: N.
         first_env: Index of the group's first environment, counted over all workers.
+        episode_starts: First step of each environment's episode, int64, (N,). The caller changes it
+            in place when an episode begins, if the exploration is an `EpisodeNoise`.
     """
 
-    def __init__(self, policy: ActingPolicy, *, seed: int, num_envs: int, first_env: int) -> None:
-        self._policy, self._seed = policy, seed
-        self._num_envs, self._first_env = num_envs, first_env
+    def __init__(
+        self, policy: ActingPolicy, seed: int, first_env: int, episode_starts: Array
+    ) -> None:
+        self._policy, self._seed, self._first_env = policy, seed, first_env
+        self._starts, self._num_envs = episode_starts, len(episode_starts)
         self._noise = np.empty((0, 0, 0), np.float32)
         self._start = 0
 
@@ -54,32 +57,18 @@ class NoiseBuffer:
 
 
 class EpisodeNoiseBuffer(NoiseBuffer):
-    """Noise that depends on the first step of an environment's episode too.
-
-    Args:
-        policy: Policy with this exploration.
-        exploration: The kind of noise.
-        seed: Seed of the noise.
-        first_env: Index of the group's first environment, counted over all workers.
-        episode_starts: First step of each environment's episode, int64, (N,). The caller changes it
-            in place when an episode begins.
-    """
+    """Noise that depends on the first step of an environment's episode too; see `NoiseBuffer`."""
 
     def __init__(
-        self,
-        policy: ActingPolicy,
-        exploration: EpisodeNoise,
-        *,
-        seed: int,
-        first_env: int,
-        episode_starts: Array,
+        self, policy: ActingPolicy, seed: int, first_env: int, episode_starts: Array
     ) -> None:
+        super().__init__(policy, seed, first_env, episode_starts)
         num_envs = len(episode_starts)
-        super().__init__(policy, seed=seed, num_envs=num_envs, first_env=first_env)
-        self._exploration, self._starts = exploration, episode_starts
+        assert isinstance(policy.exploration, EpisodeNoise)
+        self._exploration = policy.exploration
         self._num_numbers = num_action_values(policy.network.action_spec)
         # The current chunk of each environment, with a flag of 0: these actions are not uniform.
-        shape = (num_envs, exploration.chunk_steps, self._num_numbers + 1)
+        shape = (num_envs, self._exploration.chunk_steps, self._num_numbers + 1)
         self._chunks = np.zeros(shape, np.float32)
         self._chunk_starts = np.full(num_envs, -1)
         self._chunk_episodes = np.full(num_envs, -1)
@@ -128,13 +117,7 @@ class EpisodeNoiseBuffer(NoiseBuffer):
 def make_noise_buffer(
     policy: ActingPolicy, seed: int, first_env: int, episode_starts: Array
 ) -> NoiseBuffer:
-    """Return the buffer for the policy's exploration; see the classes for the arguments."""
-    if isinstance(policy.exploration, EpisodeNoise):
-        return EpisodeNoiseBuffer(
-            policy,
-            policy.exploration,
-            seed=seed,
-            first_env=first_env,
-            episode_starts=episode_starts,
-        )
-    return NoiseBuffer(policy, seed=seed, num_envs=len(episode_starts), first_env=first_env)
+    """Return the buffer for the policy's exploration; see `NoiseBuffer`."""
+    has_episode_noise = isinstance(policy.exploration, EpisodeNoise)
+    kind = EpisodeNoiseBuffer if has_episode_noise else NoiseBuffer
+    return kind(policy, seed, first_env, episode_starts)

@@ -66,6 +66,16 @@ def test_exploration_travels_as_json(exploration):
     assert exploration_from_json(json.loads(sent)) == exploration
 
 
+def test_gaussian_noise_replaces_that_of_a_stochastic_head():
+    """With a standard deviation of 1, nothing changes."""
+    block = {"first_step": 3, "num_steps": 4, "num_envs": 2}
+    own, added = (
+        make_policy("squashed_gaussian", exploration).draw_noise(7, **block)
+        for exploration in (Exploration(random_steps=5), GaussianNoise(std=1.0, random_steps=5))
+    )
+    np.testing.assert_array_equal(own, added)
+
+
 def test_json_needs_a_class_that_can_be_imported():
     @dataclass(frozen=True, kw_only=True)
     class Local(Exploration):

@@ -1,6 +1,7 @@
 """Ray actors: the same runs as with processes, accounting of transitions, failures."""
 
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from hotloop.algorithms import ppo, sac
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.runs import RunDirectory
 from tests import toy_envs
+from tests.toy_noise import HeldNoise
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -40,8 +42,11 @@ def train(path, algorithm=ppo, env=None, *, on_report=None, resume_from=None, **
 
 
 def train_off_policy(path, **options):
+    # Actors import a user's exploration by its name.
+    noise = HeldNoise(std=1.0, random_steps=32)
+    algorithm = dataclasses.replace(sac.algorithm, exploration=lambda config: noise)
     config = sac.Config(
-        env_id="Pendulum-v1",
+        env_id="tests.toy_envs:Wanders",
         run_dir=str(path),
         workers=2,
         num_envs=2,
@@ -53,7 +58,7 @@ def train_off_policy(path, **options):
         total_timesteps=400,
         **options,
     )
-    return sac.train(config)
+    return algorithm.train(config)
 
 
 def lines_of(path):

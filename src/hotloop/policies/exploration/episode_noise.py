@@ -8,28 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.exploration.base import Exploration
+from hotloop.policies.exploration.gaussian import GaussianNoise
 from hotloop.types import Array
 
 _STREAM = 2  # noise stream of chunks
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeNoise(Exploration, ABC):
+class EpisodeNoise(GaussianNoise, ABC):
     """Noise that is correlated within an episode, and independent of all other episodes.
 
     It is drawn in chunks of `chunk_steps` steps, counted from the first step of each episode.
     Therefore it is a function of the seed, the environment, the episode's first step and the step.
-
-    Attributes:
-        std: standard deviation, in units of half the width of the bounds.
     """
-
-    std: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("std", 0.0 <= self.std < math.inf, "a number from 0")
 
     @property
     @abstractmethod
