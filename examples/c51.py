@@ -195,7 +195,7 @@ def update(
             chooser = nets.head.log_probs(dqn.compute_next_values(state.params, batch, nets))
         next_action = nets.head.means(chooser).argmax(1)
         probs = of_action(log_probs, next_action).exp()
-        target = nets.head.project(probs, batch.reward, hyper.gamma * batch.discount)
+        target = nets.head.project(probs, batch.reward, batch.discount)
     total, (value, cross_entropy), grad = value_and_grad(loss, state.params, batch, target, nets)
     if config.max_grad_norm is None:
         norm = torch.linalg.vector_norm(grad)

@@ -140,14 +140,14 @@ def test_spaces_and_options_that_c51_lacks_are_refused(c51):
 @pytest.mark.parametrize("double", [True, False])
 def test_loss_is_the_cross_entropy_with_the_projected_target(c51, double):
     """Compare with a loop over the transitions."""
-    config, nets = make_networks(c51, double=double, gamma=0.9, learning_rate=1e-9)
+    config, nets = make_networks(c51, double=double)
     state = c51.algorithm.init(nets, config)
     state.params.mul_(3.0)
     state.target.copy_(3.0 * nets.initial(7))
     generator = np.random.default_rng(1)
     obs, next_obs = 5 * generator.standard_normal((2, 20, 4), np.float32)
     action, reward = generator.integers(0, 3, 20), generator.normal(0.0, 2.0, 20)
-    discount, importance = generator.integers(0, 2, 20), generator.uniform(0.5, 1.5, 20)
+    discount, importance = 0.9 * generator.integers(0, 2, 20), generator.uniform(0.5, 1.5, 20)
     atoms = np.linspace(-2.0, 6.0, 5)
 
     def distributions(params, rows):
@@ -160,7 +160,7 @@ def test_loss_is_the_cross_entropy_with_the_projected_target(c51, double):
     for i in range(20):
         best = ((online if double else target)[i] @ atoms).argmax()
         chosen.append(best)
-        row = target[i, best], reward[i], 0.9 * discount[i]
+        row = target[i, best], reward[i], discount[i]
         projected = project_slowly(*row, -2.0, 6.0, 5)
         cross_entropies[i] = -np.dot(projected, np.log(now[i, action[i]]))
     assert any((target[i] @ atoms).argmax() != chosen[i] for i in range(20)) is double
@@ -174,7 +174,7 @@ def test_loss_is_the_cross_entropy_with_the_projected_target(c51, double):
         discount=discount_t,
         importance=importance_t,
     )
-    hyper = c51.algorithm.hyper(*(torch.tensor(x) for x in (1e-9, 0.9, 1.0, 0.0)))
+    hyper = c51.algorithm.hyper(*(torch.tensor(x) for x in (1e-9, 1.0, 0.0)))
     metrics, td_error = c51.update(state, batch, None, hyper, nets=nets, config=config)
     np.testing.assert_allclose(td_error, cross_entropies, rtol=1e-4, atol=1e-5)
     assert metrics["loss"].item() == pytest.approx((importance * cross_entropies).mean(), rel=1e-4)
