@@ -37,6 +37,14 @@ def test_the_terminal_and_the_page_show_learning_and_timing(run, tmp_path, capsy
     assert "media-src data:" in text
 
 
+def test_json(run, tmp_path, capsys):
+    assert cli.main(["report", str(run), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["run"]["env_id"] == "CartPole-v1"
+    assert content["profile"]["num_processes"] == 1
+    assert content["problems"] == []
+
+
 def test_a_run_without_a_recording(run, tmp_path, capsys):
     for path in (run / "timing").iterdir():
         path.unlink()

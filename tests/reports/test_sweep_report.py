@@ -57,6 +57,17 @@ def test_the_best_options_are_the_stored_ones_and_the_winners(path, tmp_path, ca
     assert page.count("<tr><td>") == 3
 
 
+def test_json(path, capsys):
+    assert main(["sweep", "report", str(path), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert [trial["trial"] for trial in content["trials"]] == [3, 2, 1]
+    assert content["trials"][0]["scores_by_seed"] == {"1": 3.0, "2": 3.0, "3": 3.0}
+    assert content["best"]["trial"] == 3
+    assert content["best"]["options"]["learning_rate"] == 0.001
+    assert content["test"] == {"best": [], "defaults": []}
+    assert content["page"].endswith("report.html")
+
+
 def test_a_report_needs_no_torch(path):
     code = (
         "import sys\n"

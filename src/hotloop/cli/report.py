@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from hotloop.base.streams import make_console
+from hotloop.base.text_tables import print_json
 from hotloop.cli import bottleneck, viewer_files
 from hotloop.cli.workers import print_nodes
 from hotloop.errors import ProfileError, RunDirectoryError, UntrustedError
 
 if TYPE_CHECKING:
     from hotloop.profiler.render.findings import Findings
+    from hotloop.reports.learning_curves import LearningCurves
 
 
 def run(args: list[str]) -> int:
@@ -31,6 +34,7 @@ def run(args: list[str]) -> int:
         help="also write one HTML page; for a run it includes curves of returns, evaluations and "
         "metrics, the options and the videos; .html",
     )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     viewer_files.add_options(parser)
     options = parser.parse_args(args)
     viewer_files.check_options(options)
@@ -58,25 +62,41 @@ def run(args: list[str]) -> int:
             raise
         profile_error = f"timing is unknown: {error}"
     # Print the results and the findings, and write the requested files.
+    problems = [problem for problem in (run_error, profile_error) if problem]
+    if options.json:
+        run_values = None if results is None else results.summary.to_json()
+        profile = None if findings is None else findings.to_json()
+        print_json({"run": run_values, "profile": profile, "problems": problems})
+    else:
+        _print_text(results, problems, findings, directory)
+    if options.html:
+        from hotloop.reports.run_page import run_page
+
+        page = Path(options.html)
+        run_page(results, directory, page, problems=problems, findings=findings).write(page)
+        print(f"wrote {options.html}", file=sys.stderr)
+    if findings is not None:
+        viewer_files.write_files(findings.session, options)
+    return 0
+
+
+def _print_text(
+    results: LearningCurves | None,
+    problems: Sequence[str],
+    findings: Findings | None,
+    directory: Path,
+) -> None:
+    from hotloop.reports import learning_curves
+
     if results is not None:
         print(learning_curves.summary_text(results), end="\n\n", flush=True)
-    for problem in filter(None, (run_error, profile_error)):
+    for problem in problems:
         print(problem, end="\n\n", flush=True)
     if findings is not None:
         print_findings(findings, file=sys.stdout)
         if results is not None:
             bottleneck.print_bottleneck(directory)
             print_nodes(directory)
-    if options.html:
-        from hotloop.reports.run_page import run_page
-
-        page = Path(options.html)
-        problems = [run_error, profile_error]
-        run_page(results, directory, page, problems=problems, findings=findings).write(page)
-        print(f"wrote {options.html}", file=sys.stderr)
-    if findings is not None:
-        viewer_files.write_files(findings.session, options)
-    return 0
 
 
 def print_findings(found: Findings, *, file: TextIO) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.base.files import make_directory
+from hotloop.base.text_tables import print_json
 from hotloop.cli import add_trust_option, notify, require_module
 from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError
@@ -31,6 +32,7 @@ def run(args: list[str]) -> int:
     add("--jobs", metavar="N", help="number of processes for it; default: as the cores allow")
     add("--output", type=Path, metavar="DIR", help="default: FILE's path with _report")
     add("--parquet", type=Path, metavar="FILE", help="also write all runs as Parquet")
+    add("--json", action="store_true", help="print one JSON object instead")
     add_trust_option(parser)
     options = parser.parse_args(args)
     require_module("matplotlib", extra="train", purpose="drawing plots")
@@ -58,7 +60,8 @@ def _report(results: Results, options: argparse.Namespace) -> int:
             "others, such as 101-110"
         )
     # Find the best trial, and test it.
-    for note in print_best(report.status, results.path):
+    notes = [] if options.json else print_best(report.status, results.path)
+    for note in notes:
         notify(note)
     winner, algorithm = report.winner, settings.algorithm
     if winner is None:
@@ -70,9 +73,15 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     make_directory(directory, f"the report's directory {directory}", "pass another `--output`")
     best, preset = report.best_options(), directory / "best.toml"
     configuration.write(str(preset), best, algorithm)
-    lines = report.test_lines()
+    lines, importance = report.test_lines(), report.importances()
+    page = report.write(directory, lines, importance)
+    if options.parquet is not None:
+        results.export(options.parquet)
+    if options.json:
+        files = {"page": str(page), "preset": str(preset)}
+        return print_json(report.to_json() | {"importance": importance} | files)
+    # Print the results.
     print("\n" + "\n".join(lines))
-    importance = report.importances()
     if report.is_population:
         notify("a population changes its options: plots over options are omitted")
     elif importance is None:
@@ -80,9 +89,7 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     else:
         listed = sorted(importance.items(), key=lambda item: -item[1])
         print("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in listed))
-    page = report.write(directory, lines, importance)
     if options.parquet is not None:
-        results.export(options.parquet)
         print(f"runs: {options.parquet}")
     trust = " --trust" if configuration.names_code(best) else ""
     command = f"hotloop train {algorithm} --config {shlex.quote(str(preset))}{trust}"

@@ -79,10 +79,10 @@ def run_page(
         curves: learning curves of the run, None if the directory is no run or a damaged one.
         run: the directory.
         page: path of the page, for relative links to videos.
-        problems: sentences about missing data, "" for none.
+        problems: sentences about missing data.
         findings: the profile of the directory, None if there is none.
     """
-    text = "".join(f'<p class="card">{escaped(problem)}</p>' for problem in problems if problem)
+    text = "".join(f'<p class="card">{escaped(problem)}</p>' for problem in problems)
     profile = None if findings is None else profile_page(findings)
     if curves is None and not text:
         assert profile is not None

@@ -62,6 +62,27 @@ class SweepReport:
         options = {**self.settings.config, **self.winner.options(steps), "total_timesteps": steps}
         return dict(sorted(options.items()))
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the options, state and score of each trial, the best one, and the tests."""
+        status, winner = self.status, self.winner
+        assert winner is not None
+        default, best = self._test_scores(winner.number)
+        return {
+            "algorithm": self.settings.algorithm,
+            "best": {"trial": winner.number, "options": self.best_options()},
+            "trials": [
+                {
+                    "trial": trial.number,
+                    "options": trial.options(status.steps),
+                    "state": status.state(trial.number),
+                    "score": status.score(trial.number),
+                    "scores_by_seed": status.scores(trial.number),
+                }
+                for trial in status.ranked()
+            ],
+            "test": {"best": best.tolist(), "defaults": default.tolist()},
+        }
+
     def test_lines(self) -> list[str]:
         """Return lines that compare the best trial with the defaults on fresh seeds."""
         winner = self.winner

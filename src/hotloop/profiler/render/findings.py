@@ -8,6 +8,7 @@ html.write(findings, "report.html")
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from hotloop.base.html_page import escaped
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
@@ -44,6 +45,23 @@ class Findings:
 
         page = escaped(render(self))
         return f'<iframe width="100%" height="800" style="border: 0" srcdoc="{page}"></iframe>'
+
+    def to_json(self) -> dict[str, Any]:
+        """Return duration, speed, stages of the main thread, and diagnoses as JSON values."""
+        session, steps, stages = self.session, self.throughput, self.stages(self.session.main)
+        return {
+            "command": list(session.command),
+            "wall_s": (session.end_ns - session.start_ns) / 1e9,
+            "num_processes": len(session.processes),
+            "steps": None if steps is None else steps.total,
+            "steps_per_s": None if steps is None else steps.mean,
+            "stages": {stage: stages.share(stage) for stage in stages.by_stage},
+            "diagnoses": [
+                vars(x) | {"places": [place._asdict() for place in x.places]}
+                for x in self.diagnoses
+            ],
+            "problems": list(session.problems),
+        }
 
     def stages(self, process: ProfiledProcess) -> StageTimes:
         """Return the stages of a process's main thread."""
