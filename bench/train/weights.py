@@ -97,9 +97,9 @@ def train(case: str, folder: str) -> dict[str, Any]:
     generator = np.random.default_rng(0)
     obs = generator.standard_normal((64, *policy.network.obs_spec.shape), np.float32)
     if policy.network.memory_size:
-        outputs = [policy.head(obs, None, policy.new_memory(len(obs)))]
+        outputs = [policy.head(obs, policy.new_memory(len(obs)))]
     else:
-        outputs = [policy.head(obs)] + ([policy.value(obs)] if policy.has_value else [])
+        outputs = [policy.head(obs)] + ([policy.value(obs)] if policy.network.has_value else [])
     arrays = RunDirectory.open(result.run_dir).checkpoints.load().arrays()
     numbers = [x for x in arrays.values() if x.dtype.kind == "f" and x.size > 1]
     return {"policy": [_hash(x) for x in outputs], "arrays": sorted({_hash(x) for x in numbers})}

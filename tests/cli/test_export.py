@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hotloop.cli import main
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, TrainedPolicy
 from hotloop.runs import RunDirectory
 
 
@@ -31,7 +31,7 @@ def test_both_formats_act_as_the_run_does(capsys, tmp_path, run_dir, checkpoint)
     args = ["export", str(run_dir), "--checkpoint", checkpoint]
     network, snapshot, state = RunDirectory.open(run_dir).load_policy(checkpoint)
     obs = np.random.default_rng(1).standard_normal((20, 3)).astype(np.float32)
-    expected = ActingPolicy(network, snapshot).act(obs)
+    expected = TrainedPolicy(ActingPolicy(network, snapshot)).act(obs)
     assert main([*args, "--format", "numpy", "--output", str(folder)]) == 0
     out = capsys.readouterr().out
     assert f"ppo on Pendulum-v1 after {state['timesteps']:,} steps" in out
@@ -70,7 +70,9 @@ def test_off_policy_runs_are_exported(capsys, tmp_path, trained_run, name, head)
     network, snapshot, _ = RunDirectory.open(path).load_policy()
     obs = np.random.default_rng(1).standard_normal((20, *network.obs_spec.shape), np.float32)
     policy = load_exported(folder)
-    np.testing.assert_array_equal(policy.act(obs), ActingPolicy(network, snapshot).act(obs))
+    np.testing.assert_array_equal(
+        policy.act(obs), TrainedPolicy(ActingPolicy(network, snapshot)).act(obs)
+    )
     with pytest.raises(ValueError, match=r"no value function: call `head` for"):
         policy.value(obs)
 

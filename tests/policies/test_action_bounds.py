@@ -17,7 +17,7 @@ from hotloop.envs import make_vec
 from hotloop.envs.encoding import ActionDecoder
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
-from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
+from hotloop.policies import ActingPolicy, PolicySnapshot, TrainedPolicy, actor_critic
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import HEADS, Categorical, Gaussian, ScaledGaussian
 from hotloop.policies.heads.bounded import check_bounded
@@ -69,7 +69,7 @@ CASES += [
 
 @pytest.mark.parametrize(("head", "space"), CASES, ids=str)
 def test_actions_lie_in_their_space(tmp_path, head, space):
-    policy, obs = policy_for(space, head), observations()
+    policy, obs = TrainedPolicy(policy_for(space, head)), observations()
     expected = policy.act(obs)
     for action in (expected, policy.act(obs, deterministic=False)):
         assert action.dtype == space.dtype
@@ -267,4 +267,4 @@ def test_advice_about_bounds_that_coincide_works_literally():
     (advice,) = re.findall(r"`(gymnasium\..*\))`", str(error.value))
     wrapped = eval(advice, {"gymnasium": gymnasium, "env": env})
     assert wrapped.action_space == Box(-1.0, 1.0, (1,), np.float64)
-    policy_for(wrapped.action_space).act(observations())
+    TrainedPolicy(policy_for(wrapped.action_space)).act(observations())

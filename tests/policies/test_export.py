@@ -10,7 +10,14 @@ from gymnasium import spaces
 from hotloop.envs.encoding import ActionDecoder, ObsEncoder
 from hotloop.envs.masks import with_masks
 from hotloop.errors import ConfigError, MissingExtraError, OutputError, install_command
-from hotloop.policies import ActingPolicy, ObsScale, PolicySnapshot, actor, actor_critic
+from hotloop.policies import (
+    ActingPolicy,
+    ObsScale,
+    PolicySnapshot,
+    TrainedPolicy,
+    actor,
+    actor_critic,
+)
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
 from hotloop.policies.heads import (
     HEADS,
@@ -110,15 +117,15 @@ def run_onnx(path, obs):
 
 
 def check_onnx(network, snapshot, path):
-    policy = ActingPolicy(network, snapshot)
+    policy = TrainedPolicy(ActingPolicy(network, snapshot))
     for num_rows in (1, 7, 64):
         obs = random_obs(network, num_rows)
         outputs = run_onnx(path, obs)
-        assert list(outputs) == ["action", "head", "value"][: 3 if policy.has_value else 2]
+        assert list(outputs) == ["action", "head", "value"][: 3 if network.has_value else 2]
         action, expected = outputs["action"], policy.act(obs)
         assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(outputs["head"], policy.head(obs), atol=1e-5, rtol=1e-5)
-        if policy.has_value:
+        if network.has_value:
             np.testing.assert_allclose(outputs["value"], policy.value(obs), atol=1e-5, rtol=1e-5)
         if network.action_spec.kind == "box":
             np.testing.assert_allclose(action, expected, atol=1e-5, rtol=1e-5)
@@ -247,26 +254,26 @@ def test_numpy_matches_the_policy(tmp_path):
     folders = [tmp_path / case for case in CASES]
     subprocess.run([sys.executable, "-I", "-c", PROCESS_SCRIPT, *folders], check=True)
     for case, (network, snapshot) in policies.items():
-        check_numpy(tmp_path / case, network, ActingPolicy(network, snapshot))
+        check_numpy(tmp_path / case, network, TrainedPolicy(ActingPolicy(network, snapshot)))
 
 
 def check_numpy(folder, network, policy):
     """Compare the outputs of the exported policy with the policy's."""
     obs = random_obs(network, 9)
     expected_outputs = {"action": policy.act(obs), "head": policy.head(obs)}
-    if policy.has_value:
+    if network.has_value:
         expected_outputs["value"] = policy.value(obs)
     with np.load(folder / "result.npz") as result:
         assert "`obs` must have shape" in str(result["wrong_shape"])
         no_value = "has no value function: call `head`" in str(result["without_value"])
-        assert no_value is not policy.has_value
+        assert no_value is not network.has_value
         for name, expected in expected_outputs.items():
             assert result[name].dtype == expected.dtype
             np.testing.assert_array_equal(result[name], expected)
         singles = np.stack([policy.act(row) for row in obs])
         np.testing.assert_array_equal(result["single"], singles)
         assert result["single_head"].shape == result["head"].shape
-        if policy.has_value:
+        if network.has_value:
             assert result["single_value"].shape == (9,)
     with np.load(folder / "policy.npz") as content:
         metadata = json.loads(str(content["about"]))
@@ -290,7 +297,7 @@ def test_numpy_accepts_raw_observations(tmp_path, case):
     space = RAW_SPACES[case]
     space.seed(5)
     network = actor_critic(specs(space, DISCRETE))
-    policy = ActingPolicy(network, snapshot_of(network))
+    policy = TrainedPolicy(ActingPolicy(network, snapshot_of(network)))
     weights, code = policy.to_numpy_file(tmp_path / "mine.npz")
     assert code == tmp_path / "mine.py"
     exported = Policy(weights)
@@ -385,7 +392,7 @@ def test_exported_policies_take_masks(tmp_path, action_space, memory):
     masked = with_masks(ActionDecoder(action_space).spec)
     network = actor_critic(Spaces(ObsEncoder(PARTS).spec, masked), memory=memory)
     snapshot = snapshot_of(network)
-    policy = ActingPolicy(network, snapshot)
+    policy = TrainedPolicy(ActingPolicy(network, snapshot))
     (path,) = export_onnx(network, snapshot, tmp_path / "policy.onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     expected_inputs = ["obs", *(["memory"] if memory else []), "action_mask"]
@@ -425,7 +432,7 @@ def test_masks_of_exported_policies_come_from_dicts_or_are_refused(tmp_path):
     for action_spec in (spec, with_masks(spec)):
         network = actor_critic(Spaces(encoder.spec, action_spec))
         snapshot = snapshot_of(network)
-        policy = ActingPolicy(network, snapshot)
+        policy = TrainedPolicy(ActingPolicy(network, snapshot))
         alone = Policy(export_numpy(network, snapshot, tmp_path / str(action_spec.is_masked))[0])
         mask = np.zeros(spec.num_choices[0], np.int8)
         if action_spec.is_masked:

@@ -12,6 +12,7 @@ from hotloop.policies import (
     Exploration,
     GaussianNoise,
     PolicySnapshot,
+    TrainedPolicy,
     actor,
     actor_critic,
 )
@@ -323,12 +324,13 @@ def test_act_returns_the_most_probable_action(kind):
         assert len(set(expected.tolist())) > 1
     else:
         expected = (CENTRE + HALF * np.tanh(head[:, :2]))[..., None]
-    actual = policy.act(obs)
+    trained = TrainedPolicy(policy)
+    actual = trained.act(obs)
     assert actual.dtype == network.action_spec.dtype
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
-    np.testing.assert_array_equal(policy.act(obs[0]), policy.act(obs[:1])[0])
+    np.testing.assert_array_equal(trained.act(obs[0]), trained.act(obs[:1])[0])
     with pytest.raises(ConfigError, match="has no value function: call `head`"):
-        policy.value(obs)
+        trained.value(obs)
     with pytest.raises(ConfigError, match="computes no log-probabilities of a fragment"):
         policy.log_prob(head, head, actual)
 
@@ -336,11 +338,12 @@ def test_act_returns_the_most_probable_action(kind):
 def test_act_samples_a_squashed_gaussian():
     """Samples use the given generator, without uniform steps and exploration."""
     network = make_actor("squashed_gaussian")
-    policy = ActingPolicy(
+    acting = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
         exploration=Exploration(random_steps=10**9),
     )
+    policy = TrainedPolicy(acting)
     obs = np.repeat(np.random.default_rng(0).standard_normal((1, 2, 3)), 20_000, axis=0)
     actions = policy.act(obs, deterministic=False, rng=np.random.default_rng(1))[:, :, 0]
     again = policy.act(obs, deterministic=False, rng=np.random.default_rng(1))[:, :, 0]
@@ -355,11 +358,12 @@ def test_act_samples_a_squashed_gaussian():
 @pytest.mark.parametrize("kind", ["deterministic", "greedy"])
 def test_sampling_from_deterministic_heads_changes_nothing(kind):
     network = make_actor(kind)
-    policy = ActingPolicy(
+    acting = ActingPolicy(
         network,
         PolicySnapshot(0, network.initial_parameters(0)),
         exploration=replace(CASES[kind][1], random_steps=10**9),
     )
+    policy = TrainedPolicy(acting)
     obs = np.random.default_rng(0).standard_normal((30, 2, 3)).astype(np.float32)
     np.testing.assert_array_equal(policy.act(obs, deterministic=False), policy.act(obs))
     single = policy.act(obs[0], deterministic=False)

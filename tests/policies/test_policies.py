@@ -10,7 +10,14 @@ import torch
 from hotloop.base import memory
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError, ShapeError, install_command
-from hotloop.policies import ActingPolicy, Network, PolicySnapshot, actor_critic, network_from_json
+from hotloop.policies import (
+    ActingPolicy,
+    Network,
+    PolicySnapshot,
+    TrainedPolicy,
+    actor_critic,
+    network_from_json,
+)
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import Categorical
 from hotloop.policies.initialization import orthogonal
@@ -47,6 +54,10 @@ def random_policy(action_spec, *, hidden_sizes=(16, 8), shape=(4,), **options):
         for name, s in network.parameter_shapes().items()
     }
     return network, params, ActingPolicy(network, PolicySnapshot(version=3, params=params))
+
+
+def trained_policy(action_spec):
+    return TrainedPolicy(random_policy(action_spec)[2])
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -119,23 +130,23 @@ def test_gaussian_actions_have_the_policys_mean_and_std(action_spec, center, hal
 
 def test_act_returns_environment_actions():
     obs = np.random.default_rng(3).standard_normal((6, 4)).astype(np.float32)
-    _, _, policy = random_policy(DISCRETE)
+    policy = trained_policy(DISCRETE)
     assert set(policy.act(obs).tolist()) <= {5, 6, 7}
     np.testing.assert_array_equal(policy.act(obs), 5 + policy.head(obs).argmax(1))
     assert policy.act(obs[0]) == policy.act(obs)[0]
     samples = {int(policy.act(obs[0], deterministic=False)) for _ in range(200)}
     assert len(samples) > 1
 
-    _, _, policy = random_policy(MULTI)
+    policy = trained_policy(MULTI)
     assert (policy.act(obs)[:, 1] >= 10).all()
 
-    _, _, policy = random_policy(BOX)
+    policy = trained_policy(BOX)
     action = policy.act(10 * obs)
     assert action.shape == (6, 2)
     assert np.abs(action[:, 0]).max() == np.nextafter(np.float32(0.3), np.float32(0))
     assert np.abs(action[:, 1]).max() > 0.3
 
-    _, _, policy = random_policy(FAR_BOX)
+    policy = trained_policy(FAR_BOX)
     center, half_width = FAR_SCALE
     action, unit = policy.act(10 * obs), policy.head(10 * obs)
     expected = center + half_width * np.clip(unit, [-1, -np.inf], [1, np.inf])
@@ -144,7 +155,7 @@ def test_act_returns_environment_actions():
 
 
 def test_act_requires_one_observation_or_a_batch():
-    _, _, policy = random_policy(DISCRETE)
+    policy = trained_policy(DISCRETE)
     with pytest.raises(ShapeError, match=r"\(4\) or \(B, 4\), got \(5,\)|got \(5,\)"):
         policy.act(np.zeros(5, np.float32))
 
@@ -281,7 +292,8 @@ from hotloop.envs.spaces import ActionSpec, ObsSpec
 from types import SimpleNamespace
 from hotloop.errors import MissingExtraError
 from hotloop.policies import (
-    ActingPolicy, PolicySnapshot, actor, actor_critic, critics, network_from_json
+    ActingPolicy, PolicySnapshot, TrainedPolicy, actor, actor_critic, critics,
+    network_from_json,
 )
 from hotloop.policies.heads import HEADS
 obs_spec = ObsSpec(shape=(4,), dtype="float32", layout=())
@@ -296,8 +308,9 @@ for action_spec in (far, discrete, multi, box):
     actors = [actor(spaces, HEADS[kind]()) for kind in kinds.get(action_spec, ())]
     for network in (actor_critic(spaces), *actors):
         network = network_from_json(network.to_json())
-        policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
-        assert network.acts_without_torch and policy.memory_size == 0
+        acting = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
+        policy = TrainedPolicy(acting)
+        assert network.acts_without_torch and acting.memory_size == 0
         assert policy.act(np.ones((3, 4))).shape == (3, *action_spec.shape)
         untested.remove(type(network.head))
 assert not untested, untested
@@ -335,7 +348,7 @@ def test_more_parameters_than_fit_in_memory_are_refused(monkeypatch, initializat
 
 @pytest.mark.parametrize("obs", ["x", None, {"a": 1}, [[0, 0, 0, 0], [0, 0]]])
 def test_observations_that_are_not_numeric_are_refused(obs):
-    _, _, policy = random_policy(DISCRETE)
+    policy = trained_policy(DISCRETE)
     with pytest.raises(ShapeError, match=r"`obs` must be numbers of shape \(4,\).*, got ") as error:
         policy.act(obs)
     assert str(error.value).endswith(repr(obs))

@@ -9,7 +9,7 @@ import torch
 
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, ShapeError
-from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
+from hotloop.policies import ActingPolicy, PolicySnapshot, TrainedPolicy, actor_critic
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.recurrence import step, unroll
 from hotloop.policies.recurrent_layer import NumpyRecurrentLayer, RecurrentLayer, parse_memory
@@ -27,7 +27,7 @@ def make_network(kind, obs=None, action: ActionSpec = DISCRETE):
 
 
 def make_policy(net, seed=0):
-    return ActingPolicy(net, PolicySnapshot(0, net.initial_parameters(seed)))
+    return TrainedPolicy(ActingPolicy(net, PolicySnapshot(0, net.initial_parameters(seed))))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,7 +116,7 @@ def test_acting_matches_learning(kind, obs):
     heads, values = [], []
     for obs_t in observations:
         values.append(policy.value(obs_t, memory))
-        heads.append(policy.head(obs_t, None, memory))
+        heads.append(policy.head(obs_t, memory))
     episode_starts = torch.zeros(12, dtype=torch.bool)
     head, value = learned._forward(
         learned.layout.unpack(learned.initial(0)),
@@ -163,8 +163,10 @@ def test_exports_match_the_policys_memory(tmp_path, kind, action):
 
 def test_missing_memory_raises():
     policy = make_policy(make_network("gru"))
-    for call in (policy.head, policy.value, policy.greedy):
-        with pytest.raises(ShapeError, match=r"float32 of shape \(B, 5\), got none: `new_m"):
+    for call in (policy.head, policy.value, policy.act):
+        with pytest.raises(
+            ShapeError, match=r"shape \(2, 5\), got none: start each .*_memory\(2\)"
+        ):
             call(np.ones((2, 3), np.float32))
     with pytest.raises(ShapeError, match=r"got \[0.0, 0.0\]"):
         policy.act(np.ones(3), [0.0, 0.0])

@@ -16,6 +16,7 @@ from hotloop.policies import (
     Encoder,
     Head,
     PolicySnapshot,
+    TrainedPolicy,
     actor,
     actor_critic,
     critics,
@@ -164,7 +165,9 @@ def test_registered_head_and_encoder_act_and_learn(tmp_path, encoder):
     head, value = learned.outputs(flat, obs)
     np.testing.assert_allclose(policy.head(obs.numpy()), head, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(policy.value(obs.numpy()), value, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(policy.act(obs.numpy()), 5 + head.argmax(1).numpy())
+    np.testing.assert_array_equal(
+        TrainedPolicy(policy).act(obs.numpy()), 5 + head.argmax(1).numpy()
+    )
     params["policy.1.bias"] += 1.0
     policy.refresh(1)
     np.testing.assert_allclose(policy.head(obs.numpy()), head + 1.0, rtol=1e-4, atol=1e-5)

@@ -13,6 +13,7 @@ from hotloop.policies import (
     ActingPolicy,
     ObsScale,
     PolicySnapshot,
+    TrainedPolicy,
     actor,
     actor_critic,
     critics,
@@ -87,7 +88,7 @@ def test_acting_and_learning_match_the_module(kind, net, spec):
     np.testing.assert_allclose(policy.value(obs), expected_value, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(policy.head(obs[:2]), expected_head[:2], rtol=1e-4, atol=1e-6)
     assert policy.scaled(obs) is obs
-    assert policy.act(obs).shape == (5, *network.action_spec.shape)
+    assert TrainedPolicy(policy).act(obs).shape == (5, *network.action_spec.shape)
     noise = policy.draw_noise(0, first_step=0, num_steps=1, num_envs=5)[0]
     action = np.empty((5, *network.action_spec.shape), network.action_spec.dtype)
     policy.choose(out, noise, action)
@@ -456,9 +457,9 @@ def test_actor_module_without_value(kind):
     params["layers.3.bias"][0] += 1.0
     policy.refresh(1)
     np.testing.assert_allclose(policy.head(obs)[:, 0], expected[:, 0] + 1.0, rtol=1e-5, atol=1e-5)
-    assert policy.act(obs).shape == (5, *network.action_spec.shape)
+    assert TrainedPolicy(policy).act(obs).shape == (5, *network.action_spec.shape)
     with pytest.raises(ConfigError, match="has no value function"):
-        policy.value(obs)
+        TrainedPolicy(policy).value(obs)
 
 
 def test_critic_modules():

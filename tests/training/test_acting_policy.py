@@ -211,10 +211,10 @@ def test_training_on_the_device_equals_the_hosts(tmp_path, monkeypatch, counts, 
         y = other.policy.snapshot.params[key]
         np.testing.assert_allclose(y, x, rtol=1e-2, atol=1e-3, err_msg=key)
     # The result acts on the host, with the last parameters.
-    assert other.policy.needs_parameters
+    assert other.policy.acting.needs_parameters
     obs = np.zeros((2, *host.policy.network.obs_spec.shape), host.policy.network.obs_spec.dtype)
     memories = [result.policy.new_memory(2) for result in (host, other)]
-    heads = [r.policy.head(obs, None, m) for r, m in zip((host, other), memories, strict=True)]
+    heads = [r.policy.head(obs, m) for r, m in zip((host, other), memories, strict=True)]
     np.testing.assert_allclose(*heads, rtol=1e-2, atol=1e-2)
 
 

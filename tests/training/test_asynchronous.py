@@ -178,7 +178,7 @@ def best_action(path, **options):
         **options,
     )
     policy = result.policy
-    memory = policy.new_memory() if policy.memory_size else None
+    memory = policy.new_memory()
     return int(policy.act(np.zeros(1, np.float32), memory=memory))
 
 

@@ -13,7 +13,7 @@ from hotloop import evaluate
 from hotloop.algorithms import dqn, ppo, sac
 from hotloop.envs import EnvSpec
 from hotloop.errors import SpaceError
-from hotloop.policies import PolicySnapshot
+from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.training.algorithm import make_normalizer
 
 OPTIONS = {
@@ -67,11 +67,11 @@ def test_boards_are_scaled_by_their_bounds_in_every_form_of_the_policy(tmp_path,
     result = train(algorithm, tmp_path, env_kwargs=kwargs)
     policy = result.policy
     assert policy.network.body.encoder == "flatten"
-    assert (policy.obs_scale.std == 4.0).all()
-    assert (policy.obs_scale.mean == 0.0).all()
+    assert (policy.snapshot.obs_scale.std == 4.0).all()
+    assert (policy.snapshot.obs_scale.mean == 0.0).all()
     obs = np.random.default_rng(0).integers(0, 5, (6, 10, 10), np.uint8)
     unscaled = PolicySnapshot(0, policy.snapshot.params)
-    other = type(policy)(policy.network, unscaled)
+    other = ActingPolicy(policy.network, unscaled)
     expected = other.head(obs.astype(np.float32) / 4.0)
     np.testing.assert_allclose(policy.head(obs), expected, rtol=1e-6)
     loaded = hotloop.load(result.run_dir)
@@ -88,12 +88,12 @@ def test_boards_are_scaled_by_their_bounds_in_every_form_of_the_policy(tmp_path,
 
 def test_board_in_a_dict_is_scaled_and_the_speed_is_not(tmp_path):
     policy = train(ppo, tmp_path, env_kwargs={"is_dict": True}).policy
-    np.testing.assert_array_equal(policy.obs_scale.std, [3.0] * 100 + [1.0] * 2)
+    np.testing.assert_array_equal(policy.snapshot.obs_scale.std, [3.0] * 100 + [1.0] * 2)
 
 
 def test_named_encoder_takes_boards_and_boards_in_dicts(tmp_path):
     flat = train(ppo, tmp_path / "a", network="impala")
-    assert flat.policy.obs_scale is None  # the encoder scales
+    assert flat.policy.snapshot.obs_scale is None  # the encoder scales
     board = train(ppo, tmp_path / "b", network="impala", env_kwargs={"is_dict": True})
     assert board.policy.network.body.encoder == "impala"
     obs = {"board": np.full((10, 10), 3, np.uint8), "speed": np.zeros(2, np.float32)}
@@ -102,13 +102,13 @@ def test_named_encoder_takes_boards_and_boards_in_dicts(tmp_path):
 
 def test_images_may_be_read_by_a_perceptron(tmp_path):
     policy = train(ppo, tmp_path, env_kwargs={"high": 255}, network="perceptron").policy
-    assert (policy.obs_scale.std == 255.0).all()
+    assert (policy.snapshot.obs_scale.std == 255.0).all()
 
 
 def test_normalized_boards_are_not_scaled_twice(tmp_path):
     policy = train(ppo, tmp_path, normalize_obs=True).policy
-    assert policy.obs_scale.clip == 10.0
-    assert policy.obs_scale.std.reshape(-1)[1] == 1.0  # a field that is always empty
+    assert policy.snapshot.obs_scale.clip == 10.0
+    assert policy.snapshot.obs_scale.std.reshape(-1)[1] == 1.0  # a field that is always empty
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_critics_of_continuous_actions_read_images_only_as_numbers(tmp_path, net
     options |= {**OPTIONS[dqn], "hidden_sizes": (8,), "execution": "eager", "num_envs": 2}
     if network == "perceptron":
         policy = sac.train(sac.Config(**options), env=Steering, progress=False).policy
-        assert (policy.obs_scale.std == 255.0).all()
+        assert (policy.snapshot.obs_scale.std == 255.0).all()
         return
     with pytest.raises(SpaceError, match="choose `network` 'perceptron' to read them as numbers"):
         sac.train(sac.Config(**options), env=Steering, progress=False)

@@ -92,7 +92,7 @@ def test_workers_act_with_the_published_statistics(tmp_path):
 def test_async_training_normalizes(tmp_path):
     options = {"workers": 2, "num_envs": 2, "schedule": "async", **SCALED}
     result = train(sac, tmp_path, env_id="Pendulum-v1", **options)
-    scale = load(result.run_dir).obs_scale
+    scale = load(result.run_dir).snapshot.obs_scale
     assert scale is not None
     assert scale.std[2] > 3 * scale.std[0]  # an angle's speed, and its cosine
 

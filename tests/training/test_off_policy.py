@@ -26,7 +26,7 @@ from hotloop.errors import (
     SpaceError,
 )
 from hotloop.learner import Learner
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, TrainedPolicy
 from hotloop.replay import Prioritized, Proportional, RankBased, Uniform
 from hotloop.rollouts.evaluation import evaluate
 from hotloop.rollouts.inline import InlineRollout
@@ -336,7 +336,8 @@ def test_run_directory_holds_the_results(tmp_path, algorithm):
     assert result.policy.version == 181
     obs = np.zeros(result.policy.network.obs_spec.shape, np.float32)
     network, snapshot, _ = run.load_policy()
-    np.testing.assert_array_equal(ActingPolicy(network, snapshot).act(obs), result.policy.act(obs))
+    again = TrainedPolicy(ActingPolicy(network, snapshot))
+    np.testing.assert_array_equal(again.act(obs), result.policy.act(obs))
     saved = json.loads((run.path / "config.json").read_text())
     assert saved["config"]["learning_starts"] == 40
     assert len(list((run.path / "timing").iterdir())) == 1

@@ -99,7 +99,7 @@ def run(args: list[str]) -> int:
         if options.video is not None:
             policy = load(options.run, **chosen)
             max_steps = min(VIDEO_STEPS, options.max_steps)
-            episode = camera.record(policy, options.video, max_steps=max_steps)
+            episode = camera.record(policy.acting, options.video, max_steps=max_steps)
     _print_result(directory, played, episode, options)
     return 0
 

@@ -2,8 +2,9 @@
 
 A `Network` consists of spaces, a body (an encoder with perceptrons, or the user's module) and a
 head. `actor_critic`, `actor` and `critics` build networks. `ActingPolicy` acts with published
-parameters, and needs only NumPy for perceptrons. `hotloop.policies.forward`, which imports torch
-and must be imported by name, holds the differentiable networks.
+parameters, and needs only NumPy for perceptrons. `TrainedPolicy` acts on observations of users.
+`hotloop.policies.forward`, which imports torch and must be imported by name, holds the
+differentiable networks.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from hotloop.policies.exploration import (
     PinkNoise,
 )
 from hotloop.policies.heads import Head
+from hotloop.policies.policy import TrainedPolicy
 from hotloop.policies.snapshot import ObsScale, PolicySnapshot
 from hotloop.policies.spec import Network, actor, actor_critic, network_from_json
 
@@ -38,6 +40,7 @@ __all__ = [
     "OrnsteinUhlenbeckNoise",
     "PinkNoise",
     "PolicySnapshot",
+    "TrainedPolicy",
     "actor",
     "actor_critic",
     "critics",

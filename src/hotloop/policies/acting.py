@@ -1,4 +1,4 @@
-"""Policies that act in environments on the host: sampled actions, log-probabilities, values.
+"""Policies that act for rollouts on the host: sampled actions, log-probabilities, values.
 
 Perceptrons act on NumPy alone (`forward_numpy`), other networks through torch (`torch_acting`).
 `heads` turn the outputs of a network into actions.
@@ -6,19 +6,15 @@ Perceptrons act on NumPy alone (`forward_numpy`), other networks through torch (
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.envs.encoding import MASK_KEY, MismatchError, RowWriter
-from hotloop.envs.masks import MaskWriter
-from hotloop.errors import CheckpointError, ConfigError, ShapeError, shortened
+from hotloop.errors import CheckpointError
 from hotloop.policies.exploration import Exploration
 from hotloop.policies.forward_numpy import NumpyForward
-from hotloop.policies.heads.base import MASKED, action_offset
+from hotloop.policies.heads.base import MASKED
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ActingPolicy:
-    """A network that acts.
+    """A network that acts for rollouts, without checks of its inputs. See `TrainedPolicy`.
 
     Actions are sampled with noise that the caller passes in, so they do not depend on the acting
     process. `head` is the output of the policy's network, (…, H): logits or means. All observations
@@ -64,16 +60,13 @@ class ActingPolicy:
         self.network = network
         self.exploration = exploration
         self.has_value = network.has_value
-        self._has_memory = network.memory_size > 0
         self._head = network.head
         if exploration is not None:
             exploration.check(self._head)
         self.has_last_value = network.has_value and network.layers.numpy_layers is None
         self._forward = self._make_forward(device) if forward is None else forward
         self._has_external_forward = forward is not None
-        self._rng = np.random.default_rng(0)
-        self._writer: RowWriter | None = None
-        self._masks = MaskWriter(network.action_spec) if network.action_spec.is_masked else None
+        self._is_masked = network.action_spec.is_masked
         self.load(snapshot)
 
     def _make_forward(self, device: str) -> NumpyForward | TorchForward:
@@ -142,8 +135,6 @@ class ActingPolicy:
         self._forward.refresh()
         self._head_params = self._head.acting_params(self.snapshot.params)
 
-    # --- for rollouts: no checks, no allocations of its own --------------------------------------
-
     def draw_noise(self, seed: Any, **block: Any) -> Any:
         """Return the noise of many steps, by (seed, step, environment): float32, (T, N, K).
 
@@ -181,7 +172,6 @@ class ActingPolicy:
             out: float32, (B, H), contiguous; written in place and returned.
             memory: hidden state of a recurrent policy, float32, (B, M); changed in place.
         """
-        self._require_memory(memory)
         if self.obs_scale is not None:
             obs = self._scale_batch(obs)
         return self._forward.head(obs, out, memory)
@@ -191,16 +181,7 @@ class ActingPolicy:
 
         Args:
             memory: hidden state of a recurrent policy, float32, (B, M); not changed.
-
-        Raises:
-            ConfigError: the policy has no value function.
         """
-        if not self.has_value:
-            raise ConfigError(
-                "a policy that learned from replay has no value function: call `head` for the "
-                "outputs of the network (the action values of DQN)"
-            )
-        self._require_memory(memory)
         if self.obs_scale is not None:
             obs = self.obs_scale.apply(obs)
         return self._forward.value(obs, None if memory is None else memory.copy())
@@ -240,7 +221,8 @@ class ActingPolicy:
         action masks needs `mask`, the allowed actions, bool, (B, M). `head` becomes `MASKED` where
         an action is forbidden.
         """
-        self._forbid(head, mask)
+        if self._is_masked:
+            self._forbid(head, mask)
         if self.exploration is None:
             self._head.choose(head, noise, out, self._head_params)
         else:
@@ -273,24 +255,33 @@ class ActingPolicy:
         self._head.greedy(head, action)
         return action
 
+    def sample(
+        self,
+        obs: Array,
+        rng: np.random.Generator,
+        memory: Array | None = None,
+        mask: Array | None = None,
+    ) -> Array:
+        """Return actions, (B, *action_shape), sampled by the head alone. See `greedy`."""
+        spec = self.network.action_spec
+        action = np.empty((len(obs), *spec.shape), spec.dtype)
+        head = self.head(obs, None, memory)
+        self._forbid(head, mask)
+        noise = self._head.draw_from(rng, head.shape)
+        self._head.choose(head, noise, action, self._head_params)
+        return action
+
     def _forbid(self, head: Array, mask: Array | None) -> None:
-        if self._masks is not None:
+        if self._is_masked:
             assert mask is not None
             np.copyto(head, MASKED, where=~mask)
 
-    def new_memory(self, num_envs: int | None = None) -> Array | None:
-        """Return the hidden state at the start of an episode: zeros, float32.
+    def new_memory(self, num_envs: int) -> Array | None:
+        """Return the hidden state at the start of an episode: zeros, float32, (B, M).
 
-        Args:
-            num_envs: B; None: one environment, without a batch axis.
-
-        Returns:
-            (B, M) or (M,); None: this policy is not recurrent.
+        None: this policy is not recurrent.
         """
-        if not self.memory_size:
-            return None
-        shape = (self.memory_size,) if num_envs is None else (num_envs, self.memory_size)
-        return np.zeros(shape, np.float32)
+        return np.zeros((num_envs, self.memory_size), np.float32) if self.memory_size else None
 
     def log_prob(self, head: Array, noise: Array, action: Array) -> Array:
         """Return log π(action) of a whole fragment: cheaper than one call for each step.
@@ -308,187 +299,9 @@ class ActingPolicy:
         """
         return self._head.log_prob(head, noise, action, self._head_params)
 
-    # --- for users -------------------------------------------------------------------------------
-
-    def act(
-        self,
-        obs: Any,
-        memory: Array | None = None,
-        *,
-        action_mask: Any = None,
-        deterministic: bool = True,
-        rng: np.random.Generator | None = None,
-    ) -> Array:
-        """Return actions for the environment: `env.step(policy.act(obs))`.
-
-        Args:
-            obs: one observation of the environment, or a batch: (B, …), for a dict or tuple in each
-                part. Rows of `make_vec`, (B, *obs_shape), are accepted too.
-            memory: hidden state of a recurrent policy, from `new_memory`; changed in place. Set it
-                to 0 at the start of an episode.
-            action_mask: for a policy that was trained with `action_masks`, 1 for each allowed
-                action and 0 for the others, (M,) or (B, M): `info["action_mask"]`. None: the entry
-                `action_mask` of a dict observation.
-            deterministic: take the most probable action (the mean); else sample one.
-            rng: generator for sampling; default: the policy's own, seeded with 0.
-
-        Returns:
-            One action or a batch of them, box actions within their bounds and in the space's dtype.
-
-        Raises:
-            ShapeError: `obs` is neither one observation nor a batch of them, or `action_mask` or
-                `memory` is missing or has another shape.
-            ConfigError: an `action_mask` or a `memory` for a policy trained without it.
-        """
-        batch, is_single = self._obs_rows(obs)
-        mask = self._mask_rows(obs, action_mask, len(batch), is_single=is_single)
-        hidden_state = self._memory_rows(memory, len(batch), is_single=is_single)
-        spec = self.network.action_spec
-        if deterministic:
-            action = self.greedy(batch, hidden_state, mask)
-        else:
-            head = self.head(batch, None, hidden_state)
-            noise = self._head.draw_from(rng or self._rng, head.shape)
-            action = np.empty((len(batch), *spec.shape), spec.dtype)
-            self._forbid(head, mask)
-            self._head.choose(head, noise, action, self._head_params)
-        if spec.kind == "box":
-            action = spec.fitted(action)
-        else:
-            action += action_offset(spec)
-        return action[0] if is_single else action
-
-    def to_numpy_file(self, path: str | Path) -> list[Path]:
-        """Write the weights and a Python file that acts with them on NumPy, without hotloop.
-
-        Args:
-            path: file for the weights, ending in .npz, with the Python file beside it under the
-                same name. Or a folder for `policy.npz` and `policy.py`.
-
-        Returns:
-            The paths of both files.
-
-        Raises:
-            ConfigError: the network acts through torch, or another Python file has that name.
-            OutputError: a file can't be written.
-        """
-        from hotloop.policies.export import export_numpy
-
-        return export_numpy(self.network, self.snapshot, Path(path))
-
-    def to_onnx_file(self, path: str | Path) -> Path:
-        """Write the policy as an ONNX graph, see `hotloop.policies.export.export_onnx`.
-
-        Raises:
-            ConfigError: torch can't turn the network into a graph.
-            MissingExtraError: the packages for ONNX are not installed.
-            OutputError: the file can't be written.
-        """
-        from hotloop.policies.export import export_onnx
-
-        return export_onnx(self.network, self.snapshot, Path(path))[0]
-
-    def _memory_rows(self, memory: Array | None, num_rows: int, *, is_single: bool) -> Array | None:
-        """Return the hidden state, (B, M), as a view of `memory`."""
-        if not self.memory_size:
-            if memory is not None:
-                raise ConfigError(
-                    "`memory` is for policies that were trained with `memory`: leave it out"
-                )
-            return None
-        shape = (self.memory_size,) if is_single else (num_rows, self.memory_size)
-        if not _is_float32(memory, shape):
-            received = "none" if memory is None else shortened(repr(memory))
-            if isinstance(memory, np.ndarray):
-                received = f"{memory.dtype} of shape {memory.shape}"
-            count = "" if is_single else f"{num_rows}"
-            raise ShapeError(
-                f"`memory` must be the hidden state of this policy, float32 of shape {shape}, got "
-                f"{received}: start each episode with `memory = policy.new_memory({count})`, and "
-                "pass it in every step"
-            )
-        return memory[None] if is_single else memory
-
-    def _require_memory(self, memory: Array | None) -> None:
-        if memory is None and self._has_memory:
-            raise ShapeError(
-                f"`memory` must be the hidden state of this policy, float32 of shape (B, "
-                f"{self.memory_size}), got none: `new_memory(B)` returns the initial one"
-            )
-
-    def _mask_rows(self, obs: Any, action_mask: Any, num_rows: int, *, is_single: bool) -> Array:
-        """Return masks as rows, bool, (B, M)."""
-        if self._masks is None:
-            if action_mask is not None:
-                raise ConfigError(
-                    "`action_mask` is for policies that were trained with `action_masks`: leave it "
-                    "out, or train with the option"
-                )
-            return np.empty((num_rows, 0), np.bool_)
-        size = self._masks.size
-        if action_mask is None and isinstance(obs, Mapping):
-            action_mask = obs.get(MASK_KEY)
-        if action_mask is None:
-            raise ShapeError(
-                f"`action_mask` must be 0 and 1, ({size},) or (B, {size}), got none: pass "
-                "`info['action_mask']`, as this policy was trained with `action_masks`"
-            )
-        mask = np.empty((num_rows, size), np.bool_)
-        try:
-            self._masks.write(action_mask, mask[0] if is_single else mask)
-        except MismatchError as error:
-            raise ShapeError(str(error)) from None
-        return mask
-
-    def _obs_rows(self, obs: Any) -> tuple[Array, bool]:
-        """Return observations as rows, (B, *obs_shape), and whether `obs` was a single one."""
-        spec = self.network.obs_spec
-        is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
-        if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
-            is_raw = _as_array(obs).dtype.kind != "f"  # rows are float32
-        if is_raw:
-            if self._writer is None:
-                self._writer = RowWriter(spec)
-            return self._writer.rows(obs)
-        array, shape = _as_array(obs), spec.shape
-        if array.shape == () and spec.layout[0].raw_shape == () and not spec.is_composite:
-            array = array.reshape(shape)
-        if array.dtype.kind not in "biuf":
-            expected = self._parts_text() if spec.is_composite else f"numbers of shape {shape}"
-            raise ShapeError(f"`obs` must be {expected}, got {shortened(repr(obs))}")
-        obs = array
-        if obs.shape == shape:
-            return obs[None], True
-        if obs.shape[1:] != shape:
-            rows = f"{shape} or (B, {', '.join(map(str, shape))})"
-            raise ShapeError(
-                f"`obs` must have shape {rows}, got {obs.shape}"
-                if not spec.is_composite
-                else f"`obs` must be {self._parts_text()}, or rows of shape {rows}, got {obs.shape}"
-            )
-        return obs, False
-
-    def _parts_text(self) -> str:
-        """Return a phrase for an observation with several parts."""
-        spec = self.network.obs_spec
-        names = ", ".join(repr(part.name) for part in spec.layout)
-        return f"a tuple of {len(spec.layout)}" if spec.is_tuple else f"a dict with {names}"
-
     def _scale_batch(self, obs: Array) -> Array:
         """Return scaled observations in an array that the next batch of this size reuses."""
         assert self.obs_scale is not None
         if self._scaled.shape != obs.shape:
             self._scaled = np.empty(obs.shape, np.float32)
         return self.obs_scale.apply(obs, self._scaled)
-
-
-def _is_float32(array: Any, shape: tuple[int, ...]) -> TypeGuard[Array]:
-    return isinstance(array, np.ndarray) and array.dtype == np.float32 and array.shape == shape
-
-
-def _as_array(obs: Any) -> Array:
-    """Return an array, of objects for lists of different lengths and the like."""
-    try:
-        return np.asarray(obs)
-    except ValueError:
-        return np.empty((), object)

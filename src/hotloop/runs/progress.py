@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hotloop import timing
-from hotloop.policies import ActingPolicy
+from hotloop.policies import TrainedPolicy
 from hotloop.timing import Node
 from hotloop.types import Episode
 
@@ -269,7 +269,7 @@ class RunResult:
             `hotloop.rollouts.Accounting.to_json`.
     """
 
-    policy: ActingPolicy
+    policy: TrainedPolicy
     run_dir: Path
     timesteps: int
     elapsed_s: float

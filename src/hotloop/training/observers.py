@@ -10,6 +10,7 @@ from hotloop.base.crowding import CrowdingMonitor
 from hotloop.base.signals import delayed_interrupt
 from hotloop.envs import advice_for_non_finite
 from hotloop.errors import NonFiniteError, NonFiniteUpdate
+from hotloop.policies import TrainedPolicy
 from hotloop.runs import Checkpoint, RunResult
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import CompletedIteration
@@ -127,7 +128,7 @@ class Observers:
     def result(self) -> RunResult:
         """Return the result of the finished run."""
         return self._reporter.result(
-            self._stages.policy.on_host(),
+            TrainedPolicy(self._stages.policy.on_host()),
             self._stages.learner.executions,
             timesteps=self._timesteps,
             is_stopped=self._is_stopped,

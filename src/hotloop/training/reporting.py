@@ -11,7 +11,7 @@ from hotloop import timing
 from hotloop.base.crowding import Crowding
 from hotloop.errors import RunDirectoryError
 from hotloop.learner import Execution
-from hotloop.policies import ActingPolicy, Network
+from hotloop.policies import Network, TrainedPolicy
 from hotloop.rollouts import Accounting, CollectionOptions, Rollout
 from hotloop.runs import (
     Evaluation,
@@ -140,7 +140,7 @@ class Reporter:
 
     def result(
         self,
-        policy: ActingPolicy,
+        policy: TrainedPolicy,
         executions: Sequence[Execution],
         *,
         timesteps: int,

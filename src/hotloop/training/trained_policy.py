@@ -18,7 +18,7 @@ from hotloop.base.rounding import format_mean
 from hotloop.envs import EnvSpec, kept_global_generators, make_vec
 from hotloop.envs.closing import closing_environments
 from hotloop.errors import CheckpointError, ConfigError
-from hotloop.policies import ActingPolicy
+from hotloop.policies import ActingPolicy, TrainedPolicy
 from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
 from hotloop.runs.progress import episode_info
@@ -73,7 +73,7 @@ class EvaluationResult:
         return f"mean return {format_mean(self.mean_return, self.std_return)} over {episodes}"
 
 
-def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> ActingPolicy:
+def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> TrainedPolicy:
     """Load a trained policy.
 
     Args:
@@ -93,7 +93,7 @@ def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False
     """
     directory, name = _open_run(path, checkpoint)
     network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
-    return ActingPolicy(network, snapshot)
+    return TrainedPolicy(ActingPolicy(network, snapshot))
 
 
 def evaluate(
