@@ -28,6 +28,7 @@ _SCALED = {"normalize_obs": True, "normalize_reward": True, "clip_obs": 5.0, "cl
 _REPLAY = {"total_timesteps": 1_200, "learning_starts": 200, "buffer_size": 1_000}
 _REPLAY |= {"batch_size": 64, "hidden_sizes": (64, 64), "report_interval": 200}
 _DQN = {"train_frequency": 4, "update_to_data": 0.5, "target_interval": 100}
+_DISCOUNT = {"gamma": "linear:0.9,0.99"}
 _PENDULUM = {"env_id": "Pendulum-v1"}
 _CHEETAH = {"env_id": "HalfCheetah-v5"}
 
@@ -52,6 +53,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo gru ray": ("ppo", {"memory": "gru:8", "workers": 2, "backend": "ray"}),
     "ppo HalfCheetah": ("ppo", {**_CHEETAH, "num_envs": 1, "num_steps": 512}),
     "ppo own network": ("ppo", {"network": "tests.policies.nets:Net"}),
+    "appo": ("appo", {}),
+    "appo workers lag": ("appo", {"workers": 2, "schedule": "lag:1", "target_kl": 0.01}),
+    "appo delayed": ("appo", {"hold_back": 2, "clip_value_loss": True, "normalize_value": True}),
+    "appo gru delayed": ("appo", {"hold_back": 1, "memory": "gru:8", "vtrace": False}),
     "sac": ("sac", {}),
     "sac HalfCheetah": ("sac", {**_CHEETAH, "hidden_sizes": (256, 256)}),
     "sac fixed alpha": ("sac", {"alpha": 0.2, "layer_norm": True, "policy_frequency": 1}),
@@ -60,6 +65,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sac prioritized": ("sac", {"replay": "prioritized"}),
     "sac rank": ("sac", {"replay": "rank", "n_step": 3}),
     "sac proportional": ("sac", {"replay": "proportional"}),
+    "sac scheduled discount": ("sac", _DISCOUNT),
+    "sac device": ("sac", {**_DISCOUNT, "replay_device": "device"}),
     "sac workers": ("sac", {"workers": 2, "num_envs": 4}),
     "sac workers inline": ("sac", {"workers": 2, "num_envs": 4, "backend": "inline"}),
     "sac ray": ("sac", {"workers": 2, "num_envs": 4, "backend": "ray"}),
@@ -69,6 +76,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("dqn", {}),
     "dqn plain": ("dqn", {"double": False, "huber": 1.0, "max_grad_norm": 10.0}),
     "dqn dueling": ("dqn", {"dueling": True, "replay": "prioritized"}),
+    "dqn gru": ("dqn", {"memory": "gru:8", "sequence_length": 8, "batch_size": 16}),
+    "dqn device n steps": ("dqn", {"n_step": 3, "replay_device": "device"}),
     "dqn soft": ("dqn", {"tau": 0.05, "target_interval": 20, "num_envs": 4, "workers": 2}),
 }
 
@@ -88,7 +97,7 @@ def train(case: str, folder: str) -> dict[str, Any]:
     name, options = CASES[case]
     algorithm = importlib.import_module(f"hotloop.algorithms.{name}")
     base_options: dict[str, Any] = {"execution": "eager", "runs_dir": folder, "seed": 3}
-    if name == "ppo":
+    if name in ("ppo", "appo"):
         base_options |= {**_PPO, "learning_rate": 1e-3}
     else:
         base_options |= {**_REPLAY, **(_PENDULUM if name != "dqn" else _DQN)}

@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hotloop.training.fragment_streams import FragmentStream, ages
-from hotloop.training.lagged_fragments import LaggedFragments
+from hotloop.training.fragment_streams import FragmentStream, LaggedFragments
+from hotloop.training.policy_reevaluation import ages
 from hotloop.types import Fragment
 
 

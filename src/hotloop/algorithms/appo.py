@@ -29,8 +29,7 @@ from hotloop.learner.gradients import computed_once
 from hotloop.ops import losses, vtrace
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.training import OnPolicy
-from hotloop.training.fragment_streams import FragmentStream
-from hotloop.training.lagged_fragments import LaggedFragments
+from hotloop.training.fragment_streams import FragmentStream, LaggedFragments
 from hotloop.training.options import Hint, Natural, NotNegative, Positive, RequirementTable
 from hotloop.training.policy_reevaluation import PolicyReevaluation
 from hotloop.types import Fragment, transition_bytes
@@ -158,6 +157,7 @@ def init(nets: LearnedNetwork, config: Config) -> State:
 def fragments(config: Config) -> LaggedFragments:
     """Return the stage that delays, reevaluates and weights fragments."""
     return LaggedFragments(
+        collects_ahead=config.schedule == "lag:1",
         max_policy_age=config.max_policy_age,
         drops_too_old=config.too_old == "drop",
         delay=config.hold_back,
@@ -178,32 +178,27 @@ def prepare(
     """
     log_importance = reevaluation.log_prob - fragment.log_prob
     p = np.maximum(reevaluation.age, 1).astype(np.float32) ** np.float32(-config.proximal_power)
-    policies = {
-        "newest_log_prob": reevaluation.log_prob,
-        "proximal_log_prob": fragment.log_prob + (1.0 - p) * log_importance,
-    }
-    if not config.vtrace:
-        return Batch(**ppo.prepare(fragment, hyper, config)._asdict(), **policies)
-    returns, advantages = vtrace(
-        fragment.reward,
-        reevaluation.value,
-        reevaluation.next_value,
-        fragment.terminated,
-        fragment.truncated,
-        log_importance,
-        gamma=float(hyper.gamma),
-        gae_lambda=float(hyper.gae_lambda),
-        max_rho=config.max_rho,
-        max_c=config.max_c,
-    )
+    if config.vtrace:
+        returns, advantages = vtrace(
+            fragment.reward,
+            reevaluation.value,
+            reevaluation.next_value,
+            fragment.terminated,
+            fragment.truncated,
+            log_importance,
+            gamma=float(hyper.gamma),
+            gae_lambda=float(hyper.gae_lambda),
+            max_rho=config.max_rho,
+            max_c=config.max_c,
+        )
+        steps = fragment.obs, fragment.action, fragment.log_prob, reevaluation.value
+        batch = ppo.Batch(*steps, advantages, returns)
+    else:
+        batch = ppo.prepare(fragment, hyper, config)
     return Batch(
-        obs=fragment.obs,
-        action=fragment.action,
-        log_prob=fragment.log_prob,
-        value=reevaluation.value,
-        advantages=advantages,
-        returns=returns,
-        **policies,
+        **batch._asdict(),
+        newest_log_prob=reevaluation.log_prob,
+        proximal_log_prob=fragment.log_prob + (1.0 - p) * log_importance,
     )
 
 

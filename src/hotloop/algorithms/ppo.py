@@ -290,15 +290,10 @@ def step(
     hyper: Hyper,
     config: Config,
 ) -> None:
-    """Make one step of Adam, unless a KL of this iteration exceeded its target.
+    """Make one step of Adam with a clipped gradient, unless a KL exceeded its target.
 
-    Args:
-        state: the state, changed in place.
-        grad: the clipped gradient, (P,).
-        factors: factor of each parameter's change, (P,). None: 1.
-        approx_kl: the minibatch's approximate KL, 0-d.
-        hyper: 0-d tensors.
-        config: has the target.
+    The KL is that of this minibatch or of an earlier one of the iteration. `factors` are those of
+    `scale_value`.
     """
     active = None
     if config.target_kl is not None:

@@ -20,13 +20,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hotloop.algorithms import presets
-from hotloop.algorithms.twin_critics import (
-    Networks,
-    TwinCriticOptions,
-    make_networks,
-    step_critics,
-)
+from hotloop.algorithms import critic_ensemble, presets
+from hotloop.algorithms.critic_ensemble import CriticOptions, Networks, make_networks, step_critics
 from hotloop.envs import Spaces
 from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
@@ -48,7 +43,7 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
+class Config(CriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Options of a SAC run."""
 
     policy_learning_rate: ScheduledPositive = 3e-4
@@ -82,25 +77,15 @@ class Hyper(NamedTuple):
     target_entropy: Scalar
 
 
-@dataclass(slots=True)
-class State:
-    """The tensors that learning changes in place.
+@dataclass(slots=True, kw_only=True)
+class State(critic_ensemble.ActorCriticState):
+    """Policy, critics, and the temperature.
 
     Attributes:
-        policy: parameters of the actor, float32, (P,).
-        policy_adam: state of its optimizer.
-        critics: parameters of both critics, float32, (C,).
-        critics_adam: state of their optimizer.
-        targets: parameters of the target critics, float32, (C,).
         log_alpha: logarithm of the temperature, float32, (1,).
         alpha_adam: state of its optimizer.
     """
 
-    policy: Tensor
-    policy_adam: AdamState
-    critics: Tensor
-    critics_adam: AdamState
-    targets: Tensor
     log_alpha: Tensor
     alpha_adam: AdamState
 
@@ -112,14 +97,9 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
 
 def init(nets: Networks, config: Config) -> State:
     """Return the initial state."""
-    policy, critics = nets.policy.initial(config.seed), nets.critics.initial(config.seed)
     log_alpha = torch.tensor([math.log(config.initial_alpha)], dtype=torch.float32)
     return State(
-        policy=policy,
-        policy_adam=AdamState.zeros(policy),
-        critics=critics,
-        critics_adam=AdamState.zeros(critics),
-        targets=critics.clone(),
+        **critic_ensemble.initial_tensors(nets, config.seed),
         log_alpha=log_alpha,
         alpha_adam=AdamState.zeros(log_alpha),
     )
@@ -156,14 +136,8 @@ def update_critics(
         next_action, log_prob = nets.policy.head.sample(outputs, noise)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
         target = batch.reward + batch.discount * (values.amin(0) - alpha * log_prob)
-    result = step_critics(
-        state.critics,
-        state.critics_adam,
-        batch,
-        target,
-        learning_rate=hyper.critic_learning_rate,
-        nets=nets,
-    )
+    rate = hyper.critic_learning_rate
+    result = step_critics(state, batch, target, learning_rate=rate, nets=nets)
     move_towards(state.targets, state.critics, hyper.tau)
     return result
 
@@ -200,26 +174,28 @@ def policy_loss(
 def update_policy(
     state: State, batch: ReplayBatch, noise: Tensor, hyper: Hyper, *, nets: Networks, config: Config
 ) -> dict[str, Tensor]:
-    """Make one step of the policy and of the temperature, if it is learned, in place.
-
-    L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
-    """
+    """Make one step of the policy and of the temperature, if it is learned, in place."""
     alpha = temperature(state, hyper, config)
     value, log_prob, grad = value_and_grad(
         policy_loss, state.policy, state.critics, alpha, batch, noise, nets
     )
     adam_step(state.policy, grad, state.policy_adam, learning_rate=hyper.policy_learning_rate)
+    return {"policy_loss": value, **step_temperature(state, alpha, log_prob, hyper, config)}
+
+
+def step_temperature(
+    state: State, alpha: Tensor, log_prob: Tensor, hyper: Hyper, config: Config
+) -> dict[str, Tensor]:
+    """Make one step of the temperature α, (1,), if it is learned, and return metrics.
+
+    L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
+    """
     entropy = -log_prob.detach().mean()
     alpha_loss = alpha * (entropy - hyper.target_entropy)  # equals its gradient by log α
     if config.alpha is None:
         rate = hyper.critic_learning_rate
         adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=rate)
-    return {
-        "policy_loss": value,
-        "alpha_loss": alpha_loss[0],
-        "alpha": alpha[0],
-        "entropy": entropy,
-    }
+    return {"alpha_loss": alpha_loss[0], "alpha": alpha[0], "entropy": entropy}
 
 
 algorithm = OffPolicy(

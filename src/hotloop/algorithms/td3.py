@@ -19,15 +19,10 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hotloop.algorithms import presets
-from hotloop.algorithms.twin_critics import (
-    Networks,
-    TwinCriticOptions,
-    make_networks,
-    step_critics,
-)
+from hotloop.algorithms import critic_ensemble, presets
+from hotloop.algorithms.critic_ensemble import CriticOptions, Networks, make_networks, step_critics
 from hotloop.envs import Spaces
-from hotloop.learner import AdamState, Scalar, adam_step, move_towards, value_and_grad
+from hotloop.learner import Scalar, adam_step, move_towards, value_and_grad
 from hotloop.ops import losses
 from hotloop.policies import GaussianNoise, OrnsteinUhlenbeckNoise, PinkNoise
 from hotloop.policies.heads import Deterministic
@@ -48,7 +43,7 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(TwinCriticOptions, ReplayOptions, NetworkOptions, RunOptions):
+class Config(CriticOptions, ReplayOptions, NetworkOptions, RunOptions):
     """Options of a TD3 run."""
 
     learning_starts: Natural = 25_000
@@ -83,25 +78,15 @@ class Hyper(NamedTuple):
     noise_clip: Scalar
 
 
-@dataclass(slots=True)
-class State:
-    """The tensors that learning changes in place.
+@dataclass(slots=True, kw_only=True)
+class State(critic_ensemble.ActorCriticState):
+    """Policy, critics, and the target policy.
 
     Attributes:
-        policy: parameters of the actor, float32, (P,).
-        policy_adam: state of its optimizer.
         policy_target: parameters of the target actor, float32, (P,).
-        critics: parameters of both critics, float32, (C,).
-        critics_adam: state of their optimizer.
-        targets: parameters of the target critics, float32, (C,).
     """
 
-    policy: Tensor
-    policy_adam: AdamState
     policy_target: Tensor
-    critics: Tensor
-    critics_adam: AdamState
-    targets: Tensor
 
 
 def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
@@ -111,15 +96,8 @@ def networks(config: Config, spaces: Spaces, device: torch.device) -> Networks:
 
 def init(nets: Networks, config: Config) -> State:
     """Return the initial state."""
-    policy, critics = nets.policy.initial(config.seed), nets.critics.initial(config.seed)
-    return State(
-        policy=policy,
-        policy_adam=AdamState.zeros(policy),
-        policy_target=policy.clone(),
-        critics=critics,
-        critics_adam=AdamState.zeros(critics),
-        targets=critics.clone(),
-    )
+    tensors = critic_ensemble.initial_tensors(nets, config.seed)
+    return State(**tensors, policy_target=tensors["policy"].clone())
 
 
 def update_critics(
@@ -140,14 +118,7 @@ def update_critics(
         next_action = (nets.policy.head.act(outputs) + smoothing).clamp(-1.0, 1.0)
         values = nets.critics.values(state.targets, batch.next_obs, next_action)
         target = batch.reward + batch.discount * values.amin(0)
-    return step_critics(
-        state.critics,
-        state.critics_adam,
-        batch,
-        target,
-        learning_rate=hyper.learning_rate,
-        nets=nets,
-    )
+    return step_critics(state, batch, target, learning_rate=hyper.learning_rate, nets=nets)
 
 
 def policy_loss(

@@ -39,13 +39,13 @@ def scale_value(
     step: Tensor,
     nets: LearnedNetwork,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Add a minibatch's returns to the running sums, and return the units of learning.
+    """Add a minibatch's returns R to the running sums, and return the units of learning.
 
-    Before the first step, the mean return is added to the value's bias.
+    σ² = max(E[R²] − E[R]², 0.01 E[R²]). Before the first step, E[R] is added to the value's bias.
 
     Args:
         params: parameters of policy and value, float32, (P,), changed in place.
-        sums: running sums, see `add_returns`. None: the value is learned in units of 1.
+        sums: running sums of w, w R and w R², float32, (3,), changed in place. None: σ is 1.
         returns: R, float32, (B,).
         weight: w, float32, (B,). None for equal weights.
         step: the number of the optimizer's steps so far, 0-d.
@@ -57,28 +57,11 @@ def scale_value(
     """
     if sums is None:
         return None, None
-    average, unit = add_returns(sums, returns, weight)
-    factors = torch.where(nets.value_layer, unit, 1.0)
-    params.add_(nets.value_bias * torch.where(step == 0.0, average, 0.0))
-    return unit, factors
-
-
-def add_returns(sums: Tensor, returns: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Add a minibatch's returns R to the running sums, and return their mean and scale.
-
-    σ² = max(E[R²] − E[R]², 0.01 E[R²])
-
-    Args:
-        sums: running sums of w, w R and w R², float32, (3,), changed in place.
-        returns: R, float32, (B,).
-        weight: w, float32, (B,). None for equal weights.
-
-    Returns:
-        E[R] and σ, 0-d each.
-    """
     rows = torch.stack([torch.ones_like(returns), returns, returns.square()])
     sums.add_(_NEW_SHARE * (torch.stack([mean(row, weight) for row in rows]) - sums))
     total, linear, square = sums
     average, square = linear / total.clamp(min=_MIN_SQUARE), square / total.clamp(min=_MIN_SQUARE)
     variance = torch.maximum(square - average.square(), _MIN_SHARE**2 * square)
-    return average, variance.clamp(min=_MIN_SQUARE).sqrt()
+    unit = variance.clamp(min=_MIN_SQUARE).sqrt()
+    params.add_(nets.value_bias * torch.where(step == 0.0, average, 0.0))
+    return unit, torch.where(nets.value_layer, unit, 1.0)

@@ -29,7 +29,7 @@ from hotloop.training.acting_policy import make_acting_policy
 from hotloop.training.action_metrics import ActionMetrics
 from hotloop.training.algorithm import Algorithm, make_normalizer, policy_network
 from hotloop.training.checkpoint_state import CompletedIteration, checkpoint_state
-from hotloop.training.lagged_fragments import FreshFragments
+from hotloop.training.fragment_streams import FreshFragments
 from hotloop.training.minibatches import Passes, present_fields
 from hotloop.training.resume import ResumedRun
 from hotloop.training.sources import Sources
@@ -75,7 +75,8 @@ class OnPolicy(Algorithm):
     def nonblocking_schedule(self, config: Any) -> Schedule:
         """See `Algorithm`."""
         has_memory = getattr(config, "memory", None) is not None  # sequences of one length
-        may_change = self.is_weighted and not has_memory and config.schedule != "lag:1"
+        collects_ahead = self.fragments(config).collects_ahead
+        may_change = self.is_weighted and not has_memory and not collects_ahead
         return "variable" if may_change else "barrier"
 
     def collection_options(self, config: Any) -> CollectionOptions:
@@ -86,12 +87,12 @@ class OnPolicy(Algorithm):
                 f"'{self.name}' has no field `weight`: add the field, multiply the loss of each "
                 "row by it and set `is_weighted`, or choose 'barrier'"
             )
-        has_lag, stage = config.schedule == "lag:1", self.fragments(config)
+        stage = self.fragments(config)
         return CollectionOptions(
             num_steps=config.num_steps,
             seed=config.seed,
-            schedule="barrier" if has_lag else config.schedule,
-            overlap=config.overlap or has_lag,
+            schedule="barrier" if stage.collects_ahead else config.schedule,
+            overlap=config.overlap or stage.collects_ahead,
             in_fragments=True,
             max_policy_age=stage.max_policy_age,
             drops_too_old=stage.drops_too_old,

@@ -11,7 +11,6 @@ import torch
 from hotloop.base.transfer import to_host
 from hotloop.policies import ActingPolicy
 from hotloop.policies.forward import LearnedNetwork
-from hotloop.training.fragment_streams import ages
 from hotloop.types import Array, Fragment
 
 Send = Callable[[Mapping[str, Array]], Mapping[str, torch.Tensor]]
@@ -33,6 +32,16 @@ class PolicyReevaluation(NamedTuple):
     value: Array
     next_value: Array
     age: Array
+
+
+def ages(fragments: Sequence[Fragment], version: int) -> Array:
+    """Return the versions between the acting policy and `version` at each step, int64, (Σ T,)."""
+    return version - np.concatenate(
+        [
+            np.full(x.num_steps, x.policy_version) if x.versions is None else x.versions
+            for x in fragments
+        ]
+    )
 
 
 def reevaluate(

@@ -1,4 +1,4 @@
-"""The common parts of SAC and TD3: an actor with two critics, and the update of the critics."""
+"""The common parts of SAC and TD3: an actor with K critics, and the update of the critics."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Networks(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwinCriticOptions(Options):
-    """Networks of an actor and two critics."""
+class CriticOptions(Options):
+    """Networks of an actor and its critics."""
 
     env_id: str = "Pendulum-v1"
     """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`, with continuous actions."""
@@ -63,8 +63,35 @@ class TwinCriticOptions(Options):
             )
 
 
-def make_networks(config: Any, spaces: Spaces, head: Head, device: torch.device) -> Networks:
-    """Return an actor with this head, and two critics with the same hidden sizes."""
+@dataclass(slots=True, kw_only=True)
+class ActorCriticState:
+    """The tensors that learning changes in place.
+
+    Attributes:
+        policy: parameters of the actor, float32, (P,).
+        policy_adam: state of its optimizer.
+        critics: parameters of all critics, float32, (C,).
+        critics_adam: state of their optimizer.
+        targets: parameters of the target critics, float32, (C,).
+    """
+
+    policy: Tensor
+    policy_adam: AdamState
+    critics: Tensor
+    critics_adam: AdamState
+    targets: Tensor
+
+
+def make_networks(
+    config: Any,
+    spaces: Spaces,
+    head: Head,
+    device: torch.device,
+    *,
+    count: int = 2,
+    num_outputs: int = 1,
+) -> Networks:
+    """Return an actor with this head, and K = `count` critics with the same hidden sizes."""
     policy = actor(
         spaces,
         head,
@@ -76,6 +103,8 @@ def make_networks(config: Any, spaces: Spaces, head: Head, device: torch.device)
         spaces,
         hidden_sizes=config.hidden_sizes,
         layer_norm=config.layer_norm,
+        count=count,
+        num_outputs=num_outputs,
         network=config.network,
         module=config.critic_network,
     )
@@ -83,6 +112,18 @@ def make_networks(config: Any, spaces: Spaces, head: Head, device: torch.device)
         LearnedNetwork(policy, precision=config.precision, device=device),
         LearnedCritics(values, precision=config.precision, device=device),
     )
+
+
+def initial_tensors(nets: Networks, seed: int) -> dict[str, Any]:
+    """Return the tensors of the initial `ActorCriticState`, by name."""
+    policy, critics = nets.policy.initial(seed), nets.critics.initial(seed)
+    return {
+        "policy": policy,
+        "policy_adam": AdamState.zeros(policy),
+        "critics": critics,
+        "critics_adam": AdamState.zeros(critics),
+        "targets": critics.clone(),
+    }
 
 
 def critic_loss(
@@ -109,32 +150,23 @@ def critic_loss(
 
 
 def step_critics(
-    params: Tensor,
-    adam: AdamState,
+    state: ActorCriticState,
     batch: ReplayBatch,
     target: Tensor,
     *,
     learning_rate: Scalar,
     nets: Networks,
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Make one step of Adam towards the targets. `params` and `adam` change in place.
-
-    Args:
-        params: float32, (C,).
-        adam: state of their optimizer.
-        batch: B transitions.
-        target: y, (B,).
-        learning_rate: α.
-        nets: the networks.
+    """Make one step of Adam towards the targets y, (B,). The critics of `state` change in place.
 
     Returns:
-        Metrics, and |TD error|, the mean over both critics, (B,).
+        Metrics, and |TD error|, the mean over all critics, (B,).
     """
     action = nets.policy.unit_action(batch.action)
     value, (values, difference), grad = value_and_grad(
-        critic_loss, params, batch, action, target, nets
+        critic_loss, state.critics, batch, action, target, nets
     )
-    adam_step(params, grad, adam, learning_rate=learning_rate)
+    adam_step(state.critics, grad, state.critics_adam, learning_rate=learning_rate)
     td_error = difference.detach().abs().mean(0)
     metrics = {"critic_loss": value, "q_value": values.mean(), "td_error": td_error.mean()}
     return metrics, td_error
