@@ -205,9 +205,9 @@ def test_unsuitable_spaces_are_refused(kind, obs, action, message):
 @pytest.mark.parametrize(
     ("kind", "action", "message"),
     [
-        ("categorical", BOX, "discrete actions are needed, got a box space"),
-        ("multi_categorical", DISCRETE, "multi_discrete actions are needed, got a discrete space"),
-        ("gaussian", MULTI, r"\(box\) action space is needed, got a multi_discrete one"),
+        ("categorical", BOX, r"Categorical\(\) takes discrete actions, got a box space"),
+        ("multi_categorical", DISCRETE, r"\(\) takes multi_discrete actions, got a discrete space"),
+        ("gaussian", MULTI, r"Gaussian\(\) takes box actions, got a multi_discrete space"),
         ("dueling", BOX, "discrete actions, got a box"),
     ],
 )

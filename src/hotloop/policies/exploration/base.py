@@ -12,6 +12,7 @@ from hotloop.base.stored_values import value_from_json, value_to_json
 from hotloop.errors import ConfigError
 from hotloop.ops.noise import counter_uniform
 from hotloop.policies.heads import Head
+from hotloop.policies.heads.base import Params
 from hotloop.policies.heads.bounded import Bounded
 from hotloop.types import Array
 
@@ -81,9 +82,7 @@ class Exploration:
         """Return whether the actions of this noise, (N, K), depend on the network's outputs."""
         return not noise[0, -1]
 
-    def choose(
-        self, head: Any, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]
-    ) -> None:
+    def choose(self, head: Any, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         """Write the actions of a step into `out`, (N, *action_shape), as `Head.choose` does."""
         if noise[0, -1]:
             head.write(noise[:, :-1], out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ from hotloop.errors import ConfigError
 from hotloop.ops.noise import counter_uniform
 from hotloop.policies.exploration.base import EXPLORATION_STREAM, Exploration
 from hotloop.policies.heads import Head
-from hotloop.policies.heads.base import MASKED
+from hotloop.policies.heads.base import MASKED, Params
 from hotloop.types import Array
 
 
@@ -69,9 +68,7 @@ class EpsilonGreedy(Exploration):
             return True
         return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
 
-    def choose(
-        self, head: Head, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]
-    ) -> None:
+    def choose(self, head: Head, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         if not self.is_needed(head, noise):
             out[...] = noise[:, 0]
             return

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Invalid Action Masking in Policy Gradient Algorithms", arXiv:2006.14171.
 MASKED = -1e30
 
+Params = Mapping[str, Any]  # parameters by name: arrays for acting, tensors for learning
+
 
 @dataclass(frozen=True)
 class Head:
@@ -40,6 +42,7 @@ class Head:
     Attributes:
         meaning: name of the outputs in exported files.
         description: phrase for the outputs in messages.
+        kind: the kind of action space that the head supports; "": any.
         needs_perceptrons: whether its learned layers differ from the layers that compute its
             outputs. A user's module has no such layers.
         action_scale: c and h, float32, (A,), of a head with actions c + h · u, u in [−1, 1]; else
@@ -48,6 +51,7 @@ class Head:
 
     meaning: ClassVar[str] = "outputs"
     description: ClassVar[str] = "outputs"
+    kind: ClassVar[str] = ""
     needs_perceptrons: ClassVar[bool] = False
 
     def bind(self, spec: ActionSpec) -> Head:
@@ -65,6 +69,7 @@ class Head:
         bound = replace(self)
         vars(bound)["spec"] = spec
         bound.check()
+        _ = bound.action_scale  # raises early if bounds can't be scaled
         if spec.is_masked and spec.mask_size != bound.size:
             raise SpaceError(
                 f"the head {self} has {bound.size} outputs for {spec.mask_size} actions, so masks "
@@ -88,7 +93,11 @@ class Head:
 
     def check(self) -> None:
         """Raise `SpaceError` if the head does not support its actions."""
-        return
+        if self.kind not in ("", self.spec.kind):
+            raise SpaceError(
+                f"the head {self} takes {self.kind} actions, got a {self.spec.kind} space of shape "
+                f"{self.spec.shape}: leave the choice of the head to `actor_critic`"
+            )
 
     def describe_actions(self) -> str:
         """Return a sentence on actions that are scaled or have infinite bounds, or ""."""
@@ -110,7 +119,7 @@ class Head:
 
     # --- acting, on NumPy -----------------------------------------------------------------------
 
-    def acting_params(self, params: Mapping[str, Array]) -> dict[str, Array]:
+    def acting_params(self, params: Params) -> dict[str, Array]:
         """Return the `params` of `choose` and `log_prob` for the learned parameters by name."""
         return {}
 
@@ -129,7 +138,7 @@ class Head:
         """Return noise, (B, K), for outputs of `shape`, (B, H), from the user's generator."""
         return np.empty((shape[0], 0), np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         """Write sampled actions into `out`. For `params`, see `acting_params`."""
         self.greedy(outputs, out)
 
@@ -137,9 +146,7 @@ class Head:
         """Write the most probable actions into `out`."""
         outputs.argmax(axis=1, out=out)
 
-    def log_prob(
-        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
-    ) -> Array:
+    def log_prob(self, outputs: Array, noise: Array, action: Array, params: Params) -> Array:
         """Return log π(action), (T, N), of a whole fragment."""
         raise self._unsupported("log-probabilities of a fragment")
 
@@ -149,13 +156,11 @@ class Head:
         """Return the most probable actions as `greedy` writes them, or u if there is a scale."""
         return outputs.argmax(1)
 
-    def evaluate(
-        self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Params, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log π(action) and the entropy, both (B,), for learned parameters by name."""
         raise self._unsupported("log-probabilities and entropies")
 
-    def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
+    def draw(self, params: Params, outputs: Tensor, noise: Tensor) -> Tensor:
         """Return the action as `choose` writes it, for learned parameters by name."""
         raise self._unsupported("actions on a device")
 

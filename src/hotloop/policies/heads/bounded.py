@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.heads.base import Head, num_action_values
+from hotloop.policies.heads.base import Head, Params, num_action_values
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class SquashedGaussian(Bounded):
         """Return standard normal numbers."""
         return rng.standard_normal((shape[0], self.num_actions), np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         mean, raw = outputs[:, : self.num_actions], outputs[:, self.num_actions :]
         self.write(np.tanh(mean + np.exp(bounded_log_std(raw)) * noise), out)
 
@@ -113,7 +113,7 @@ class Deterministic(Bounded):
         """Return zeros: the policy is deterministic."""
         return np.zeros((shape[0], self.size), np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         self.write(np.tanh(outputs) + noise, out)
 
     def act(self, outputs: Tensor) -> Tensor:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_gumbel
-from hotloop.policies.heads.base import Head
+from hotloop.policies.heads.base import Head, Params
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -24,14 +22,7 @@ class Categorical(Head):
     """One discrete action: the argmax of logits plus Gumbel noise samples from their softmax."""
 
     meaning = description = "logits"
-    _kind: ClassVar[str] = "discrete"
-
-    def check(self) -> None:
-        if self.spec.kind != self._kind:
-            raise SpaceError(
-                f"{self._kind} actions are needed, got a {self.spec.kind} space of shape "
-                f"{self.spec.shape}: leave the choice of the head to `actor_critic`"
-            )
+    kind = "discrete"
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
         """Return Gumbel noise, also on a device."""
@@ -41,20 +32,16 @@ class Categorical(Head):
         """Return Gumbel noise."""
         return rng.gumbel(size=shape).astype(np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         self.greedy(outputs + noise, out)
 
-    def log_prob(
-        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
-    ) -> Array:
+    def log_prob(self, outputs: Array, noise: Array, action: Array, params: Params) -> Array:
         return _log_prob(outputs, action)
 
-    def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
+    def draw(self, params: Params, outputs: Tensor, noise: Tensor) -> Tensor:
         return self.mode(outputs + noise)
 
-    def evaluate(
-        self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Params, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         from hotloop.ops import distributions
 
         return distributions.categorical(outputs, action)
@@ -64,7 +51,7 @@ class Categorical(Head):
 class MultiCategorical(Categorical):
     """Several independent discrete actions."""
 
-    _kind: ClassVar[str] = "multi_discrete"
+    kind = "multi_discrete"
 
     @cached_property
     def _segments(self) -> list[tuple[int, int]]:
@@ -74,9 +61,7 @@ class MultiCategorical(Categorical):
         for k, (start, stop) in enumerate(self._segments):
             out[:, k] = outputs[:, start:stop].argmax(axis=1)
 
-    def log_prob(
-        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
-    ) -> Array:
+    def log_prob(self, outputs: Array, noise: Array, action: Array, params: Params) -> Array:
         total = np.zeros(outputs.shape[:-1], np.float32)
         for k, (start, stop) in enumerate(self._segments):
             total += _log_prob(outputs[..., start:stop], action[..., k])
@@ -87,9 +72,7 @@ class MultiCategorical(Categorical):
 
         return torch.stack([part.argmax(1) for part in outputs.split(self.spec.nvec, 1)], 1)
 
-    def evaluate(
-        self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Params, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         from hotloop.ops import distributions
 
         return distributions.multi_categorical(outputs, action, self.spec.nvec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.ops.noise import counter_normal
-from hotloop.policies.heads.base import Head
+from hotloop.policies.heads.base import Head, Params
 from hotloop.types import Array
 
 if TYPE_CHECKING:
@@ -32,18 +31,12 @@ class Gaussian(Head):
     """A diagonal Gaussian with the log standard deviation as the parameter `policy.log_std`."""
 
     meaning = description = "means"
-
-    def check(self) -> None:
-        if self.spec.kind != "box":
-            raise SpaceError(
-                f"a continuous (box) action space is needed, got a {self.spec.kind} one: leave the "
-                "choice of the head to `actor_critic`"
-            )
+    kind = "box"
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         return {**shapes, _LOG_STD: (self.size,)}
 
-    def acting_params(self, params: Mapping[str, Array]) -> dict[str, Array]:
+    def acting_params(self, params: Params) -> dict[str, Array]:
         return {"log_std": params[_LOG_STD], "std": np.exp(params[_LOG_STD])}
 
     def draw_noise(self, seed: Any, **block: Any) -> Any:
@@ -54,7 +47,7 @@ class Gaussian(Head):
         """Return standard normal numbers."""
         return rng.standard_normal(shape, np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         flat = out.reshape(outputs.shape)  # a view: `out` is one step of a fragment
         np.multiply(noise, params["std"], out=flat)
         np.add(flat, outputs, out=flat)
@@ -62,9 +55,7 @@ class Gaussian(Head):
     def greedy(self, outputs: Array, out: Array) -> None:
         out.reshape(outputs.shape)[...] = outputs
 
-    def log_prob(
-        self, outputs: Array, noise: Array, action: Array, params: Mapping[str, Array]
-    ) -> Array:
+    def log_prob(self, outputs: Array, noise: Array, action: Array, params: Params) -> Array:
         """See `Head`. The noise is the standardized action."""
         per_dimension = 0.5 * np.square(noise) + (params["log_std"] + _LOG_SQRT_2PI)
         return -per_dimension.sum(axis=-1, dtype=np.float32)
@@ -85,13 +76,11 @@ class Gaussian(Head):
         is_huge = any(MOST_FAR < abs(bound) < math.inf for bound in bounds)
         return f"actions: bounds beyond ±{MOST_FAR:g} count as infinite" if is_huge else ""
 
-    def draw(self, params: Mapping[str, Tensor], outputs: Tensor, noise: Tensor) -> Tensor:
+    def draw(self, params: Params, outputs: Tensor, noise: Tensor) -> Tensor:
         flat = outputs + params[_LOG_STD].exp() * noise
         return flat.view(-1, *self.spec.shape)
 
-    def evaluate(
-        self, params: Mapping[str, Tensor], outputs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def evaluate(self, params: Params, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         from hotloop.ops import distributions
 
         return distributions.diagonal_gaussian(outputs, params[_LOG_STD], action.flatten(1))
@@ -104,10 +93,6 @@ class ScaledGaussian(Gaussian):
     c and h are the center and half the width of these bounds. All other actions are u itself. The
     standard deviation and the density are those of u.
     """
-
-    def check(self) -> None:
-        super().check()
-        _ = self.action_scale  # raises early if two bounds are equal
 
     @cached_property
     def action_scale(self) -> tuple[Array, Array]:
@@ -122,7 +107,7 @@ class ScaledGaussian(Gaussian):
         center = np.where(is_far, center, 0.0).astype(np.float32)
         return center, np.where(is_far, half_width, 1.0).astype(np.float32)
 
-    def choose(self, outputs: Array, noise: Array, out: Array, params: Mapping[str, Array]) -> None:
+    def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
         super().choose(outputs, noise, out, params)
         self._scale(out, outputs.shape)
 
