@@ -35,7 +35,7 @@ from hotloop.bandits import (
     games,
     run,
 )
-from hotloop.bandits.block_sums import CHUNK
+from hotloop.bandits.run_settings import CHUNK
 from hotloop.errors import BanditError
 
 MATRIX = np.random.default_rng(0).uniform(0, 1, (30, 3))

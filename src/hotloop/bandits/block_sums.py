@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.results import RunSums
+from hotloop.bandits.run_settings import BLOCK, CHUNK
 from hotloop.types import Array
 
-BLOCK = LANES
-CHUNK = 8 * BLOCK
 MAX_FINAL_REGRETS = 4 * CHUNK
 
 
@@ -25,66 +23,38 @@ class BlockSums:
     """Sums over the runs of one block or several consecutive ones.
 
     Attributes:
-        num_runs: number of runs.
-        curves: float64, (agents, 6, P), see `RunSums`.
-        totals: float64, (agents, 2, 5), see `RunSums`.
+        agents: sums of each agent.
         products: float64, (agents, agents, 5), see `BanditComparison`. Empty if not requested.
-        pulls: int64, (agents, P, k), or empty.
         final_regrets: float64, (agents, runs), of at most `MAX_FINAL_REGRETS` runs.
         run_values: float64, (agents, 5, runs): `QUANTITIES` of each run of one block. None for
             several blocks.
     """
 
-    num_runs: int
-    curves: Array
-    totals: Array
+    agents: list[RunSums]
     products: Array
-    pulls: Array
     final_regrets: Array
     run_values: Array | None = None
 
     def add(self, later: BlockSums) -> None:
         """Add the runs that follow."""
         self.run_values = None
-        self.num_runs += later.num_runs
-        self.curves += later.curves
-        self.totals += later.totals
+        self.agents = [sums + more for sums, more in zip(self.agents, later.agents, strict=True)]
         self.products += later.products
-        self.pulls += later.pulls
         if self.final_regrets.shape[1] < MAX_FINAL_REGRETS:
             regrets = self.final_regrets, later.final_regrets
             self.final_regrets = np.concatenate(regrets, axis=1)
 
-    def sums(self, agent_index: int) -> RunSums:
-        """Return the sums of one agent."""
-        return RunSums(
-            num_runs=self.num_runs,
-            curve=self.curves[agent_index],
-            totals=self.totals[agent_index],
-            arm_pulls=self.pulls[agent_index] if len(self.pulls) else None,
-        )
-
 
 def join_agents(parts: Sequence[BlockSums], *, has_products: bool) -> BlockSums:
     """Join the sums of a block from separate games, as if their agents had played together."""
-    block = parts[0]
-    if len(parts) > 1:
-        block = BlockSums(
-            num_runs=block.num_runs,
-            curves=np.concatenate([part.curves for part in parts]),
-            totals=np.concatenate([part.totals for part in parts]),
-            products=block.products,
-            pulls=np.concatenate([part.pulls for part in parts]),
-            final_regrets=np.concatenate([part.final_regrets for part in parts]),
-            run_values=np.concatenate(
-                [part.run_values for part in parts if part.run_values is not None]
-            ),
-        )
-    if has_products and block.run_values is not None:
-        block.products = np.stack(
-            [(values * block.run_values).sum(axis=2) for values in block.run_values]
-        )
-    return block
+    values = np.concatenate([part.run_values for part in parts if part.run_values is not None])
+    products = [(rows * values).sum(axis=2) for rows in values] if has_products else []
+    return BlockSums(
+        agents=[sums for part in parts for sums in part.agents],
+        products=np.array(products),
+        final_regrets=np.concatenate([part.final_regrets for part in parts]),
+        run_values=values,
+    )
 
 
 class OrderedSum:

@@ -119,4 +119,4 @@ def format_setting(value: Any) -> str:
         if len(value) > _MAX_LABEL_VALUES:
             return ", ".join([*map(format_setting, value[:3]), "…"])
         return ", ".join(map(format_setting, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)

@@ -17,8 +17,9 @@ from hotloop.bandits.kernels.environments import start_nothing
 from hotloop.bandits.kernels.layout import WINDOW
 from hotloop.bandits.play_threads import PlayMonitor
 from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment
+from hotloop.bandits.results import RunSums
 from hotloop.bandits.run_block import RunBlock
-from hotloop.bandits.settings import RunSettings
+from hotloop.bandits.run_settings import RunSettings
 from hotloop.bandits.user_errors import arm_error, exception_error, range_error, reward_error
 
 _TARGET_CALL_S = 0.05  # of a call of the kernels: a game can stop only between calls
@@ -110,12 +111,19 @@ class Game:
         if np.isnan(values[:, 2]).all():  # without true values, optimal arms are unknown
             values[:, [1, 4]] = np.nan
             block.curves[:, 2:4] = np.nan
+        totals = np.stack([values.sum(axis=2), (values * values).sum(axis=2)], axis=1)
+        agents = [
+            RunSums(
+                num_runs=values.shape[2],
+                curve=block.curves[index].copy(),
+                totals=totals[index],
+                arm_pulls=block.pulls[index].copy() if len(block.pulls) else None,
+            )
+            for index in range(len(self.agents))
+        ]
         return BlockSums(
-            num_runs=values.shape[2],
-            curves=block.curves.copy(),
-            totals=np.stack([values.sum(axis=2), (values * values).sum(axis=2)], axis=1),
+            agents=agents,
             products=np.empty(0),
-            pulls=block.pulls.copy(),
             final_regrets=values[:, 2].copy(),
             run_values=values,
         )

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bandits.block_sums import BLOCK, BlockSums
+from hotloop.bandits.block_sums import BlockSums
 from hotloop.bandits.games import Game
 from hotloop.bandits.kernels import driver, layout
 from hotloop.bandits.kernels.layout import LANES, WINDOW
 from hotloop.bandits.play_threads import PlayMonitor
 from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment
 from hotloop.bandits.run_block import RunBlock
+from hotloop.bandits.run_settings import BLOCK
 from hotloop.types import Array
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from hotloop.bandits.agents import Agent
 from hotloop.bandits.environments import Environment
 from hotloop.bandits.parsing import make_agent, make_environment
+from hotloop.bandits.run_settings import make_settings
 from hotloop.base.files import atomic_write, read_regular
 from hotloop.base.rounding import format_mean
 from hotloop.errors import BanditError, ConfigError, nearest, shortened
@@ -352,22 +353,17 @@ class BanditResult(RunEstimates):
 
     def _check_fit(self) -> None:
         """Raise ConfigError if the attributes do not match the arrays."""
-        sums, points = self.sums, self.sums.curve.shape[1]
-        for name in _SETTINGS:
-            if not isinstance(getattr(self, name), int):
-                raise ConfigError(f"`{name}` must be a whole number, got {getattr(self, name)!r}")
+        sums = self.sums
+        settings = make_settings(self.seed, self.num_steps, self.late_steps, self.steps_per_point)
         for name in _TIMES:
             if not isinstance(getattr(self, name), (int, float)):
                 raise ConfigError(f"`{name}` must be a number, got {getattr(self, name)!r}")
-        if self.num_runs != sums.num_runs:
-            raise ConfigError(f"`num_runs` is {self.num_runs}, but the sums have {sums.num_runs}")
-        if self.steps_per_point < 1 or -(-self.num_steps // self.steps_per_point) != points:
-            raise ConfigError(
-                f"`num_steps` is {self.num_steps}, `steps_per_point` {self.steps_per_point}, but "
-                f"the sums have {points} points"
-            )
-        if not 1 <= self.late_steps <= self.num_steps:
-            raise ConfigError(f"`late_steps` is {self.late_steps} of {self.num_steps} steps")
+        for name, value, stored in (
+            ("num_runs", self.num_runs, sums.num_runs),
+            ("num_points", settings.num_points, sums.curve.shape[1]),
+        ):
+            if value != stored:
+                raise ConfigError(f"`{name}` is {value}, but the sums have {stored}")
         arms = self.environment.num_arms
         if sums.arm_pulls is not None and sums.arm_pulls.shape[1] != arms:
             raise ConfigError(

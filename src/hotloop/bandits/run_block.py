@@ -11,7 +11,7 @@ import numpy as np
 from hotloop.bandits.kernel_plans import KernelPlan, num_rows
 from hotloop.bandits.kernels import driver, layout, recording
 from hotloop.bandits.kernels.layout import LANES, WINDOW
-from hotloop.bandits.settings import RunSettings
+from hotloop.bandits.run_settings import RunSettings
 from hotloop.base.memory import require_memory
 from hotloop.types import Array
 
@@ -42,8 +42,8 @@ class RunBlock:
     """The memory of one block, reused for the next block. Only one thread may use it.
 
     Args:
-        agents: plans of the agents, None for an agent in plain Python.
-        environment: plan of the environment, None for one in plain Python.
+        agents: plans of the agents.
+        environment: plan of the environment.
         num_arms: number k of arms.
         settings: settings that all blocks share.
         dimension: length of a context, 0 without contexts.
@@ -55,8 +55,8 @@ class RunBlock:
 
     def __init__(
         self,
-        agents: Sequence[KernelPlan | None],
-        environment: KernelPlan | None,
+        agents: Sequence[KernelPlan],
+        environment: KernelPlan,
         *,
         num_arms: int,
         settings: RunSettings,
@@ -66,8 +66,7 @@ class RunBlock:
         self.settings, self.num_arms = settings, num_arms
         self.frame = AlignedMemory(layout.FRAME_BYTES)
         self._words = self.frame.view(np.int64, 0, layout.WORDS)
-        # Keep the plans, and so their arrays, alive.
-        self._plans = [plan for plan in (*agents, environment) if plan is not None]
+        self._plans = [*agents, environment]  # keeps their arrays alive
         self._environment = self._make_environment(environment, dimension)
         self.agents = [self._make_agent(plan) for plan in agents]
         rows_per_agent = 6 + (num_arms if settings.arm_shares else 0)
@@ -94,10 +93,8 @@ class RunBlock:
         words[layout.NUM_ARMS] = num_arms
         words[layout.NUM_STEPS] = settings.num_steps
         words[layout.DIMENSION] = dimension
-        words[layout.NEEDS_POLICY] = any(plan is not None and plan.needs_policy for plan in agents)
-        words[layout.NEEDS_UNIT] = any(
-            plan is not None and plan.needs_unit_rewards for plan in agents
-        )
+        words[layout.NEEDS_POLICY] = any(plan.needs_policy for plan in agents)
+        words[layout.NEEDS_UNIT] = any(plan.needs_unit_rewards for plan in agents)
         words[layout.STEPS_PER_POINT] = settings.steps_per_point
         words[layout.LATE_START] = settings.num_steps - settings.late_steps
         words[layout.ENVIRONMENT] = self._environment.address
@@ -106,12 +103,12 @@ class RunBlock:
         words[layout.IN_HINDSIGHT] = in_hindsight
         words[layout.ROWS] = num_rows(num_arms)
 
-    def _make_environment(self, plan: KernelPlan | None, dimension: int) -> AlignedMemory:
+    def _make_environment(self, plan: KernelPlan, dimension: int) -> AlignedMemory:
         rows = (self.num_arms + 3) // 4 * 4
-        num_values = WINDOW if plan is not None and plan.is_nonstationary else 1
+        num_values = WINDOW if plan.is_nonstationary else 1
         context = 4 * LANES * ((dimension + 3) // 4 * 4)
         sizes = [4 * LANES * rows * num_values, 4 * LANES * num_values, 4 * LANES * WINDOW]
-        sizes += [4 * LANES, context * WINDOW, plan.state_bytes if plan is not None else 0]
+        sizes += [4 * LANES, context * WINDOW, plan.state_bytes]
         offsets = layout.HEAD + np.cumsum([0, *sizes])
         memory = AlignedMemory(int(offsets[-1]))
         words = memory.view(np.int64, 0, layout.WORDS)
@@ -119,30 +116,19 @@ class RunBlock:
         arrays = (layout.VALUES_AT, layout.BEST_AT, layout.NOISE_AT, layout.BEST_ARM_AT)
         for word, offset in zip((*arrays, layout.CONTEXT_AT, layout.STATE), offsets, strict=False):
             words[word] = memory.address + offset
-        if plan is None:
-            return memory
         stride = 4 * LANES * (rows if plan.has_padding else self.num_arms)
         words[layout.VALUES_STRIDE] = stride if plan.is_nonstationary else 0
         words[layout.BEST_STRIDE] = 4 * LANES if plan.is_nonstationary else 0
         words[layout.CONTEXT_STRIDE] = context
-        for word, part in zip(
-            (layout.START, layout.ADVANCE, layout.GIVE_REWARD), plan.parts, strict=True
-        ):
-            words[word] = part.address
-        _write_parameters(memory, plan.parameters)
+        _write_plan(memory, plan, (layout.START, layout.ADVANCE, layout.GIVE_REWARD))
         return memory
 
-    def _make_agent(self, plan: KernelPlan | None) -> AlignedMemory:
-        memory = AlignedMemory(layout.HEAD + (plan.state_bytes if plan is not None else 0))
+    def _make_agent(self, plan: KernelPlan) -> AlignedMemory:
+        memory = AlignedMemory(layout.HEAD + plan.state_bytes)
         words = memory.view(np.int64, 0, layout.WORDS)
         words[layout.FRAME] = self.frame.address
         words[layout.STATE] = memory.address + layout.HEAD
-        if plan is not None:
-            for word, part in zip(
-                (layout.START, layout.CHOOSE, layout.UPDATE), plan.parts, strict=True
-            ):
-                words[word] = part.address
-            _write_parameters(memory, plan.parameters)
+        _write_plan(memory, plan, (layout.START, layout.CHOOSE, layout.UPDATE))
         return memory
 
     @property
@@ -197,8 +183,10 @@ class RunBlock:
         return values[:, :, : self._words[layout.NUM_RUNS]]
 
 
-def _write_parameters(memory: AlignedMemory, parameters: Sequence[float | int]) -> None:
+def _write_plan(memory: AlignedMemory, plan: KernelPlan, part_words: Sequence[int]) -> None:
     words, numbers = (memory.view(kind, 0, layout.WORDS) for kind in (np.int64, np.float64))
-    for index, value in enumerate(parameters):
+    for word, part in zip(part_words, plan.parts, strict=True):
+        words[word] = part.address
+    for index, value in enumerate(plan.parameters):
         target = words if isinstance(value, (int, np.integer)) else numbers
         target[layout.PARAMETERS + index] = value

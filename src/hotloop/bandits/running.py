@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from hotloop.bandits.agents import AGENTS, Agent
-from hotloop.bandits.block_sums import BLOCK, CHUNK, BlockSums, OrderedSum, join_agents
+from hotloop.bandits.block_sums import BlockSums, OrderedSum, join_agents
 from hotloop.bandits.checked_settings import check_int
 from hotloop.bandits.environments import ENVIRONMENTS, Environment, GaussianRewards
 from hotloop.bandits.games import Game, make_games
@@ -19,7 +19,7 @@ from hotloop.bandits.play_threads import PlayMonitor, Progress, play_jobs
 from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment, adapt
 from hotloop.bandits.python_games import play_python_game
 from hotloop.bandits.results import BanditComparison, BanditResult, RunSums
-from hotloop.bandits.settings import MAX_RUNS, make_settings, resolve_threads
+from hotloop.bandits.run_settings import BLOCK, CHUNK, MAX_RUNS, make_settings, resolve_threads
 from hotloop.errors import ConfigError
 
 KERNEL_VERSION = 1  # raised with every change that could change any result
@@ -112,7 +112,7 @@ def compare(
     elapsed_s = time.perf_counter() - started_at
     results = tuple(
         BanditResult.from_sums(
-            totals.sums(index),
+            totals.agents[index],
             agent=agent,
             environment=environment,
             seed=settings.seed,
@@ -173,7 +173,7 @@ def chunk_sums(
     games = make_games(agents, environment, settings)
     monitor = PlayMonitor() if monitor is None else monitor
     totals = _play_on_this_thread(games, first_run, num_runs, monitor, has_products=False)
-    return [totals.sums(index) for index in range(len(agents))]
+    return totals.agents
 
 
 def _adapt_all(

@@ -14,8 +14,8 @@ from hotloop.bandits.grids.grid_file import GridFile, Piece
 from hotloop.bandits.grids.jobs import Job, JobScheduler, make_jobs
 from hotloop.bandits.grids.points import Point
 from hotloop.bandits.play_threads import PlayMonitor, play_jobs
+from hotloop.bandits.run_settings import make_settings
 from hotloop.bandits.running import chunk_sums
-from hotloop.bandits.settings import make_settings
 from hotloop.errors import HotloopError
 
 _COMMIT_S = 0.25

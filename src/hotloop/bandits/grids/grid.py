@@ -8,15 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotloop.bandits.block_sums import CHUNK
 from hotloop.bandits.checked_settings import check_int
 from hotloop.bandits.grids.computation import Computation, GridProgress
 from hotloop.bandits.grids.grid_file import GridFile, Piece
 from hotloop.bandits.grids.grid_table import GridRow, GridTable
 from hotloop.bandits.grids.points import make_points, varied_fields
 from hotloop.bandits.results import BanditResult, RunSums
+from hotloop.bandits.run_settings import CHUNK, MAX_RUNS, MAX_SEED, make_settings, resolve_threads
 from hotloop.bandits.running import KERNEL_VERSION
-from hotloop.bandits.settings import MAX_RUNS, MAX_SEED, make_settings, resolve_threads
 
 
 class Grid:

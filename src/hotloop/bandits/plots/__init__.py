@@ -1,6 +1,13 @@
 """Plots of bandit results. Bands and bars are 95 % confidence intervals over runs.
 
-Every function writes one file atomically. Its suffix selects the format: .png, .svg or .pdf.
+Every function writes one file, `path`, atomically. Its suffix selects the format: .png, .svg or
+.pdf. The default `title` is the environment with the numbers of runs and steps.
+
+Raises:
+    ConfigError: there is no result, results lack what the plot shows, or the suffix is none of
+        `FORMATS`.
+    MissingExtraError: matplotlib is not installed.
+    OutputError: `path` can't be written.
 """
 
 from __future__ import annotations

@@ -28,16 +28,7 @@ def learning_curves(
 ) -> None:
     """Draw the average reward and the share of optimal actions over steps.
 
-    Args:
-        results: one result or more. Without optimal actions (a user's environment without `mean`)
-            only the reward is drawn.
-        path: the file to write.
-        title: title of the figure. Default: the environment and the numbers of runs and steps.
-
-    Raises:
-        ConfigError: there is no result, or the suffix is none of `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
+    Without optimal actions (a user's environment without `mean`), draw only the reward.
     """
     path = check_plot_path(path)
     labels = result_labels(results)
@@ -75,16 +66,6 @@ def regret_curves(
     If the arms' values are fixed, Lai and Robbins' C ln t is drawn too. In the long run the regret
     of an agent that is good in all such environments grows no slower. This bound is asymptotic, and
     good agents stay below it for a long time. Compare the slopes against ln t.
-
-    Args:
-        results: one result or more.
-        path: the file to write.
-        title: title of the figure.
-
-    Raises:
-        ConfigError: there is no result, a result has no regret, or the suffix is not in `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
     """
     path = check_plot_path(path)
     labels = result_labels(results)

@@ -33,17 +33,8 @@ def regret_boxes(
 ) -> None:
     """Draw the distribution of the final regret over runs, one box per agent.
 
-    A box contains the middle half of the runs, its whiskers the middle 90 %.
-
-    Args:
-        results: one result or more, with `final_regrets`.
-        path: the file to write.
-        title: title of the figure.
-
-    Raises:
-        ConfigError: there is no result, a result has no regret, or the suffix is not in `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
+    A box contains the middle half of the runs, its whiskers the middle 90 %. The results need
+    their `final_regrets`.
     """
     # Check the results.
     path = check_plot_path(path)
@@ -108,13 +99,7 @@ def reward_distributions(
     Args:
         means: the arms' true values.
         noise: standard deviation of a reward.
-        path: the file to write.
-        title: title of the figure.
-
-    Raises:
-        ConfigError: the suffix is none of `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
+        path, title: see the package.
     """
     path = check_plot_path(path)
     figure = new_figure(9, 5.2)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hotloop.bandits.checked_settings import format_setting
 from hotloop.bandits.plots.canvas import (
     Z95,
     add_legend,
@@ -37,16 +38,10 @@ def parameter_study(
 
     Args:
         families: label → (parameter, measure) pairs.
-        path: the file to write.
-        title: title of the figure.
+        path, title: see the package.
         x_label: name and unit of the parameter.
         y_label: name and unit of the measure.
         level: label and height of a horizontal line for comparison.
-
-    Raises:
-        ConfigError: there is nothing to draw, or the suffix is none of `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
     """
     # Draw a line with error bars for each family.
     path = check_plot_path(path)
@@ -114,19 +109,12 @@ def heat_map(
         x_values: numbers or texts of the columns, left to right.
         y_values: numbers or texts of the rows, bottom to top.
         values: float, (rows, columns), NaN for missing cells.
-        path: the file to write.
-        title: title of the figure.
+        path, title: see the package.
         x_label: name and unit of the columns' parameter.
         y_label: name and unit of the rows' parameter.
         value_label: name and unit of the measure.
         best: function that returns the flat index of the cell to frame: `np.nanargmax`,
             `np.nanargmin` for a regret, None for no frame.
-
-    Raises:
-        ConfigError: the numbers of rows and columns don't match, all values are missing, or the
-            suffix is not in `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
     """
     # Check the values.
     path = check_plot_path(path)
@@ -157,7 +145,7 @@ def heat_map(
     # Frame the best cell, and label the axes.
     if best is not None:
         row, column = divmod(int(best(values)), shape[1])
-        position = f"{_format_value(x_values[column])}, {_format_value(y_values[row])}"
+        position = f"{format_setting(x_values[column])}, {format_setting(y_values[row])}"
         (frame,) = axes.plot(
             column + np.array([-0.5, 0.5, 0.5, -0.5, -0.5]),
             row + np.array([-0.5, -0.5, 0.5, 0.5, -0.5]),
@@ -168,8 +156,8 @@ def heat_map(
             label=f"best: {values[row, column]:.4g} at {position}",
         )
         figure.legend(handles=[frame], loc="outside lower center", frameon=False)
-    axes.set_xticks(range(shape[1]), [_format_value(value) for value in x_values])
-    axes.set_yticks(range(shape[0]), [_format_value(value) for value in y_values])
+    axes.set_xticks(range(shape[1]), [format_setting(value) for value in x_values])
+    axes.set_yticks(range(shape[0]), [format_setting(value) for value in y_values])
     axes.set_xlim(-0.5, shape[1] - 0.5)
     axes.set_ylim(-0.5, shape[0] - 0.5)
     axes.set_xlabel(x_label)
@@ -180,7 +168,3 @@ def heat_map(
 def power_of_two_text(value: float) -> str:
     """Return a power of two as text: 1/128 … 1/2, 1, 2, …"""
     return f"1/{1 / value:.4g}" if value < 1 else f"{value:.4g}"
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, (float, np.floating)) else str(value)

@@ -30,16 +30,7 @@ def arm_shares(
 
     The best arm is at the bottom if the arms' values are fixed. If each run draws its values, no
     arm is better than another over all runs, and shares only show an agent's preferences.
-
-    Args:
-        results: one result or more, computed with `arm_shares=True`.
-        path: the file to write.
-        title: title of the figure.
-
-    Raises:
-        ConfigError: there is no result, a result has no shares, or the suffix is not in `FORMATS`.
-        MissingExtraError: matplotlib is not installed.
-        OutputError: `path` can't be written.
+    The results need to be computed with `arm_shares=True`.
     """
     path = check_plot_path(path)
     labels = result_labels(results)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hotloop.bandits.block_sums import CHUNK
 from hotloop.bandits.checked_settings import check_int
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.base.cores import available_cores
 
+BLOCK = LANES  # runs that kernels play together
+CHUNK = 8 * BLOCK  # runs whose blocks are added before they are added to the total
 MAX_RUNS, MAX_SEED = 2**32 - CHUNK, 2**64 - 1
 
 
