@@ -146,8 +146,8 @@ def test_points_are_the_product(tmp_path):
     }
     rows = grid.run(tmp_path / "grid.sqlite", num_runs=4).rows
     assert rows[1].settings == {"epsilon": 2.0**-7, "step_size": 0.1, "env.walk": 0.01}
-    assert rows[1].agent == EpsilonGreedy(epsilon=2.0**-7, step_size=0.1)
-    assert rows[-1].environment == RandomWalk(walk=0.1)
+    assert rows[1].result.agent == EpsilonGreedy(epsilon=2.0**-7, step_size=0.1)
+    assert rows[-1].result.environment == RandomWalk(walk=0.1)
 
 
 @pytest.mark.parametrize("values", ["0.5,1/2,2**-1", [0.5, np.float64(0.5)], 0.5])
@@ -239,9 +239,9 @@ def test_points_equal_single_runs(tmp_path):
             agent, GaussianRewards(), num_runs=2100, num_steps=50, seed=2**64 - 1, late_steps=7
         )
         assert row.result.sums.to_bytes() == single.sums.to_bytes()
-        assert row.mean_reward == single.mean_reward
-        assert row.late_optimal == single.late_optimal
-        assert row.final_regret == single.final_regret
+        assert row.result.mean_reward == single.mean_reward
+        assert row.result.late_optimal == single.late_optimal
+        assert row.result.final_regret == single.final_regret
 
 
 def test_groups_and_threads_do_not_change_results(tmp_path, monkeypatch):
@@ -689,7 +689,7 @@ def table(tmp_path):
 def test_best_and_sorted(table):
     assert [row.settings["epsilon"] for row in table.sorted()[-2:]] == [1, 1]  # random: reward 0
     assert table.best().settings["epsilon"] == 0.1
-    regrets = [row.final_regret.mean for row in table.sorted("final_regret")]
+    regrets = [row.result.final_regret.mean for row in table.sorted("final_regret")]
     assert regrets == sorted(regrets)
     with pytest.raises(BanditError, match="did you mean 'mean_reward'"):
         table.best("mean_rewards")
@@ -703,7 +703,7 @@ def test_to_dict(table):
     point = content_dict["points"][3]
     assert point["settings"] == {"epsilon": 0.1, "step_size": 0.1}
     assert point["agent"]["initial_value"] == 0
-    assert point["mean_reward"]["mean"] == table.rows[3].mean_reward.mean
+    assert point["mean_reward"]["mean"] == table.rows[3].result.mean_reward.mean
     assert len(point["reward"]) == 200
 
 
@@ -714,8 +714,8 @@ def test_parquet(table, tmp_path):
     assert columns["epsilon"] == [0.0, 0.0, 0.1, 0.1, 1.0, 1.0]
     assert columns["step_size"] == [None, 0.1] * 3
     assert columns["env.num_arms"] == [10] * 6
-    assert columns["mean_reward"] == [row.mean_reward.mean for row in table.rows]
-    assert columns["late_optimal_se"] == [row.late_optimal.se for row in table.rows]
+    assert columns["mean_reward"] == [row.result.mean_reward.mean for row in table.rows]
+    assert columns["late_optimal_se"] == [row.result.late_optimal.se for row in table.rows]
     assert columns["step"][0] == list(range(1, 201))
     assert columns["regret"][5] == table.rows[5].result.regret.tolist()
     types = parquet.read_schema(tmp_path / "new" / "grid.parquet")

@@ -121,41 +121,8 @@ def _mean_and_error(total: Array, squares: Array, num: int) -> tuple[Array, Arra
     return mean, np.sqrt(variance / num)
 
 
-class RunEstimates:
-    """A base class with a property for each estimate over runs."""
-
-    def estimate(self, quantity: str) -> MeanEstimate:
-        """Return the estimate of one of `QUANTITIES`."""
-        raise NotImplementedError
-
-    @property
-    def mean_reward(self) -> MeanEstimate:
-        """A run's mean reward over all its steps."""
-        return self.estimate("mean_reward")
-
-    @property
-    def mean_optimal(self) -> MeanEstimate:
-        """A run's share of optimal steps."""
-        return self.estimate("mean_optimal")
-
-    @property
-    def final_regret(self) -> MeanEstimate:
-        """A run's cumulative regret at its end."""
-        return self.estimate("final_regret")
-
-    @property
-    def late_reward(self) -> MeanEstimate:
-        """A run's mean reward over its last `late_steps` steps."""
-        return self.estimate("late_reward")
-
-    @property
-    def late_optimal(self) -> MeanEstimate:
-        """A run's share of optimal steps among its last `late_steps` steps."""
-        return self.estimate("late_optimal")
-
-
 @dataclass(frozen=True, kw_only=True)
-class BanditResult(RunEstimates):
+class BanditResult:
     """The result of one agent in one environment, over many runs.
 
     Attributes:
@@ -239,6 +206,31 @@ class BanditResult(RunEstimates):
         total, squares = self.sums.totals[:, row : row + 1]
         mean, se = _mean_and_error(total, squares, self.num_runs)
         return MeanEstimate(float(mean[0]), float(se[0]))
+
+    @property
+    def mean_reward(self) -> MeanEstimate:
+        """A run's mean reward over all its steps."""
+        return self.estimate("mean_reward")
+
+    @property
+    def mean_optimal(self) -> MeanEstimate:
+        """A run's share of optimal steps."""
+        return self.estimate("mean_optimal")
+
+    @property
+    def final_regret(self) -> MeanEstimate:
+        """A run's cumulative regret at its end."""
+        return self.estimate("final_regret")
+
+    @property
+    def late_reward(self) -> MeanEstimate:
+        """A run's mean reward over its last `late_steps` steps."""
+        return self.estimate("late_reward")
+
+    @property
+    def late_optimal(self) -> MeanEstimate:
+        """A run's share of optimal steps among its last `late_steps` steps."""
+        return self.estimate("late_optimal")
 
     @property
     def arm_share(self) -> Array | None:

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bandits.agents import Agent
-from hotloop.bandits.environments import Environment
 from hotloop.bandits.grids.notation import ENV, setting_key, setting_text
 from hotloop.bandits.plots import check_plot_path, heat_map, parameter_study
-from hotloop.bandits.results import QUANTITIES, BanditResult, MeanEstimate, RunEstimates
+from hotloop.bandits.results import QUANTITIES, BanditResult, MeanEstimate
 from hotloop.base import parquet
 from hotloop.errors import ConfigError
 
@@ -28,7 +26,7 @@ _QUANTITY_LABELS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GridRow(RunEstimates):
+class GridRow:
     """A point of a grid with its result.
 
     Attributes:
@@ -40,20 +38,6 @@ class GridRow(RunEstimates):
     settings: dict[str, Any]
     config: dict[str, Any]
     result: BanditResult
-
-    @property
-    def agent(self) -> Agent:
-        """The agent of this point."""
-        return self.result.agent
-
-    @property
-    def environment(self) -> Environment:
-        """The environment of this point."""
-        return self.result.environment
-
-    def estimate(self, quantity: str) -> MeanEstimate:
-        """Return the estimate over runs of one of `QUANTITIES`."""
-        return self.result.estimate(quantity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,14 +78,14 @@ class GridTable:
     def title(self) -> str:
         """A line with names, the settings that all points share, sizes and seed."""
         row = self.rows[0]
-        agent, environment = row.agent.name, row.environment.name
+        agent, environment = row.result.agent.name, row.result.environment.name
         for name, value in row.settings.items():
             if name not in self.ranges and name.startswith(ENV):
                 environment += f", {name.removeprefix(ENV)} {setting_text(value)}"
             elif name not in self.ranges:
                 agent += f", {name} {setting_text(value)}"
         if f"{ENV}num_arms" not in row.settings and f"{ENV}means" not in self.ranges:
-            environment += f", {row.environment.num_arms} arms"
+            environment += f", {row.result.environment.num_arms} arms"
         sizes = f"{self.num_runs:,} runs of {self.num_steps:,} steps"
         return f"{agent} · {environment} · {sizes} · seed {self.seed}"
 
@@ -112,7 +96,7 @@ class GridTable:
             BanditError: there is no such quantity.
         """
         sign = 1 if quantity == "final_regret" else -1
-        means = [row.estimate(quantity).mean for row in self.rows]
+        means = [row.result.estimate(quantity).mean for row in self.rows]
         order = np.argsort([math.inf if math.isnan(mean) else sign * mean for mean in means])
         return [self.rows[index] for index in order]
 
@@ -149,7 +133,7 @@ class GridTable:
         estimates = {}
         for row in self.rows:
             cell = setting_key(row.settings[x]), setting_key(row.settings[y]) if y else None
-            mean, se = row.estimate(quantity)
+            mean, se = row.result.estimate(quantity)
             estimates[cell] = MeanEstimate(percent * mean, percent * se)
         label = _QUANTITY_LABELS[quantity].format(late=f"the last {self.late_steps:,}")
         # Draw a heat map of two numbers.
@@ -172,7 +156,7 @@ class GridTable:
             )
             return path
         # Draw lines otherwise.
-        line_keys = {self.rows[0].agent.name: None}
+        line_keys = {self.rows[0].result.agent.name: None}
         if y is not None:
             line_keys = {f"{y} = {setting_text(b)}": setting_key(b) for b in self.ranges[y]}
         lines = {
@@ -188,8 +172,8 @@ class GridTable:
         return path
 
     def _with_unit(self, name: str) -> str:
-        row = self.rows[0]
-        instance = row.environment if name.startswith(ENV) else row.agent
+        result = self.rows[0].result
+        instance = result.environment if name.startswith(ENV) else result.agent
         return f"{name}, {instance.unit_of(name.removeprefix(ENV))}"
 
     def save_parquet(self, path: str | Path) -> Path:
@@ -224,12 +208,11 @@ def _to_dict(row: GridRow, *, curves: bool) -> dict[str, Any]:
 
 
 def _to_columns(row: GridRow) -> dict[str, Any]:
-    result = row.result
-    columns = {"agent": row.agent.name}
-    columns |= _typed(row.agent, row.config["agent"])
-    columns["environment"] = row.environment.name
-    inner = _typed(row.environment, row.config["environment"])
-    columns |= {f"{ENV}{name}": value for name, value in inner.items()}
+    result, columns = row.result, {}
+    for kind, prefix in (("agent", ""), ("environment", ENV)):
+        columns[kind] = getattr(result, kind).name
+        settings = _typed(getattr(result, kind), row.config[kind])
+        columns |= {f"{prefix}{name}": value for name, value in settings.items()}
     for name in ("seed", "num_runs", "num_steps", "late_steps", "steps_per_point"):
         columns[name] = getattr(result, name)
     for quantity in QUANTITIES:

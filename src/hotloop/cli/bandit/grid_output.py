@@ -61,15 +61,16 @@ def print_grid(table: GridTable, quantity: str, *, prints_all: bool) -> None:
 
     rows = table.sorted(quantity)
     printed_rows = rows if prints_all else rows[:MAX_ROWS]
+    results = [row.result for row in printed_rows]
     settings = list(table.ranges) or list(rows[0].settings)
     late = f"last {table.late_steps:,}"
     columns = [
         *((name, [setting_text(row.settings[name]) for row in printed_rows]) for name in settings),
-        ("reward", [plus_minus(row.mean_reward) for row in printed_rows]),
-        ("optimal", [plus_minus(row.mean_optimal, percent=True) for row in printed_rows]),
-        ("regret", [plus_minus(row.final_regret) for row in printed_rows]),
-        (f"reward, {late}", [plus_minus(row.late_reward) for row in printed_rows]),
-        (f"optimal, {late}", [plus_minus(row.late_optimal, percent=True) for row in printed_rows]),
+        ("reward", [plus_minus(result.mean_reward) for result in results]),
+        ("optimal", [plus_minus(result.mean_optimal, percent=True) for result in results]),
+        ("regret", [plus_minus(result.final_regret) for result in results]),
+        (f"reward, {late}", [plus_minus(result.late_reward) for result in results]),
+        (f"optimal, {late}", [plus_minus(result.late_optimal, percent=True) for result in results]),
     ]
     print(f"{table.title}\n")
     print_columns(columns, num_labels=len(settings), justify="right")

@@ -13,16 +13,17 @@ from hotloop.errors import UnknownNameError, nearest
 if TYPE_CHECKING:
     from hotloop.bandits.results import BanditResult
 
+# The description and the function in `hotloop.bandits.plots` of each kind.
 PLOT_KINDS = {
-    "curves": "average reward and optimal actions over steps",
-    "regret": "cumulative regret on linear and logarithmic axes",
-    "boxes": "distribution of the final regret over runs",
-    "shares": "share of pulls of each arm",
+    "curves": ("average reward and optimal actions over steps", "learning_curves"),
+    "regret": ("cumulative regret on linear and logarithmic axes", "regret_curves"),
+    "boxes": ("distribution of the final regret over runs", "regret_boxes"),
+    "shares": ("share of pulls of each arm", "arm_shares"),
 }
 
 
 def add_plots(parser: argparse.ArgumentParser, output: str) -> None:
-    kinds = "; ".join(f"{kind}: {text}" for kind, text in PLOT_KINDS.items())
+    kinds = "; ".join(f"{kind}: {text}" for kind, (text, _) in PLOT_KINDS.items())
     parser.add_argument(
         "--picture",
         metavar="KIND[,KIND...]",
@@ -66,18 +67,10 @@ def plot_paths(options: argparse.Namespace) -> dict[str, Path]:
 
 def draw_plots(results: Sequence[BanditResult], paths: Mapping[str, Path]) -> None:
     """Draw the requested plots."""
-    if not paths:
-        return
-    from hotloop.bandits import plots
-
-    functions = {
-        "curves": plots.learning_curves,
-        "regret": plots.regret_curves,
-        "boxes": plots.regret_boxes,
-        "shares": plots.arm_shares,
-    }
     for kind, path in paths.items():
-        functions[kind](results, path)
+        from hotloop.bandits import plots
+
+        getattr(plots, PLOT_KINDS[kind][1])(results, path)
 
 
 def plots_json(paths: Mapping[str, Path]) -> dict[str, Any]:
