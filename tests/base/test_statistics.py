@@ -15,6 +15,7 @@ from hotloop.base.statistics import (
     keeps_rising,
     kendall,
     probability_of_improvement,
+    running_mean,
     stratified_interval,
     student_t,
     theil_sen,
@@ -212,3 +213,8 @@ def test_growth_rises(length, num_found):
 def test_a_rise_that_ends_does_not_keep_rising():
     series = np.minimum(np.arange(40.0), 13.0) + np.random.default_rng(1).normal(size=40) * 0.1
     assert not keeps_rising(np.abs(series), 2.5)
+
+
+def test_running_mean_literal():
+    got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
+    np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])

@@ -13,8 +13,6 @@ import pytest
 from hotloop.base import documents
 from hotloop.base.crowding import Crowding
 from hotloop.base.signals import delayed_interrupt
-from hotloop.base.sparkline import sparkline
-from hotloop.base.statistics import running_mean
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.runs import RunDirectory
 from hotloop.runs.episodes import episodes_from_metrics
@@ -139,22 +137,6 @@ def test_impossible_counts_and_times_are_damage(tmp_path, changed):
     (run.path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(RunDirectoryError, match=r"is damaged in line 1 \(`"):
         run.metrics()
-
-
-def test_running_mean_literal():
-    got = running_mean(np.array([1.0, 2.0, 6.0, 1.0]), window=2)
-    np.testing.assert_allclose(got, [1.0, 1.5, 4.0, 3.5])
-
-
-def test_sparkline_literal():
-    steps = np.array([10, 20, 50, 60, 99])
-    got = sparkline(steps, np.array([10.0, 30.0, 20.0, 160.0, 370.0]), width=4)
-    assert got == "20 ▁▂█ 370"  # means 20, 90, 370; no episode ended in the second quarter
-    assert sparkline(steps, np.ones(5), width=2) == "1 ▁▁ 1"
-    assert sparkline(steps[:0], np.empty(0)) == ""
-    for extreme in (1e308, -1e308, np.inf):
-        curve = sparkline(steps, np.array([extreme, extreme, 0.0, -extreme, extreme]), width=3)
-        assert len(curve.split()[1]) == 3
 
 
 @pytest.mark.parametrize("num_episodes", [0, 3])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hotloop.cli import main
-from hotloop.cli.stored_sweep import open_sweep
+from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError, UntrustedError
 from hotloop.sweeps import Results
 from tests.sweeps.test_results import SETTINGS, finished
@@ -68,14 +68,14 @@ def test_a_sweep_of_another_user_is_refused_by_name(folder, monkeypatch, capsys,
 
 def test_a_plain_sweep_of_another_user_needs_trust_too(folder, monkeypatch):
     path = write(folder / "sweep.sqlite")
-    open_sweep(path, is_trusted=False)[3].close()
+    open_results(path, is_trusted=False).close()
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "other user"))
     with pytest.raises(UntrustedError, match=r"ppo --env-id CartPole-v1"):
-        open_sweep(path, is_trusted=False)
-    results = open_sweep(path, is_trusted=True)[3]
+        open_results(path, is_trusted=False)
+    results = open_results(path, is_trusted=True)
     results.settings = results.settings  # as a resumed sweep does
     results.close()
-    open_sweep(path, is_trusted=False)[3].close()
+    open_results(path, is_trusted=False).close()
 
 
 def test_changed_settings_are_refused(folder):
@@ -86,7 +86,7 @@ def test_changed_settings_are_refused(folder):
         results._store("sweep", "settings", json.dumps(content))
     results.close()
     with pytest.raises(UntrustedError, match="evil:make"):
-        open_sweep(path, is_trusted=False)
+        open_results(path, is_trusted=False)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,12 @@ def test_trials_only_set_options_of_the_space(folder, params, attrs):
     path = write(folder / "sweep.sqlite", params, attrs)
     for is_trusted in (False, True):
         with pytest.raises(ConfigError, match="is damaged: trial 1 sets `"):
-            open_sweep(path, is_trusted=is_trusted)
+            load_sweep(open_results(path, is_trusted=is_trusted))
     assert sqlite3.connect(path).execute("SELECT count(*) FROM trials").fetchone() == (1,)
 
 
 def test_values_of_the_space_are_accepted(folder):
     became = {"100": {"learning_rate": "steps:0=0.1,0.5=0.2"}}
     params = {"learning_rate": 0.1, "hidden_sizes": [64, 64]}
-    open_sweep(write(folder / "sweep.sqlite", params, {"became": became}), is_trusted=False)
+    path = write(folder / "sweep.sqlite", params, {"became": became})
+    load_sweep(open_results(path, is_trusted=False))

@@ -71,6 +71,27 @@ def print_columns(
         print_table(table, console)
 
 
+def print_rows(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, num_labels: int = 1, num_texts: int
+) -> None:
+    """Print a table of rows. See `print_columns`."""
+    columns = [(heading, [row[k] for row in rows]) for k, heading in enumerate(headings)]
+    print_columns(columns, num_labels=num_labels, num_texts=num_texts)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, num_texts: int = 0) -> str:
+    """Return rows as lines, with the first column and the last `num_texts` ones at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    first_text = len(widths) - num_texts
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if 0 < i < first_text else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
 def print_json(value: Any) -> int:
     """Print one JSON value, with null for NaN and infinity. Return the exit code 0."""
     json.dump(finite(value), sys.stdout, default=str, allow_nan=False)

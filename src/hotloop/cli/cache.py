@@ -6,7 +6,7 @@ import argparse
 import time
 
 from hotloop.base import cache
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import print_json, print_rows
 from hotloop.cli import notify
 from hotloop.errors import OutputError
 
@@ -20,6 +20,7 @@ def run(args: list[str]) -> int:
         "$HOTLOOP_CACHE, else $XDG_CACHE_HOME/hotloop, else ~/.cache/hotloop.",
     )
     parser.add_argument("--clear", action="store_true", help="delete all cached files")
+    parser.add_argument("--json", action="store_true", help="print one JSON array of the files")
     options = parser.parse_args(args)
     if options.clear:
         try:
@@ -33,16 +34,12 @@ def run(args: list[str]) -> int:
     files, reason = cache.entries(), cache.unusable_reason()
     if reason:
         notify(f"the cache is not used, since {reason}")
+    if options.json:
+        return print_json([vars(file) for file in files])
     print(f"{cache.directory()}: {_format_total(files)}")
     if files:
-        table = plain_table()
-        for column in ("key", "size", "used"):
-            table.add_column(column)
-        for file in files:
-            table.add_row(
-                file.path.name[:12], f"{file.size_bytes / 1e6:.1f} MB", _format_last_use(file)
-            )
-        print_table(table, wide_console())
+        rows = [(x.path.name[:12], f"{x.size_bytes / 1e6:.1f} MB", _last_use(x)) for x in files]
+        print_rows(("key", "size", "used"), rows, num_texts=2)
     return 0
 
 
@@ -51,5 +48,5 @@ def _format_total(files: list[cache.CacheEntry]) -> str:
     return f"{len(files)} compiled file{'' if len(files) == 1 else 's'}, {total_bytes / 1e6:.1f} MB"
 
 
-def _format_last_use(file: cache.CacheEntry) -> str:
+def _last_use(file: cache.CacheEntry) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(file.used_s))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.figures import check_plot_path
-from hotloop.base.text_tables import plain_table, print_json, print_table, wide_console
+from hotloop.base.text_tables import print_columns, print_json
 from hotloop.cli import require_module
 from hotloop.errors import ConfigError
 
@@ -153,13 +153,17 @@ def _cluster(options: argparse.Namespace, env_timing: EnvTiming) -> Cluster:
 
 
 def _print_plan(plan: ClusterPlan) -> None:
-    table = plain_table()
-    for heading in ("workers", "steps/s", "of ideal"):
-        table.add_column(heading, justify="right")
-    table.add_column("limit")
-    for row in plan.forecasts:
-        table.add_row(f"{row.workers:,}", f"{row.steps_per_s:,.0f}", f"{row.share:.1%}", row.limit)
-    print_table(table, wide_console())
+    rows = plan.forecasts
+    print_columns(
+        [
+            ("workers", [f"{row.workers:,}" for row in rows]),
+            ("steps/s", [f"{row.steps_per_s:,.0f}" for row in rows]),
+            ("of ideal", [f"{row.share:.1%}" for row in rows]),
+            ("limit", [row.limit for row in rows]),
+        ],
+        num_texts=1,
+        justify="right",
+    )
     last, cluster, measured = plan.forecasts[-1], plan.cluster, plan.env_timing
     used = sorted(last.used.items(), key=lambda item: -item[1])
     print(f"\nutilization with {last.workers:,} workers:")

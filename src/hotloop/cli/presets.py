@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from hotloop.base.text_tables import plain_table, print_json, print_table, wide_console
+from hotloop.base.text_tables import print_json, print_rows
 from hotloop.cli import require_module
 from hotloop.errors import UnknownNameError, nearest
 
@@ -50,16 +50,10 @@ def run(args: list[str]) -> int:
     # Print the presets, and a command that uses the first one.
     if options.json:
         return print_json(rows)
-    from rich.text import Text
-
-    table = plain_table()
-    for column in ("algorithm", "environment", "options"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        values = [f"{name}={value}" for name, value in row["options"].items()]
-        text = ("\n" if options.environment else ", ").join(values)
-        table.add_row(row["algorithm"], row["env_id"], Text(text))
-    print_table(table, wide_console())
+    separator = "\n" if options.environment else ", "
+    texts = [separator.join(f"{k}={v}" for k, v in row["options"].items()) for row in rows]
+    cells = [(x["algorithm"], x["env_id"], text) for x, text in zip(rows, texts, strict=True)]
+    print_rows(("algorithm", "environment", "options"), cells, num_labels=2, num_texts=1)
     for row in rows:
         if not row["env_id"].endswith(("/", ":")):  # a prefix of ids
             print(f"\nnext: hotloop train {row['algorithm']} --env-id {row['env_id']}")

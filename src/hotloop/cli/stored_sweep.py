@@ -15,7 +15,6 @@ from hotloop.runs import trust
 if TYPE_CHECKING:
     from hotloop.sweeps import Results
     from hotloop.sweeps.results import SweepSettings
-    from hotloop.training.algorithm import Algorithm
 
 
 def open_results(path: Path, *, is_trusted: bool) -> Results:
@@ -42,8 +41,8 @@ def open_results(path: Path, *, is_trusted: bool) -> Results:
     return results
 
 
-def load_sweep(results: Results) -> tuple[Algorithm, Any, Any]:
-    """Return the algorithm, the configuration and the search space of an open sweep."""
+def load_sweep(results: Results) -> tuple[Any, Any]:
+    """Return the configuration and the search space of an open sweep. This imports its code."""
     from hotloop.algorithms import find
     from hotloop.cli.train_options import build_config
     from hotloop.sweeps.spaces import check_trials, data_check, parse
@@ -59,17 +58,7 @@ def load_sweep(results: Results) -> tuple[Algorithm, Any, Any]:
     config = dataclasses.replace(config, total_timesteps=stored.steps)
     space = parse(stored.space, algorithm.config)
     check_trials(results.path, results.trials(), space, data_check(algorithm.config))
-    return algorithm, config, space
-
-
-def open_sweep(path: Path, *, is_trusted: bool) -> tuple[Algorithm, Any, Any, Results]:
-    """Open a sweep. Return the result of `load_sweep`, and the file."""
-    results = open_results(path, is_trusted=is_trusted)
-    try:
-        return *load_sweep(results), results
-    except BaseException:
-        results.close()
-        raise
+    return config, space
 
 
 def _check_signature(path: Path, settings: SweepSettings) -> None:

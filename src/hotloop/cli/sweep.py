@@ -18,7 +18,7 @@ from hotloop.base import documents
 from hotloop.base.files import read_regular
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.cli import add_trust_option, notify, require_module
-from hotloop.cli.stored_sweep import open_sweep
+from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
@@ -251,10 +251,11 @@ def _resume(args: list[str]) -> int:
     parser.add_argument("--total-timesteps", type=int)
     add_trust_option(parser)
     options = parser.parse_args(args)
-    _, config, space, results = open_sweep(options.path, is_trusted=options.trust)
+    results = open_results(options.path, is_trusted=options.trust)
     try:
+        config, space = load_sweep(results)
         stored = results.settings
-        assert stored is not None  # checked by `open_sweep`
+        assert stored is not None  # checked by `open_results`
         flags = {arg.partition("=")[0].removeprefix("--") for arg in args if arg.startswith("--")}
         given_names = {name.replace("-", "_") for name in flags}
         stored_options = dataclasses.asdict(stored.options)

@@ -106,7 +106,7 @@ def _test(
     from hotloop.sweeps.pruners import Pruner
     from hotloop.sweeps.runner import Runner
 
-    _, config, _ = load_sweep(results)
+    config, _ = load_sweep(results)
     settings = results.settings
     assert settings is not None
     plan_options = argparse.Namespace(

@@ -8,7 +8,7 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.base import documents
-from hotloop.base.text_tables import plain_table, print_table, wide_console
+from hotloop.base.text_tables import print_rows
 from hotloop.cli import bottleneck, notify
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.timing.clocks import read_clocks
@@ -125,30 +125,31 @@ def _print_tree(run_dir: Path, num_workers: int) -> None:
 
 
 def _print_table(workers: list[WorkerAccount]) -> None:
-    table = plain_table()
-    table.add_column("worker")
+    headings = ["worker"]
     nodes = sorted({worker.node for worker in workers})
     if nodes != [""]:  # the first characters of Ray's long names are unique
-        table.add_column("node")
+        headings.append("node")
         workers = sorted(workers, key=lambda worker: (worker.node, worker.worker))
-    for heading in ("steps", "stepping", "resetting", "acting", "waiting"):
-        table.add_column(heading, justify="right")
-    for heading in ("step p50", "p99", "reset p50", "p99", "restarts", "failures"):
-        table.add_column(heading, justify="right")
+    num_labels = len(headings)
+    headings += ["steps", "stepping", "resetting", "acting", "waiting"]
+    headings += ["step p50", "p99", "reset p50", "p99", "restarts", "failures"]
+    rows: list[list[str]] = []
     for name, worker in select_workers(workers):
         shares = worker.step_share, worker.reset_share, worker.act_share, worker.wait_share
         times = worker.step_p50_s, worker.step_p99_s, worker.reset_p50_s, worker.reset_p99_s
-        table.add_row(
-            name,
-            *([] if nodes == [""] else [worker.node[:8] or "–"]),
-            f"{worker.steps:,}",
-            *(f"{share:.1%}" for share in shares),
-            *(duration(1e9 * seconds) for seconds in times),
-            str(worker.restarts),
-            str(worker.env_failures),
+        rows.append(
+            [
+                name,
+                *([] if nodes == [""] else [worker.node[:8] or "–"]),
+                f"{worker.steps:,}",
+                *(f"{share:.1%}" for share in shares),
+                *(duration(1e9 * seconds) for seconds in times),
+                str(worker.restarts),
+                str(worker.env_failures),
+            ]
         )
     print()
-    print_table(table, wide_console())
+    print_rows(headings, rows, num_labels=num_labels, num_texts=0)
 
 
 def _print_clocks(run_dir: Path) -> None:

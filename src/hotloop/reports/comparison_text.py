@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.streams import printable
-from hotloop.base.text_tables import print_columns
+from hotloop.base.text_tables import print_columns, print_rows
 from hotloop.profiler.render.comparison import render
 from hotloop.reports.comparison import Interval, MetricTable, RunComparison, RunSide, SideResult
 from hotloop.reports.run_groups import METRIC_LABELS, X_AXIS_LABELS, RunGroup, XAxis
@@ -20,8 +20,8 @@ def print_comparison(result: RunComparison) -> None:
         print()
         rows = [[name, *(x or "–" for x in values)] for name, values in result.options.items()]
         headings = ["option", *(side.letter for side in result.sides)]
-        columns = [[printable(cell) for cell in column] for column in zip(*rows, strict=True)]
-        print_columns(list(zip(headings, columns, strict=True)), num_texts=len(result.sides))
+        plain_rows = [list(map(printable, row)) for row in rows]
+        print_rows(headings, plain_rows, num_texts=len(result.sides))
     else:
         print("\nall options are equal")
     for table in result.tables:
@@ -61,8 +61,7 @@ def _print_metric(table: MetricTable) -> None:
     if table.level is not None:
         headings.append(f"steps to {format_number(table.level)}")
     rows = [_cells(row, has_level=table.level is not None) for row in table.rows]
-    columns = zip(*rows, strict=True)
-    print_columns(list(zip([*headings, ""], columns, strict=True)), num_texts=1)
+    print_rows([*headings, ""], rows, num_texts=1)
 
 
 def _cells(row: SideResult, *, has_level: bool) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from hotloop.base.text_tables import aligned
 from hotloop.timing._format import OVERFLOW
 from hotloop.timing.tree import Node
 
@@ -78,16 +79,8 @@ def render(tree: Node, *, min_share: float = 0.0) -> str:
         tree: result of `Recording.tree()` or `merge()`.
         min_share: smallest share of the root's time of a node in the table.
     """
-    table = [HEADINGS, *rows(tree, min_share)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
-    lines = []
-    for row in table:
-        cells = [
-            cell.ljust(width) if column in (0, len(HEADINGS) - 1) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([*lines, *_notes(tree)])
+    lines = aligned([HEADINGS, *rows(tree, min_share)], num_texts=1)
+    return "\n".join([lines, *_notes(tree)])
 
 
 def renderable(tree: Node, *, min_share: float = 0.0, title: str | None = None) -> Table:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from hotloop.base.text_tables import aligned
 from hotloop.profiler.diagnose.comparison import ComparisonRow, ProfileComparison
 from hotloop.profiler.session.stages import STAGES
 from hotloop.timing.table import duration
@@ -53,7 +53,7 @@ def _tables(comparison: ProfileComparison) -> list[str]:
             )
             for row in comparison.stages
         ]
-        lines += ["", *_plain([heads, *rows])]
+        lines += ["", aligned([heads, *rows], num_texts=1)]
     components = list(dict.fromkeys(row.component for row in comparison.spans))
     for component in components:
         spans = [row for row in comparison.spans if row.component == component]
@@ -70,24 +70,12 @@ def _tables(comparison: ProfileComparison) -> list[str]:
             )
             for row in spans
         ]
-        lines += ["", *_plain([heads, *rows])]
+        lines += ["", aligned([heads, *rows], num_texts=1)]
     for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
             names = ", ".join(f"{' > '.join(path)} ({name})" for name, path in only)
             lines += ["", f"only in {letter}: {names}"]
     return [*lines, ""] if comparison.notes else lines
-
-
-def _plain(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell.rjust(width) if 0 < i < last else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _amount(value: float, *, of_shares: bool) -> str:

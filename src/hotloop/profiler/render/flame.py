@@ -134,13 +134,9 @@ def write_folded(
         OutputError: The file can't be written.
         ProfileError: The session has no samples.
     """
-    stacks = _stacks(source, by, merge_workers)
-    # Replace invalid characters in names.
-    with (
-        atomic_write(Path(path)) as partial,
-        open(partial, "w", encoding="utf-8", errors="replace") as file,
-    ):
-        file.writelines(collapsed.format_lines(stacks))
+    text = "".join(collapsed.format_lines(_stacks(source, by, merge_workers)))
+    with atomic_write(Path(path)) as partial:  # replaces invalid characters in names
+        partial.write_text(text, encoding="utf-8", errors="replace")
 
 
 def write_svg(
@@ -153,15 +149,7 @@ def write_svg(
 ) -> None:
     """Write a self-contained flame graph for browsers, with tooltips, zoom and search.
 
-    Args:
-        source: a session, or stacks with weights.
-        path: path of the file.
-        by, merge_workers: see `folded`, for a session.
-        title: the graph's title; None: the program's command.
-
-    Raises:
-        OutputError: The file can't be written.
-        ProfileError: The session has no samples.
+    See `write_folded`. The default title is the program's command.
     """
     stacks = _stacks(source, by, merge_workers)
     drawing = draw(stacks, _title(source, by) if title is None else title)
@@ -184,14 +172,7 @@ def write_speedscope(
 ) -> None:
     """Write a file for speedscope.app, with a "sampled" profile of each process, in nanoseconds.
 
-    Args:
-        source: a session, or stacks with weights.
-        path: path of the file.
-        by, merge_workers: see `folded`, for a session.
-
-    Raises:
-        OutputError: The file can't be written.
-        ProfileError: The session has no samples.
+    See `write_folded`.
     """
     content = speedscope(_stacks(source, by, merge_workers), _title(source, by))
     with atomic_write(Path(path)) as partial, open(partial, "w", encoding="utf-8") as file:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop import timing
+from hotloop.base.text_tables import aligned
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.render import gpu, phrases
 from hotloop.profiler.render.findings import Findings
@@ -309,21 +310,10 @@ def _line_parts(findings: Findings) -> list[_Table | _Lines]:
 def render(source: Session | Findings) -> str:
     """Return the report as plain text."""
     return "\n\n".join(
-        _plain(part) if isinstance(part, _Table) else "\n".join(part.lines)
+        aligned(part.rows, num_texts=part.last_is_text)
+        if isinstance(part, _Table)
+        else "\n".join(part.lines)
         for part in _parts(Findings.from_source(source))
-    )
-
-
-def _plain(table: _Table) -> str:
-    rows = table.rows
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    left_aligned = {0, len(widths) - 1} if table.last_is_text else {0}
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i in left_aligned else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
     )
 
 
