@@ -73,10 +73,10 @@ class EpsilonGreedy(Exploration):
             out[...] = noise[:, 0]
             return
         head.greedy(outputs, out)
-        if head.spec.is_masked:
-            np.copyto(out, _allowed(outputs, noise[:, 0]), where=noise[:, 0] >= 0)
-        elif len(noise) > 1:
-            np.copyto(out, noise[:, 0], where=noise[:, 0] >= 0, casting="unsafe")
+        # A single environment that needs its network takes the best action, except with masks.
+        if len(noise) > 1 or head.spec.is_masked:
+            action = _allowed(outputs, noise[:, 0]) if head.spec.is_masked else noise[:, 0]
+            np.copyto(out, action, where=noise[:, 0] >= 0, casting="unsafe")
 
 
 def _allowed(outputs: Array, fraction: Array) -> Array:
