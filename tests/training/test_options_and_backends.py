@@ -76,8 +76,10 @@ def read(monkeypatch):
         names, options = {field.name for field in dataclasses.fields(config)}, set()
 
         def read_option(self, name):
-            file = sys._getframe(1).f_code.co_filename
-            if name in names and not file.endswith(NOT_USES):
+            frame = sys._getframe(1)
+            if frame.f_code.co_name == "value_of":
+                frame = frame.f_back
+            if name in names and not frame.f_code.co_filename.endswith(NOT_USES):
                 options.add(name)
             return object.__getattribute__(self, name)
 

@@ -15,7 +15,14 @@ from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
 from hotloop.policies import Head, actor, critics
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.training import ReplayBatch
-from hotloop.training.options import Count, Importable, Options, Sizes
+from hotloop.training.options import (
+    Count,
+    Importable,
+    NetworkOptions,
+    ReplayOptions,
+    RunOptions,
+    Sizes,
+)
 
 
 class Networks(NamedTuple):
@@ -31,7 +38,7 @@ class Networks(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticOptions(Options):
+class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
     """Networks of an actor and its critics."""
 
     env_id: str = "Pendulum-v1"
@@ -83,7 +90,7 @@ class ActorCriticState:
 
 
 def make_networks(
-    config: Any,
+    config: CriticOptions,
     spaces: Spaces,
     head: Head,
     device: torch.device,

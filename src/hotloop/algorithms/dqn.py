@@ -41,6 +41,7 @@ from hotloop.training.options import (
     FRACTION,
     Count,
     Fraction,
+    MaskOptions,
     Natural,
     NetworkOptions,
     Positive,
@@ -53,7 +54,7 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
+class Config(MaskOptions, ReplaySequenceOptions, NetworkOptions, RunOptions):
     """Options of a DQN run."""
 
     total_timesteps: Count = 500_000
@@ -93,9 +94,6 @@ class Config(ReplaySequenceOptions, NetworkOptions, RunOptions):
     """Final ε. Raise it for more exploration late in the run."""
     exploration_fraction: Annotated[Positive, FRACTION] = 0.5
     """Share of the run in which ε decreases linearly. Raise it for more exploration."""
-    action_masks: bool = False
-    """Act and learn with the actions that the environment's `action_mask` allows. Its place is
-    `info`, a method `action_masks()`, or a dict observation."""
     report_interval: Count = 2_000
     """Transitions between two lines of metrics, in whole rounds."""
 

@@ -40,6 +40,7 @@ from hotloop.policies.forward import LearnedNetwork
 from hotloop.training import OnPolicy
 from hotloop.training.options import (
     Count,
+    MaskOptions,
     NetworkOptions,
     Positive,
     RunOptions,
@@ -52,7 +53,7 @@ from hotloop.types import Fragment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(SequenceOptions, NetworkOptions, RunOptions):
+class Config(MaskOptions, SequenceOptions, NetworkOptions, RunOptions):
     """Options of a PPO run."""
 
     update_epochs: Count = 10
@@ -84,9 +85,6 @@ class Config(SequenceOptions, NetworkOptions, RunOptions):
     """Stop an iteration's updates if the approximate KL exceeds 1.5 × this value. None: never."""
     shared_trunk: bool = False
     """Share the hidden layers between policy and value."""
-    action_masks: bool = False
-    """Act and learn with the actions that the environment's `action_mask` allows. Its place is
-    `info`, a method `action_masks()`, or a dict observation."""
 
     layer_options: ClassVar[tuple[str, ...]] = (
         "hidden_sizes",

@@ -30,11 +30,8 @@ from hotloop.policies.heads import SquashedGaussian
 from hotloop.training import OffPolicy, ReplayBatch, Update, hyper_of
 from hotloop.training.options import (
     Count,
-    NetworkOptions,
     Positive,
-    ReplayOptions,
     RequirementTable,
-    RunOptions,
     ScheduledFinite,
     ScheduledFraction,
     ScheduledNotNegative,
@@ -43,7 +40,7 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CriticOptions, ReplayOptions, NetworkOptions, RunOptions):
+class Config(CriticOptions):
     """Options of a SAC run."""
 
     policy_learning_rate: ScheduledPositive = 3e-4

@@ -31,11 +31,8 @@ from hotloop.training.options import (
     SET,
     Count,
     Natural,
-    NetworkOptions,
     NotNegative,
-    ReplayOptions,
     RequirementTable,
-    RunOptions,
     ScheduledFraction,
     ScheduledNotNegative,
     ScheduledPositive,
@@ -43,7 +40,7 @@ from hotloop.training.options import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(CriticOptions, ReplayOptions, NetworkOptions, RunOptions):
+class Config(CriticOptions):
     """Options of a TD3 run."""
 
     learning_starts: Natural = 25_000

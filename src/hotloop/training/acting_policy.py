@@ -10,10 +10,11 @@ from hotloop.learner import Execution, ExecutionChoice, Learner, Mode
 from hotloop.policies import ActingPolicy, Exploration, ObsScale
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.torch_acting import LearnerForward
+from hotloop.training.options import AlgorithmOptions
 
 
 def make_acting_policy(
-    config: Any,
+    config: AlgorithmOptions,
     learner: Learner,
     nets: LearnedNetwork,
     params: torch.Tensor,

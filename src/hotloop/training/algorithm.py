@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 import torch
@@ -24,6 +24,12 @@ from hotloop.policies import Network, ObsScale
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
+from hotloop.training.options import (
+    AlgorithmOptions,
+    AnyConfig,
+    MemoryOptions,
+    Options,
+)
 from hotloop.training.progress_display import ProgressDisplay
 from hotloop.training.update_requests import drive
 
@@ -35,7 +41,7 @@ _NORMALIZED_BOUND = 10.0  # standard deviations, as in Stable-Baselines3's `VecN
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm(ABC):
+class Algorithm(ABC, Generic[AnyConfig]):
     """The parts that on-policy and off-policy algorithms have in common.
 
     Attributes:
@@ -53,7 +59,7 @@ class Algorithm(ABC):
     """
 
     name: str
-    config: type
+    config: type[AnyConfig]
     networks: Callable[..., Any]
     init: Callable[..., Any]
     hyper: Callable[..., Any]
@@ -77,15 +83,15 @@ class Algorithm(ABC):
                 )
 
     @abstractmethod
-    def make_stages(self, sources: Sources) -> Stages:
+    def make_stages(self, sources: Sources[AnyConfig]) -> Stages:
         """Return the stages of a run in these environments, for the training loop."""
 
     @abstractmethod
-    def collection_options(self, config: Any) -> CollectionOptions:
+    def collection_options(self, config: AnyConfig) -> CollectionOptions:
         """Return how fragments are collected."""
 
     @abstractmethod
-    def nonblocking_schedule(self, config: Any) -> Schedule:
+    def nonblocking_schedule(self, config: AnyConfig) -> Schedule:
         """Return the supported schedule that waits for no worker, or `barrier` if there is none."""
 
     def _required_functions(self) -> tuple[str, ...]:
@@ -96,7 +102,7 @@ class Algorithm(ABC):
 
     def train(
         self,
-        config: Any,
+        config: AnyConfig,
         *,
         env: str | Callable[..., Any] | None = None,
         network: str | Callable[..., Any] | None = None,
@@ -152,14 +158,14 @@ class Algorithm(ABC):
         environment = config.env_id if env is None else env
         with contextlib.ExitStack() as exits:
             if progress:
-                display = ProgressDisplay(config, on_report, on_end)
+                display = ProgressDisplay(config.total_timesteps, on_report, on_end)
                 exits.callback(display.close)
                 on_report, on_end = display.on_report, display.on_end
             with kept_global_generators(), closing_environments() as envs:
                 arguments = (config, environment, on_report, on_end, resume_from)
                 return drive(run_training(self, *arguments, envs_to_close=envs))
 
-    def preset(self, env_id: str, **options: Any) -> Any:
+    def preset(self, env_id: str, **options: Any) -> AnyConfig:
         """Return the configuration for an environment; `options` override the preset."""
         return self.config(**{"env_id": env_id, **preset_of(self.presets, env_id), **options})
 
@@ -180,13 +186,13 @@ class Algorithm(ABC):
                 return f"{importable(module)}:{attribute}"
         return f"{importable(self.config.__module__)}:<{self.name}>"
 
-    def acting_network(self, config: Any, spaces: Spaces) -> Network:
+    def acting_network(self, config: AnyConfig, spaces: Spaces) -> Network:
         """Return the acting network for these spaces, without parameters."""
         return policy_network(self.networks(config, spaces, torch.device("cpu"))).network
 
     def make_learner(
         self,
-        config: Any,
+        config: AnyConfig,
         nets: Any,
         rules: list[UpdateRule],
         *,
@@ -210,13 +216,11 @@ class Algorithm(ABC):
         Raises:
             ConfigError: the declaration does not fit its configuration or its state.
         """
-        if (
-            getattr(config, "memory", None) is not None
-            and not policy_network(nets).network.memory_size
-        ):
+        memory = config.memory if isinstance(config, MemoryOptions) else None
+        if memory is not None and not policy_network(nets).network.memory_size:
             raise ConfigError(
-                f"the networks of '{self.name}' are not recurrent, got `memory` '{config.memory}': "
-                "pass `memory=config.memory` to their constructor, or leave the option out"
+                f"the networks of '{self.name}' are not recurrent, got `memory` '{memory}': pass "
+                "`memory=config.memory` to their constructor, or leave the option out"
             )
         state = self.init(nets, config)
         if not isinstance(getattr(state, self.acting, None), torch.Tensor):
@@ -253,7 +257,7 @@ def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: str) -> Mapping[
     return presets.get(env_id) or presets.get(prefix) or {}
 
 
-def hyper_of(kind: Any, config: Any) -> Any:
+def hyper_of(kind: Any, config: Options) -> Any:
     """Return hyper-parameters with the values of the options of the same names.
 
     None, which disables an option, becomes 0.
@@ -268,20 +272,28 @@ def hyper_of(kind: Any, config: Any) -> Any:
                 f"`{name}` of {kind.__module__}'s {kind.__name__} is not an option of its Config: "
                 "add the option, or set `hyper` to a function that returns the whole tuple"
             )
-        values[name] = 0.0 if getattr(config, name) is None else getattr(config, name)
+        value = config.value_of(name)
+        values[name] = 0.0 if value is None else value
     return kind(**values)
 
 
 def make_normalizer(
-    config: Any, nets: Any, num_envs: int, *, gamma: float, device: torch.device | None = None
+    config: AlgorithmOptions,
+    nets: Any,
+    num_envs: int,
+    *,
+    gamma: float,
+    normalize_reward: bool = False,
+    device: torch.device | None = None,
 ) -> Normalizer:
-    """Return a normalizer of observations, and of rewards if the configuration has the options.
+    """Return a normalizer of observations and rewards.
 
     Args:
         config: the options.
         nets: the learned networks.
         num_envs: N.
         gamma: γ.
+        normalize_reward: whether rewards are scaled by running statistics.
         device: device of fragments of tensors. None: they are arrays.
 
     Raises:
@@ -298,7 +310,7 @@ def make_normalizer(
         obs_spec.shape,
         num_envs,
         normalize_obs=config.normalize_obs,
-        normalize_reward=getattr(config, "normalize_reward", False),
+        normalize_reward=normalize_reward,
         clip_obs=_obs_bound(config),
         fixed_scale=_fixed_scale(config, network),
         clip_reward=config.clip_reward,
@@ -307,14 +319,14 @@ def make_normalizer(
     )
 
 
-def _obs_bound(config: Any) -> float | None:
+def _obs_bound(config: AlgorithmOptions) -> float | None:
     """Return the bound on the magnitude of observations, or None."""
     if config.clip_obs == "auto":
         return _NORMALIZED_BOUND if config.normalize_obs else None
     return config.clip_obs
 
 
-def _fixed_scale(config: Any, network: Network) -> ObsScale | None:
+def _fixed_scale(config: AlgorithmOptions, network: Network) -> ObsScale | None:
     """Return the scale of observations that are not normalized, or None if they stay unchanged.
 
     Perceptrons take bytes scaled to 0 … 1 by the bounds of their space, and so do all encoders if

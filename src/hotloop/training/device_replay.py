@@ -39,6 +39,7 @@ from hotloop.replay.storage.device_store import (
     store_new,
 )
 from hotloop.rollouts import Environments
+from hotloop.training.options import ReplayOptions
 from hotloop.training.replay import ReplayBatch, StoredTransitions, weight_source
 from hotloop.types import Array, Fragment
 
@@ -71,7 +72,7 @@ class ReplayOnDevice(StoredTransitions):
     """
 
     def __init__(
-        self, config: Any, envs: Environments, device: torch.device, *, is_scaled: bool
+        self, config: ReplayOptions, envs: Environments, device: torch.device, *, is_scaled: bool
     ) -> None:
         spec = describe_env(envs)
         self.max_drawn = config.updates_per_launch
@@ -374,7 +375,7 @@ def _pattern(learner: Learner, num_updates: int, count: int) -> Pattern:
     )
 
 
-def is_on_device(config: Any, envs: Environments, device: torch.device) -> bool:
+def is_on_device(config: ReplayOptions, envs: Environments, device: torch.device) -> bool:
     """Return whether a run's replay buffer is on the learner's device.
 
     Raises:
@@ -395,7 +396,7 @@ def is_on_device(config: Any, envs: Environments, device: torch.device) -> bool:
     return is_chosen
 
 
-def _has_room(config: Any, envs: Environments, device: torch.device) -> bool:
+def _has_room(config: ReplayOptions, envs: Environments, device: torch.device) -> bool:
     """Return whether 'auto' may place the buffer in a device's free memory."""
     spec, free = describe_env(envs), free_bytes(device)
     try:
@@ -409,7 +410,7 @@ def _has_room(config: Any, envs: Environments, device: torch.device) -> bool:
     return can_draw and (free is None or size <= _MEMORY_SHARE * free)
 
 
-def _is_uniform(config: Any) -> bool:
+def _is_uniform(config: ReplayOptions) -> bool:
     """Return whether batches are drawn uniformly with replacement, which needs no sampler."""
     return config.replay == "uniform" and config.replay_replacement is not False
 

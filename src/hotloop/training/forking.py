@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 from hotloop.runs import RunDirectory
-from hotloop.training.options import to_json
+from hotloop.training.options import RunOptions, to_json
 
 
 def copy_last(run_dir: Path, target: Path) -> None:
@@ -33,7 +32,7 @@ def copy_last(run_dir: Path, target: Path) -> None:
         shutil.copytree(checkpoints / name, target / "checkpoints" / name)
 
 
-def fork(source: Path, target: Path, config: Any) -> None:
+def fork(source: Path, target: Path, config: RunOptions) -> None:
     """Make a new run directory, to resume with other options.
 
     Args:

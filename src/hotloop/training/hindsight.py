@@ -19,6 +19,7 @@ from hotloop.base.memory import require_memory
 from hotloop.envs import EnvSpec, ObsField, ObsSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 from hotloop.training.goal_functions import ACHIEVED, DESIRED, GoalFunctions
+from hotloop.training.options import ReplayOptions
 from hotloop.types import Array, Fragment
 
 # The attributes stored in a checkpoint, by key.
@@ -50,7 +51,9 @@ class Hindsight:
         EnvironmentFailure: `compute_reward` failed for goals of the space.
     """
 
-    def __init__(self, config: Any, env_spec: EnvSpec, obs_spec: ObsSpec, num_envs: int) -> None:
+    def __init__(
+        self, config: ReplayOptions, env_spec: EnvSpec, obs_spec: ObsSpec, num_envs: int
+    ) -> None:
         field = _goal_field(obs_spec)
         self._strategy, self._share = config.hindsight, config.hindsight_share
         self._seed, self._spec = config.seed, obs_spec

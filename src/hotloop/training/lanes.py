@@ -20,7 +20,7 @@ from hotloop.learner.lanes import Lanes
 from hotloop.runs import Report, RunResult
 from hotloop.timing import span
 from hotloop.training.algorithm import Algorithm
-from hotloop.training.options import changeable_options
+from hotloop.training.options import AnyConfig, changeable_options
 from hotloop.training.process import TrainingProcess
 from hotloop.training.run import run_training
 from hotloop.training.update_requests import Run, UpdateRequest
@@ -32,8 +32,8 @@ OnLaneReport = Callable[[int, Report], "bool | None"]
 
 
 def train_lanes(
-    algorithm: Algorithm,
-    configs: Sequence[Any],
+    algorithm: Algorithm[AnyConfig],
+    configs: Sequence[AnyConfig],
     *,
     env: str | Callable[..., Any] | None = None,
     on_report: OnLaneReport | None = None,
@@ -77,7 +77,7 @@ def train_lanes(
         return _Driver(runs).drive()
 
 
-def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
+def check_lanes(algorithm: Algorithm[AnyConfig], configs: Sequence[AnyConfig]) -> None:
     """Check that configurations can be trained together.
 
     Raises:
@@ -94,7 +94,7 @@ def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
         field.name
         for field in dataclasses.fields(first)
         for other in configs[1:]
-        if getattr(other, field.name) != getattr(first, field.name)
+        if other.value_of(field.name) != first.value_of(field.name)
     }
     may_vary = hyper_names(algorithm, first)
     free = {"seed", "run_dir", *changeable_options(type(first))} - _SHARED
@@ -106,7 +106,7 @@ def check_lanes(algorithm: Algorithm, configs: Sequence[Any]) -> None:
         )
 
 
-def hyper_names(algorithm: Algorithm, config: Any) -> tuple[str, ...]:
+def hyper_names(algorithm: Algorithm[AnyConfig], config: AnyConfig) -> tuple[str, ...]:
     """Return the options that are fields of the algorithm's `Hyper`, or change only batches."""
     kind: Any = algorithm.hyper
     if not isinstance(kind, type):

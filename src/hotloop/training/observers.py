@@ -16,7 +16,7 @@ from hotloop.timing import span
 from hotloop.training.checkpoint_state import CompletedIteration
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.loop import Stages
-from hotloop.training.options import RunOptions
+from hotloop.training.options import AlgorithmOptions
 from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun
@@ -39,7 +39,7 @@ class Observers:
     def __init__(
         self,
         run: OpenedRun,
-        config: RunOptions,
+        config: AlgorithmOptions,
         process: TrainingProcess,
         stages: Stages,
         evaluator: Evaluator,

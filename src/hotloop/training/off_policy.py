@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from hotloop.training.checkpoint_state import (
     checkpoint_state,
 )
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
+from hotloop.training.options import ReplayOptions
 from hotloop.training.replay import Replay, ReplaySource
 from hotloop.training.resume import ResumedRun
 from hotloop.training.sources import Sources
@@ -69,20 +70,23 @@ class Update:
     times: str | None = None
     has_noise: bool = False
 
-    def rule(self, nets: Any, config: Any) -> UpdateRule:
+    def rule(self, nets: Any, config: ReplayOptions) -> UpdateRule:
         """Return the update rule for a run's networks and configuration."""
         action_shape = policy_network(nets).network.action_spec.shape
         return UpdateRule(
             function=partial(self.function, nets=nets, config=config),
             name=self.name,
-            every=1 if self.every is None else getattr(config, self.every),
-            times=1 if self.times is None else getattr(config, self.times),
+            every=1 if self.every is None else config.value_of(self.every),
+            times=1 if self.times is None else config.value_of(self.times),
             noise_shape=(config.batch_size, math.prod(action_shape)) if self.has_noise else None,
         )
 
 
+AnyReplayConfig = TypeVar("AnyReplayConfig", bound=ReplayOptions)
+
+
 @dataclass(frozen=True, kw_only=True)
-class OffPolicy(Algorithm):
+class OffPolicy(Algorithm[AnyReplayConfig]):
     """An algorithm that learns from a replay buffer.
 
     Attributes:
@@ -97,7 +101,7 @@ class OffPolicy(Algorithm):
 
     batch_options: ClassVar[tuple[str, ...]] = ("gamma",)
     updates: Sequence[Update] = ()
-    exploration: Callable[[Any], Exploration | None] = lambda config: None
+    exploration: Callable[[AnyReplayConfig], Exploration | None] = lambda config: None
     move_targets: Callable[..., None] | None = None
     target_interval: str = "target_interval"
     source: Callable[..., ReplaySource] | None = None
@@ -115,11 +119,11 @@ class OffPolicy(Algorithm):
         counts += [] if self.move_targets is None else [self.target_interval]
         return tuple(name for name in counts if name is not None)
 
-    def nonblocking_schedule(self, config: Any) -> Schedule:
+    def nonblocking_schedule(self, config: AnyReplayConfig) -> Schedule:
         """See `Algorithm`."""
         return "async"
 
-    def collection_options(self, config: Any) -> CollectionOptions:
+    def collection_options(self, config: AnyReplayConfig) -> CollectionOptions:
         """See `Algorithm`."""
         num_steps = config.train_frequency
         if config.schedule == "async":
@@ -133,7 +137,7 @@ class OffPolicy(Algorithm):
             max_policy_age=config.max_policy_age,
         )
 
-    def make_stages(self, sources: Sources) -> ReplayStages:
+    def make_stages(self, sources: Sources[AnyReplayConfig]) -> ReplayStages:
         """See `Algorithm`."""
         config, envs, device = sources.config, sources.envs, sources.device
         if config.overlap:
@@ -148,7 +152,7 @@ class OffPolicy(Algorithm):
                 device=device,
                 stream=2,
                 num_batches=config.planned_updates,
-                batch_size=config.batch_size * getattr(config, "sequence_steps", 1),
+                batch_size=config.batch_size * config.sequence_steps,
                 overlap=config.overlap,
             )
         with span("make_replay"):
@@ -171,7 +175,9 @@ class OffPolicy(Algorithm):
         rollout = envs.rollout(policy, self.collection_options(config))
         return ReplayStages(self, config, learner, policy, rollout, replay, normalizer, launches)
 
-    def _make_source(self, sources: Sources, memory_size: int, *, is_scaled: bool) -> ReplaySource:
+    def _make_source(
+        self, sources: Sources[AnyReplayConfig], memory_size: int, *, is_scaled: bool
+    ) -> ReplaySource:
         """Return the source of batches: the algorithm's own, or a replay buffer."""
         config, envs, device = sources.config, sources.envs, sources.device
         if self.source is not None:
@@ -207,7 +213,7 @@ class ReplayStages:
     def __init__(
         self,
         algorithm: OffPolicy,
-        config: Any,
+        config: ReplayOptions,
         learner: Learner,
         policy: ActingPolicy,
         rollout: Rollout,
@@ -444,7 +450,7 @@ class ReplayStages:
         algorithm = self._algorithm
         if algorithm.move_targets is None:
             return
-        interval = getattr(self._config, algorithm.target_interval)
+        interval = self._config.value_of(algorithm.target_interval)
         moves = self.rollout.num_transitions // interval
         if moves > self._num_moves:
             # Several moves in one round become one call, since their source is the same.

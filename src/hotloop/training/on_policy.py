@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from hotloop.base.signals import Interrupts, PendingInterrupt, immediate_interrupt
 from hotloop.errors import ConfigError, EnvironmentFailure
@@ -31,14 +31,17 @@ from hotloop.training.algorithm import Algorithm, make_normalizer, policy_networ
 from hotloop.training.checkpoint_state import CompletedIteration, checkpoint_state
 from hotloop.training.fragment_streams import FreshFragments
 from hotloop.training.minibatches import Passes, present_fields
+from hotloop.training.options import OnPolicyOptions
 from hotloop.training.resume import ResumedRun
 from hotloop.training.sources import Sources
 from hotloop.training.update_requests import UpdateRequest
 from hotloop.types import Fragment
 
+AnyOnPolicyConfig = TypeVar("AnyOnPolicyConfig", bound=OnPolicyOptions)
+
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicy(Algorithm):
+class OnPolicy(Algorithm[AnyOnPolicyConfig]):
     """An algorithm that learns from fragments of its current policy.
 
     Attributes:
@@ -63,23 +66,22 @@ class OnPolicy(Algorithm):
     prepare: Callable[..., Any] | None = None
     update: Callable[..., Any] | None = None
     active: str | None = None
-    can_stop_early: Callable[[Any], bool] = lambda config: True
+    can_stop_early: Callable[[AnyOnPolicyConfig], bool] = lambda config: True
     is_weighted: bool = False
     has_noise: bool = False
-    fragments: Callable[[Any], FreshFragments] = lambda config: FreshFragments()
+    fragments: Callable[[AnyOnPolicyConfig], FreshFragments] = lambda config: FreshFragments()
     learns_on_device: bool = True
 
     def _required_functions(self) -> tuple[str, ...]:
         return ("prepare", "update")
 
-    def nonblocking_schedule(self, config: Any) -> Schedule:
+    def nonblocking_schedule(self, config: AnyOnPolicyConfig) -> Schedule:
         """See `Algorithm`."""
-        has_memory = getattr(config, "memory", None) is not None  # sequences of one length
         collects_ahead = self.fragments(config).collects_ahead
-        may_change = self.is_weighted and not has_memory and not collects_ahead
+        may_change = self.is_weighted and not config.is_recurrent and not collects_ahead
         return "variable" if may_change else "barrier"
 
-    def collection_options(self, config: Any) -> CollectionOptions:
+    def collection_options(self, config: AnyOnPolicyConfig) -> CollectionOptions:
         """See `Algorithm`."""
         if config.schedule == "variable" and not self.is_weighted:
             raise ConfigError(
@@ -98,7 +100,7 @@ class OnPolicy(Algorithm):
             drops_too_old=stage.drops_too_old,
         )
 
-    def make_stages(self, sources: Sources) -> OnPolicyStages:
+    def make_stages(self, sources: Sources[AnyOnPolicyConfig]) -> OnPolicyStages:
         """See `Algorithm`."""
         config, envs = sources.config, sources.envs
         with span("make_learner"):
@@ -108,6 +110,7 @@ class OnPolicy(Algorithm):
                 nets,
                 envs.num_envs,
                 gamma=as_schedule(config.gamma)(0.0),
+                normalize_reward=config.normalize_reward,
                 device=sources.device if sources.is_on_device else None,
             )
             assert self.update is not None
@@ -155,7 +158,7 @@ class OnPolicyStages:
     def __init__(
         self,
         algorithm: OnPolicy,
-        config: Any,
+        config: OnPolicyOptions,
         nets: Any,
         learner: Learner,
         normalizer: Normalizer,
@@ -280,8 +283,7 @@ class OnPolicyStages:
         if network.memory_size:
             names = ("memory", "begins", "weight")
             self._check_fields(kind, names, "a recurrent network learns from sequences")
-            length = getattr(config, "sequence_length", None) or config.num_steps
-            fields = to_sequences(fragments, parts, length)
+            fields = to_sequences(fragments, parts, config.sequence_steps)
         else:
             fields = to_batch(fragments, parts, self.learner.rng)
         if "obs" in fields:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 from pathlib import Path
-from typing import Any
 
 from hotloop import timing
 from hotloop.learner import choose_device, torch_threads
 from hotloop.learner.threads import ThreadLimiter, available_threads
 from hotloop.ops.products import Precision, gpu_arithmetic
 from hotloop.runs import RunDirectory
+from hotloop.training.options import NetworkOptions, RunOptions
 
 
 class TrainingProcess:
@@ -36,7 +36,7 @@ class TrainingProcess:
 
     def __init__(
         self,
-        config: Any,
+        config: RunOptions,
         exits: contextlib.ExitStack,
         *,
         num_runs: int = 1,
@@ -45,7 +45,7 @@ class TrainingProcess:
         self.num_runs = num_runs
         self.run_dirs: list[Path] = []
         device = choose_device(config.device)
-        precision: Precision = getattr(config, "precision", "float32")
+        precision: Precision = config.precision if isinstance(config, NetworkOptions) else "float32"
         if is_resumed and device.type == "cpu" and precision == "tf32":
             precision = "float32"  # the first report names the changed device
         self._gpu = exits.enter_context(gpu_arithmetic(precision, device))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from hotloop.errors import HotloopError
 from hotloop.runs import OnReport, Report, RunResult
@@ -16,13 +15,13 @@ class ProgressDisplay:
 
     def __init__(
         self,
-        config: Any,
+        total_timesteps: int,
         on_report: OnReport | None,
         on_end: Callable[[RunResult | None], None] | None,
     ) -> None:
         self._on_report, self._on_end = on_report, on_end
         self._live, self._drawing = LiveLine(), BackgroundPlot()
-        self._drawing.prepare_short(config.total_timesteps)
+        self._drawing.prepare_short(total_timesteps)
 
     def on_report(self, report: Report) -> bool | None:
         """Show an iteration, and return whether the callback requests a stop."""

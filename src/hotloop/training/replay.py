@@ -18,6 +18,7 @@ from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.rollouts import Environments
 from hotloop.training.hindsight import Hindsight
+from hotloop.training.options import ReplayOptions
 from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment
 
@@ -139,7 +140,9 @@ class StoredTransitions(ReplaySource):
         by_priority: whether batches are drawn by TD error.
     """
 
-    def __init__(self, config: Any, envs: Environments, buffer: Any, memory_size: int = 0) -> None:
+    def __init__(
+        self, config: ReplayOptions, envs: Environments, buffer: Any, memory_size: int = 0
+    ) -> None:
         self.buffer = buffer
         self.gamma = as_schedule(config.gamma)(0.0)
         self.by_priority = config.replay in ("prioritized", "rank")
@@ -233,7 +236,7 @@ class Replay(StoredTransitions):
 
     def __init__(
         self,
-        config: Any,
+        config: ReplayOptions,
         envs: Environments,
         device: torch.device,
         env_spec: EnvSpec,
@@ -409,7 +412,7 @@ class Replay(StoredTransitions):
         return steps.reshape(-1, *steps.shape[2:]) if self._has_sequences else steps
 
 
-def weight_source(config: Any) -> Any:
+def weight_source(config: ReplayOptions) -> Any:
     """Return the return that weighs transitions, or None for other samplers."""
     is_proportional = config.replay == "proportional"
     return config.replay_weight_from or "episode_return" if is_proportional else None

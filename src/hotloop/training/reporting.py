@@ -25,6 +25,7 @@ from hotloop.runs.progress import episode_info
 from hotloop.runs.tracking import Trackers, open_trackers
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import CheckpointState
+from hotloop.training.options import RunOptions
 from hotloop.types import Episode
 
 
@@ -67,7 +68,7 @@ class Reporter:
 
     def begin(
         self,
-        config: Any,
+        config: RunOptions,
         *,
         execution: str,
         resumed: str,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, Generic
 
 from hotloop.envs import ActionSpec, ObsSpec
 from hotloop.errors import CheckpointError, ConfigError
@@ -16,6 +16,7 @@ from hotloop.rollouts import Accounting, Environments
 from hotloop.runs import Checkpoint, RunDirectory
 from hotloop.training.checkpoint_state import BestEvaluation, CheckpointState
 from hotloop.training.options import (
+    AnyConfig,
     RunOptions,
     SaveOptions,
     changed_fields,
@@ -25,8 +26,6 @@ from hotloop.training.options import (
 )
 from hotloop.training.trained_policy import split_run_path
 from hotloop.types import Array
-
-AnyConfig = TypeVar("AnyConfig", bound=RunOptions)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class ResumedRun:
 
 
 @dataclass(frozen=True)
-class OpenedRun:
+class OpenedRun(Generic[AnyConfig]):
     """A run directory that is new or was reopened.
 
     Attributes:
@@ -60,7 +59,7 @@ class OpenedRun:
     """
 
     directory: RunDirectory
-    config: Any
+    config: AnyConfig
     is_resumed: bool = False
     checkpoint: ResumedRun | None = None
 
@@ -73,7 +72,7 @@ class OpenedRun:
         return best if has_best else None
 
 
-def reopen(config: RunOptions, path: Path, *, algorithm: str, env: str) -> OpenedRun:
+def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> OpenedRun[AnyConfig]:
     """Open a run to resume it.
 
     Args:
@@ -136,7 +135,7 @@ def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
     if choice is not None:
         requested = choice["asked"]
         is_known = all(hasattr(config, name) for name in requested)
-        if is_known and all(getattr(config, name) == value for name, value in requested.items()):
+        if is_known and all(config.value_of(name) == value for name, value in requested.items()):
             config = with_values(type(config), vars(config), choice["chosen"])
     changed = changed_fields(config, stored)
     if changed:
@@ -147,7 +146,7 @@ def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
     return config
 
 
-def _check_directory(config: Any, stored: Mapping[str, Any], folder: Path) -> None:
+def _check_directory(config: SaveOptions, stored: Mapping[str, Any], folder: Path) -> None:
     """Check that the options name no other directory than the resumed run's.
 
     Args:
@@ -160,7 +159,7 @@ def _check_directory(config: Any, stored: Mapping[str, Any], folder: Path) -> No
         ConfigError: `run_dir` or `runs_dir` names another directory.
     """
     for name, actual in (("run_dir", folder), ("runs_dir", folder.resolve().parent)):
-        value = getattr(config, name)
+        value = config.value_of(name)
         if value in (None, getattr(SaveOptions, name), stored.get(name)):
             continue
         if Path(value).resolve() != actual.resolve():
@@ -217,7 +216,7 @@ def _accounting_from_metrics(run: RunDirectory) -> Accounting:
     )
 
 
-def rewind_run(opened: OpenedRun, config: Any, best: BestEvaluation | None) -> None:
+def rewind_run(opened: OpenedRun, config: RunOptions, best: BestEvaluation | None) -> None:
     """Remove all checkpoints and metrics after the checkpoint that the run resumes from.
 
     Args:

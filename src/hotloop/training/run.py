@@ -19,7 +19,7 @@ from hotloop.training.algorithm import Algorithm
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.loop import Stages, training_loop
 from hotloop.training.observers import Observers
-from hotloop.training.options import RunOptions, changeable_options, differing_defaults, to_json
+from hotloop.training.options import AnyConfig, changeable_options, differing_defaults, to_json
 from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun, check_network, describe_resume, reopen, rewind_run
@@ -28,8 +28,8 @@ from hotloop.training.update_requests import Run
 
 
 def run_training(
-    algorithm: Algorithm,
-    config: RunOptions,
+    algorithm: Algorithm[AnyConfig],
+    config: AnyConfig,
     environment: str | Callable[..., Any],
     on_report: OnReport | None,
     on_end: Callable[[RunResult | None], None] | None,
@@ -45,7 +45,7 @@ def run_training(
         envs_to_close: a list that receives the environments of this process.
         process: the process of several runs, None for a single run.
     """
-    run: OpenedRun | None = None
+    run: OpenedRun[AnyConfig] | None = None
     exits = contextlib.ExitStack()
     try:
         with delayed_interrupt():  # files exist from here on, and need cleanup
@@ -83,8 +83,8 @@ def run_training(
 
 
 def _open_run(
-    algorithm: Algorithm, config: RunOptions, env: str, resume_from: str | Path | None
-) -> OpenedRun:
+    algorithm: Algorithm[AnyConfig], config: AnyConfig, env: str, resume_from: str | Path | None
+) -> OpenedRun[AnyConfig]:
     """Create a run directory, or reopen one."""
     if resume_from is not None:
         return reopen(config, Path(resume_from), algorithm=algorithm.reference, env=env)
@@ -105,9 +105,9 @@ def _open_run(
 
 
 def _assemble(
-    algorithm: Algorithm,
+    algorithm: Algorithm[AnyConfig],
     environment: str | Callable[..., Any],
-    run: OpenedRun,
+    run: OpenedRun[AnyConfig],
     on_report: OnReport | None,
     process: TrainingProcess,
     exits: contextlib.ExitStack,

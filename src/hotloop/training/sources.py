@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import torch
 
@@ -23,7 +23,7 @@ from hotloop.rollouts.planning import inference, probe
 from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, choose_collection
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
-from hotloop.training.options import with_values
+from hotloop.training.options import AlgorithmOptions, AnyConfig, RunOptions, with_values
 from hotloop.training.resume import OpenedRun, ResumedRun
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources:
+class Sources(Generic[AnyConfig]):
     """The training environments of a run, and the choices on which they depend.
 
     Attributes:
@@ -42,7 +42,7 @@ class Sources:
         is_on_device: whether the environments step on that device.
     """
 
-    config: Any
+    config: AnyConfig
     spec: EnvSpec
     envs: Any
     device: torch.device
@@ -50,8 +50,10 @@ class Sources:
 
 
 def make_sources(
-    algorithm: Algorithm, environment: str | Callable[..., Any], run: OpenedRun
-) -> Sources:
+    algorithm: Algorithm[AnyConfig],
+    environment: str | Callable[..., Any],
+    run: OpenedRun[AnyConfig],
+) -> Sources[AnyConfig]:
     """Make the training environments of a run, after choices that may need measurements.
 
     Raises:
@@ -63,7 +65,7 @@ def make_sources(
         environment,
         config.env_kwargs,
         seed=config.seed,
-        action_masks=getattr(config, "action_masks", False),
+        action_masks=config.has_action_masks,
         log_info=config.log_info,
     )
     steps_there = steps_on_device(spec, config, is_able=algorithm.learns_on_device)
@@ -78,7 +80,7 @@ def make_sources(
     return Sources(config=config, spec=spec, envs=envs, device=device, is_on_device=steps_there)
 
 
-def make_environments(config: Any, spec: EnvSpec, run: OpenedRun) -> Environments:
+def make_environments(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:
     """Make the training environments on the host, with a number of `workers`."""
     num_groups, num_envs = config.num_groups, config.total_envs // config.num_groups
     spec = dataclasses.replace(
@@ -99,7 +101,7 @@ def make_environments(config: Any, spec: EnvSpec, run: OpenedRun) -> Environment
     return InlineEnvironments(groups)
 
 
-def _make_pool(config: Any, spec: EnvSpec, timing_dir: Path) -> Environments:
+def _make_pool(config: RunOptions, spec: EnvSpec, timing_dir: Path) -> Environments:
     """Make environments in Ray actors or in worker processes."""
     pool_options: dict[str, Any] = {
         "num_workers": config.num_groups,
@@ -122,10 +124,11 @@ def _make_pool(config: Any, spec: EnvSpec, timing_dir: Path) -> Environments:
         return RayEnvironments(spec, ray_options, **pool_options)
     from hotloop.rollouts.processes.pool import WorkerPool
 
-    return WorkerPool(spec, inference=config.inference, **pool_options)
+    place = "central" if config.inference == "central" else "worker"
+    return WorkerPool(spec, inference=place, **pool_options)
 
 
-def steps_on_device(spec: EnvSpec, config: Any, *, is_able: bool) -> bool:
+def steps_on_device(spec: EnvSpec, config: RunOptions, *, is_able: bool) -> bool:
     """Return whether a run's environments step on its device.
 
     Args:
@@ -146,7 +149,7 @@ def steps_on_device(spec: EnvSpec, config: Any, *, is_able: bool) -> bool:
         conflict = f"and needs no `workers`, got {config.workers!r}: leave the option out"
     elif spec.action_masks:
         conflict = "and has no action masks: leave `action_masks` out"
-    elif getattr(config, "memory", None) is not None:
+    elif config.is_recurrent:
         conflict = "where recurrent networks are not supported yet: leave `memory` out"
     elif spec.log_info:
         conflict = "and has no `info`: leave `log_info` out"
@@ -160,7 +163,7 @@ def steps_on_device(spec: EnvSpec, config: Any, *, is_able: bool) -> bool:
 
 
 def make_device_environments(
-    config: Any, spec: EnvSpec, device: torch.device
+    config: RunOptions, spec: EnvSpec, device: torch.device
 ) -> DeviceEnvironments:
     """Make environments on the run's device."""
     seed_global_generators(config.seed, "learner")
@@ -178,8 +181,8 @@ def make_device_environments(
 
 
 def _choose_workers(
-    algorithm: Algorithm, config: Any, spec: EnvSpec, directory: RunDirectory
-) -> Any:
+    algorithm: Algorithm[AnyConfig], config: AnyConfig, spec: EnvSpec, directory: RunDirectory
+) -> AnyConfig:
     """Return the configuration with a measured choice for `workers` 'auto', and store it."""
     if config.backend == "inline":
         chosen: dict[str, Any] = {"workers": 0}
@@ -209,8 +212,8 @@ def _choose_workers(
 
 
 def _choose_inference(
-    algorithm: Algorithm, config: Any, spec: EnvSpec, directory: RunDirectory
-) -> Any:
+    algorithm: Algorithm[AnyConfig], config: AnyConfig, spec: EnvSpec, directory: RunDirectory
+) -> AnyConfig:
     """Return the configuration with a measured choice for `inference` 'auto', and store it."""
     choice = inference.choose_inference(
         _measure(algorithm, config, spec),
@@ -222,7 +225,7 @@ def _choose_inference(
     return with_values(type(config), vars(config), {"inference": choice.inference})
 
 
-def _measure(algorithm: Algorithm, config: Any, spec: EnvSpec) -> EnvTiming:
+def _measure(algorithm: Algorithm[AnyConfig], config: AnyConfig, spec: EnvSpec) -> EnvTiming:
     with span("probe"):
         return probe.measure(
             spec,
@@ -232,7 +235,7 @@ def _measure(algorithm: Algorithm, config: Any, spec: EnvSpec) -> EnvTiming:
         )
 
 
-def describe_workers(config: Any, run: RunDirectory) -> str:
+def describe_workers(config: AlgorithmOptions, run: RunDirectory) -> str:
     """Return a description of the workers, empty without workers or a stored choice."""
     choice = run.auto_choice
     if choice is not None:
@@ -241,7 +244,7 @@ def describe_workers(config: Any, run: RunDirectory) -> str:
         return ""
     each = config.total_envs // config.num_groups
     where = {"inline": ", inline", "ray": ", on Ray"}.get(config.backend, "")
-    overlap = ", overlapping with learning" if getattr(config, "overlap", False) else ""
+    overlap = ", overlapping with learning" if config.overlap else ""
     acting = ", central inference" if config.inference == "central" else ""
     return f"{config.workers} × {each} environments, {config.schedule}{overlap}{acting}{where}"
 

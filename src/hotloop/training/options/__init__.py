@@ -40,12 +40,14 @@ from hotloop.training.options.constraints import (
 )
 from hotloop.training.options.evaluation import EvalOptions
 from hotloop.training.options.groups import (
+    AlgorithmOptions,
+    AnyConfig,
+    MaskOptions,
     NetworkOptions,
     OnPolicyOptions,
     ReplayOptions,
     RunOptions,
     SaveOptions,
-    TaskOptions,
 )
 from hotloop.training.options.sequences import (
     MemoryOptions,
@@ -59,6 +61,7 @@ from hotloop.training.options.serialization import (
     to_json,
     untrusted_options,
 )
+from hotloop.training.options.task import TaskOptions
 from hotloop.training.options.workers import WorkerOptions
 
 __all__ = [
@@ -69,6 +72,8 @@ __all__ = [
     "NOT_NEGATIVE",
     "POSITIVE",
     "SET",
+    "AlgorithmOptions",
+    "AnyConfig",
     "Constraint",
     "Count",
     "Device",
@@ -79,6 +84,7 @@ __all__ = [
     "Hint",
     "Importable",
     "JsonObject",
+    "MaskOptions",
     "MemoryOptions",
     "Natural",
     "NetworkOptions",

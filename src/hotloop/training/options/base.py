@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ RequirementTable = Mapping[str, Requirements]
 SET: Final = ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """A group of options, a frozen keyword-only dataclass.
 
@@ -40,19 +41,8 @@ class Options:
 
     requires: ClassVar[RequirementTable] = {}
 
-    if TYPE_CHECKING:  # options that are read across groups
-        device: str
-        num_envs: int
-        total_timesteps: int
-
-        @property
-        def has_workers(self) -> bool: ...
-        @property
-        def total_envs(self) -> int: ...
-        def require_fragment_memory(self, num_steps: int, name: str) -> None: ...
-
     def __new__(cls: type[AnyOptions], **options: Any) -> AnyOptions:
-        known = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType]
+        known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
                 raise UnknownNameError(unknown_option_message(name, cls))
@@ -74,14 +64,20 @@ class Options:
             if "check" in vars(group):
                 vars(group)["check"](self)
 
+    def value_of(self, name: str) -> Any:
+        """Return the value of the option that an algorithm's declaration names."""
+        return getattr(self, name)
 
-def default_of(config_class: type, name: str) -> Any:
+
+def default_of(config_class: type[Options], name: str) -> Any:
     """Return an option's default."""
     field = next(field for field in fields(config_class) if field.name == name)
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def with_values(config_class: type, stored: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+def with_values(
+    config_class: type[AnyOptions], stored: Mapping[str, Any], values: Mapping[str, Any]
+) -> AnyOptions:
     """Return a configuration with values that replace stored ones.
 
     Options that have no effect any more, because of these values, return to their defaults.
@@ -103,7 +99,7 @@ def with_values(config_class: type, stored: Mapping[str, Any], values: Mapping[s
     return config_class(**combined | {name: default_of(config_class, name) for name in useless})
 
 
-def _unmet_requirements(options: Any) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
+def _unmet_requirements(options: Options) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """Yield (option, required option, its possible values) of options that are set in vain."""
     config_class = type(options)
     for group in reversed(config_class.__mro__):

@@ -10,14 +10,17 @@ Groups are mixins, not attributes, so that options stay flat: `Config(eval_inter
 `--eval-interval 1000` and one JSON object, never `config.eval.interval`. If two groups share an
 option, the default of the first group counts, so RunOptions comes last. Help shows the groups from
 the last to the first.
+
+A function that reads options takes the group that has them. An option of some algorithms alone is
+read through a property of a group that all have, such as `RunOptions.is_recurrent`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from hotloop.base.importing import name_of
 from hotloop.base.memory import require_memory
@@ -30,83 +33,29 @@ from hotloop.training.options.constraints import (
     DATA,
     MAY_CHANGE,
     Count,
-    Device,
     Fraction,
     Hint,
     Importable,
     InfoNames,
-    JsonObject,
     Natural,
     NotNegative,
     Positive,
     ScheduledFraction,
-    Seed,
     Sizes,
     Trackers,
 )
 from hotloop.training.options.evaluation import EvalOptions
+from hotloop.training.options.task import TaskOptions
 from hotloop.training.options.workers import WORKERS, WorkerOptions
 
 if TYPE_CHECKING:
     from hotloop.replay import Sampler
 
 _BY_PRIORITY = ("prioritized", "rank")
-# With 512 threads torch starts 1,024, whose stacks take 9 GiB of addresses. Some thousand more
-# crash it. The bound is the same on all machines, since a run may resume with fewer cores.
-_MAX_THREADS = 512
-
 # Lower bounds on memory, for any environment and network.
 _PARAMETER_BYTES = 16  # with its gradient and Adam's two moments
 _HOST_PARAMETER_BYTES = 8  # for networks on a GPU: the initial value and the copy sent there
 _ORDER_BYTES = 8  # of a transition's index in the order of a pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskOptions(Options):
-    """The environment, the length of the run, and the machine."""
-
-    env_id: str = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`. On the device, for ppo:
-    `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`."""
-    env_kwargs: JsonObject = field(default_factory=dict)
-    """Arguments of the environment, as JSON on the command line: '{"g": 1.62}'."""
-    total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
-    """Transitions to collect over all environments, rounded up to whole iterations."""
-    seed: Seed = 1
-    """Seed of environments, networks, actions and minibatches. Equal seeds give equal weights."""
-    num_envs: Count = 8
-    """N, environments that are stepped together. Raise it if updates are noisy or acting slow."""
-    torch_threads: Count | Literal["auto"] = 1
-    """Threads of the update. auto: up to four while cores are free. Raise it for large networks.
-    Tiny networks are slower with two threads than with one."""
-    device: Annotated[Device, MAY_CHANGE] = "cpu"
-    """Device of the updates: cpu, cuda, cuda:1, …; auto: a GPU if torch finds one."""
-    execution: Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"] = "auto"
-    """How updates run. eager: operation by operation. compile: several times as fast, after a
-    compilation once on each machine. cudagraph: as one CUDA graph on a GPU. auto: cudagraph on a
-    GPU, and compile in addition in long runs. On the CPU compile, if the updates are compiled
-    already or the run is long enough to gain from it."""
-    gpu_window_ms: Annotated[Natural, MAY_CHANGE] = 0
-    """Milliseconds of each recording of the GPU by torch's profiler, started 3, 10, 30, 100, … s
-    into the run, for `hotloop report`. 0: none."""
-
-    def check(self) -> None:
-        """Check the number of threads, and that GPU windows have a valid length and a GPU."""
-        if self.gpu_window_ms and not 20 <= self.gpu_window_ms <= 10_000:
-            raise ConfigError(
-                "`gpu_window_ms` must be 0 or between 20 and 10,000 milliseconds, got "
-                f"{self.gpu_window_ms:,}: 250 is usual"
-            )
-        if self.gpu_window_ms and self.device == "cpu":
-            raise ConfigError(
-                f"`gpu_window_ms` {self.gpu_window_ms} needs a GPU, got `device` 'cpu': set "
-                "`device` to cuda, or leave `gpu_window_ms` out"
-            )
-        if self.torch_threads != "auto" and self.torch_threads > _MAX_THREADS:
-            raise ConfigError(
-                f"`torch_threads` must be at most {_MAX_THREADS:,}, got {self.torch_threads:,}: "
-                "more threads than cores only wait for each other"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +86,16 @@ class SaveOptions(Options):
 class RunOptions(SaveOptions, EvalOptions, WorkerOptions, TaskOptions):
     """The option groups of every run."""
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the networks have a recurrent layer."""
+        return False
+
+    @property
+    def has_action_masks(self) -> bool:
+        """Whether the policy acts with the actions that the environment allows."""
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions(Options):
@@ -160,14 +119,11 @@ class NetworkOptions(Options):
     """Options that a custom network ignores."""
 
     def check(self) -> None:
-        """Check that layers fit into memory, and have no custom network."""
-        if self.network is None or is_built_in(self.network):
-            if self.network is not None:
-                encoder_name(self.network)
-            sizes = self.hidden_sizes
-            count = sum(sizes) + sum(inputs * outputs for inputs, outputs in pairwise(sizes))
-            each = _PARAMETER_BYTES if self.device == "cpu" else _HOST_PARAMETER_BYTES
-            require_memory(each * count, f"{count:,} parameters and more", "lower `hidden_sizes`")
+        """Check the encoder's name, and that a custom network has no options of other layers."""
+        if self.network is None:
+            return
+        if is_built_in(self.network):
+            encoder_name(self.network)
             return
         defaults = {option.name: option.default for option in fields(self)}
         values = {name: getattr(self, name) for name in self.layer_options}
@@ -183,7 +139,21 @@ class NetworkOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnPolicyOptions(Options):
+class MaskOptions(Options):
+    """Action masks."""
+
+    action_masks: bool = False
+    """Act and learn with the actions that the environment's `action_mask` allows. Its place is
+    `info`, a method `action_masks()`, or a dict observation."""
+
+    @property
+    def has_action_masks(self) -> bool:
+        """Whether the policy acts with the actions that the environment allows."""
+        return self.action_masks
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyOptions(RunOptions):
     """On-policy learning."""
 
     num_steps: Count = 128
@@ -232,7 +202,12 @@ class OnPolicyOptions(Options):
             f"{self.update_epochs:,} passes over {self.batch_size:,} transitions",
             "lower `update_epochs`",
         )
-        _require_activation_memory(self, self.minibatch_size, "raise `num_minibatches`")
+        _require_network_memory(self, self.minibatch_size, "raise `num_minibatches`")
+
+    @property
+    def sequence_steps(self) -> int:
+        """Return the number of steps of a training sequence of a recurrent network."""
+        return self.num_steps
 
     @property
     def batch_size(self) -> int:
@@ -252,7 +227,7 @@ class OnPolicyOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions(Options):
+class ReplayOptions(RunOptions):
     """Learning from a replay buffer."""
 
     num_envs: Count = 1
@@ -388,7 +363,7 @@ class ReplayOptions(Options):
         if is_async:
             steps = min(self.fragment_steps, self.max_steps_ahead // NUM_SLOTS)
         self.require_fragment_memory(steps, "fragment_steps" if is_async else "train_frequency")
-        _require_activation_memory(self, self.batch_size, "lower `batch_size`")
+        _require_network_memory(self, self.batch_size, "lower `batch_size`")
 
     def _check_device_replay(self) -> None:
         """Check that a buffer can be on the device, and that launches can fill."""
@@ -423,7 +398,12 @@ class ReplayOptions(Options):
             return "`hindsight`"
         if self.schedule == "async":
             return "`schedule` 'async'"
-        return "`memory`" if getattr(self, "memory", None) is not None else ""
+        return "`memory`" if self.is_recurrent else ""
+
+    @property
+    def sequence_steps(self) -> int:
+        """Return the number of rows that are drawn together, 1 without recurrence."""
+        return 1
 
     @property
     def first_update_at(self) -> int:
@@ -462,10 +442,21 @@ class ReplayOptions(Options):
         return kind(beta_samples=self.planned_updates, **arguments)
 
 
-def _require_activation_memory(options: Any, num_rows: int, advice: str) -> None:
-    """Raise ConfigError if a batch's hidden layers of known widths don't fit into memory."""
-    sizes = getattr(options, "hidden_sizes", ())
-    if getattr(options, "network", None) is None and options.device == "cpu":
+AlgorithmOptions: TypeAlias = OnPolicyOptions | ReplayOptions
+"""The options of an algorithm, which learns from fragments or from replay."""
+AnyConfig = TypeVar("AnyConfig", bound=AlgorithmOptions)
+
+
+def _require_network_memory(options: AlgorithmOptions, num_rows: int, advice: str) -> None:
+    """Raise ConfigError if parameters or a batch's hidden layers don't fit into memory."""
+    if not isinstance(options, NetworkOptions):
+        return
+    is_on_cpu, sizes, network = options.device == "cpu", options.hidden_sizes, options.network
+    if network is None or is_built_in(network):
+        count = sum(sizes) + sum(inputs * outputs for inputs, outputs in pairwise(sizes))
+        each = _PARAMETER_BYTES if is_on_cpu else _HOST_PARAMETER_BYTES
+        require_memory(each * count, f"{count:,} parameters and more", "lower `hidden_sizes`")
+    if network is None and is_on_cpu:
         require_memory(
             4 * num_rows * sum(sizes),
             f"the hidden layers of {num_rows:,} transitions",

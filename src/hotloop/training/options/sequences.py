@@ -31,6 +31,11 @@ class MemoryOptions(Options):
         if self.memory is not None:
             parse_memory(self.memory)
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the networks have a recurrent layer."""
+        return self.memory is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceOptions(MemoryOptions, OnPolicyOptions):
@@ -71,7 +76,12 @@ class SequenceOptions(MemoryOptions, OnPolicyOptions):
     @property
     def num_sequences(self) -> int:
         """Return the number of sequences in one iteration."""
-        return self.total_envs * (self.num_steps // (self.sequence_length or self.num_steps))
+        return self.total_envs * (self.num_steps // self.sequence_steps)
+
+    @property
+    def sequence_steps(self) -> int:
+        """Return the number of steps of a training sequence."""
+        return self.sequence_length or self.num_steps
 
 
 @dataclass(frozen=True, kw_only=True)

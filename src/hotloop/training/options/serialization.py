@@ -23,12 +23,12 @@ _EXECUTION_NAMES = {"on": "compile", "off": "eager"}
 AnyConfig = TypeVar("AnyConfig", bound=Options)
 
 
-def to_json(config: Any) -> dict[str, Any]:
+def to_json(config: Options) -> dict[str, Any]:
     """Return a configuration as JSON values.
 
     Schedules become a number or a string, classes and functions `module:name`, and tuples lists.
     """
-    options = {field.name: getattr(config, field.name) for field in fields(config)}
+    options = {field.name: config.value_of(field.name) for field in fields(config)}
     for name in scheduled_options(type(config)):
         if options[name] is not None:
             schedule = as_schedule(options[name])
@@ -36,7 +36,7 @@ def to_json(config: Any) -> dict[str, Any]:
     return json.loads(json.dumps(options, default=importable_name))
 
 
-def differing_defaults(config: Any, stored: dict[str, Any]) -> dict[str, Any] | None:
+def differing_defaults(config: Options, stored: dict[str, Any]) -> dict[str, Any] | None:
     """Return the defaults of all options that differ from their default, as JSON values.
 
     Args:
@@ -61,7 +61,7 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
         UnknownNameError: the function of a schedule can't be imported.
     """
     stored = _with_current_names(config_class, stored)
-    known = {field.name for field in fields(config_class)}  # pyright: ignore[reportArgumentType]
+    known = {field.name for field in fields(config_class)}
     unknown = sorted(set(stored) - known)
     if unknown:
         raise ConfigError(
@@ -75,7 +75,7 @@ def from_stored(config_class: type[AnyConfig], stored: dict[str, Any]) -> AnyCon
         for name, value in stored.items()
         if name in scheduled_options(config_class) and isinstance(value, str)
     }
-    return replace(config, **schedules)  # pyright: ignore[reportArgumentType]
+    return replace(config, **schedules)
 
 
 def untrusted_options(config_class: type, stored: dict[str, Any]) -> list[str]:
@@ -99,7 +99,7 @@ def _short_text(value: Any) -> str:
     return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
-def changed_fields(config: Any, stored: dict[str, Any]) -> list[str]:
+def changed_fields(config: Options, stored: dict[str, Any]) -> list[str]:
     """Return the changed options that a resumed run must not change.
 
     Args:

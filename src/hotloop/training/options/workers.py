@@ -9,7 +9,7 @@ from hotloop.base.memory import require_memory
 from hotloop.errors import ConfigError
 from hotloop.rollouts import NUM_SLOTS
 from hotloop.rollouts.collector import VIEWS_BYTES
-from hotloop.training.options.base import SET, Options, Requirements, RequirementTable
+from hotloop.training.options.base import SET, Requirements, RequirementTable
 from hotloop.training.options.constraints import (
     MAY_CHANGE,
     Count,
@@ -18,6 +18,7 @@ from hotloop.training.options.constraints import (
     Positive,
     Resources,
 )
+from hotloop.training.options.task import TaskOptions
 from hotloop.types import transition_bytes
 
 # Lower bound on a worker's memory, for any environment and network.
@@ -30,7 +31,7 @@ _CENTRAL: Final[Requirements] = {**_RAY, "inference": ("central",)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerOptions(Options):
+class WorkerOptions(TaskOptions):
     """Processes that step the environments."""
 
     workers: Natural | Literal["auto"] = 0
