@@ -69,14 +69,16 @@ class EpsilonGreedy(Exploration):
         return not noise[0, 1] and (len(noise) > 1 or noise[0, 0] < 0)
 
     def choose(self, head: Head, outputs: Array, noise: Array, out: Array, params: Params) -> None:
-        if not self.is_needed(head, noise):
-            out[...] = noise[:, 0]
-            return
-        head.greedy(outputs, out)
-        # A single environment that needs its network takes the best action, except with masks.
-        if len(noise) > 1 or head.spec.is_masked:
-            action = _allowed(outputs, noise[:, 0]) if head.spec.is_masked else noise[:, 0]
-            np.copyto(out, action, where=noise[:, 0] >= 0, casting="unsafe")
+        explored = noise[:, 0]
+        if head.spec.is_masked:
+            head.greedy(outputs, out)
+            np.copyto(out, _allowed(outputs, explored), where=explored >= 0)
+        elif noise[0, 1] or (len(noise) == 1 and noise[0, 0] >= 0):
+            out[...] = explored
+        else:
+            head.greedy(outputs, out)
+            if len(noise) > 1:
+                np.copyto(out, explored, where=explored >= 0, casting="unsafe")
 
 
 def _allowed(outputs: Array, fraction: Array) -> Array:
