@@ -5,7 +5,7 @@ import pytest
 from hotloop.algorithms import find
 from hotloop.base.crowding import Crowding
 from hotloop.cli import main
-from hotloop.cli.bottleneck import _overlap_options, describe_bottleneck
+from hotloop.reports.bottleneck import _overlap_options, describe_bottleneck
 from hotloop.runs import RunDirectory
 from hotloop.training.options import to_json
 from tests.rollouts.planning.test_bottleneck import learner, tree

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from hotloop.algorithms import find
-from hotloop.cli import doctor, main
+from hotloop.cli import main
 from hotloop.errors import install_command
+from hotloop.reports import machine
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def findings_by_name():
-    return {finding.name: finding for finding in doctor.collect_findings()}
+    return {finding.name: finding for finding in machine.collect_findings()}
 
 
 def test_findings_are_printed(capsys):
@@ -31,9 +32,9 @@ def test_findings_are_printed(capsys):
 
 
 def test_a_quota(monkeypatch):
-    monkeypatch.setattr(doctor, "available_cores", lambda: 2)
-    monkeypatch.setattr(doctor, "free_cores", lambda: 1)
-    monkeypatch.setattr(doctor.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    monkeypatch.setattr(machine, "free_cores", lambda: 1)
+    monkeypatch.setattr(machine.os, "cpu_count", lambda: 8)
     findings = findings_by_name()
     assert findings["cores"].value == "2 of 8, by affinity or a quota"
     assert "raise it" in findings["cores"].advice
@@ -48,16 +49,16 @@ def test_no_compiler(monkeypatch):
 
 
 def test_without_torch(monkeypatch):
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda x: None if x == "torch" else real(x))
+    real = machine._version
+    monkeypatch.setattr(machine, "_version", lambda x: None if x == "torch" else real(x))
     monkeypatch.setitem(sys.modules, "torch", None)
     assert install_command("train") in findings_by_name()["torch"].advice
 
 
 def test_missing_parts_are_reported(monkeypatch, capsys):
-    real = doctor.importlib.util.find_spec
+    real = machine.importlib.util.find_spec
     monkeypatch.setattr(
-        doctor.importlib.util, "find_spec", lambda x: None if x == "wandb" else real(x)
+        machine.importlib.util, "find_spec", lambda x: None if x == "wandb" else real(x)
     )
     monkeypatch.setitem(sys.modules, "hotloop.timing._recorder", None)
     findings = findings_by_name()
@@ -75,7 +76,7 @@ def test_missing_parts_are_reported(monkeypatch, capsys):
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     monkeypatch.setenv("HOTLOOP_CACHE", str(tmp_path / "file" / "cache"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(doctor.os, "access", lambda path, mode: False)  # root may write anywhere
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)  # root may write anywhere
     assert "set HOTLOOP_CACHE" in findings_by_name()["compiled updates"].advice
 
 
@@ -83,7 +84,7 @@ def test_the_extras_are_those_of_pyproject():
     text = (ROOT / "pyproject.toml").read_text()
     table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     names = set(re.findall(r"^([a-z0-9]+) = \[", table, re.MULTILINE))
-    assert doctor.EXTRAS.keys() == names - {"bench", "dev", "docs", "all"}
+    assert machine.EXTRAS.keys() == names - {"bench", "dev", "docs", "all"}
 
 
 def test_presets(capsys):

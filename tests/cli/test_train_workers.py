@@ -8,7 +8,7 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import main
-from hotloop.cli.workers import balance, select_workers
+from hotloop.reports.workers import balance, select_workers
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.rollouts.planning import probe
 from hotloop.rollouts.planning.forecast import EnvTiming

@@ -52,11 +52,11 @@ def new_figure(
     return figure
 
 
-def save_figure(figure: Figure, path: Path, **options: Any) -> None:
+def save_figure(figure: Figure, path: Path, *, dpi: int = 120, **options: Any) -> None:
     """Write a figure in the format of the path's suffix.
 
     Raises:
         OutputError: the file cannot be written.
     """
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, dpi=120, **options)
+        figure.savefig(temporary, dpi=dpi, **options)

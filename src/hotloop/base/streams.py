@@ -173,3 +173,8 @@ def _hold_descriptors() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # returns the lowest free number
             os.set_inheritable(number, True)
+
+
+def notify(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"hotloop: {message}", file=sys.stderr)

@@ -10,7 +10,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from hotloop.base.children import PARENT, end_with_parent
-from hotloop.base.streams import short_warnings, steady_output
+from hotloop.base.streams import notify, short_warnings, steady_output
 from hotloop.errors import (
     ConfigError,
     HotloopError,
@@ -185,8 +185,3 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
         help="import and run the code that the run names (environment and its arguments, network, "
         "algorithm, schedules), even if it was not trained on this machine",
     )
-
-
-def notify(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"hotloop: {message}", file=sys.stderr)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.figures import check_plot_path
-from hotloop.base.text_tables import print_columns, print_json
-from hotloop.cli import require_module
+from hotloop.base.text_tables import print_json
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.rollouts.planning.cluster import Cluster, ClusterForecast, ClusterPlan
+    from hotloop.rollouts.planning.cluster import Cluster
     from hotloop.rollouts.planning.forecast import EnvTiming
 
 _SCHEDULES = ("barrier", "variable", "lag:1", "async")
@@ -24,6 +23,7 @@ def run(args: list[str]) -> int:
     """Run the command. See `hotloop plan --help`."""
     options = _parser().parse_args(args)
     _check(options)
+    from hotloop.reports.cluster_plan import draw_plan, print_plan
     from hotloop.rollouts.planning.cluster import plan_cluster
 
     env_timing = _env_timing(options)
@@ -31,9 +31,9 @@ def run(args: list[str]) -> int:
     if options.json:
         print_json(plan.to_json())
     else:
-        _print_plan(plan)
+        print_plan(plan)
     if options.plot is not None:
-        _plot(plan.forecasts, options.plot)
+        draw_plan(plan.forecasts, options.plot)
         if not options.json:
             print(f"\n{options.plot}")
     return 0
@@ -135,7 +135,6 @@ def _env_timing(options: argparse.Namespace) -> EnvTiming:
 def _cluster(options: argparse.Namespace, env_timing: EnvTiming) -> Cluster:
     from hotloop.rollouts.planning.cluster import Cluster
 
-    store_gb = options.object_store_gb
     return Cluster(
         workers=options.workers,
         envs_per_worker=options.envs_per_worker,
@@ -148,51 +147,5 @@ def _cluster(options: argparse.Namespace, env_timing: EnvTiming) -> Cluster:
         nodes=options.nodes,
         cores_per_node=options.cores_per_node,
         network_bytes_per_s=options.network_gbit * 1e9 / 8,
-        store_bytes=None if store_gb is None else store_gb * 1e9,
+        store_bytes=options.object_store_gb and options.object_store_gb * 1e9,
     )
-
-
-def _print_plan(plan: ClusterPlan) -> None:
-    rows = plan.forecasts
-    print_columns(
-        [
-            ("workers", [f"{row.workers:,}" for row in rows]),
-            ("steps/s", [f"{row.steps_per_s:,.0f}" for row in rows]),
-            ("of ideal", [f"{row.share:.1%}" for row in rows]),
-            ("limit", [row.limit for row in rows]),
-        ],
-        num_texts=1,
-        justify="right",
-    )
-    last, cluster, measured = plan.forecasts[-1], plan.cluster, plan.env_timing
-    used = sorted(last.used.items(), key=lambda item: -item[1])
-    print(f"\nutilization with {last.workers:,} workers:")
-    for name, share in used:
-        print(f"  {name:14} {share:6.1%}")
-    print(
-        f"\nin flight: {cluster.stored_bytes / 1e6:,.1f} MB at most, in fragments of "
-        f"{cluster.fragment_bytes / 1e3:,.1f} kB"
-    )
-    print(f"what saturates first: {plan.advice()}")
-    if measured.num_steps:
-        print(f"measured here: {measured}")
-
-
-def _plot(points: list[ClusterForecast], path: Path) -> None:
-    """Draw throughput against workers."""
-    require_module("matplotlib", extra="train", purpose="drawing a curve")
-    from hotloop.base.figures import new_figure
-    from hotloop.errors import OutputError
-
-    figure = new_figure(6, 4)
-    axes = figure.subplots()
-    workers = [point.workers for point in points]
-    axes.plot(workers, [point.ideal_per_s for point in points], "--", color="0.6", label="ideal")
-    axes.plot(workers, [point.steps_per_s for point in points], "o-", label="forecast")
-    axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="transitions/s")
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise OutputError(f"{path} can't be written: {error}") from error

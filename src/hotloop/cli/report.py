@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from hotloop.base.streams import make_console
 from hotloop.base.text_tables import print_json
-from hotloop.cli import bottleneck, viewer_files
-from hotloop.cli.workers import print_nodes
+from hotloop.cli import viewer_files
 from hotloop.errors import ProfileError, RunDirectoryError, UntrustedError
 
 if TYPE_CHECKING:
@@ -86,7 +85,8 @@ def _print_text(
     findings: Findings | None,
     directory: Path,
 ) -> None:
-    from hotloop.reports import learning_curves
+    from hotloop.reports import bottleneck, learning_curves
+    from hotloop.reports.workers import print_nodes
 
     if results is not None:
         print(learning_curves.summary_text(results), end="\n\n", flush=True)

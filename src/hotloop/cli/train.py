@@ -20,8 +20,8 @@ from hotloop.base.rounding import format_number
 from hotloop.base.signals import Interrupted, interrupt_once, start_thread
 from hotloop.cli import notify, require_module
 from hotloop.cli.train_options import build_config, split_command_options
-from hotloop.cli.workers import print_workers
 from hotloop.errors import ConfigError, HotloopError
+from hotloop.reports.workers import print_workers
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult

@@ -1,4 +1,4 @@
-"""A summary of the workers, printed at the end of a training."""
+"""A summary of the workers of a run, printed at its end and in its report."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 from hotloop import timing
 from hotloop.base import documents
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_rows
-from hotloop.cli import bottleneck, notify
+from hotloop.reports import bottleneck
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.timing.clocks import read_clocks
 from hotloop.timing.table import duration
