@@ -87,6 +87,7 @@ BENCHES: dict[str, Bench] = {
                 for page, name in ((PPO, "ppo"), (SAC, "sac"), (TD3, "td3"), (DQN, "dqn"))
             ),
             Table(APPO, "options", partial(options.options_table, "appo", beside="ppo")),
+            Table("docs/options.md", "requirements", options.requirements_table),
         ),
     ),
     "timing": Bench(

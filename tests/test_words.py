@@ -116,6 +116,21 @@ def test_public_classes_have_one_meaning():
     _check([f"{name}: {', '.join(found)}" for name, found in repeated.items()], 8)
 
 
+def test_training_reads_typed_options():
+    violations = []
+    for path, node in _nodes(ast.FunctionDef, ast.AnnAssign, ast.Call):
+        if path.relative_to(PACKAGE).parts[0] != "training":
+            continue
+        parts = [node]
+        if isinstance(node, ast.FunctionDef):
+            parts = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        for part in parts:
+            text = ast.unparse(part)
+            if re.match(r"(self\.)?_?configs?($|: .*\bAny\b)|getattr\((self\.)?_?config\b", text):
+                violations.append(f"{_place(path, part.lineno)} {text}")
+    _check(violations, 0)
+
+
 def _sentences() -> list[tuple[str, str]]:
     """Return the sentences of the pages' paragraphs, each with its page and line."""
     sentences = []

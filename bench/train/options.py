@@ -1,4 +1,4 @@
-"""Tables of an algorithm's options: names, defaults and help."""
+"""Tables of options: names, defaults and help of an algorithm's, and which needs which."""
 
 from __future__ import annotations
 
@@ -40,6 +40,29 @@ def options_table(algorithm: str, beside: str | None = None) -> str:
         if field.name not in common and not is_same:
             description = docs[field.name].replace("|", "\\|")
             rows.append([f"`--{field.name.replace('_', '-')}`", format_default(field), description])
+    return table(*rows)
+
+
+def requirements_table() -> str:
+    """Return a table with one row per requirement, and the options that have no effect without."""
+    from hotloop.algorithms import ALGORITHMS, find
+    from hotloop.training.options.base import describe_requirement, requirements_of
+
+    configs = {algorithm: find(algorithm).config for algorithm in ALGORITHMS}
+    owners: dict[str, dict[str, list[str]]] = {}  # requirement → option → algorithms
+    for algorithm, config in configs.items():
+        for name, requirements in requirements_of(config):
+            needs = " and ".join(describe_requirement(*item) for item in requirements.items())
+            owners.setdefault(needs, {}).setdefault(name, []).append(algorithm)
+    rows = [["options", "need"]]
+    for needs, options in owners.items():
+        texts = []
+        for name, algorithms in options.items():
+            is_general = all(
+                x in algorithms for x, config in configs.items() if hasattr(config, name)
+            )
+            texts.append(f"`{name}`" + ("" if is_general else f" of {', '.join(algorithms)}"))
+        rows.append([", ".join(texts), needs])
     return table(*rows)
 
 

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from hotloop.base.importing import import_object
+from hotloop.base.registries import OPTION_OWNERS
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
@@ -46,3 +47,11 @@ def find(name: str) -> Algorithm:
             f"{', '.join(missing)}: name the result of `OnPolicy(…)` or `OffPolicy(…)`"
         )
     return value
+
+
+def _owners(option: str) -> list[str]:
+    """Return the names of the algorithms that have an option."""
+    return [name for name in ALGORITHMS if option in find(name).config.__dataclass_fields__]
+
+
+OPTION_OWNERS.append(_owners)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
+from hotloop.base.registries import OPTION_OWNERS
 from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
 from hotloop.training.options.constraints import check_value, type_hints
 from hotloop.training.options.other_names import translate
@@ -55,9 +55,9 @@ class Options:
             check_value(name, hint, value)
         for name, other, values in _unmet_requirements(self):
             value, actual = getattr(self, name), getattr(self, other)
-            needs = f"is for `{other}` {' or '.join(map(repr, values))}" if values else ""
             raise ConfigError(
-                f"`{name}` {shortened(repr(value))} {needs or f'needs `{other}`'}, got {actual!r}: "
+                f"`{name}` {shortened(repr(value))} {'is for' if values else 'needs'} "
+                f"{describe_requirement(other, values)}, got {actual!r}: "
                 f"set `{other}`, or leave `{name}` at {default_of(type(self), name)!r}"
             )
         for group in reversed(type(self).__mro__):
@@ -99,17 +99,25 @@ def with_values(
     return config_class(**combined | {name: default_of(config_class, name) for name in useless})
 
 
+def describe_requirement(option: str, values: tuple[Any, ...]) -> str:
+    """Return an option and its required values as text: "`backend` 'processes' or 'ray'"."""
+    return " ".join([f"`{option}`", " or ".join(map(repr, values))]).rstrip()
+
+
+def requirements_of(config_class: type[Options]) -> Iterator[tuple[str, Requirements]]:
+    """Yield (option, its requirements) from the tables of all groups, those of bases first."""
+    for group in reversed(config_class.__mro__):
+        yield from vars(group).get("requires", {}).items()
+
+
 def _unmet_requirements(options: Options) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
     """Yield (option, required option, its possible values) of options that are set in vain."""
-    config_class = type(options)
-    for group in reversed(config_class.__mro__):
-        for name, requirements in vars(group).get("requires", {}).items():
-            value = getattr(options, name)
-            is_set = value != default_of(config_class, name)
-            for other, values in requirements.items():
-                actual = getattr(options, other)
-                if is_set and not (actual in values if values else actual):
-                    yield name, other, values
+    for name, requirements in requirements_of(type(options)):
+        is_set = options.value_of(name) != default_of(type(options), name)
+        for other, values in requirements.items():
+            actual = options.value_of(other)
+            if is_set and not (actual in values if values else actual):
+                yield name, other, values
 
 
 def _as_plain(value: Any) -> Any:
@@ -123,17 +131,12 @@ def _as_plain(value: Any) -> Any:
     return type(value)(map(_as_plain, value)) if type(value) in (list, tuple) else value
 
 
-def unknown_option_message(name: str, config_class: type) -> str:
+def unknown_option_message(name: str, config_class: type[Options]) -> str:
     """Return an error message with the nearest option and the algorithms that have it."""
     known = [field.name for field in fields(config_class)]
     algorithm = config_class.__module__.rpartition(".")[2]
-    # Import by name, only after an error, since the algorithms import this module.
-    algorithms = importlib.import_module("hotloop.algorithms")
-    configs = {other: algorithms.find(other).config for other in algorithms.ALGORITHMS}
-    owners = [other for other, config in configs.items() if name in type_hints(config)]
-    note = ""
-    if owners:
-        note = f"; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it"
+    owners = [owner for find_owners in OPTION_OWNERS for owner in find_owners(name)]
+    note = f"; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it" if owners else ""
     return f"`{name}` is not an option of {algorithm}'s {config_class.__name__}{note}" + (
         translate(name, known)
         or nearest(name, known)
