@@ -234,15 +234,10 @@ class Adversarial(KernelEnvironment):
             raise ConfigError(
                 f"`rewards` of {self.name} must be numbers, (T, k): {error}"
             ) from None
-        if rewards.ndim != 2 or len(rewards) < 1:
+        if rewards.ndim != 2 or len(rewards) < 1 or not 2 <= rewards.shape[1] <= MAX_ARMS:
             raise ConfigError(
-                f"`rewards` of {self.name} must have shape (T, k), one row per step, got "
-                f"{rewards.shape}"
-            )
-        if rewards.shape[1] < 2 or rewards.shape[1] > MAX_ARMS:
-            raise ConfigError(
-                f"`rewards` of {self.name} must have 2 to {MAX_ARMS} columns, one for each arm, "
-                f"got {rewards.shape[1]}"
+                f"`rewards` of {self.name} must have shape (T, k), one row per step and 2 to "
+                f"{MAX_ARMS} columns, one for each arm, got {rewards.shape}"
             )
         if not np.isfinite(rewards).all():
             step, arm = np.argwhere(~np.isfinite(rewards))[0]

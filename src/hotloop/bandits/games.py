@@ -20,7 +20,8 @@ from hotloop.bandits.python_adapters import PythonAgent, PythonEnvironment
 from hotloop.bandits.results import RunSums
 from hotloop.bandits.run_block import RunBlock
 from hotloop.bandits.run_settings import RunSettings
-from hotloop.bandits.user_errors import arm_error, exception_error, range_error, reward_error
+from hotloop.bandits.user_errors import arm_error, reward_error
+from hotloop.errors import BanditError
 
 _TARGET_CALL_S = 0.05  # of a call of the kernels: a game can stop only between calls
 _EMPTY_PLAN = KernelPlan(parts=(start_nothing, start_nothing, start_nothing))
@@ -95,15 +96,23 @@ class Game:
     def raise_fault(self, index: int, block: RunBlock) -> None:
         """Raise the error of the fault that stopped a block while agent `index` played."""
         kind, run, step, value = block.fault
+        agent, environment = self.agents[index].name, self.environment.name
         if kind == layout.FAULT_ARM:
-            raise arm_error(self.agents[index].name, self.environment.num_arms, value, run, step)
-        if kind == layout.FAULT_AGENT_RAISED:
-            raise exception_error("agent", self.agents[index].name, run, step)
-        if kind == layout.FAULT_ENVIRONMENT_RAISED:
-            raise exception_error("environment", self.environment.name, run, step)
+            raise arm_error(agent, self.environment.num_arms, value, run, step)
+        if kind == layout.FAULT_REWARD:
+            raise reward_error(environment, value, run, step)
         if kind == layout.FAULT_RANGE:
-            raise range_error(self.environment.name, value, run, step)
-        raise reward_error(self.environment.name, value, run, step)
+            raise BanditError(
+                f"environment '{environment}' returned the reward {value!r} at step {step} of run "
+                f"{run}, but an agent needs rewards from 0 to 1: scale them, or play another agent"
+            )
+        is_agent = kind == layout.FAULT_AGENT_RAISED
+        owner = f"agent '{agent}'" if is_agent else f"environment '{environment}'"
+        raise BanditError(
+            f"a function of {owner} raised an exception at step {step} of run {run}; compiled code "
+            "loses its type and text: call the plain Python function (`.py_func`) with the same "
+            "arguments"
+        )
 
     def collect_sums(self, block: RunBlock) -> BlockSums:
         """Return the sums of a finished block, without products."""

@@ -27,6 +27,7 @@ class BanditSpeedWarning(UserWarning):
 class _PythonObject:
     """A user's object with its name and label."""
 
+    role: ClassVar[str]
     wrapped: Any
 
     @property
@@ -40,6 +41,18 @@ class _PythonObject:
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "own": "plain"}
 
+    def _checked(
+        self, method: str, step: int, returned: Any, kind: str, dtypes: str, shape: tuple[int, ...]
+    ) -> Any:
+        """Return what a method has returned as an array of this kind and shape."""
+        array = np.asarray(returned)
+        if array.shape != shape or array.dtype.kind not in dtypes:
+            raise BanditError(
+                f"`{method}` of {self.role} '{self.name}' must return {kind} of shape {shape}, got "
+                f"{array.dtype} {array.shape} at step {step}"
+            )
+        return array
+
 
 @dataclass(frozen=True)
 class PythonAgent(_PythonObject):
@@ -50,6 +63,7 @@ class PythonAgent(_PythonObject):
             (num_runs,) and `update(step, arm, reward)`.
     """
 
+    role: ClassVar[str] = "agent"
     methods: ClassVar[tuple[str, ...]] = ("start", "choose", "update")
 
     def choose(self, step: int, num_runs: int, num_arms: int, first_run: int = 0) -> Any:
@@ -58,12 +72,9 @@ class PythonAgent(_PythonObject):
         Raises:
             BanditError: They have another type or shape, or are out of range.
         """
-        arms = np.asarray(self.wrapped.choose(step))
-        if arms.shape != (num_runs,) or arms.dtype.kind not in "iu":
-            raise BanditError(
-                f"`choose` of agent '{self.name}' must return whole numbers of shape ({num_runs},)"
-                f", an arm for each run, got {arms.dtype} {arms.shape} at step {step}"
-            )
+        arms = self._checked(
+            "choose", step, self.wrapped.choose(step), "whole numbers", "iu", (num_runs,)
+        )
         is_invalid = (arms < 0) | (arms >= num_arms)
         if is_invalid.any():
             raise arm_error(
@@ -85,6 +96,7 @@ class PythonEnvironment(_PythonObject):
             float (num_runs,), and optionally `mean(step)` → (num_runs, num_arms), its true values.
     """
 
+    role: ClassVar[str] = "environment"
     methods: ClassVar[tuple[str, ...]] = ("start", "reward")
     has_unit_rewards: ClassVar[bool] = False
     has_contexts: ClassVar[bool] = False
@@ -103,13 +115,9 @@ class PythonEnvironment(_PythonObject):
         Raises:
             BanditError: They have another type or shape, or are not finite.
         """
-        returned = np.asarray(self.wrapped.reward(step, arms))
-        if returned.shape != arms.shape or returned.dtype.kind not in "iufb":
-            raise BanditError(
-                f"`reward` of environment '{self.name}' must return numbers of shape {arms.shape}, "
-                f"got {returned.dtype} {returned.shape} at step {step}"
-            )
-        rewards = returned.astype(np.float32)
+        returned = self.wrapped.reward(step, arms)
+        rewards = self._checked("reward", step, returned, "numbers", "iufb", arms.shape)
+        rewards = rewards.astype(np.float32)
         is_invalid = ~np.isfinite(rewards)
         if is_invalid.any():
             run = int(is_invalid.argmax())
@@ -127,13 +135,8 @@ class PythonEnvironment(_PythonObject):
         mean = getattr(self.wrapped, "mean", None)
         if mean is None:
             return None
-        values = np.asarray(mean(step), np.float32)
-        if values.shape != (num_runs, self.num_arms):
-            raise BanditError(
-                f"`mean` of environment '{self.name}' must return shape {(num_runs, self.num_arms)}"
-                f", got {values.shape} at step {step}"
-            )
-        return values
+        shape = num_runs, self.num_arms
+        return self._checked("mean", step, mean(step), "numbers", "iufb", shape).astype(np.float32)
 
 
 def _caller_stacklevel() -> int:
@@ -155,7 +158,7 @@ def adapt(
     """
     if isinstance(player, (*known_types, adapter)):
         return player
-    role = "agent" if adapter is PythonAgent else "environment"
+    role = adapter.role
     missing = [name for name in adapter.methods if not callable(getattr(player, name, None))]
     if missing or isinstance(player, type):
         hint = (

@@ -13,23 +13,6 @@ def arm_error(name: str, num_arms: int, arm: float, run: int, step: int) -> Band
     )
 
 
-def exception_error(role: str, name: str, run: int, step: int) -> BanditError:
-    """Return the error for an exception in a compiled function, which loses the exception."""
-    return BanditError(
-        f"a function of {role} '{name}' raised an exception at step {step} of run {run}; compiled "
-        "code loses its type and text: call the plain Python function (`.py_func`) with the same "
-        "arguments"
-    )
-
-
-def range_error(name: str, reward: float, run: int, step: int) -> BanditError:
-    """Return the error for a reward outside [0, 1], where an agent needs this range."""
-    return BanditError(
-        f"environment '{name}' returned the reward {reward!r} at step {step} of run {run}, but "
-        "an agent needs rewards from 0 to 1: scale them, or play another agent"
-    )
-
-
 def reward_error(
     name: str, reward: float, run: int, step: int, arm: int | None = None
 ) -> BanditError:

@@ -117,11 +117,6 @@ def _call(part: int, address: int, step: int) -> int:
     return 0
 
 
-def _begin(frame: int) -> int:
-    _start(frame)
-    return 0
-
-
 def _prepare_step(frame: int, step: int, offset: int) -> int:
     if offset == 0:
         _prepare(frame, step)
@@ -129,10 +124,6 @@ def _prepare_step(frame: int, step: int, offset: int) -> int:
     return 0
 
 
-def _record(agent: int, step: int) -> int:
-    record_step(agent, step)
-    return 0
-
-
 # The parts of the loop, for agents and environments in plain Python: see python_games.py.
-call, begin, prepare_step, record = (entry(fn) for fn in (_call, _begin, _prepare_step, _record))
+call, prepare_step = entry(_call), entry(_prepare_step)
+begin, record = entry(_start.py_func), entry(record_step.py_func)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.bandits.kernels.layout import FIRST_RUN, KEY_HIGH, KEY_LOW, LANES
-from hotloop.bandits.kernels.mathematics import log2_f32
+from hotloop.bandits.kernels.mathematics import f32, i32, log2_f32, u32, u64
 from hotloop.base.numba_tools import (
     bits_of_f32,
     f32_of_bits,
@@ -33,11 +33,7 @@ from hotloop.base.numba_tools import (
 POLICY_STREAM, REWARD_STREAM, MEANS_STREAM, WALK_STREAM, SAMPLE_STREAM = range(1, 6)
 BETA_STREAM, CONTEXT_STREAM, THETA_STREAM, USER_AGENT_STREAM, USER_ENVIRONMENT_STREAM = range(6, 11)
 
-u32: Any = np.uint32
-u64: Any = np.uint64
-i32: Any = np.int32
 i64: Any = np.int64
-f32: Any = np.float32
 f64: Any = np.float64
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)

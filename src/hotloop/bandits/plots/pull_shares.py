@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -45,13 +45,13 @@ def arm_shares(
             raise ConfigError(
                 f"the result of {label} has no shares of arms: run it with `arm_shares=True`"
             )
-        layers = _layers(result.environment, result.arm_share.shape[1])
+        groups, names, colors = _layers(result.environment, result.arm_share.shape[1])
         edges, share = _thin_shares(result)
         axes.stackplot(
             edges,
-            100 * (np.vstack([share[:1], share]) @ layers.groups).T,
-            labels=layers.labels,
-            colors=layers.colors,
+            100 * (np.vstack([share[:1], share]) @ groups).T,
+            labels=names,
+            colors=colors,
             step="pre",  # a share applies to all steps of its point
             linewidth=0,
             antialiased=False,  # avoids white seams between layers
@@ -70,16 +70,13 @@ def arm_shares(
     save_figure(figure, path, title or default_title(results))
 
 
-class _Layers(NamedTuple):
-    """Layers of arms: a float64 (k, layers) matrix that adds up arms, labels and colors."""
+def _layers(
+    environment: Environment, num_arms: int, max_layers: int = 12
+) -> tuple[Array, list[str], list[Any]]:
+    """Return layers, the best arm first, and arms beyond `max_layers` as one layer.
 
-    groups: Array
-    labels: list[str]
-    colors: list[Any]
-
-
-def _layers(environment: Environment, num_arms: int, max_layers: int = 12) -> _Layers:
-    """Return the layers, the best arm first, and arms beyond `max_layers` as one layer."""
+    They are a float64 (k, layers) matrix that adds up arms, and the labels and colors of layers.
+    """
     from matplotlib import colormaps
 
     means = getattr(environment, "means", None)
@@ -97,7 +94,7 @@ def _layers(environment: Environment, num_arms: int, max_layers: int = 12) -> _L
         colors = list(colormaps["viridis"](np.linspace(0.05, 1, groups.shape[1])))
     else:
         colors = pick_colors(groups.shape[1])
-    return _Layers(groups, labels, colors)
+    return groups, labels, colors
 
 
 def _thin_shares(result: BanditResult, max_points: int = 250) -> tuple[Array, Array]:
