@@ -14,30 +14,9 @@ import numpy as np
 from hotloop.bandits.checked_settings import check_int
 from hotloop.bandits.environments import MAX_ARMS
 from hotloop.bandits.kernel_plans import KernelPlan
+from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.environments import start_nothing
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    BEST_AT,
-    CURRENT_LANE,
-    FAULT,
-    FAULT_AGENT_RAISED,
-    FAULT_ARM,
-    FAULT_ENVIRONMENT_RAISED,
-    FAULT_LANE,
-    FAULT_RANGE,
-    FAULT_REWARD,
-    FAULT_STEP,
-    FAULT_VALUE,
-    FRAME,
-    LANES,
-    NEEDS_UNIT,
-    NUM_ARMS,
-    NUM_RUNS,
-    PARAMETERS,
-    REWARD,
-    STATE,
-    VALUE,
-)
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.kernels.randomness import (
     USER_AGENT_STREAM,
     USER_ENVIRONMENT_STREAM,
@@ -65,7 +44,7 @@ from hotloop.base.numba_tools import (
 )
 from hotloop.errors import BanditError, ConfigError
 
-SIZE, PARAMS, NUM_PARAMS = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
+SIZE, PARAMS, NUM_PARAMS = layout.PARAMETERS, layout.PARAMETERS + 1, layout.PARAMETERS + 2
 _START_STEP = 0xFFFFFFFF
 _Parts: TypeAlias = "tuple[CompiledFunction, CompiledFunction, CompiledFunction]"
 MAX_STATE = 2**18  # numbers per run: 0.5 GB per block
@@ -82,17 +61,17 @@ def _store_uniform(frame: int, lane: int, step: int, stream: int, target: Any) -
 
 @jit
 def _store_fault(frame: int, kind: int, lane: int, step: int, value: float) -> None:
-    if load_i64(frame, FAULT) == 0:
-        store_i64(frame, FAULT, kind)
-        store_i64(frame, FAULT_LANE, lane)
-        store_i64(frame, FAULT_STEP, step)
-        store_f64(frame, FAULT_VALUE, value)
+    if load_i64(frame, layout.FAULT) == 0:
+        store_i64(frame, layout.FAULT, kind)
+        store_i64(frame, layout.FAULT_LANE, lane)
+        store_i64(frame, layout.FAULT_STEP, step)
+        store_f64(frame, layout.FAULT_VALUE, value)
 
 
 @jit
 def _run_state(owner: int, lane: int) -> Any:
     size = load_i64(owner, SIZE)
-    address = load_i64(owner, STATE) + 8 * size * lane
+    address = load_i64(owner, layout.STATE) + 8 * size * lane
     return carray(pointer(address), (size,), f64)
 
 
@@ -112,8 +91,8 @@ def _guard(loop: Any, fault: int, key: str | None) -> CompiledFunction:
         try:
             compiled(owner, step)
         except Exception:
-            frame = load_i64(owner, FRAME)
-            _store_fault(frame, fault, load_i64(frame, CURRENT_LANE), step, 0.0)
+            frame = load_i64(owner, layout.FRAME)
+            _store_fault(frame, fault, load_i64(frame, layout.CURRENT_LANE), step, 0.0)
 
     return CompiledFunction(
         play, cache=None if key is None else CodeCache(part_key(key, loop.__name__))
@@ -140,76 +119,77 @@ def _share_parts(make: Callable[..., _Parts]) -> Callable[..., _Parts]:
 @_share_parts
 def _agent_parts(start: Any, choose: Any, update: Any, *, key: str | None) -> _Parts:
     def start_agents(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params(agent)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, CURRENT_LANE, i)
+        frame, params = load_i64(agent, layout.FRAME), _params(agent)
+        for i in range(load_i64(frame, layout.NUM_RUNS)):
+            store_i64(frame, layout.CURRENT_LANE, i)
             state = _run_state(agent, i)
             state[:] = 0.0
             start(state, params)
 
     def choose_arms(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params(agent)
-        num_arms, uniform = load_i64(frame, NUM_ARMS), np.empty(4)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, CURRENT_LANE, i)
+        frame, params = load_i64(agent, layout.FRAME), _params(agent)
+        num_arms, uniform = load_i64(frame, layout.NUM_ARMS), np.empty(4)
+        for i in range(load_i64(frame, layout.NUM_RUNS)):
+            store_i64(frame, layout.CURRENT_LANE, i)
             _store_uniform(frame, i, step, USER_AGENT_STREAM, uniform)
             arm = choose(_run_state(agent, i), params, step + 1, uniform)
             if 0 <= arm < num_arms and f64(i64(arm)) == f64(arm):
-                store_i32(frame + ARM, i, i32(arm))
+                store_i32(frame + layout.ARM, i, i32(arm))
             else:
-                _store_fault(frame, FAULT_ARM, i, step, f64(arm))
-                store_i32(frame + ARM, i, i32(0))
+                _store_fault(frame, layout.FAULT_ARM, i, step, f64(arm))
+                store_i32(frame + layout.ARM, i, i32(0))
 
     def update_agents(agent, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(agent, FRAME), _params(agent)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, CURRENT_LANE, i)
-            arm, reward = i64(load_i32(frame + ARM, i)), f64(load_f32(frame + REWARD, i))
+        frame, params = load_i64(agent, layout.FRAME), _params(agent)
+        for i in range(load_i64(frame, layout.NUM_RUNS)):
+            store_i64(frame, layout.CURRENT_LANE, i)
+            arm = i64(load_i32(frame + layout.ARM, i))
+            reward = f64(load_f32(frame + layout.REWARD, i))
             update(_run_state(agent, i), params, step + 1, arm, reward)
 
     return (
-        _guard(start_agents, FAULT_AGENT_RAISED, key),
-        _guard(choose_arms, FAULT_AGENT_RAISED, key),
-        _guard(update_agents, FAULT_AGENT_RAISED, key),
+        _guard(start_agents, layout.FAULT_AGENT_RAISED, key),
+        _guard(choose_arms, layout.FAULT_AGENT_RAISED, key),
+        _guard(update_agents, layout.FAULT_AGENT_RAISED, key),
     )
 
 
 @_share_parts
 def _environment_parts(start: Any, reward: Any, mean: Any, *, key: str | None) -> _Parts:
     def start_environments(environment, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(environment, FRAME), _params(environment)
+        frame, params = load_i64(environment, layout.FRAME), _params(environment)
         uniform = np.empty(4)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, CURRENT_LANE, i)
+        for i in range(load_i64(frame, layout.NUM_RUNS)):
+            store_i64(frame, layout.CURRENT_LANE, i)
             state = _run_state(environment, i)
             state[:] = 0.0
             _store_uniform(frame, i, _START_STEP, USER_ENVIRONMENT_STREAM, uniform)
             start(state, params, uniform)
 
     def give_rewards(environment, step):  # type: ignore[no-untyped-def]
-        frame, params = load_i64(environment, FRAME), _params(environment)
-        best, num_arms = load_i64(environment, BEST_AT), load_i64(frame, NUM_ARMS)
-        must_be_unit, uniform = load_i64(frame, NEEDS_UNIT) != 0, np.empty(4)
-        for i in range(load_i64(frame, NUM_RUNS)):
-            store_i64(frame, CURRENT_LANE, i)
-            state, arm = _run_state(environment, i), i64(load_i32(frame + ARM, i))
+        frame, params = load_i64(environment, layout.FRAME), _params(environment)
+        best, num_arms = load_i64(environment, layout.BEST_AT), load_i64(frame, layout.NUM_ARMS)
+        must_be_unit, uniform = load_i64(frame, layout.NEEDS_UNIT) != 0, np.empty(4)
+        for i in range(load_i64(frame, layout.NUM_RUNS)):
+            store_i64(frame, layout.CURRENT_LANE, i)
+            state, arm = _run_state(environment, i), i64(load_i32(frame + layout.ARM, i))
             best_value = -math.inf
             for candidate in range(num_arms):
                 best_value = max(best_value, mean(state, params, step + 1, candidate))
             store_f32(best, i, f32(best_value))
-            store_f32(frame + VALUE, i, f32(mean(state, params, step + 1, arm)))
+            store_f32(frame + layout.VALUE, i, f32(mean(state, params, step + 1, arm)))
             _store_uniform(frame, i, step, USER_ENVIRONMENT_STREAM, uniform)
             reward_f32 = f32(reward(state, params, step + 1, arm, uniform))
-            store_f32(frame + REWARD, i, reward_f32)
+            store_f32(frame + layout.REWARD, i, reward_f32)
             if not math.isfinite(reward_f32):
-                _store_fault(frame, FAULT_REWARD, i, step, f64(reward_f32))
+                _store_fault(frame, layout.FAULT_REWARD, i, step, f64(reward_f32))
             elif must_be_unit and not 0.0 <= reward_f32 <= 1.0:
-                _store_fault(frame, FAULT_RANGE, i, step, f64(reward_f32))
+                _store_fault(frame, layout.FAULT_RANGE, i, step, f64(reward_f32))
 
     return (
-        _guard(start_environments, FAULT_ENVIRONMENT_RAISED, key),
+        _guard(start_environments, layout.FAULT_ENVIRONMENT_RAISED, key),
         start_nothing,
-        _guard(give_rewards, FAULT_ENVIRONMENT_RAISED, key),
+        _guard(give_rewards, layout.FAULT_ENVIRONMENT_RAISED, key),
     )
 
 

@@ -7,25 +7,8 @@ at the last point, and before the late steps; whether this step was optimal.
 
 from __future__ import annotations
 
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    BEST,
-    BEST_ARM,
-    CURVE,
-    FRAME,
-    IN_HINDSIGHT,
-    LANES,
-    LATE_START,
-    NUM_ARMS,
-    NUM_RUNS,
-    NUM_STEPS,
-    PULLS,
-    RECORD,
-    REWARD,
-    STEPS_PER_POINT,
-    SUMS,
-    VALUE,
-)
+from hotloop.bandits.kernels import layout
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.kernels.randomness import f64, i32, i64
 from hotloop.base.numba_tools import (
     inline,
@@ -59,20 +42,20 @@ def reset_record(record: int) -> None:
 
 @jit
 def _accumulate(frame: int, record: int) -> None:
-    best = load_i64(frame, BEST)
+    best = load_i64(frame, layout.BEST)
     for i in range(LANES):
-        regret = f64(load_f32(best, i)) - f64(load_f32(frame + VALUE, i))
+        regret = f64(load_f32(best, i)) - f64(load_f32(frame + layout.VALUE, i))
         store_f64(record + REGRET, i, load_f64(record + REGRET, i) + regret)
-        reward_sum = load_f64(record + REWARD_SUM, i) + f64(load_f32(frame + REWARD, i))
+        reward_sum = load_f64(record + REWARD_SUM, i) + f64(load_f32(frame + layout.REWARD, i))
         store_f64(record + REWARD_SUM, i, reward_sum)
-    if load_i64(frame, IN_HINDSIGHT) != 0:
-        arms = load_i64(frame, BEST_ARM)
+    if load_i64(frame, layout.IN_HINDSIGHT) != 0:
+        arms = load_i64(frame, layout.BEST_ARM)
         for i in range(LANES):
-            is_hit = load_i32(frame + ARM, i) == load_i32(arms, i)
+            is_hit = load_i32(frame + layout.ARM, i) == load_i32(arms, i)
             store_i32(record + IS_HIT, i, i32(is_hit))
     else:
         for i in range(LANES):
-            is_hit = load_f32(frame + VALUE, i) == load_f32(best, i)
+            is_hit = load_f32(frame + layout.VALUE, i) == load_f32(best, i)
             store_i32(record + IS_HIT, i, i32(is_hit))
     for i in range(LANES):
         hits = load_i32(record + HITS, i) + load_i32(record + IS_HIT, i)
@@ -89,7 +72,7 @@ def _add(sums, column, x, row):  # type: ignore[no-untyped-def]
 @inline
 def _add_step(frame, record, sums, first, width):  # type: ignore[no-untyped-def]
     for j in range(width):
-        _add(sums, j, f64(load_f32(frame + REWARD, first + j)), 0)
+        _add(sums, j, f64(load_f32(frame + layout.REWARD, first + j)), 0)
         _add(sums, j, load_f64(record + REGRET, first + j), 4)
 
 
@@ -123,9 +106,10 @@ def _add_columns(sums: int, row: int) -> float:
 
 @jit
 def _write_point(frame: int, agent: int, step: int) -> None:
-    record, sums, curve = load_i64(agent, RECORD), frame + SUMS, load_i64(agent, CURVE)
-    per_point, num_runs = load_i64(frame, STEPS_PER_POINT), load_i64(frame, NUM_RUNS)
-    num_points = (load_i64(frame, NUM_STEPS) + per_point - 1) // per_point
+    record, curve = load_i64(agent, layout.RECORD), load_i64(agent, layout.CURVE)
+    sums = frame + layout.SUMS
+    per_point, num_runs = load_i64(frame, layout.STEPS_PER_POINT), load_i64(frame, layout.NUM_RUNS)
+    num_points = (load_i64(frame, layout.NUM_STEPS) + per_point - 1) // per_point
     point = step // per_point
     for j in range(6 * WIDTH):
         store_f64(sums, j, 0.0)
@@ -154,24 +138,24 @@ def _write_point(frame: int, agent: int, step: int) -> None:
 
 @jit
 def _count_pulls(frame: int, pulls: int, point: int) -> None:
-    num_arms = load_i64(frame, NUM_ARMS)
-    for i in range(load_i64(frame, NUM_RUNS)):
-        cell = point * num_arms + i64(load_i32(frame + ARM, i))
+    num_arms = load_i64(frame, layout.NUM_ARMS)
+    for i in range(load_i64(frame, layout.NUM_RUNS)):
+        cell = point * num_arms + i64(load_i32(frame + layout.ARM, i))
         store_i64(pulls, cell, load_i64(pulls, cell) + 1)
 
 
 @jit
 def record_step(agent: int, step: int) -> None:
     """Record the frame's arm, its value and the reward."""
-    frame, record = load_i64(agent, FRAME), load_i64(agent, RECORD)
-    if step == load_i64(frame, LATE_START):
+    frame, record = load_i64(agent, layout.FRAME), load_i64(agent, layout.RECORD)
+    if step == load_i64(frame, layout.LATE_START):
         for i in range(LANES):
             store_f64(record + REWARD_SUM_BEFORE_LATE, i, load_f64(record + REWARD_SUM, i))
             store_i32(record + HITS_BEFORE_LATE, i, load_i32(record + HITS, i))
     _accumulate(frame, record)
-    per_point = load_i64(frame, STEPS_PER_POINT)
-    if (step + 1) % per_point == 0 or step + 1 == load_i64(frame, NUM_STEPS):
+    per_point = load_i64(frame, layout.STEPS_PER_POINT)
+    if (step + 1) % per_point == 0 or step + 1 == load_i64(frame, layout.NUM_STEPS):
         _write_point(frame, agent, step)
-    pulls = load_i64(agent, PULLS)
+    pulls = load_i64(agent, layout.PULLS)
     if pulls != 0:
         _count_pulls(frame, pulls, step // per_point)
