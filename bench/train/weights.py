@@ -73,6 +73,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "td3": ("td3", {}),
     "td3 HalfCheetah": ("td3", {**_CHEETAH, "hidden_sizes": (256, 256), "batch_size": 256}),
     "td3 n steps": ("td3", {"n_step": 3, "layer_norm": True, "policy_frequency": 3}),
+    "td3 pink workers": ("td3", {"exploration": "pink", "workers": 2, "num_envs": 4}),
+    "td3 pink inline": (
+        "td3",
+        {"exploration": "pink", "workers": 2, "num_envs": 4, "backend": "inline"},
+    ),
+    "td3 pink ray": (
+        "td3",
+        {"exploration": "pink", "workers": 2, "num_envs": 4, "backend": "ray"},
+    ),
     "dqn": ("dqn", {}),
     "dqn plain": ("dqn", {"double": False, "huber": 1.0, "max_grad_norm": 10.0}),
     "dqn dueling": ("dqn", {"dueling": True, "replay": "prioritized"}),
@@ -87,6 +96,7 @@ EQUAL_CASES = (
     ("ppo workers overlap", "ppo ray overlap"),
     ("ppo gru workers", "ppo gru inline", "ppo gru ray"),
     ("sac workers", "sac workers inline", "sac ray"),
+    ("td3 pink workers", "td3 pink inline", "td3 pink ray"),
 )
 
 
