@@ -108,7 +108,7 @@ def test_policy_takes_the_action_with_the_greatest_mean(c51):
     outputs = policy.head(obs)
     means = softmax(outputs.astype(np.float64).reshape(50, 3, 5)) @ [-2.0, 0.0, 2.0, 4.0, 6.0]
     assert len(set(means.argmax(1).tolist())) == 3
-    np.testing.assert_array_equal(policy.act(obs), DISCRETE.start + means.argmax(1))
+    np.testing.assert_array_equal(policy.greedy(obs), means.argmax(1))
     np.testing.assert_array_equal(nets.head.mode(torch.from_numpy(outputs)), means.argmax(1))
     # Exploring environments take the actions of the noise, the others the best ones.
     noise = policy.draw_noise(0, first_step=5, num_steps=1, num_envs=50)[0]
