@@ -88,10 +88,18 @@ def test_stored_heads_are_checked(head, message):
         network_from_json({**stored, "head": head})
 
 
+@dataclass(frozen=True)
+class UnresolvedHead(Greedy):
+    """A head whose parameter has an unknown type."""
+
+    unit: "Missing" = 1  # noqa: F821
+
+
 def test_parameters_of_heads_must_be_storable():
     spaces = SimpleNamespace(obs_spec=obs_spec(4), action_spec=DISCRETE)
-    for head in (SharpLogits(np.float32(2.0)), SharpLogits(2.0, shifts=[1]), SharpLogits("2")):
-        with pytest.raises(ConfigError, match=r"the parameters of the head SharpLogits\(factor="):
+    lists = SharpLogits(2.0, shifts=[1])
+    for head in (SharpLogits(np.float32(2.0)), lists, SharpLogits("2"), UnresolvedHead()):
+        with pytest.raises(ConfigError, match=r"the parameters of the head \w+\(\w+=.* must be"):
             actor(spaces, head)
     with pytest.raises(ConfigError, match=r"has no action space: call `bind"):
         _ = Greedy().size

@@ -20,7 +20,7 @@ def is_storable(value: Any) -> bool:
         fields = value_to_json(value)
         del fields["name"]
         return documents.record(type(value), fields) == value
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, NameError, TypeError, ValueError):
         return False
 
 

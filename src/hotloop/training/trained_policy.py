@@ -79,7 +79,7 @@ def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False
     Args:
         path: a run directory, or a checkpoint in one.
         checkpoint: `last`, `best` or another checkpoint of a run directory; `last` by default.
-        trust: whether to import a custom network that the run names.
+        trust: whether to import a custom network or head that the run names.
 
     Returns:
         The policy. `policy.act(obs)` takes an observation of the environment, or a batch of them,
@@ -89,7 +89,7 @@ def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False
         RunDirectoryError: the run does not exist.
         CheckpointError: the checkpoint is missing or damaged.
         ConfigError: both `path` and `checkpoint` name a checkpoint.
-        UntrustedError: the run names a custom network, and `trust` is False.
+        UntrustedError: the run names a custom network or head, and `trust` is False.
     """
     directory, name = _open_run(path, checkpoint)
     network, snapshot, _ = directory.load_policy(name, is_trusted=trust)
