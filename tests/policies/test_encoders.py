@@ -27,9 +27,8 @@ from hotloop.policies.encoders import (
 )
 from hotloop.policies.encoders.composite import _decode
 from hotloop.policies.encoders.images import ImageFormat
-from hotloop.policies.forward import LearnedNetwork
+from hotloop.policies.forward import LearnedNetwork, differentiable_operations
 from hotloop.policies.heads import HEADS, Greedy
-from hotloop.policies.layers import differentiable_operations
 from tests.policies.test_policies import BOX, DISCRETE
 
 FLOAT32 = differentiable_operations("float32")
@@ -341,7 +340,7 @@ def test_float_observations_use_perceptrons_by_default():
         SimpleNamespace(obs_spec=unit_spec, action_spec=DISCRETE), Greedy(), network="nature"
     )
     assert isinstance(network, Network)
-    assert network.body.encoder == "nature"
+    assert network.encoder == "nature"
     assert make_encoder("nature", spec_of(1, 40, 40, dtype=bool, high=1)).num_features == 512
 
 

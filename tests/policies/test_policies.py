@@ -21,7 +21,6 @@ from hotloop.policies import (
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import Categorical
 from hotloop.policies.initialization import orthogonal
-from hotloop.policies.perceptrons import Perceptrons
 from tests.policies.nets import Spaces
 
 
@@ -331,9 +330,9 @@ def test_more_parameters_than_fit_in_memory_are_refused(monkeypatch, initializat
     network = Network(
         obs_spec=obs_spec(10**6),
         action_spec=DISCRETE,
-        body=Perceptrons(
-            hidden_sizes=(10**6, 10), activation="tanh", initialization=initialization
-        ),
+        hidden_sizes=(10**6, 10),
+        activation="tanh",
+        initialization=initialization,
         head=Categorical(),
         has_value=False,
     )

@@ -26,7 +26,6 @@ from hotloop.policies.critics import StackedCritics
 from hotloop.policies.export import export_numpy, export_onnx
 from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.policies.heads import Dueling, Greedy
-from hotloop.policies.perceptrons import Perceptrons
 from hotloop.policies.spec import Network
 from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import DISCRETE, obs_spec
@@ -142,7 +141,8 @@ def test_registered_head_and_encoder_act_and_learn(tmp_path, encoder):
     network = Network(
         obs_spec=obs_spec(2, 3),
         action_spec=DISCRETE,
-        body=Perceptrons(encoder=encoder, **options),
+        encoder=encoder,
+        **options,
         head=SharpLogits(2.0, shifts=(1, 2)),
         has_value=True,
     )
@@ -189,9 +189,10 @@ def test_registered_encoder_of_images_acts_through_torch():
     network = Network(
         obs_spec=obs_spec(4, 4, 3, dtype="uint8"),
         action_spec=DISCRETE,
-        body=Perceptrons(
-            encoder="bend", hidden_sizes=(8,), activation="relu", initialization="uniform"
-        ),
+        encoder="bend",
+        hidden_sizes=(8,),
+        activation="relu",
+        initialization="uniform",
         head=Dueling(),
         has_value=False,
     )
@@ -231,10 +232,10 @@ def test_critics_share_an_encoder():
 
 def test_builders_use_the_named_or_default_encoder():
     spaces = SimpleNamespace(obs_spec=obs_spec(8, 8, 3, dtype="uint8"), action_spec=DISCRETE)
-    assert actor_critic(spaces, network="bend").body.encoder == "bend"
-    assert actor(spaces, Greedy(), network="bend").body.encoder == "bend"
-    assert actor_critic(spaces).body.encoder == "impala"
+    assert actor_critic(spaces, network="bend").encoder == "bend"
+    assert actor(spaces, Greedy(), network="bend").encoder == "bend"
+    assert actor_critic(spaces).encoder == "impala"
     features = SimpleNamespace(obs_spec=obs_spec(4), action_spec=BOUNDED)
-    assert actor_critic(features).body.encoder == critics(features).encoder == "flatten"
+    assert actor_critic(features).encoder == critics(features).encoder == "flatten"
     with pytest.raises(UnknownNameError, match=r"no network 'bent'; did you mean 'bend'"):
         actor_critic(spaces, network="bent")

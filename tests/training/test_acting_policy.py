@@ -322,7 +322,7 @@ def test_atari_of_envpool_acts_on_the_device(tmp_path, monkeypatch, counts):
             run_dir=str(tmp_path / "run"),
         )
         result = ppo.train(config, progress=False)
-    assert result.policy.network.body.encoder == "nature"
+    assert result.policy.network.encoder == "nature"
     assert counts["device"] == 9  # eight steps, and the value of the last observation
     assert counts["publish"] == 2
 

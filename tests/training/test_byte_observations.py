@@ -66,7 +66,7 @@ def test_boards_are_scaled_by_their_bounds_in_every_form_of_the_policy(tmp_path,
     kwargs = {"high": 4}
     result = train(algorithm, tmp_path, env_kwargs=kwargs)
     policy = result.policy
-    assert policy.network.body.encoder == "flatten"
+    assert policy.network.encoder == "flatten"
     assert (policy.snapshot.obs_scale.std == 4.0).all()
     assert (policy.snapshot.obs_scale.mean == 0.0).all()
     obs = np.random.default_rng(0).integers(0, 5, (6, 10, 10), np.uint8)
@@ -95,7 +95,7 @@ def test_named_encoder_takes_boards_and_boards_in_dicts(tmp_path):
     flat = train(ppo, tmp_path / "a", network="impala")
     assert flat.policy.snapshot.obs_scale is None  # the encoder scales
     board = train(ppo, tmp_path / "b", network="impala", env_kwargs={"is_dict": True})
-    assert board.policy.network.body.encoder == "impala"
+    assert board.policy.network.encoder == "impala"
     obs = {"board": np.full((10, 10), 3, np.uint8), "speed": np.zeros(2, np.float32)}
     assert hotloop.load(board.run_dir).act(obs) in range(3)
 

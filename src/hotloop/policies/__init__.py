@@ -1,6 +1,6 @@
 """Policies: descriptions of networks, with one implementation for learning and one for acting.
 
-A `Network` consists of spaces, a body (an encoder with perceptrons, or the user's module) and a
+A `Network` consists of spaces, layers (an encoder with perceptrons, or the user's module) and a
 head. `actor_critic`, `actor` and `critics` build networks. `ActingPolicy` acts with published
 parameters, and needs only NumPy for perceptrons. `TrainedPolicy` acts on observations of users.
 `hotloop.policies.forward`, which imports torch and must be imported by name, holds the

@@ -17,8 +17,7 @@ from hotloop.policies.encoders import Encoder, choose_encoder, make_encoder
 from hotloop.policies.heads.base import num_action_values
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.initialization import uniform_parameters
-from hotloop.policies.perceptrons import check_sizes
-from hotloop.policies.spec import check_not_empty, is_built_in
+from hotloop.policies.spec import check_not_empty, check_sizes, is_built_in
 from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
 
@@ -134,7 +133,7 @@ class StackedCritics(Critics):
         import torch
         from torch.nn.functional import layer_norm
 
-        from hotloop.policies.layers import differentiable_operations, linear
+        from hotloop.policies.forward import differentiable_operations, linear
 
         encoder, sizes, width = self._encoder, self.hidden_sizes, self.hidden_sizes[0]
         has_norm, total, has_one_output = self.layer_norm, self.count, self.num_outputs == 1

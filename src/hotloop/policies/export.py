@@ -66,10 +66,9 @@ def export_numpy(
         )
     layers = network.layers.numpy_layers
     if layers is None:
-        name = getattr(network.body, "encoder", None) or network.body.name
         raise ConfigError(
-            f"NumPy can't compute network '{name}', which acts through torch: export it with "
-            "--format onnx"
+            f"NumPy can't compute network '{network.name}', which acts through torch: export it "
+            "with --format onnx"
         )
     spec, head = network.action_spec, network.head
     if type(head) not in HEADS.values():
@@ -255,7 +254,7 @@ def _sample_inputs(network: Network, num_rows: int) -> dict[str, Array]:
 
 def _not_traceable(network: Network, reason: str) -> ConfigError:
     return ConfigError(
-        f"network '{network.body.name}' can't become an ONNX graph ({reason}): its `forward` must "
+        f"network '{network.name}' can't become an ONNX graph ({reason}): its `forward` must "
         "not branch on the observations or the batch size: simplify it, or act with hotloop's own "
         "ActingPolicy"
     )

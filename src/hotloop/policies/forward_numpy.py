@@ -16,7 +16,7 @@ from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.policies.perceptrons import PerceptronLayers
+    from hotloop.policies.layers import Layers
 
 Activation = Literal["tanh", "relu"]
 
@@ -36,7 +36,7 @@ class NumpyForward:
 
     obs_dtype = _FLOAT32
 
-    def __init__(self, layers: PerceptronLayers) -> None:
+    def __init__(self, layers: Layers) -> None:
         self._memory = (
             None if layers.recurrent_layer is None else NumpyRecurrentLayer(layers.recurrent_layer)
         )

@@ -1,4 +1,4 @@
-"""Descriptions of networks that act: spaces, a body, a head."""
+"""The description of a network that acts: spaces, layers or a user's module, a head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from hotloop.envs.spaces import ActionSpec, ObsSpec, Spaces
 from hotloop.errors import (
@@ -22,7 +22,7 @@ from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
 from hotloop.policies.forward_numpy import Activation
 from hotloop.policies.heads import Head, head_for, head_from_json, head_to_json
 from hotloop.policies.heads.base import num_action_values
-from hotloop.policies.perceptrons import PerceptronLayers, Perceptrons
+from hotloop.policies.layers import Layers
 from hotloop.policies.user_modules import UserModule, find_module
 from hotloop.types import Array
 
@@ -30,38 +30,86 @@ if TYPE_CHECKING:
     from hotloop.policies.checked_modules import CheckedModule
 
 
+# Names of the fields of hotloop's layers, in the order of `config.json`.
+_LAYER_FIELDS = (
+    "encoder",
+    "layer_norm",
+    "memory",
+    "hidden_sizes",
+    "activation",
+    "shared_trunk",
+    "initialization",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Network:
     """A network that acts: it returns a head, (B, H), and optionally a value, (B,).
 
+    The layers are an encoder, a recurrent layer, if any, and a perceptron for the head and, if any,
+    another one for the value. A user's module takes the place of all of them.
+
     Attributes:
         obs_spec: the observations.
         action_spec: the actions.
-        body: its layers, or the user's module.
         head: the head, bound to the actions.
         has_value: whether there is a value function.
+        module: the user's module, which has none of the following; None: hotloop's layers.
+        encoder: encoder of the observation, a name in `ENCODERS`; all layers share it.
+        layer_norm: whether to normalize the features of an encoder of images.
+        memory: recurrent layer after the encoder, see `parse_memory`; None: no recurrent layer.
+        hidden_sizes: widths of the hidden layers that follow.
+        activation: activation after each hidden layer.
+        shared_trunk: whether head and value share their hidden layers.
+        initialization: `orthogonal` weights with gains √2, 0.01 for the head's and 1 for the
+            value's, and zero biases: Huang et al. 2022, "The 37 Implementation Details of Proximal
+            Policy Optimization"; `uniform`: weights and biases in ±1/√inputs, as `torch.nn.Linear`.
 
     Raises:
-        SpaceError: the spaces are empty, or the body or the head does not support them.
+        SpaceError: the spaces are empty, or the layers or the head do not support them.
         UnknownNameError: there is no such encoder.
-        ConfigError, ShapeError: the user's module can't be trained as it is.
+        ConfigError, ShapeError: a width is not positive, a name is unknown, or the user's module
+            can't be trained as it is.
     """
 
     obs_spec: ObsSpec
     action_spec: ActionSpec
-    body: Perceptrons | UserModule
     head: Head
     has_value: bool
+    module: UserModule | None = None
+    encoder: str = "flatten"
+    layer_norm: bool = False
+    memory: str | None = None
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Activation = "tanh"
+    shared_trunk: bool = False
+    initialization: Literal["orthogonal", "uniform"] = "orthogonal"
 
     def __post_init__(self) -> None:
+        check_sizes(self.hidden_sizes)
+        for name, known in (
+            ("activation", ("tanh", "relu")),
+            ("initialization", ("orthogonal", "uniform")),
+        ):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"`{name}` must be '{known[0]}' or '{known[1]}', got '{getattr(self, name)}'"
+                )
         check_not_empty(self)
         object.__setattr__(self, "head", self.head.bind(self.action_spec))
         _ = self.layers  # built once; raises early if they are invalid
 
     @cached_property
-    def layers(self) -> PerceptronLayers | CheckedModule:
+    def layers(self) -> Layers | CheckedModule:
         """Return the layers or the module that computes its outputs."""
-        return self.body.build(self.obs_spec, self.head, self.has_value)
+        if self.module is None:
+            return Layers(self)
+        return self.module.build(self.obs_spec, self.head, self.has_value)
+
+    @property
+    def name(self) -> str:
+        """Return the name of the encoder or of the user's module."""
+        return self.encoder if self.module is None else self.module.name
 
     @property
     def head_size(self) -> int:
@@ -88,17 +136,21 @@ class Network:
 
     def describe_interface(self) -> str:
         """Return how the network reads bytes and scales actions, a line each, or ""."""
-        encoder = getattr(self.body, "encoder", None)
-        lines = [] if encoder is None else [describe_choice(self.obs_spec, encoder)]
+        lines = [] if self.module else [describe_choice(self.obs_spec, self.encoder)]
         lines.append(self.head.describe_actions())
         return "\n".join(filter(None, lines))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists and numbers. `network_from_json` is the inverse."""
+        body: dict[str, Any] = {"kind": "perceptrons"}
+        body |= {name: getattr(self, name) for name in _LAYER_FIELDS}
+        body["hidden_sizes"] = list(self.hidden_sizes)
+        if self.memory is None:  # the format of versions without `memory`
+            del body["memory"]
         return {
             "obs_spec": self.obs_spec.to_json(),
             "action_spec": self.action_spec.to_json(),
-            "body": self.body.to_json(),
+            "body": body if self.module is None else self.module.to_json(),
             "head": head_to_json(self.head),
             "has_value": self.has_value,
         }
@@ -106,17 +158,17 @@ class Network:
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Network:
         """Return the network that `to_json` wrote. Raises like the class and `find_module`."""
-        body = dict(fields["body"])
+        body: dict[str, Any] = dict(fields["body"])
         if body.pop("kind") == "module":
-            network_body = find_module(body["name"])
+            body = {"module": find_module(body["name"])}
         else:
-            network_body = Perceptrons(**{**body, "hidden_sizes": tuple(body["hidden_sizes"])})
+            body["hidden_sizes"] = tuple(body["hidden_sizes"])
         return cls(
             obs_spec=ObsSpec.from_json(fields["obs_spec"]),
             action_spec=ActionSpec.from_json(fields["action_spec"]),
-            body=network_body,
             head=head_from_json(fields["head"]),
             has_value=fields["has_value"],
+            **body,
         )
 
 
@@ -178,7 +230,7 @@ def actor_critic(
         SpaceError: the spaces are empty, or the network does not support the observations.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
-    body = _body(
+    fields = _layer_fields(
         spaces,
         network,
         layer_norm=layer_norm,
@@ -191,9 +243,9 @@ def actor_critic(
     return Network(
         obs_spec=spaces.obs_spec,
         action_spec=spaces.action_spec,
-        body=body,
         head=head_for(spaces.action_spec),
         has_value=True,
+        **fields,
     )
 
 
@@ -222,7 +274,7 @@ def actor(
         SpaceError: the head does not support the actions, or see `actor_critic`.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
-    body = _body(
+    fields = _layer_fields(
         spaces,
         network,
         layer_norm=layer_norm,
@@ -234,26 +286,26 @@ def actor(
     return Network(
         obs_spec=spaces.obs_spec,
         action_spec=spaces.action_spec,
-        body=body,
         head=head,
         has_value=False,
+        **fields,
     )
 
 
-def _body(
+def _layer_fields(
     spaces: Spaces, network: str | Callable[..., Any] | None, **layers: Any
-) -> Perceptrons | UserModule:
-    """Return the user's module, or an encoder with perceptrons of these options."""
+) -> dict[str, Any]:
+    """Return the fields of a `Network` for the user's module, or for an encoder and `layers`."""
     if network is None:
-        return Perceptrons(encoder=choose_encoder(spaces.obs_spec), **layers)
+        return {"encoder": choose_encoder(spaces.obs_spec), **layers}
     if is_built_in(network):
-        return Perceptrons(encoder=encoder_name(network), **layers)
+        return {"encoder": encoder_name(network), **layers}
     if layers.get("memory") is not None:
         raise ConfigError(
             "`memory` adds a recurrent layer to hotloop's own networks, got a custom `network`: "
             "leave out `memory` or `network`"
         )
-    return find_module(network)
+    return {"module": find_module(network)}
 
 
 def is_built_in(network: object) -> TypeGuard[str]:
@@ -285,3 +337,9 @@ def check_not_empty(spaces: Spaces) -> None:
     for name, size in sizes.items():
         if size == 0:
             raise SpaceError(f"{name} must hold a number, got an empty space: widen it")
+
+
+def check_sizes(hidden_sizes: tuple[int, ...]) -> None:
+    """Raise `ConfigError` if the width of a hidden layer is not positive."""
+    if any(size < 1 for size in hidden_sizes):
+        raise ConfigError(f"`hidden_sizes` must be positive, got {hidden_sizes}")

@@ -334,8 +334,8 @@ def _fixed_scale(config: AlgorithmOptions, network: Network) -> ObsScale | None:
     user's receives them unchanged.
     """
     spec, bound = network.obs_spec, _obs_bound(config)
-    encoder = getattr(network.body, "encoder", None)  # a module of the user's has none
-    is_unscaled = encoder == "flatten" or (encoder is not None and spec.dtype == "float32")
+    is_flat = network.encoder == "flatten"
+    is_unscaled = network.module is None and (is_flat or spec.dtype == "float32")
     byte_scale = spec.byte_scale() if is_unscaled and not spec.is_packed else None
     if byte_scale is None and bound is None:
         return None

@@ -492,7 +492,7 @@ def test_an_algorithm_with_replay_is_measured_with_its_own_network(tmp_path, mon
         run_dir=str(tmp_path / "run"),
     )
     result = sac.train(config)
-    assert networks[0].body.hidden_sizes == (8,)
+    assert networks[0].hidden_sizes == (8,)
     assert networks[0].head == SquashedGaussian()
     stored = RunDirectory.open(tmp_path / "run").config["config"]
     assert (stored["workers"], stored["schedule"], stored["fragment_steps"]) == (2, "async", 8)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from hotloop.envs.spaces import ObsSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hotloop.policies.operations import Operations
+
+class Operations(NamedTuple):
+    """The operations of layers, with different versions for learning, acting and export.
+
+    Attributes:
+        linear: maps inputs, (B, D), a weight, (D, H), and a bias, (H,), to (B, H).
+        convolve: maps inputs, (B, C, height, width), a kernel, (H, C, k, k), a bias, (H,), a stride
+            and a padding to (B, H, …, …).
+        tanh: the hyperbolic tangent.
+    """
+
+    linear: Callable[[Tensor, Tensor, Tensor], Tensor]
+    convolve: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
+    tanh: Callable[[Tensor], Tensor]
 
 
 class Encoder(ABC):

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hotloop.envs.spaces import ObsField, ObsSpec
-from hotloop.policies.encoders.base import Encoder
+from hotloop.policies.encoders.base import Encoder, Operations
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hotloop.policies.operations import Operations
 
 
 _WIDTH = 64  # features of the numbers

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import SpaceError
-from hotloop.policies.encoders.base import Encoder
+from hotloop.policies.encoders.base import Encoder, Operations
 from hotloop.policies.encoders.images import ImageFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hotloop.policies.operations import Operations
 
 
 class Convolution(NamedTuple):

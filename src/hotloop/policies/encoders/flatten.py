@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 from hotloop.envs.spaces import ObsSpec
 from hotloop.errors import ConfigError
-from hotloop.policies.encoders.base import Encoder
+from hotloop.policies.encoders.base import Encoder, Operations
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hotloop.policies.operations import Operations
 
 
 class Flatten(Encoder):

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hotloop.envs.spaces import ObsSpec
-from hotloop.policies.encoders.base import Encoder
+from hotloop.policies.encoders.base import Encoder, Operations
 from hotloop.policies.encoders.convolutional import norm_shapes, normalize_rows, to_kernels, to_rows
 from hotloop.policies.encoders.images import ImageFormat
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from hotloop.policies.operations import Operations
 
 _CHANNELS = (16, 32, 32)
 _BLOCKS = 2
