@@ -255,7 +255,7 @@ def test_outliers_are_cut_and_nan_is_ignored():
         ({"schedule": "lag:1"}, "`schedule` 'lag:1' needs `workers`"),
         (
             {"schedule": "async", "workers": 2, "overlap": True},
-            "`schedule` 'async' includes `overlap`: leave `overlap` out",
+            "`overlap` True is for `schedule` 'barrier' or 'variable', got 'async': set",
         ),
         ({"schedule": "lag:2", "workers": 2}, "`schedule` must be 'barrier', 'variable', 'lag:1'"),
         ({"max_rho": 0.0}, "`max_rho` must be positive and finite, got 0.0"),

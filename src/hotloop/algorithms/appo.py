@@ -82,6 +82,7 @@ class Config(ppo.Config):
         "too_old": {"schedule": ("async",)},
         "max_rho": {"vtrace": (True,)},
         "max_c": {"vtrace": (True,)},
+        "overlap": {"schedule": ("barrier", "variable")},  # the others include it
     }
 
     def check(self) -> None:
@@ -103,10 +104,6 @@ class Config(ppo.Config):
             "lower `hold_back`",
         )
 
-        if self.overlap and self.schedule in ("lag:1", "async"):
-            raise ConfigError(
-                f"`schedule` '{self.schedule}' includes `overlap`: leave `overlap` out"
-            )
         if self.schedule == "async" and self.max_policy_age < 2:
             raise ConfigError(
                 f"`max_policy_age` must be at least 2 for `schedule` 'async', since workers are "

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hotloop.base.importing import name_of
 from hotloop.envs import Spaces
 from hotloop.errors import ConfigError
 from hotloop.learner import AdamState, Scalar, adam_step, value_and_grad
@@ -20,6 +19,7 @@ from hotloop.training.options import (
     Importable,
     NetworkOptions,
     ReplayOptions,
+    RequirementTable,
     RunOptions,
     Sizes,
 )
@@ -58,16 +58,12 @@ class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
     the results of perceptrons."""
 
     layer_options: ClassVar[tuple[str, ...]] = ("activation",)  # critics share hidden layers
+    requires: ClassVar[RequirementTable] = {"layer_norm": {"critic_network": (None,)}}
 
     def check(self) -> None:
-        """Check the hidden layers, and that a custom critic has no options of built-in ones."""
+        """Check that there is a hidden layer."""
         if not self.hidden_sizes:
             raise ConfigError("`hidden_sizes` must name at least one hidden layer, got none")
-        if self.critic_network is not None and self.layer_norm:
-            raise ConfigError(
-                f"`critic_network` ({name_of(self.critic_network)}) is a custom critic: leave "
-                "`layer_norm` out, or normalize its layers there"
-            )
 
 
 @dataclass(slots=True, kw_only=True)
