@@ -52,13 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--step-ms", type=float, metavar="MS", help="time of an environment step, resets included")
     add("--slow-ms", type=float, metavar="MS", help="time of a slow step, if steps differ")
     add("--slow-share", type=float, default=0.0, metavar="P", help="share of slow steps, 0 to 1")
-    add(
-        "--busy-share",
-        type=float,
-        metavar="P",
-        help="share of a step that needs a core, 0 to 1; the rest is waiting (default: 1 with "
-        "--cores-per-node, else 0)",
-    )
+    share_help = "share of a step that needs a core, 0 to 1; the rest is waiting (default: 1 with "
+    share_help += "--cores-per-node, else 0)"
+    add("--busy-share", type=float, metavar="P", help=share_help)
     add("--envs-per-worker", type=int, default=1, metavar="N", help="default: %(default)s")
     add("--num-steps", type=int, default=128, metavar="T", help="steps of a fragment; default: 128")
     add("--schedule", choices=_SCHEDULES, default="async", help="default: %(default)s")
