@@ -14,16 +14,9 @@ import math
 
 import numpy as np
 
+from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.arm_selection import policy_word
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    FRAME,
-    LANES,
-    NUM_ARMS,
-    PARAMETERS,
-    REWARD,
-    STATE,
-)
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.kernels.mathematics import exp_f64, log_f64
 from hotloop.bandits.kernels.randomness import f64, i32, i64, u64
 from hotloop.base.numba_tools import (
@@ -38,7 +31,7 @@ from hotloop.base.numba_tools import (
     store_i32,
 )
 
-C = PARAMETERS
+C = layout.PARAMETERS
 STATE_BYTES_ARM, STATE_BYTES_LANE = 40, 32
 _UNTRIED = 1e300
 _TOLERANCE = 1e-13
@@ -108,8 +101,8 @@ def _solve_lanes(means: int, budgets: int, indices: int) -> None:
 
 @inline
 def _addresses(agent):  # type: ignore[no-untyped-def]
-    frame, sums = load_i64(agent, FRAME), load_i64(agent, STATE)
-    row = 8 * load_i64(frame, NUM_ARMS) * LANES
+    frame, sums = load_i64(agent, layout.FRAME), load_i64(agent, layout.STATE)
+    row = 8 * load_i64(frame, layout.NUM_ARMS) * LANES
     return frame, sums, sums + row, sums + 2 * row, sums + 3 * row, sums + 4 * row
 
 
@@ -117,7 +110,7 @@ def _addresses(agent):  # type: ignore[no-untyped-def]
 def start_kl(agent: int, step: int) -> None:
     """Mark all arms as untried."""
     frame, sums, counts, values, slopes, budgets = _addresses(agent)
-    for cell in range(load_i64(frame, NUM_ARMS) * LANES):
+    for cell in range(load_i64(frame, layout.NUM_ARMS) * LANES):
         store_f64(sums, cell, 0.0)
         store_f64(counts, cell, 0.0)
         store_f64(values, cell, _UNTRIED)
@@ -145,7 +138,7 @@ def _store_tangent(agent, cell, p, count, q, budget):  # type: ignore[no-untyped
 @jit
 def _choose_lane(agent: int, lane: int, step: int, budget: float, top: float) -> int:
     frame, sums, counts, values, slopes, budgets = _addresses(agent)
-    num_arms = load_i64(frame, NUM_ARMS)
+    num_arms = load_i64(frame, layout.NUM_ARMS)
     while True:
         count, is_solved = 0, True
         for arm in range(num_arms):
@@ -185,7 +178,7 @@ def _budget(agent: int, pulls: int) -> float:
 def choose_kl(agent: int, step: int) -> None:
     """Choose the arm with the largest q with N kl(mean, q) ≤ ln n + c ln ln n after n pulls."""
     frame, _, _, values, slopes, budgets = _addresses(agent)
-    num_arms, budget = load_i64(frame, NUM_ARMS), _budget(agent, step)
+    num_arms, budget = load_i64(frame, layout.NUM_ARMS), _budget(agent, step)
     tops = budgets + 8 * num_arms * LANES + 24 * LANES
     for i in range(LANES):
         store_f64(tops, i, -math.inf)
@@ -196,19 +189,19 @@ def choose_kl(agent: int, step: int) -> None:
             store_f64(tops, i, bound if bound > top else top)
     for i in range(LANES):
         arm = _choose_lane(agent, i, step, budget, load_f64(tops, i))
-        store_i32(frame + ARM, i, i32(arm))
+        store_i32(frame + layout.ARM, i, i32(arm))
 
 
 @CompiledFunction
 def update_kl(agent: int, step: int) -> None:
     """Update the chosen arm's mean and its index for the next step."""
     frame, sums, counts, _, _, budgets = _addresses(agent)
-    means = budgets + 8 * load_i64(frame, NUM_ARMS) * LANES
+    means = budgets + 8 * load_i64(frame, layout.NUM_ARMS) * LANES
     lane_budgets, indices = means + 8 * LANES, means + 16 * LANES
     budget = _budget(agent, step + 1)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        total = load_f64(sums, cell) + f64(load_f32(frame + REWARD, i))
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
+        total = load_f64(sums, cell) + f64(load_f32(frame + layout.REWARD, i))
         count = load_f64(counts, cell) + 1.0
         store_f64(sums, cell, total)
         store_f64(counts, cell, count)
@@ -216,6 +209,6 @@ def update_kl(agent: int, step: int) -> None:
         store_f64(lane_budgets, i, budget / count)
     _solve_lanes(means, lane_budgets, indices)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
         count = load_f64(counts, cell)
         _store_tangent(agent, cell, load_f64(means, i), count, load_f64(indices, i), budget)

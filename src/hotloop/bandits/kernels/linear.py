@@ -8,22 +8,9 @@ from __future__ import annotations
 
 import math
 
+from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.arm_selection import take_best
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    CONTEXT,
-    DIMENSION,
-    FRAME,
-    LANES,
-    NORMALS,
-    NUM_ARMS,
-    PARAMETERS,
-    REWARD,
-    ROW_GROUP,
-    ROWS,
-    STATE,
-    WORK,
-)
+from hotloop.bandits.kernels.layout import LANES, ROW_GROUP
 from hotloop.bandits.kernels.q_values import NO_ARM
 from hotloop.bandits.kernels.randomness import (
     SAMPLE_STREAM,
@@ -45,7 +32,7 @@ from hotloop.base.numba_tools import (
     store_f64,
 )
 
-WIDTH, RIDGE = PARAMETERS, PARAMETERS + 1
+WIDTH, RIDGE = layout.PARAMETERS, layout.PARAMETERS + 1
 
 
 def state_bytes(num_arms: int, dimension: int) -> int:
@@ -56,8 +43,8 @@ def state_bytes(num_arms: int, dimension: int) -> int:
 
 @inline
 def _addresses(agent):  # type: ignore[no-untyped-def]
-    frame, inverse = load_i64(agent, FRAME), load_i64(agent, STATE)
-    num_arms, dimension = load_i64(frame, NUM_ARMS), load_i64(frame, DIMENSION)
+    frame, inverse = load_i64(agent, layout.FRAME), load_i64(agent, layout.STATE)
+    num_arms, dimension = load_i64(frame, layout.NUM_ARMS), load_i64(frame, layout.DIMENSION)
     theta = inverse + 8 * num_arms * dimension * dimension * LANES
     work = theta + 8 * num_arms * dimension * LANES
     return frame, inverse, theta, work, work + 8 * (3 + 2 * dimension) * LANES
@@ -67,9 +54,9 @@ def _addresses(agent):  # type: ignore[no-untyped-def]
 def start_linear(agent: int, step: int) -> None:
     """Set A = ridge · I and θ = 0."""
     frame, inverse, theta, _, scores = _addresses(agent)
-    for cell in range(load_i64(frame, ROWS) * LANES):
+    for cell in range(load_i64(frame, layout.ROWS) * LANES):
         store_f32(scores, cell, NO_ARM)
-    num_arms, dimension = load_i64(frame, NUM_ARMS), load_i64(frame, DIMENSION)
+    num_arms, dimension = load_i64(frame, layout.NUM_ARMS), load_i64(frame, layout.DIMENSION)
     diagonal = 1.0 / load_f64(agent, RIDGE)
     for arm in range(num_arms):
         for row in range(dimension):
@@ -86,7 +73,7 @@ def start_linear(agent: int, step: int) -> None:
 def _predict(agent: int, arm: int) -> None:
     """Store x·θ in the first row of the work space and xᵀ A⁻¹ x in the second."""
     frame, inverse, theta, work, _ = _addresses(agent)
-    dimension, context = load_i64(frame, DIMENSION), load_i64(frame, CONTEXT)
+    dimension, context = load_i64(frame, layout.DIMENSION), load_i64(frame, layout.CONTEXT)
     means, variances, products = work, work + 8 * LANES, work + 16 * LANES
     for i in range(LANES):
         store_f64(means, i, 0.0)
@@ -111,7 +98,7 @@ def choose_lin_ucb(agent: int, step: int) -> None:
     """Choose the arm with the largest x·θ + α √(xᵀ A⁻¹ x)."""
     frame, _, _, work, scores = _addresses(agent)
     width = load_f64(agent, WIDTH)
-    for arm in range(load_i64(frame, NUM_ARMS)):
+    for arm in range(load_i64(frame, layout.NUM_ARMS)):
         _predict(agent, arm)
         for i in range(LANES):
             radius = width * math.sqrt(load_f64(work + 8 * LANES, i))
@@ -124,14 +111,14 @@ def choose_lin_ts(agent: int, step: int) -> None:
     """Choose the arm with the largest draw from N(x·θ, v² xᵀ A⁻¹ x)."""
     frame, _, _, work, scores = _addresses(agent)
     width = load_f64(agent, WIDTH)
-    for arm in range(load_i64(frame, NUM_ARMS)):
+    for arm in range(load_i64(frame, layout.NUM_ARMS)):
         if arm % 4 == 0:
-            fill_words(frame, frame + WORK, step, SAMPLE_STREAM, arm // 4)
-            fill_normals(frame + NORMALS, frame + WORK, 1.0, 0.0)
+            fill_words(frame, frame + layout.WORK, step, SAMPLE_STREAM, arm // 4)
+            fill_normals(frame + layout.NORMALS, frame + layout.WORK, 1.0, 0.0)
         _predict(agent, arm)
         for i in range(LANES):
             deviation = width * math.sqrt(load_f64(work + 8 * LANES, i))
-            z = f64(load_f32(frame + NORMALS, (arm % 4) * LANES + i))
+            z = f64(load_f32(frame + layout.NORMALS, (arm % 4) * LANES + i))
             store_f32(scores, arm * LANES + i, f32(load_f64(work, i) + deviation * z))
     take_best(frame, scores, step, 0)
 
@@ -139,8 +126,8 @@ def choose_lin_ts(agent: int, step: int) -> None:
 @jit
 def _update_lane(agent: int, lane: int) -> None:
     frame, inverse, theta, work, _ = _addresses(agent)
-    dimension, context = load_i64(frame, DIMENSION), load_i64(frame, CONTEXT)
-    arm = i64(load_i32(frame + ARM, lane))
+    dimension, context = load_i64(frame, layout.DIMENSION), load_i64(frame, layout.CONTEXT)
+    arm = i64(load_i32(frame + layout.ARM, lane))
     products, matrix = work + 24 * LANES, inverse + 8 * arm * dimension * dimension * LANES
     weights = theta + 8 * arm * dimension * LANES
     variance, mean = 0.0, 0.0
@@ -154,7 +141,7 @@ def _update_lane(agent: int, lane: int) -> None:
         variance += total * x
         mean += load_f64(weights, row * LANES + lane) * x
     gain = 1.0 / (1.0 + variance)
-    error = f64(load_f32(frame + REWARD, lane)) - mean
+    error = f64(load_f32(frame + layout.REWARD, lane)) - mean
     for row in range(dimension):
         scaled = load_f64(products, row) * gain
         cell = row * LANES + lane

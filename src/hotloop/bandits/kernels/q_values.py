@@ -11,22 +11,14 @@ import math
 
 import numpy as np
 
+from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.arm_selection import (
     exploration_limit,
     explore,
     take_best,
     take_best_bound,
 )
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    FRAME,
-    LANES,
-    NUM_ARMS,
-    PARAMETERS,
-    REWARD,
-    ROWS,
-    STATE,
-)
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.kernels.randomness import f32, f64, i64
 from hotloop.base.numba_tools import (
     CompiledFunction,
@@ -41,7 +33,7 @@ from hotloop.base.numba_tools import (
 )
 
 # Parameters: the step size, 0 for sample averages; Q at the start; then those of single agents.
-STEP_SIZE, INITIAL_VALUE, EXTRA = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
+STEP_SIZE, INITIAL_VALUE, EXTRA = (layout.PARAMETERS + word for word in range(3))
 EPSILON, EPSILON_DECAY = EXTRA, EXTRA + 1
 EXPLORATION, COUNTS_PULLS = EXTRA, EXTRA + 1
 # Address of a table by N, float32: UCB's 1/√N, MOSS' √(max(ln(T / (k N)), 0) / N).
@@ -55,8 +47,8 @@ STATE_BYTES = 24  # for each row and lane
 @inline
 def _addresses(agent):  # type: ignore[no-untyped-def]
     """Return the frame, pairs of sums and counts, estimates, and second terms of scores."""
-    frame, pairs = load_i64(agent, FRAME), load_i64(agent, STATE)
-    cells = load_i64(frame, ROWS) * LANES
+    frame, pairs = load_i64(agent, layout.FRAME), load_i64(agent, layout.STATE)
+    cells = load_i64(frame, layout.ROWS) * LANES
     return frame, pairs, pairs + 16 * cells, pairs + 20 * cells
 
 
@@ -68,8 +60,8 @@ def _count(pairs, cell):  # type: ignore[no-untyped-def]
 @inline
 def _add_reward(frame, pairs, estimates, i):  # type: ignore[no-untyped-def]
     """Add a lane's reward to its arm's average; return the cell, the estimate and the count."""
-    cell = i64(load_i32(frame + ARM, i)) * LANES + i
-    total = load_f64(pairs, 2 * cell) + f64(load_f32(frame + REWARD, i))
+    cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
+    total = load_f64(pairs, 2 * cell) + f64(load_f32(frame + layout.REWARD, i))
     count = _count(pairs, cell) + 1.0
     estimate = f32(total / count)
     store_f64(pairs, 2 * cell, total)
@@ -81,8 +73,8 @@ def _add_reward(frame, pairs, estimates, i):  # type: ignore[no-untyped-def]
 @jit
 def _reset(agent: int, value: float, score: float) -> None:
     frame, pairs, estimates, scores = _addresses(agent)
-    arms = load_i64(frame, NUM_ARMS) * LANES
-    for cell in range(load_i64(frame, ROWS) * LANES):
+    arms = load_i64(frame, layout.NUM_ARMS) * LANES
+    for cell in range(load_i64(frame, layout.ROWS) * LANES):
         is_arm = cell < arms
         store_f64(pairs, 2 * cell, 0.0)
         store_f64(pairs, 2 * cell + 1, 0.0)
@@ -112,10 +104,12 @@ def _update_with_step_size(agent: int, step_size: float) -> None:
     frame, pairs, estimates, _ = _addresses(agent)
     rate = f32(step_size)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
         estimate = load_f32(estimates, cell)
         store_f64(pairs, 2 * cell + 1, _count(pairs, cell) + 1.0)
-        store_f32(estimates, cell, estimate + rate * (load_f32(frame + REWARD, i) - estimate))
+        store_f32(
+            estimates, cell, estimate + rate * (load_f32(frame + layout.REWARD, i) - estimate)
+        )
 
 
 @jit
@@ -161,7 +155,7 @@ def choose_ucb(agent: int, step: int) -> None:
     frame, _, estimates, roots = _addresses(agent)
     t = f64(step) if load_i64(agent, COUNTS_PULLS) != 0 else f64(step + 1)
     radius = load_f64(agent, EXPLORATION) * math.sqrt(math.log(max(t, 1.0)))
-    scores = roots + 4 * load_i64(frame, ROWS) * LANES
+    scores = roots + 4 * load_i64(frame, layout.ROWS) * LANES
     take_best_bound(frame, estimates, roots, max(radius, MIN_RADIUS), scores, step)
 
 
@@ -175,7 +169,7 @@ def update_ucb(agent: int, step: int) -> None:
     _update_with_step_size(agent, step_size)
     frame, pairs, _, roots = _addresses(agent)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
         store_f32(roots, cell, load_f32(table, i64(_count(pairs, cell))))
 
 

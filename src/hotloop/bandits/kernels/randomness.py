@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hotloop.bandits.kernels.layout import FIRST_RUN, KEY_HIGH, KEY_LOW, LANES
+from hotloop.bandits.kernels import layout
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.kernels.mathematics import f32, i32, log2_f32, u32, u64
 from hotloop.base.numba_tools import (
     bits_of_f32,
@@ -70,8 +71,8 @@ def philox(c0: int, c1: int, c2: int, c3: int, k0: int, k1: int) -> tuple[int, i
 @jit
 def fill_words(frame: int, target: int, major: int, stream: int, minor: int) -> None:
     """Store the words of all lanes for the counter (run, major, stream, minor): (4, LANES)."""
-    first = u32(load_i64(frame, FIRST_RUN))
-    k0, k1 = u32(load_i64(frame, KEY_LOW)), u32(load_i64(frame, KEY_HIGH))
+    first = u32(load_i64(frame, layout.FIRST_RUN))
+    k0, k1 = u32(load_i64(frame, layout.KEY_LOW)), u32(load_i64(frame, layout.KEY_HIGH))
     c1, c2, c3 = u32(major), u32(stream), u32(minor)
     for i in range(LANES):
         a, b, c, d = philox(u32(first + u32(i)), c1, c2, c3, k0, k1)
@@ -84,8 +85,8 @@ def fill_words(frame: int, target: int, major: int, stream: int, minor: int) -> 
 @jit
 def lane_words(frame: int, lane: int, major: int, stream: int, minor: int) -> Any:
     """Return the four words of one lane."""
-    run = u32(u32(load_i64(frame, FIRST_RUN)) + u32(lane))
-    k0, k1 = u32(load_i64(frame, KEY_LOW)), u32(load_i64(frame, KEY_HIGH))
+    run = u32(u32(load_i64(frame, layout.FIRST_RUN)) + u32(lane))
+    k0, k1 = u32(load_i64(frame, layout.KEY_LOW)), u32(load_i64(frame, layout.KEY_HIGH))
     return philox(run, u32(major), u32(stream), u32(minor), k0, k1)
 
 

@@ -8,20 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.arm_selection import draw_by_weight
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    FRAME,
-    LANES,
-    NUM_ARMS,
-    PARAMETERS,
-    REWARD,
-    ROW_GROUP,
-    ROWS,
-    STATE,
-    TOP,
-    WORK,
-)
+from hotloop.bandits.kernels.layout import LANES, ROW_GROUP
 from hotloop.bandits.kernels.mathematics import exp_f32
 from hotloop.bandits.kernels.randomness import f32, f64, i64
 from hotloop.base.numba_tools import (
@@ -38,8 +27,8 @@ from hotloop.base.numba_tools import (
     store_f64,
 )
 
-STEP_SIZE, HAS_BASELINE = PARAMETERS, PARAMETERS + 1
-GAMMA = PARAMETERS
+STEP_SIZE, HAS_BASELINE = layout.PARAMETERS, layout.PARAMETERS + 1
+GAMMA = layout.PARAMETERS
 # A larger decrease may change the highest H. The maximum is then computed exactly: with a maximum
 # that is too high, the weights of the other arms would underflow.
 _LARGE_DECREASE = np.float32(-20.0)
@@ -48,8 +37,8 @@ STATE_BYTES_ARM, STATE_BYTES_LANE = 8, 16
 
 @inline
 def _addresses(agent):  # type: ignore[no-untyped-def]
-    frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
-    cells = load_i64(frame, ROWS) * LANES
+    frame, state = load_i64(agent, layout.FRAME), load_i64(agent, layout.STATE)
+    cells = load_i64(frame, layout.ROWS) * LANES
     weights = state + 4 * cells
     sums = weights + 4 * cells
     return frame, state, weights, sums, sums + 4 * LANES, sums + 8 * LANES
@@ -59,8 +48,8 @@ def _addresses(agent):  # type: ignore[no-untyped-def]
 def start_softmax(agent: int, step: int) -> None:
     """Give all arms the same weight."""
     frame, heights, _, _, maxima, reward_sums = _addresses(agent)
-    arms = load_i64(frame, NUM_ARMS) * LANES
-    for cell in range(load_i64(frame, ROWS) * LANES):
+    arms = load_i64(frame, layout.NUM_ARMS) * LANES
+    for cell in range(load_i64(frame, layout.ROWS) * LANES):
         store_f32(heights, cell, f32(0.0) if cell < arms else f32(-3e38))
     for i in range(LANES):
         store_f32(maxima, i, f32(0.0))
@@ -73,7 +62,7 @@ def _compute_weights(agent: int) -> None:
     frame, heights, weights, sums, maxima, _ = _addresses(agent)
     for i in range(LANES):
         store_f32(sums, i, f32(0.0))
-    for first in range(0, load_i64(frame, ROWS), ROW_GROUP):
+    for first in range(0, load_i64(frame, layout.ROWS), ROW_GROUP):
         group, powers = heights + first * 4 * LANES, weights + first * 4 * LANES
         for i in range(LANES):
             total, top = load_f32(sums, i), load_f32(maxima, i)
@@ -106,23 +95,23 @@ def _max_height(heights: int, lane: int, num_arms: int) -> float:
 def update_gradient(agent: int, step: int) -> None:
     """Update H_a ← H_a + α (r − r̄)(1[a chosen] − π_a)."""
     frame, heights, weights, sums, maxima, reward_sums = _addresses(agent)
-    rate, push = f32(load_f64(agent, STEP_SIZE)), frame + TOP
+    rate, push = f32(load_f64(agent, STEP_SIZE)), frame + layout.TOP
     # The baseline is the mean so far, at the first step the reward itself, or zero.
     has_baseline = load_i64(agent, HAS_BASELINE) != 0
     share = 1.0 / f64(step) if has_baseline and step > 0 else 0.0
     reward_factor = f32(1.0) if has_baseline and step == 0 else f32(0.0)
     for i in range(LANES):
-        reward = load_f32(frame + REWARD, i)
+        reward = load_f32(frame + layout.REWARD, i)
         total = load_f64(reward_sums, i)
         store_f64(reward_sums, i, total + f64(reward))
         advance = rate * (reward - f32(total * share) - reward_factor * reward)
         store_f32(push, i, advance)
-        store_f32(frame + WORK, i, -advance / load_f32(sums, i))
+        store_f32(frame + layout.WORK, i, -advance / load_f32(sums, i))
         store_f32(maxima, i, f32(-3e38))
-    for first in range(0, load_i64(frame, ROWS), ROW_GROUP):
+    for first in range(0, load_i64(frame, layout.ROWS), ROW_GROUP):
         group, powers = heights + first * 4 * LANES, weights + first * 4 * LANES
         for i in range(LANES):
-            top, factor = load_f32(maxima, i), load_f32(frame + WORK, i)
+            top, factor = load_f32(maxima, i), load_f32(frame + layout.WORK, i)
             for row in range(ROW_GROUP):
                 cell = row * LANES + i
                 height = fma_f32(factor, load_f32(powers, cell), load_f32(group, cell))
@@ -130,11 +119,11 @@ def update_gradient(agent: int, step: int) -> None:
                 top = max_f32(top, height)
             store_f32(maxima, i, top)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
         height = load_f32(heights, cell) + load_f32(push, i)
         store_f32(heights, cell, height)
         if load_f32(push, i) < _LARGE_DECREASE:
-            store_f32(maxima, i, _max_height(heights, i, load_i64(frame, NUM_ARMS)))
+            store_f32(maxima, i, _max_height(heights, i, load_i64(frame, layout.NUM_ARMS)))
         else:
             store_f32(maxima, i, max_f32(load_f32(maxima, i), height))
 
@@ -144,16 +133,18 @@ def choose_exp3(agent: int, step: int) -> None:
     """Draw from (1 − γ) w / Σw + γ / k, with weights set to k times these probabilities."""
     frame, _, weights, sums, _, _ = _addresses(agent)
     _compute_weights(agent)
-    num_arms = load_i64(frame, NUM_ARMS)
+    num_arms = load_i64(frame, layout.NUM_ARMS)
     gamma = load_f64(agent, GAMMA)
     exploring, share = f32(gamma), f32((1.0 - gamma) * f64(num_arms))
     for i in range(LANES):
-        store_f32(frame + WORK, i, share / load_f32(sums, i))
+        store_f32(frame + layout.WORK, i, share / load_f32(sums, i))
         store_f32(sums, i, f32(num_arms))
     for arm in range(num_arms):
         row = weights + arm * 4 * LANES
         for i in range(LANES):
-            store_f32(row, i, fma_f32(load_f32(frame + WORK, i), load_f32(row, i), exploring))
+            store_f32(
+                row, i, fma_f32(load_f32(frame + layout.WORK, i), load_f32(row, i), exploring)
+            )
     draw_by_weight(frame, weights, sums)
 
 
@@ -163,8 +154,8 @@ def update_exp3(agent: int, step: int) -> None:
     frame, heights, weights, _, maxima, _ = _addresses(agent)
     gamma = f32(load_f64(agent, GAMMA))
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        growth = gamma * load_f32(frame + REWARD, i) / load_f32(weights, cell)
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
+        growth = gamma * load_f32(frame + layout.REWARD, i) / load_f32(weights, cell)
         height = load_f32(heights, cell) + growth
         store_f32(heights, cell, height)
         store_f32(maxima, i, max_f32(f32(0.0), height))

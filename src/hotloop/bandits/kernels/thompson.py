@@ -5,19 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from hotloop.bandits.kernels import layout
 from hotloop.bandits.kernels.arm_selection import take_best
-from hotloop.bandits.kernels.layout import (
-    ARM,
-    FRAME,
-    LANES,
-    NORMALS,
-    NUM_ARMS,
-    PARAMETERS,
-    REWARD,
-    ROWS,
-    STATE,
-    WORK,
-)
+from hotloop.bandits.kernels.layout import LANES
 from hotloop.bandits.kernels.q_values import NO_ARM
 from hotloop.bandits.kernels.randomness import (
     BETA_STREAM,
@@ -48,16 +38,16 @@ from hotloop.base.numba_tools import (
     store_i32,
 )
 
-PRIOR_MEAN, PRIOR_PRECISION, NOISE_PRECISION = PARAMETERS, PARAMETERS + 1, PARAMETERS + 2
-PRIOR_ALPHA, PRIOR_BETA = PARAMETERS, PARAMETERS + 1
+PRIOR_MEAN, PRIOR_PRECISION, NOISE_PRECISION = (layout.PARAMETERS + word for word in range(3))
+PRIOR_ALPHA, PRIOR_BETA = layout.PARAMETERS, layout.PARAMETERS + 1
 STATE_BYTES = 24  # for each lane and row, ROWS rounded up to a multiple of 4
 
 
 @inline
 def _addresses(agent):  # type: ignore[no-untyped-def]
     """Return frame, number of cells, float64 sums, two float32 parameters, scores (then counts)."""
-    frame, state = load_i64(agent, FRAME), load_i64(agent, STATE)
-    cells = (load_i64(frame, ROWS) + 3) // 4 * 4 * LANES
+    frame, state = load_i64(agent, layout.FRAME), load_i64(agent, layout.STATE)
+    cells = (load_i64(frame, layout.ROWS) + 3) // 4 * 4 * LANES
     return frame, cells, state, state + 8 * cells, state + 12 * cells, state + 16 * cells
 
 
@@ -68,7 +58,7 @@ def start_gaussian(agent: int, step: int) -> None:
     for cell in range(cells):
         store_f64(sums, cell, 0.0)
         store_f32(scores + 4 * cells, cell, f32(0.0))
-        is_arm = cell < load_i64(frame, NUM_ARMS) * LANES
+        is_arm = cell < load_i64(frame, layout.NUM_ARMS) * LANES
         store_f32(scores, cell, NO_ARM)
         store_f32(means, cell, f32(load_f64(agent, PRIOR_MEAN)) if is_arm else NO_ARM)
         store_f32(deviations, cell, f32(1.0 / math.sqrt(load_f64(agent, PRIOR_PRECISION))))
@@ -78,12 +68,12 @@ def start_gaussian(agent: int, step: int) -> None:
 def choose_gaussian(agent: int, step: int) -> None:
     """Choose the arm with the largest of one draw from each posterior."""
     frame, _, _, means, deviations, scores = _addresses(agent)
-    for group in range((load_i64(frame, NUM_ARMS) + 3) // 4):
-        fill_words(frame, frame + WORK, step, SAMPLE_STREAM, group)
-        fill_normals(frame + NORMALS, frame + WORK, 1.0, 0.0)
+    for group in range((load_i64(frame, layout.NUM_ARMS) + 3) // 4):
+        fill_words(frame, frame + layout.WORK, step, SAMPLE_STREAM, group)
+        fill_normals(frame + layout.NORMALS, frame + layout.WORK, 1.0, 0.0)
         offset = group * 16 * LANES
         for i in range(4 * LANES):
-            z = load_f32(frame + NORMALS, i)
+            z = load_f32(frame + layout.NORMALS, i)
             score = fma_f32(z, load_f32(deviations + offset, i), load_f32(means + offset, i))
             store_f32(scores + offset, i, score)
     take_best(frame, scores, step, 0)
@@ -97,8 +87,8 @@ def update_gaussian(agent: int, step: int) -> None:
     prior, noise = load_f64(agent, PRIOR_PRECISION), load_f64(agent, NOISE_PRECISION)
     prior_mean = load_f64(agent, PRIOR_MEAN)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        total = load_f64(sums, cell) + f64(load_f32(frame + REWARD, i))
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
+        total = load_f64(sums, cell) + f64(load_f32(frame + layout.REWARD, i))
         store_f64(sums, cell, total)
         count = load_f32(counts, cell) + f32(1.0)
         store_f32(counts, cell, count)
@@ -122,8 +112,8 @@ def update_beta(agent: int, step: int) -> None:
     """Add the reward to α and 1 − reward to β."""
     frame, _, _, alphas, betas, _ = _addresses(agent)
     for i in range(LANES):
-        cell = i64(load_i32(frame + ARM, i)) * LANES + i
-        reward = load_f32(frame + REWARD, i)
+        cell = i64(load_i32(frame + layout.ARM, i)) * LANES + i
+        reward = load_f32(frame + layout.REWARD, i)
         store_f32(alphas, cell, load_f32(alphas, cell) + reward)
         store_f32(betas, cell, load_f32(betas, cell) + (f32(1.0) - reward))
 
@@ -187,24 +177,26 @@ def _draw_lanes(agent: int, arm: int, step: int) -> None:
     frame, _, _, alphas, betas, scores = _addresses(agent)
     offset = arm * 4 * LANES
     first, second, target = alphas + offset, betas + offset, scores + offset
-    fill_words(frame, frame + WORK, step, BETA_STREAM, arm << 16)
+    fill_words(frame, frame + layout.WORK, step, BETA_STREAM, arm << 16)
     has_rejected = i32(0)
     for i in range(LANES):
-        z, w = normal_pair(load_u32(frame + WORK, i), load_u32(frame + WORK, LANES + i))
+        z, w = normal_pair(
+            load_u32(frame + layout.WORK, i), load_u32(frame + layout.WORK, LANES + i)
+        )
         half = f32(0.5 * 2.0**-24)
-        u = unit(load_u32(frame + WORK, 2 * LANES + i)) + half
-        t = unit(load_u32(frame + WORK, 3 * LANES + i)) + half
+        u = unit(load_u32(frame + layout.WORK, 2 * LANES + i)) + half
+        t = unit(load_u32(frame + layout.WORK, 3 * LANES + i)) + half
         alpha, beta = load_f32(first, i), load_f32(second, i)
         x, v_x = _gamma_attempt(alpha, z)
         y, v_y = _gamma_attempt(beta, w)
         is_large = (alpha >= f32(1.0)) & (beta >= f32(1.0))
         is_accepted = is_large & _passes_quick_test(v_x, z, u) & _passes_quick_test(v_y, w, t)
         store_f32(target, i, x / (x + y))
-        store_i32(frame + NORMALS, i, i32(is_accepted))
+        store_i32(frame + layout.NORMALS, i, i32(is_accepted))
         has_rejected |= i32(1) - i32(is_accepted)
     if has_rejected != i32(0):
         for i in range(LANES):
-            if load_i32(frame + NORMALS, i) == i32(0):
+            if load_i32(frame + layout.NORMALS, i) == i32(0):
                 alpha, beta = load_f32(first, i), load_f32(second, i)
                 store_f32(target, i, _draw_beta(frame, i, step, arm, alpha, beta))
 
@@ -213,6 +205,6 @@ def _draw_lanes(agent: int, arm: int, step: int) -> None:
 def choose_beta(agent: int, step: int) -> None:
     """Choose the arm with the largest of one draw from each posterior."""
     frame, _, _, _, _, scores = _addresses(agent)
-    for arm in range(load_i64(frame, NUM_ARMS)):
+    for arm in range(load_i64(frame, layout.NUM_ARMS)):
         _draw_lanes(agent, arm, step)
     take_best(frame, scores, step, 0)
