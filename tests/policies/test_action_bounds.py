@@ -18,11 +18,11 @@ from hotloop.envs.encoding import ActionDecoder
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import SpaceError
 from hotloop.policies import ActingPolicy, PolicySnapshot, TrainedPolicy, actor_critic
+from hotloop.policies.export.traced_policy import TracedPolicy
 from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import HEADS, Categorical, Gaussian, ScaledGaussian
 from hotloop.policies.heads.bounded import check_bounded
 from hotloop.policies.spec import actor
-from hotloop.policies.traced import TracedPolicy
 from hotloop.training.action_metrics import ActionMetrics
 from hotloop.types import Fragment
 from tests.policies.test_policies import obs_spec

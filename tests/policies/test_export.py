@@ -19,6 +19,7 @@ from hotloop.policies import (
     actor_critic,
 )
 from hotloop.policies.export import OPSET, export_numpy, export_onnx
+from hotloop.policies.export.standalone import Policy
 from hotloop.policies.heads import (
     HEADS,
     Categorical,
@@ -31,7 +32,6 @@ from hotloop.policies.heads import (
     SquashedGaussian,
 )
 from hotloop.policies.heads.base import MASKED
-from hotloop.policies.standalone import Policy
 from tests.policies.nets import ActorNet, Images, Net, Spaces, WithConstants
 
 DISCRETE = spaces.Discrete(5, start=-2)
@@ -370,15 +370,15 @@ def test_unwritable_target_raises(tmp_path, monkeypatch):
 
 def test_wrong_graph_is_not_written(tmp_path, monkeypatch):
     """The exported graph is compared with the policy before it is written."""
-    from hotloop.policies import traced
+    from hotloop.policies.export import traced_policy
 
-    class Wrong(traced.TracedPolicy):
+    class Wrong(traced_policy.TracedPolicy):
         def forward(self, obs, memory=None, action_mask=None):
             action, head, value = super().forward(obs)
             return action, head * 1.01, value
 
     network, snapshot = make("discrete")
-    monkeypatch.setattr(traced, "TracedPolicy", Wrong)
+    monkeypatch.setattr(traced_policy, "TracedPolicy", Wrong)
     with pytest.raises(ConfigError, match="the graph computes other numbers"):
         export_onnx(network, snapshot, tmp_path / "policy.onnx")
     assert not list(tmp_path.iterdir())

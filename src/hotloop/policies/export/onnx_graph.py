@@ -1,15 +1,13 @@
-"""Export of trained policies for use without hotloop: as an ONNX graph, or for NumPy alone."""
+"""A policy as one ONNX graph, compared with the policy before it is written."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib.resources
 import io
 import json
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,8 @@ import numpy as np
 from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
-from hotloop.policies.heads import HEADS
-from hotloop.policies.heads.base import MASKED, action_limits
+from hotloop.policies.export.numpy_file import interface_fields
+from hotloop.policies.heads.base import MASKED
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -27,85 +25,6 @@ from hotloop.types import Array
 OPSET = 18
 
 _TOLERANCE = 1e-4  # relative and absolute, since the sums have another order
-
-
-def export_numpy(
-    network: Network,
-    snapshot: PolicySnapshot,
-    path: Path,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-) -> list[Path]:
-    """Write the weights and, beside them, a Python file that acts with them on NumPy alone.
-
-    Args:
-        network: a network that acts without torch.
-        snapshot: its parameters and the scale of observations.
-        path: file for the weights, ending in .npz, or a folder for `policy.npz` and `policy.py`.
-            Missing folders are created.
-        metadata: values to store beside the parameters, as JSON.
-
-    Returns:
-        The paths of both files.
-
-    Raises:
-        ConfigError: the network acts through torch, or the name of the Python file belongs to a
-            file that hotloop did not write.
-        OutputError: a file can't be written.
-    """
-    weights = path if path.suffix == ".npz" else path / "policy.npz"
-    code = weights.with_suffix(".py")
-    source = importlib.resources.files("hotloop.policies") / "standalone.py"
-    content = source.read_text(encoding="utf-8")
-    # Files of hotloop start with the same line. Do not overwrite any other file.
-    first_line = content.partition("\n")[0].encode()
-    if code.exists() and not (code.is_file() and code.read_bytes().startswith(first_line)):
-        raise ConfigError(
-            f"`path` would overwrite {code}, which hotloop did not write: choose another name for "
-            "the weights, or another folder"
-        )
-    layers = network.layers.numpy_layers
-    if layers is None:
-        raise ConfigError(
-            f"NumPy can't compute network '{network.name}', which acts through torch: export it "
-            "with --format onnx"
-        )
-    spec, head = network.action_spec, network.head
-    if type(head) not in HEADS.values():
-        raise ConfigError(
-            f"the file for NumPy holds hotloop's own heads, got {head}: export the policy with "
-            "--format onnx"
-        )
-    # Collect the description and the arrays of the layers that act.
-    description = {
-        **(metadata or {}),
-        **_interface(network),
-        "activation": layers.activation,
-        "policy_layers": layers.names["policy"],
-        "value_layers": layers.names.get("value", []),
-    }
-    arrays: dict[str, Array] = {"about": np.array(json.dumps(description))}
-    params = head.fold(snapshot.params)
-    if layers.recurrent_layer is not None:
-        arrays |= {name: params[name] for name in ("memory.weight", "memory.bias")}
-    for layer in dict.fromkeys(chain(*layers.names.values())):
-        for part in ("weight", "bias"):
-            arrays[f"{layer}.{part}"] = params[f"{layer}.{part}"]
-    if snapshot.obs_scale is not None:
-        scale = snapshot.obs_scale
-        arrays |= {"obs_mean": scale.mean, "obs_std": scale.std}
-        arrays["obs_clip"] = np.float32(scale.clip)  # pyright: ignore[reportArgumentType]
-    arrays |= action_limits(spec)
-    if spec.kind != "box":
-        arrays["nvec"] = np.asarray(spec.nvec, np.int64)
-    if head.action_scale is not None:
-        arrays["centre"], arrays["half"] = head.action_scale
-    # Write both files.
-    with atomic_write(weights) as temporary_path:
-        np.savez(temporary_path, **arrays)  # pyright: ignore[reportArgumentType]
-    with atomic_write(code) as temporary_path:
-        temporary_path.write_text(content, encoding="utf-8")
-    return [weights, code]
 
 
 def export_onnx(
@@ -147,7 +66,7 @@ def export_onnx(
         import onnxscript  # noqa: F401  # pyright: ignore[reportUnusedImport]
         import torch
 
-        from hotloop.policies.traced import TracedPolicy
+        from hotloop.policies.export.traced_policy import TracedPolicy
     # Trace the policy. The tracer might specialize on a batch of 1 or 2, so the batch is 3.
     policy = TracedPolicy(network, snapshot)
     example = {name: torch.from_numpy(x) for name, x in _sample_inputs(network, 3).items()}
@@ -174,7 +93,7 @@ def export_onnx(
     # Add the metadata, check the graph and write it.
     assert program is not None
     model = program.model_proto
-    for key, value in {**(metadata or {}), **_interface(network)}.items():
+    for key, value in {**(metadata or {}), **interface_fields(network)}.items():
         text = value if isinstance(value, str) else json.dumps(value)
         model.metadata_props.add(key=f"hotloop.{key}", value=text)
     onnx.checker.check_model(model)
@@ -183,27 +102,6 @@ def export_onnx(
     with atomic_write(path) as temporary_path:
         temporary_path.write_bytes(content)
     return [path]
-
-
-def _interface(network: Network) -> dict[str, Any]:
-    """Return the inputs and outputs as JSON."""
-    obs_spec, action_spec = network.obs_spec.to_json(), network.action_spec
-    layer = network.layers.recurrent_layer
-    memory_fields: dict[str, Any] = {}
-    if layer is not None:
-        sizes = {"kind": layer.kind, "units": layer.num_units, "size": layer.size}
-        memory_fields = {"memory": sizes}
-    return {
-        **memory_fields,
-        "obs_shape": obs_spec["shape"],
-        "obs_dtype": obs_spec["dtype"],
-        "obs_layout": obs_spec["layout"],
-        "action": action_spec.kind,
-        "action_shape": list(action_spec.shape),
-        "action_dtype": action_spec.space_dtype or action_spec.dtype,
-        "mask_size": action_spec.mask_size,
-        "head": network.head.meaning,
-    }
 
 
 def _check_graph(
