@@ -221,9 +221,8 @@ def loss(
     log_ratio = log_prob - batch.proximal_log_prob
     ratio = log_ratio.exp()
     weight, epsilon = batch.weight, hyper.clip_range
-    policy_weight = (
-        (batch.proximal_log_prob - batch.log_prob).exp().clamp(max=config.max_importance)
-    )
+    importance = (batch.proximal_log_prob - batch.log_prob).exp()
+    policy_weight = importance.clamp(max=config.max_importance)
     if weight is not None:
         policy_weight = policy_weight * weight
 
@@ -251,11 +250,11 @@ def loss(
             metrics = {name: part / mean_weight for name, part in metrics.items()}
         # Scale the largest importance to 1, so that no square overflows. The share does not change.
         log_importance = batch.newest_log_prob - batch.log_prob
-        importance = (log_importance - log_importance.max()).exp()
+        relative = (log_importance - log_importance.max()).exp()
         is_truncated = log_importance > math.log(config.max_rho) + _ROUNDING_TOLERANCE
         metrics |= {
             # Kish 1965: (Σ w)² / (n Σ w²), the effective share of rows.
-            "effective_share": importance.mean().square() / importance.square().mean(),
+            "effective_share": relative.mean().square() / relative.square().mean(),
             "truncated_share": is_truncated.to(torch.float32).mean(),
         }
     return policy_loss + hyper.value_coef * value_loss - hyper.entropy_coef * entropy, metrics
@@ -266,12 +265,7 @@ def update(
 ) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch. `state` changes in place."""
     unit, factors = scale_value(
-        state.params,
-        state.return_sums,
-        batch.returns,
-        batch.weight,
-        step=state.adam.step,
-        nets=nets,
+        state.params, state.return_sums, state.adam.step, batch.returns, batch.weight, nets
     )
     _, metrics, grad = value_and_grad(loss, state.params, batch, unit, hyper, nets, config)
     grad = grad if factors is None else grad * factors

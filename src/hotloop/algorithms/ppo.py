@@ -267,12 +267,7 @@ def update(
 ) -> dict[str, Tensor]:
     """Make one gradient step on one minibatch, and return metrics. `state` changes in place."""
     unit, factors = scale_value(
-        state.params,
-        state.return_sums,
-        batch.returns,
-        batch.weight,
-        step=state.adam.step,
-        nets=nets,
+        state.params, state.return_sums, state.adam.step, batch.returns, batch.weight, nets
     )
     _, metrics, grad = value_and_grad(loss, state.params, batch, unit, hyper, nets, config)
     grad, norm = clip_grad_norm(grad if factors is None else grad * factors, hyper.max_grad_norm)

@@ -33,10 +33,9 @@ def new_return_sums() -> Tensor:
 def scale_value(
     params: Tensor,
     sums: Tensor | None,
+    step: Tensor,
     returns: Tensor,
     weight: Tensor | None,
-    *,
-    step: Tensor,
     nets: LearnedNetwork,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Add a minibatch's returns R to the running sums, and return the units of learning.
@@ -46,9 +45,9 @@ def scale_value(
     Args:
         params: parameters of policy and value, float32, (P,), changed in place.
         sums: running sums of w, w R and w R², float32, (3,), changed in place. None: σ is 1.
+        step: the number of the optimizer's steps so far, 0-d.
         returns: R, float32, (B,).
         weight: w, float32, (B,). None for equal weights.
-        step: the number of the optimizer's steps so far, 0-d.
         nets: policy and value.
 
     Returns:
