@@ -129,9 +129,12 @@ def test_value_of_a_custom_network_cannot_be_normalized():
         ({"sequence_length": 16}, "`sequence_length` 16 needs `memory`, got None: set `memory`"),
         (
             {"memory": "gru:8", "sequence_length": 64},
-            "`sequence_length` must not exceed a fragment, `num_steps` = 32, got 64",
+            "`sequence_length` must divide a fragment, `num_steps` = 32, got 64",
         ),
-        ({"memory": "gru:8", "sequence_length": 5}, "must divide `num_steps` = 32, got 5"),
+        (
+            {"memory": "gru:8", "sequence_length": 5},
+            "divide a fragment, `num_steps` = 32, got 5",
+        ),
         (
             {"memory": "gru:8", "num_minibatches": 8},
             "must divide the number of sequences, 4, as a minibatch holds whole ones, got 8",

@@ -23,7 +23,13 @@ from hotloop.rollouts.planning import inference, probe
 from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, choose_collection
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
-from hotloop.training.options import AlgorithmOptions, AnyConfig, RunOptions, with_values
+from hotloop.training.options import (
+    AlgorithmOptions,
+    AnyConfig,
+    MaskOptions,
+    RunOptions,
+    with_values,
+)
 from hotloop.training.resume import OpenedRun, ResumedRun
 
 if TYPE_CHECKING:
@@ -65,7 +71,7 @@ def make_sources(
         environment,
         config.env_kwargs,
         seed=config.seed,
-        action_masks=config.has_action_masks,
+        action_masks=isinstance(config, MaskOptions) and config.action_masks,
         log_info=config.log_info,
     )
     steps_there = steps_on_device(spec, config, is_able=algorithm.learns_on_device)

@@ -274,8 +274,7 @@ def is_data(hint: Any, value: Any) -> bool:
     """
     if is_scheduled(hint) and isinstance(value, str):
         return not names_function(value)
-    kinds = [part for part in _nested_types(hint) if get_origin(part) not in (Annotated, *_UNIONS)]
-    is_plain = all(kind in _WORDLESS or get_origin(kind) is Literal for kind in kinds)
+    is_plain = all(kind in _WORDLESS or get_origin(kind) is Literal for kind in leaf_types(hint))
     if not (is_plain or DATA in _marks(hint) or (is_scheduled(hint) and _is_number(value))):
         return value in (None, {}, [], ())
     return not _unmet_requirement(hint, value)

@@ -91,11 +91,6 @@ class RunOptions(SaveOptions, EvalOptions, WorkerOptions, TaskOptions):
         """Whether the networks have a recurrent layer."""
         return False
 
-    @property
-    def has_action_masks(self) -> bool:
-        """Whether the policy acts with the actions that the environment allows."""
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions(Options):
@@ -145,11 +140,6 @@ class MaskOptions(Options):
     action_masks: bool = False
     """Act and learn with the actions that the environment's `action_mask` allows. Its place is
     `info`, a method `action_masks()`, or a dict observation."""
-
-    @property
-    def has_action_masks(self) -> bool:
-        """Whether the policy acts with the actions that the environment allows."""
-        return self.action_masks
 
 
 @dataclass(frozen=True, kw_only=True)

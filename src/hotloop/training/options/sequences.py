@@ -51,15 +51,10 @@ class SequenceOptions(MemoryOptions, OnPolicyOptions):
         length = self.sequence_length
         if self.memory is None:
             return
-        if length is not None and length > self.num_steps:
-            raise ConfigError(
-                f"`sequence_length` must not exceed a fragment, `num_steps` = {self.num_steps}, "
-                f"got {length}: raise `num_steps`, or lower it"
-            )
         if length is not None and self.num_steps % length:
             raise ConfigError(
-                f"`sequence_length` must divide `num_steps` = {self.num_steps}, got {length}: "
-                "choose both as powers of two"
+                f"`sequence_length` must divide a fragment, `num_steps` = {self.num_steps}, got "
+                f"{length}: choose both as powers of two"
             )
         if self.num_sequences % self.num_minibatches:
             raise ConfigError(
