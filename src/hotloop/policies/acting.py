@@ -63,7 +63,7 @@ class ActingPolicy:
         self._head = network.head
         if exploration is not None:
             exploration.check(self._head)
-        self.has_last_value = network.has_value and network.layers.numpy_layers is None
+        self.has_last_value = network.has_value and not network.acts_without_torch
         self._forward = self._make_forward(device) if forward is None else forward
         self._has_external_forward = forward is not None
         self._is_masked = network.action_spec.is_masked

@@ -59,8 +59,8 @@ class DevicePolicy:
                 "environment"
             )
         self.nets, self.host = nets, host
-        layers = self.network.layers.numpy_layers
-        self._dtype = torch.float32 if layers else getattr(torch, self.network.obs_spec.dtype)
+        dtype = "float32" if self.network.acts_without_torch else self.network.obs_spec.dtype
+        self._dtype = getattr(torch, dtype)
         self._uploads = Uploads(params.device)
         self.tensors = PolicyTensors(params, None, None, None)
         scale = host.obs_scale

@@ -169,7 +169,7 @@ class RayEnvironments:
         """Start the inference actors, and wait until they are ready."""
         resources = self._inference_resources
         device = "cuda" if resources.get("num_gpus", 0) else "cpu"
-        if device == "cuda" and network.layers.numpy_layers is not None:
+        if device == "cuda" and network.acts_without_torch:
             raise ConfigError(
                 "NumPy computes perceptrons, but `inference_resources` request a GPU: omit "
                 "`num_gpus`, or choose a `network` that acts through torch"
