@@ -48,6 +48,7 @@ def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Up
         ConfigError: this machine does not support `mode`.
     """
     from hotloop.learner import UpdateRule
+    from hotloop.training.learners import make_learner
 
     algorithm = importlib.import_module(f"hotloop.algorithms.{row.algorithm}").algorithm
     config = algorithm.config(
@@ -67,8 +68,15 @@ def make_updates(row: Row, mode: str, device: torch.device, seed: int = 1) -> Up
     else:
         size = config.batch_size
         rules = [update.rule(nets, config) for update in algorithm.updates]
-    learner = algorithm.make_learner(
-        config, nets, rules, device=device, stream=1, num_batches=1_000_000, batch_size=size
+    learner = make_learner(
+        algorithm,
+        config,
+        nets,
+        rules,
+        device=device,
+        stream=1,
+        num_batches=1_000_000,
+        batch_size=size,
     )
     return Updates(learner, make_batch(row, size, device, seed), size)
 

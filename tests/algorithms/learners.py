@@ -11,6 +11,7 @@ import torch
 
 from hotloop.learner import Learner
 from hotloop.training import OffPolicy
+from hotloop.training.learners import make_learner
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import obs_spec
 
@@ -45,7 +46,8 @@ def make_learner_setup(algorithm: OffPolicy, action_spec, **options) -> LearnerS
     config = algorithm.config(**options)
     device = torch.device("cpu")
     nets = algorithm.networks(config, Spaces(obs_spec(3), action_spec), device)
-    learner = algorithm.make_learner(
+    learner = make_learner(
+        algorithm,
         config,
         nets,
         [update.rule(nets, config) for update in algorithm.updates],

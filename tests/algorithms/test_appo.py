@@ -12,6 +12,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.policies import ActingPolicy, PolicySnapshot
 from hotloop.runs import RunDirectory
+from hotloop.training.learners import make_learner
 from hotloop.training.minibatches import Passes
 from hotloop.training.policy_reevaluation import reevaluate
 from hotloop.training.update_requests import UpdateRequest, run_updates
@@ -113,7 +114,8 @@ def test_update_equals_the_reference(action_spec, options):
     config = appo.Config(**SMALL, **options, learning_rate=1e-3)
     device = torch.device("cpu")
     nets = appo.networks(config, Spaces(obs_spec(4), action_spec), device)
-    learner = appo.algorithm.make_learner(
+    learner = make_learner(
+        appo.algorithm,
         config,
         nets,
         [UpdateRule(function=partial(appo.update, nets=nets, config=config))],

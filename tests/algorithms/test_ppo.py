@@ -9,6 +9,7 @@ from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
+from hotloop.training.learners import make_learner
 from hotloop.training.minibatches import Passes
 from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests import toy_envs
@@ -63,7 +64,8 @@ def test_update_equals_the_reference(action_spec, options):
             obs, action, distribution.log_prob(action), value, advantages, advantages + value
         )
 
-    learner = ppo.algorithm.make_learner(
+    learner = make_learner(
+        ppo.algorithm,
         config,
         nets,
         [UpdateRule(function=partial(ppo.update, nets=nets, config=config))],
@@ -165,7 +167,7 @@ def test_cartpole_is_solved(tmp_path, seed):
     from hotloop.rollouts.evaluation import evaluate
 
     config = ppo.Config(seed=seed, run_dir=str(tmp_path / "run"), total_timesteps=200_000)
-    policy = ppo.train(config).policy
+    policy = ppo.train(config).policy.acting
     envs = make_vec(EnvSpec("CartPole-v1", seed=seed, stream="evaluation"), 10)
     returns = [e.undiscounted_return for e in evaluate(envs, policy, num_episodes=100)]
     assert np.mean(returns) >= 475

@@ -11,6 +11,7 @@ from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
+from hotloop.training.learners import make_learner
 from hotloop.training.minibatches import Passes
 from hotloop.training.update_requests import UpdateRequest, run_updates
 from tests.policies.nets import Spaces
@@ -52,7 +53,8 @@ def sequences(size, memory_size):
 
 def train_iteration(config, nets, fields):
     """Return the parameters after an iteration on these sequences."""
-    learner = ppo.algorithm.make_learner(
+    learner = make_learner(
+        ppo.algorithm,
         config,
         nets,
         [UpdateRule(function=partial(ppo.update, nets=nets, config=config))],

@@ -19,7 +19,7 @@ from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.activations import rational_tanh, tanh
 from hotloop.ops.schedules import linear
 from hotloop.runs import RunDirectory
-from hotloop.training.algorithm import hyper_of
+from hotloop.training.learners import hyper_of
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, MULTI, obs_spec
 

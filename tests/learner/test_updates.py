@@ -18,6 +18,7 @@ from hotloop.learner.state import clone, tensors
 from hotloop.learner.updates import BoundUpdate
 from hotloop.ops.schedules import linear
 from hotloop.training import ReplayBatch
+from hotloop.training.learners import make_learner as make_declared_learner
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 
@@ -233,7 +234,7 @@ def make_learner(name, execution, device="cpu"):
     else:
         rules = [update.rule(nets, config) for update in algorithm.updates]
     sizes = {"num_batches": 100, "batch_size": SIZE}
-    return algorithm.make_learner(config, nets, rules, device=device, stream=1, **sizes)
+    return make_declared_learner(algorithm, config, nets, rules, device=device, stream=1, **sizes)
 
 
 def make_batch(name, seed):

@@ -8,7 +8,7 @@ import pytest
 from hotloop.algorithms import ALGORITHMS, dqn, find, ppo
 from hotloop.errors import ConfigError
 from hotloop.training import OffPolicy, OnPolicy, Update
-from hotloop.training.algorithm import hyper_of
+from hotloop.training.learners import hyper_of
 from tests import toy_envs
 
 DQN = {

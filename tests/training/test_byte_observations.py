@@ -14,7 +14,7 @@ from hotloop.algorithms import dqn, ppo, sac
 from hotloop.envs import EnvSpec
 from hotloop.errors import SpaceError
 from hotloop.policies import ActingPolicy, PolicySnapshot
-from hotloop.training.algorithm import make_normalizer
+from hotloop.training.learners import make_normalizer
 
 OPTIONS = {
     ppo: {"num_steps": 16, "update_epochs": 1, "num_minibatches": 1, "total_timesteps": 64},

@@ -23,6 +23,7 @@ from hotloop.replay.storage import device_memory
 from hotloop.training import device_replay, off_policy
 from hotloop.training.device_replay import Launches, ReplayOnDevice
 from hotloop.training.lanes import train_lanes
+from hotloop.training.learners import make_learner
 from hotloop.training.replay import ReplayBatch
 from hotloop.types import Fragment
 from tests import toy_images
@@ -49,7 +50,8 @@ def learner_of(algorithm, envs, config):
     """Return a learner as a run builds it. Every call returns an equal one."""
     declared, device = algorithm.algorithm, torch.device("cpu")
     nets = declared.networks(config, envs, device)
-    return declared.make_learner(
+    return make_learner(
+        declared,
         config,
         nets,
         [update.rule(nets, config) for update in declared.updates],
@@ -192,7 +194,7 @@ def test_training_does_not_depend_on_the_launch_size(tmp_path, algorithm):
 def test_run_equals_the_hosts_if_the_host_draws(tmp_path, monkeypatch, kind, n_step):
     """With one update a round, priorities arrive in time in both runs. Noise is numbered."""
     monkeypatch.setattr(
-        "hotloop.training.algorithm.Learner",
+        "hotloop.training.learners.Learner",
         lambda *args, **options: with_numbered_noise(Learner(*args, **options)),
     )
     options = {"env_id": "Pendulum-v1", "replay": kind, "n_step": n_step, "clip_reward": 3.0}

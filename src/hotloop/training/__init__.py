@@ -10,9 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotloop.training.algorithm import Algorithm, hyper_of
+    from hotloop.training.algorithm import Algorithm
     from hotloop.training.algorithm_check import check_algorithm
     from hotloop.training.lanes import train_lanes
+    from hotloop.training.learners import hyper_of
     from hotloop.training.off_policy import OffPolicy, Update
     from hotloop.training.on_policy import OnPolicy
     from hotloop.training.replay import Replay, ReplayBatch, ReplaySource
@@ -26,7 +27,7 @@ _MODULES = {
     "OnPolicy": "on_policy",
     "Update": "off_policy",
     "check_algorithm": "algorithm_check",
-    "hyper_of": "algorithm",
+    "hyper_of": "learners",
     "train_lanes": "lanes",
 }
 

@@ -32,7 +32,7 @@ from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
 from hotloop.runs import REPLAY_FILE
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
-from hotloop.training.algorithm import Algorithm, make_normalizer, policy_network
+from hotloop.training.algorithm import Algorithm
 from hotloop.training.checkpoint_state import (
     CheckpointState,
     CompletedIteration,
@@ -40,6 +40,7 @@ from hotloop.training.checkpoint_state import (
     checkpoint_state,
 )
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
+from hotloop.training.learners import make_learner, make_normalizer, policy_network
 from hotloop.training.options import ReplayOptions
 from hotloop.training.replay import Replay, ReplaySource
 from hotloop.training.resume import ResumedRun
@@ -145,7 +146,8 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
         with span("make_learner"):
             nets = self.networks(config, envs, device)
             normalizer = make_normalizer(config, nets, envs.num_envs, gamma=1.0)
-            learner = self.make_learner(
+            learner = make_learner(
+                self,
                 config,
                 nets,
                 [update.rule(nets, config) for update in self.updates],
@@ -222,9 +224,8 @@ class ReplayStages:
         launches: Launches | None,
     ) -> None:
         self.learner, self.policy, self.rollout = learner, policy, rollout
-        self.interrupts: Interrupts = (
-            pending_interrupt  # the iteration ends after the current round
-        )
+        # The iteration ends after the current round.
+        self.interrupts: Interrupts = pending_interrupt
         self._algorithm, self._config = algorithm, config
         self._replay, self._normalizer, self._launches = replay, normalizer, launches
         self._is_scaled = normalizer.obs_scale is not None

@@ -27,9 +27,10 @@ from hotloop.rollouts import (
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
 from hotloop.training.action_metrics import ActionMetrics
-from hotloop.training.algorithm import Algorithm, make_normalizer, policy_network
+from hotloop.training.algorithm import Algorithm
 from hotloop.training.checkpoint_state import CompletedIteration, checkpoint_state
 from hotloop.training.fragment_streams import FreshFragments
+from hotloop.training.learners import make_learner, make_normalizer, policy_network
 from hotloop.training.minibatches import Passes, present_fields
 from hotloop.training.options import OnPolicyOptions
 from hotloop.training.resume import ResumedRun
@@ -119,7 +120,8 @@ class OnPolicy(Algorithm[AnyOnPolicyConfig]):
                 function=partial(self.update, nets=nets, config=config),
                 noise_shape=noise if self.has_noise else None,
             )
-            learner = self.make_learner(
+            learner = make_learner(
+                self,
                 config,
                 nets,
                 [rule],
