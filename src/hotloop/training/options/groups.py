@@ -18,7 +18,7 @@ read through a property of a group that all have, such as `RunOptions.is_recurre
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
@@ -28,7 +28,7 @@ from hotloop.errors import ConfigError
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies.spec import encoder_name, is_built_in
 from hotloop.rollouts import NUM_SLOTS
-from hotloop.training.options.base import SET, Options, RequirementTable
+from hotloop.training.options.base import SET, Options, RequirementTable, default_of
 from hotloop.training.options.constraints import (
     DATA,
     MAY_CHANGE,
@@ -120,12 +120,11 @@ class NetworkOptions(Options):
         if is_built_in(self.network):
             encoder_name(self.network)
             return
-        defaults = {option.name: option.default for option in fields(self)}
-        values = {name: getattr(self, name) for name in self.layer_options}
+        values = {name: self.value_of(name) for name in self.layer_options}
         values = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
-        if any(value != defaults[name] for name, value in values.items()):
-            names = [f"`{name}`" for name in values]
-            listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        if any(value != default_of(type(self), name) for name, value in values.items()):
+            *names, last = (f"`{name}`" for name in values)
+            listed = f"{', '.join(names)} and {last}" if names else last
             network = self.network if isinstance(self.network, str) else name_of(self.network)
             raise ConfigError(
                 f"`network` ({network}) is a custom network with its own layers: leave {listed} "
