@@ -20,6 +20,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_WARNINGS)
 # The kernel sends these to the thread that caused them. Blocked, they would end the process without
 # the traceback of `faulthandler`.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+_BLOCKABLE = signal.valid_signals() - _FAULTS
 
 
 class Interrupted(KeyboardInterrupt):
@@ -188,7 +189,7 @@ def blocked_signals() -> Iterator[None]:
     blocks a signal, to wait for it or to delay it, would be interrupted through a thread that it
     does not know. Do not start processes in such a thread: they inherit the blocked signals.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKABLE)
     try:
         yield
     finally:
