@@ -9,6 +9,7 @@ from hotloop.algorithms import ALGORITHMS, dqn, find, ppo
 from hotloop.errors import ConfigError
 from hotloop.training import OffPolicy, OnPolicy, Update
 from hotloop.training.learners import hyper_of
+from hotloop.training.options import OnPolicyOptions
 from tests import toy_envs
 
 DQN = {
@@ -62,6 +63,17 @@ def update_without_errors(state, batch, noise, hyper, *, nets, config):
 def test_missing_parts_are_refused(kind, algorithm, changes, message):
     with pytest.raises(ConfigError, match=message):
         declare(kind, algorithm, **changes)
+
+
+def test_an_option_with_the_name_of_a_groups_option_is_refused():
+    """Whether actions are masked is read from the group."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Config(OnPolicyOptions):
+        action_masks: bool = False
+
+    with pytest.raises(ConfigError, match=r"`action_masks` of its own.*inherit `MaskOptions`"):
+        declare(OnPolicy, ppo.algorithm, config=Config)
 
 
 def test_hyper_parameters_must_be_options():

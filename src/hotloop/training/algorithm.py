@@ -21,9 +21,7 @@ from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
 from hotloop.training.learners import policy_network
-from hotloop.training.options import (
-    AnyConfig,
-)
+from hotloop.training.options import AnyConfig, MaskOptions, MemoryOptions
 from hotloop.training.progress_display import ProgressDisplay
 from hotloop.training.update_requests import drive
 
@@ -72,6 +70,13 @@ class Algorithm(ABC, Generic[AnyConfig]):
                 raise ConfigError(
                     f"the algorithm '{self.name}' names an option `{name}` that its Config does "
                     "not have: add it, or name another one"
+                )
+        for name, group in (("action_masks", MaskOptions), ("memory", MemoryOptions)):
+            has_option = name in {field.name for field in dataclasses.fields(self.config)}
+            if has_option and not issubclass(self.config, group):
+                raise ConfigError(
+                    f"the Config of '{self.name}' has an option `{name}` of its own, which would "
+                    f"have no effect: inherit `{group.__name__}` instead"
                 )
 
     @abstractmethod
