@@ -15,7 +15,7 @@ from hotloop.runs import RunDirectory
 from hotloop.training.learners import make_learner
 from hotloop.training.minibatches import Passes
 from hotloop.training.policy_reevaluation import reevaluate
-from hotloop.training.update_requests import UpdateRequest, run_updates
+from hotloop.training.run_updates import UpdateRequest, run_updates
 from hotloop.types import Fragment
 from tests import toy_envs
 from tests.policies.nets import Spaces

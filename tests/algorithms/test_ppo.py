@@ -11,7 +11,7 @@ from hotloop.learner import UpdateRule
 from hotloop.runs import RunDirectory
 from hotloop.training.learners import make_learner
 from hotloop.training.minibatches import Passes
-from hotloop.training.update_requests import UpdateRequest, run_updates
+from hotloop.training.run_updates import UpdateRequest, run_updates
 from tests import toy_envs
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import BOX, DISCRETE, FAR_BOX, FAR_SCALE, obs_spec

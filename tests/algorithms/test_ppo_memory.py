@@ -13,7 +13,7 @@ from hotloop.errors import ConfigError
 from hotloop.learner import UpdateRule
 from hotloop.training.learners import make_learner
 from hotloop.training.minibatches import Passes
-from hotloop.training.update_requests import UpdateRequest, run_updates
+from hotloop.training.run_updates import UpdateRequest, run_updates
 from tests.policies.nets import Spaces
 from tests.policies.test_policies import DISCRETE, obs_spec
 from tests.reference import memory as reference

@@ -23,7 +23,7 @@ from hotloop.runs import OnReport, RunResult
 from hotloop.training.learners import policy_network
 from hotloop.training.options import AnyConfig, MaskOptions, MemoryOptions
 from hotloop.training.progress_display import ProgressDisplay
-from hotloop.training.update_requests import drive
+from hotloop.training.run_updates import drive
 
 if TYPE_CHECKING:
     from hotloop.training.loop import Stages

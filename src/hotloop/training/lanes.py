@@ -23,7 +23,7 @@ from hotloop.training.algorithm import Algorithm
 from hotloop.training.options import AnyConfig, changeable_options
 from hotloop.training.process import TrainingProcess
 from hotloop.training.run import run_training
-from hotloop.training.update_requests import Run, UpdateRequest
+from hotloop.training.run_updates import Run, UpdateRequest
 
 # Options of the one process that trains all lanes. They do not change the weights.
 _SHARED = {"device", "gpu_window_ms"}

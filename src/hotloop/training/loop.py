@@ -15,7 +15,7 @@ from hotloop.learner import Learner
 from hotloop.policies import ActingPolicy
 from hotloop.rollouts import Rollout
 from hotloop.timing import span
-from hotloop.training.update_requests import Run, UpdateRequest
+from hotloop.training.run_updates import Run, UpdateRequest
 from hotloop.types import Fragment
 
 if TYPE_CHECKING:

@@ -44,8 +44,8 @@ from hotloop.training.learners import make_learner, make_normalizer, policy_netw
 from hotloop.training.options import ReplayOptions
 from hotloop.training.replay import Replay, ReplaySource
 from hotloop.training.resume import ResumedRun
+from hotloop.training.run_updates import UpdateRequest
 from hotloop.training.sources import Sources
-from hotloop.training.update_requests import UpdateRequest
 from hotloop.types import Array, Fragment
 
 # The maximum number of updates between two checks for NaN and infinity.

@@ -34,8 +34,8 @@ from hotloop.training.learners import make_learner, make_normalizer, policy_netw
 from hotloop.training.minibatches import Passes, present_fields
 from hotloop.training.options import OnPolicyOptions
 from hotloop.training.resume import ResumedRun
+from hotloop.training.run_updates import UpdateRequest
 from hotloop.training.sources import Sources
-from hotloop.training.update_requests import UpdateRequest
 from hotloop.types import Fragment
 
 AnyOnPolicyConfig = TypeVar("AnyOnPolicyConfig", bound=OnPolicyOptions)

@@ -23,8 +23,8 @@ from hotloop.training.options import AnyConfig, changeable_options, differing_de
 from hotloop.training.process import TrainingProcess
 from hotloop.training.reporting import Reporter
 from hotloop.training.resume import OpenedRun, check_network, describe_resume, reopen, rewind_run
+from hotloop.training.run_updates import Run
 from hotloop.training.sources import make_sources
-from hotloop.training.update_requests import Run
 
 
 def run_training(

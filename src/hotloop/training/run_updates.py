@@ -1,4 +1,4 @@
-"""Update requests of a run, and the function that executes them.
+"""Run the updates that the training loop requests.
 
 A run is a generator that collects, yields an update request, and goes on after the updates.
 A single run and runs trained together (`hotloop.training.lanes`) thus share one training loop.
