@@ -225,12 +225,13 @@ def _serve(path: str) -> None:
 
     for name in ("ppo", "sac"):
         importlib.import_module(f"hotloop.algorithms.{name}")
-    names = ("train", "resume", "eval", "runs", "plot", "export", "report", "compare", "workers")
+    names = ("train", "resume", "eval", "runs", "plot", "export", "report", "compare")
     for name in names:
         importlib.import_module(f"hotloop.cli.{name}")
     for name in (
         "hotloop.runs.learning_curve",
         "hotloop.runs.summary",
+        "hotloop.reports.workers",
         "hotloop.profiler.session.reading",
         "tyro",
     ):

@@ -21,7 +21,7 @@ from hotloop.errors import (
     SpaceError,
     UnknownNameError,
 )
-from hotloop.policies import Exploration, actor, actor_critic
+from hotloop.policies import EpsilonGreedy, GaussianNoise, actor, actor_critic
 from hotloop.policies.heads import Deterministic, Greedy, SquashedGaussian
 from tests import worker_envs
 from tests.rollouts.conftest import marked_children
@@ -124,12 +124,12 @@ def make_actor(head):
     return partial(actor, head=head, hidden_sizes=(8,))
 
 
-EPSILON = Exploration(epsilon=(1.0, 0.1), epsilon_steps=60, random_steps=5)
+EPSILON = EpsilonGreedy(start=1.0, end=0.1, num_steps=60, random_steps=5)
 EXPLORING = {
     "CartPole-v1": {"make": make_actor(Greedy()), "exploration": EPSILON},
     "Pendulum-v1": {
         "make": make_actor(Deterministic()),
-        "exploration": Exploration(random_steps=7, noise_std=0.2),
+        "exploration": GaussianNoise(std=0.2, random_steps=7),
     },
 }
 

@@ -26,7 +26,7 @@ from hotloop.policies.forward import LearnedNetwork
 from hotloop.policies.heads import Dueling, Greedy
 from hotloop.policies.torch_acting import LearnerForward
 from hotloop.rollouts.inline import InlineRollout
-from hotloop.training import run as run_module
+from hotloop.training import sources
 from hotloop.training.acting_policy import acting_choice, make_acting_policy
 from hotloop.training.lanes import train_lanes
 from tests.learner.test_cuda_graphs import FakeCapturer
@@ -171,7 +171,7 @@ def run(name, path, monkeypatch, *, device, on_report=None, resume_from=None, **
     algorithm, env_id, overrides = RUNS[name]
     with monkeypatch.context() as patch:
         if device == "other":
-            patch.setattr(run_module, "choose_device", lambda _: DEVICE)
+            patch.setattr(sources, "choose_device", lambda _: DEVICE)
         fields = {**SHORT, **OPTIONS[algorithm], **overrides, **options}
         network = fields.pop("network", None)
         config = algorithm.Config(
@@ -279,7 +279,7 @@ def test_lanes_act_with_their_own_parameters(tmp_path, monkeypatch):
         ]
 
     host = train_lanes(ppo.algorithm, configs(tmp_path / "host"))
-    monkeypatch.setattr(run_module, "choose_device", lambda _: DEVICE)
+    monkeypatch.setattr(sources, "choose_device", lambda _: DEVICE)
     other = train_lanes(ppo.algorithm, configs(tmp_path / "other"))
     for host_result, device_result in zip(host, other, strict=True):
         for key, x in host_result.policy.snapshot.params.items():
@@ -308,7 +308,7 @@ def test_atari_of_envpool_acts_on_the_device(tmp_path, monkeypatch, counts):
     """The run of `--env-id envpool:Pong-v5 --device cuda --num-envs 8`, in one process."""
     pytest.importorskip("envpool")
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "choose_device", lambda _: DEVICE)
+        patch.setattr(sources, "choose_device", lambda _: DEVICE)
         config = ppo.Config(
             env_id="envpool:Pong-v5",
             num_envs=8,
