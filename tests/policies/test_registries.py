@@ -30,6 +30,45 @@ from hotloop.policies.spec import Network
 from tests.policies.test_actors import BOUNDED
 from tests.policies.test_policies import DISCRETE, obs_spec
 
+DISCRETE_SPACES = SimpleNamespace(obs_spec=obs_spec(4), action_spec=DISCRETE)
+
+
+@dataclass(frozen=True)
+class Backwards(Greedy):
+    """A head that acts by the least output, and says otherwise in torch."""
+
+    def greedy(self, outputs, out):
+        outputs.argmin(axis=1, out=out)
+
+
+@dataclass(frozen=True)
+class Silent(Greedy):
+    """A head whose `greedy` writes nothing."""
+
+    def greedy(self, outputs, out):
+        outputs.argmax(axis=1)
+
+
+def test_export_refuses_a_head_whose_mode_is_another_action(tmp_path):
+    network = actor(DISCRETE_SPACES, Backwards(), hidden_sizes=(8,))
+    snapshot = PolicySnapshot(0, network.initial_parameters(1))
+    with pytest.raises(ConfigError, match=r"`mode` of the head .*must choose what its `greedy`"):
+        export_onnx(network, snapshot, tmp_path / "policy.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (Silent(), r"`greedy` of the head .* must write actions 0 … \d into `out`, got \[-1, -1\]"),
+        ("greedy", r"`head` must be a value such as `Greedy\(\)`, got 'greedy'"),
+        (Greedy, r"`head` must be a value such as `Greedy\(\)`, got <class"),
+    ],
+)
+def test_wrong_heads_are_refused(head, message):
+    with pytest.raises(ConfigError, match=message):
+        actor(DISCRETE_SPACES, head)
+
 
 @dataclass(frozen=True)
 class SharpLogits(Head):

@@ -508,8 +508,9 @@ def test_changed_fields_leaves_out_changeable_options():
         "learning_rate: linear:0.001,0 → 0.001",
     ]
     assert changed_fields(Config(learning_rate="linear:1e-3,0"), stored) == []
-    del stored["seed"]  # a new option is not a change
-    assert changed_fields(Config(seed=2), stored) == []
+    del stored["seed"]  # an option that is newer than the run had its default's effect
+    assert changed_fields(Config(), stored) == []
+    assert changed_fields(Config(seed=2), stored) == ["seed: 1 → 2"]
 
 
 def test_changeable_options():

@@ -1,6 +1,7 @@
 """SAC with replay sources of the user's, in place of hotloop's replay buffer."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -100,7 +101,59 @@ def test_source_needs_three_methods(tmp_path, monkeypatch):
     assert result.status == "finished"
 
 
-def test_replay_device_is_not_for_other_sources(tmp_path):
-    config = make_config(sac, tmp_path, replay_device="device")
-    with pytest.raises(ConfigError, match="'my_sac' has a `source` of its own: leave"):
-        train(algorithm_with(RecordedSteps), config)
+def test_source_with_data_goes_on_without_a_file(tmp_path):
+    """A resumed run does not wait for transitions that the source has."""
+    config = make_config(sac, tmp_path, "parts")
+    algorithm = algorithm_with(FixedBatch)
+    train(algorithm, config, on_report=lambda report: report.timesteps >= 100)
+    notes = []
+    resumed = train(
+        algorithm,
+        config,
+        resume_from=tmp_path / "parts",
+        on_report=lambda report: notes.append(report.resumed) or False,
+    )
+    assert resumed.policy.version == 161  # as without the stop
+    assert "replay buffer" not in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "name"),
+    [
+        (RecordedSteps, {"replay_device": "device"}, "replay_device"),
+        (FixedBatch, {"n_step": 3}, "n_step"),
+        (FixedBatch, {"replay": "prioritized"}, "replay"),
+        (FixedBatch, {"clip_reward": 1.0}, "clip_reward"),
+    ],
+)
+def test_options_that_a_source_does_not_read_are_refused(tmp_path, source, options, name):
+    with pytest.raises(ConfigError, match=f"`{name}` .* has no effect on the source of 'my_sac'"):
+        train(algorithm_with(source), make_config(sac, tmp_path, **options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": lambda *_: [1]}, "must return an object of a class that inherits `ReplaySo"),
+        ({"exploration": lambda _: "pink"}, "must return an Exploration such as .*, got 'pink'"),
+    ],
+)
+def test_wrong_parts_of_a_declaration_are_refused(tmp_path, changes, message):
+    algorithm = dataclasses.replace(sac.algorithm, name="my_sac", **changes)
+    with pytest.raises(ConfigError, match=message):
+        train(algorithm, make_config(sac, tmp_path))
+
+
+def test_values_in_place_of_functions_are_refused():
+    with pytest.raises(ConfigError, match=r"`source` of 'sac' must be a function.*`lambda`"):
+        dataclasses.replace(sac.algorithm, source=3)
+
+
+def test_gamma_is_in_the_batch_alone(tmp_path):
+    class Hyper(NamedTuple):
+        learning_rate: float
+        gamma: float
+
+    algorithm = dataclasses.replace(sac.algorithm, hyper=lambda config, nets: Hyper(0.1, 0.9))
+    with pytest.raises(ConfigError, match=r"`batch.discount` already holds it: leave `gamma` out"):
+        train(algorithm, make_config(sac, tmp_path))

@@ -17,6 +17,7 @@ from hotloop.errors import (
     SpaceError,
     UnknownNameError,
     nearest,
+    shortened,
 )
 from hotloop.policies.encoders import ENCODERS, choose_encoder, describe_choice
 from hotloop.policies.forward_numpy import Activation
@@ -96,6 +97,10 @@ class Network:
                     f"`{name}` must be '{known[0]}' or '{known[1]}', got '{getattr(self, name)}'"
                 )
         check_not_empty(self)
+        if not isinstance(self.head, Head):
+            raise ConfigError(
+                f"`head` must be a value such as `Greedy()`, got {shortened(repr(self.head))}"
+            )
         object.__setattr__(self, "head", self.head.bind(self.action_spec))
         _ = self.layers  # built once; raises early if they are invalid
 

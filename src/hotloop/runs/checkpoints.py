@@ -203,9 +203,9 @@ class Checkpoints:
         checkpoint = self._load(name, (_POLICY,))
         for part, key in (("network", "body"), ("head", "head")):
             value = checkpoint.network.get(key)
-            name = str(value.get("name") if isinstance(value, dict) else value)
-            if ":" in name:
-                check_import(part, name)
+            class_name = str(value.get("name") if isinstance(value, dict) else value)
+            if ":" in class_name:
+                check_import(part, class_name)
         try:
             network = network_from_json(checkpoint.network)
         except HotloopError:

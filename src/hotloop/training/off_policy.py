@@ -24,6 +24,7 @@ from hotloop.errors import (
     NonFiniteError,
     NonFiniteUpdate,
     ReplayError,
+    shortened,
 )
 from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.ops.schedules import as_schedule
@@ -42,7 +43,7 @@ from hotloop.training.checkpoint_state import (
 from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
 from hotloop.training.learners import make_learner, make_normalizer, policy_network
 from hotloop.training.options import ReplayOptions
-from hotloop.training.replay import Replay, ReplaySource
+from hotloop.training.replay import Replay, ReplaySource, check_source
 from hotloop.training.resume import ResumedRun
 from hotloop.training.run_updates import UpdateRequest
 from hotloop.training.sources import Sources
@@ -113,6 +114,12 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
                 f"the algorithm '{self.name}' must have an update, got "
                 f"{list(self.updates) or 'none'}: add an `Update(function=…)` to `updates`"
             )
+        for name in ("exploration", "source"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise ConfigError(
+                    f"`{name}` of '{self.name}' must be a function that returns the {name}, got "
+                    f"{shortened(repr(getattr(self, name)))}: put `lambda` before it"
+                )
         super().__post_init__()
 
     def _referenced_options(self) -> tuple[str, ...]:
@@ -157,6 +164,11 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
                 batch_size=config.batch_size * config.sequence_steps,
                 overlap=config.overlap,
             )
+            if "gamma" in learner.hyper.tensors._fields:
+                raise ConfigError(
+                    f"`gamma` is in the Hyper of '{self.name}', and `batch.discount` already holds "
+                    "it: leave `gamma` out, and compute targets as `reward + discount * value`"
+                )
         with span("make_replay"):
             replay = self._make_source(
                 sources,
@@ -172,10 +184,19 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
             policy_network(nets),
             getattr(learner.state, self.acting),
             obs_scale=normalizer.obs_scale,
-            exploration=self.exploration(config),
+            exploration=self._make_exploration(config),
         )
         rollout = envs.rollout(policy, self.collection_options(config))
         return ReplayStages(self, config, learner, policy, rollout, replay, normalizer, launches)
+
+    def _make_exploration(self, config: AnyReplayConfig) -> Exploration | None:
+        exploration = self.exploration(config)
+        if exploration is None or isinstance(exploration, Exploration):
+            return exploration
+        raise ConfigError(
+            f"`exploration` of '{self.name}' must return an Exploration such as "
+            f"GaussianNoise(std=0.1), or None, got {shortened(repr(exploration))}"
+        )
 
     def _make_source(
         self, sources: Sources[AnyReplayConfig], memory_size: int, *, is_scaled: bool
@@ -183,12 +204,9 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
         """Return the source of batches: the algorithm's own, or a replay buffer."""
         config, envs, device = sources.config, sources.envs, sources.device
         if self.source is not None:
-            if config.replay_device == "device":
-                raise ConfigError(
-                    f"`replay_device` 'device' is for hotloop's replay buffer, and '{self.name}' "
-                    "has a `source` of its own: leave `replay_device` out"
-                )
-            return self.source(config, envs, device, sources.spec, memory_size)
+            source = self.source(config, envs, device, sources.spec, memory_size)
+            check_source(source, config, self.name)
+            return source
         if is_on_device(config, envs, device):
             return ReplayOnDevice(config, envs, device, is_scaled=is_scaled)
         return Replay(config, envs, device, sources.spec, memory_size)
@@ -282,8 +300,11 @@ class ReplayStages:
     def _refill(self, position: CheckpointState) -> str:
         """Wait for as many transitions as a new run, and return a note for the user."""
         config, timesteps = self._config, position.timesteps
-        self._counters.empty_at = timesteps
         self._replay.start_empty(position.num_updates)
+        if len(self._replay) >= config.batch_size and position.replay is not None:
+            self._counters = replace(position.replay)  # the source has data of its own
+            return ""
+        self._counters.empty_at = timesteps
         num_needed = config.first_update_at
         if timesteps + num_needed >= config.total_timesteps:
             raise ConfigError(

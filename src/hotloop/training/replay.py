@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,11 +14,13 @@ from torch import Tensor
 from hotloop.base.memory import require_memory
 from hotloop.base.transfer import Uploads, to_host
 from hotloop.envs import EnvSpec
+from hotloop.errors import ConfigError, shortened
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ObsScale
 from hotloop.rollouts import Environments
 from hotloop.training.hindsight import Hindsight
 from hotloop.training.options import ReplayOptions
+from hotloop.training.options.base import default_of
 from hotloop.training.worker_weights import WorkerWeights
 from hotloop.types import Array, Fragment
 
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 # before they are used.
 MAX_DRAWN = 8
 _WORKER_WEIGHTS = "worker_weights"
+# Options of hotloop's own buffer, which a source of the user's may read too.
+BUFFER_OPTIONS = (
+    *("replay", "n_step", "clip_reward", "hindsight", "replay_device", "updates_per_launch"),
+)
 _FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 
 
@@ -72,11 +78,13 @@ class ReplaySource(Protocol):
     A class that inherits from it needs the first three methods.
 
     Attributes:
+        options: the names in `BUFFER_OPTIONS` that it reads. The others must have their defaults.
         max_drawn: the maximum number of batches of one `draw`.
         by_priority: whether `update_priorities` receives the TD errors of each batch.
         gamma: γ of the next batches' `discount`, set by the loop before it draws.
     """
 
+    options: ClassVar[tuple[str, ...]] = ()
     max_drawn: int = 1
     by_priority: bool = False
     gamma: float = 1.0
@@ -123,6 +131,26 @@ class ReplaySource(Protocol):
 
     def start_empty(self, num_samples: int) -> None:
         """Continue a run from a checkpoint without a file of `save`, after this many batches."""
+
+
+def check_source(source: Any, config: ReplayOptions, name: str) -> None:
+    """Check the source of the algorithm `name`.
+
+    Raises:
+        ConfigError: it is no source, or an option has no effect on it.
+    """
+    if not hasattr(source, "options"):
+        raise ConfigError(
+            f"`source` of '{name}' must return an object of a class that inherits `ReplaySource`, "
+            f"got {shortened(repr(source))}"
+        )
+    for option in BUFFER_OPTIONS:
+        value, default = config.value_of(option), default_of(type(config), option)
+        if value != default and option not in source.options:
+            raise ConfigError(
+                f"`{option}` {value!r} has no effect on the source of '{name}': leave it at "
+                f"{default!r}, or add it to the source's `options`"
+            )
 
 
 class StoredTransitions(ReplaySource):
@@ -233,6 +261,8 @@ class Replay(StoredTransitions):
     Raises:
         ConfigError: the transitions of this run don't fit into memory.
     """
+
+    options = ("replay", "n_step", "clip_reward", "hindsight")
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from hotloop.base.files import atomic_write
 from hotloop.errors import ConfigError, requires_extra
 from hotloop.policies.acting import ActingPolicy
 from hotloop.policies.export.numpy_file import interface_fields
-from hotloop.policies.heads.base import MASKED
+from hotloop.policies.heads.base import MASKED, action_offset
 from hotloop.policies.snapshot import PolicySnapshot
 from hotloop.policies.spec import Network
 from hotloop.types import Array
@@ -123,14 +123,34 @@ def _check_graph(
                 expected["value"] = policy.value(obs, memory)
             if next_memory is not None:
                 expected["next_memory"] = next_memory
-            outputs = session.run(list(expected), inputs)
+            action, *outputs = session.run(["action", *expected], inputs)
+            _check_action(network, outputs[0], action)
             for array, output in zip(expected.values(), outputs, strict=True):
                 np.testing.assert_allclose(output, array, rtol=_TOLERANCE, atol=_TOLERANCE)
+    except ConfigError:
+        raise
     except AssertionError as error:
         difference = next(line for line in str(error).split("\n") if "difference" in line.lower())
         raise _not_traceable(network, f"the graph computes other numbers, {difference}") from error
     except Exception as error:
         raise _not_traceable(network, _root_cause(error)) from error
+
+
+def _check_action(network: Network, head: Array, action: Array) -> None:
+    """Raise `ConfigError` if `mode` of the head, in the graph, and `greedy` differ."""
+    spec = network.action_spec
+    expected = np.empty((len(head), *spec.shape), spec.dtype)
+    network.head.greedy(head, expected)
+    if spec.kind == "box":
+        expected = spec.fitted(expected)
+    else:
+        expected += action_offset(spec)
+    rounding = 1.0 if spec.kind == "box" and expected.dtype.kind != "f" else _TOLERANCE
+    if not np.allclose(action, expected, rtol=_TOLERANCE, atol=rounding):
+        raise ConfigError(
+            f"the graph's actions are not the policy's: `mode` of the head {network.head}, in "
+            "torch, must choose what its `greedy` writes"
+        )
 
 
 def _sample_inputs(network: Network, num_rows: int) -> dict[str, Array]:

@@ -75,7 +75,20 @@ class Head:
                 f"the head {self} has {bound.size} outputs for {spec.mask_size} actions, so masks "
                 "can't forbid actions: leave out `action_masks`, or choose another head"
             )
+        if spec.kind == "discrete" and not type(self).__module__.startswith("hotloop."):
+            bound._check_greedy()
         return bound
+
+    def _check_greedy(self) -> None:
+        """Raise `ConfigError` if `greedy` does not write discrete actions into `out`."""
+        numbers = np.arange(self.size, dtype=np.float32)
+        actions = np.full(2, -1, self.spec.dtype)
+        self.greedy(np.stack([numbers, -numbers]), actions)
+        if ((actions < 0) | (actions >= self.spec.num_actions)).any():
+            raise ConfigError(
+                f"`greedy` of the head {self} must write actions 0 … {self.spec.num_actions - 1} "
+                f"into `out`, got {actions.tolist()} for outputs of shape (2, {self.size})"
+            )
 
     @cached_property
     def spec(self) -> ActionSpec:

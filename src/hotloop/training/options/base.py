@@ -58,7 +58,8 @@ class Options:
             raise ConfigError(
                 f"`{name}` {shortened(repr(value))} {'is for' if values else 'needs'} "
                 f"{describe_requirement(other, values)}, got {actual!r}: "
-                f"set `{other}`, or leave `{name}` at {default_of(type(self), name)!r}"
+                f"{'leave out' if values == (None,) else 'set'} `{other}`, or leave `{name}` at "
+                f"{default_of(type(self), name)!r}"
             )
         for group in reversed(type(self).__mro__):
             if "check" in vars(group):

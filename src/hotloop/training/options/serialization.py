@@ -110,6 +110,8 @@ def changed_fields(config: Options, stored: dict[str, Any]) -> list[str]:
         One `name: stored → new` for each option.
     """
     changeable, stored = changeable_options(type(config)), _with_current_names(type(config), stored)
+    # An option that is newer than the run had its default's effect.
+    stored = {**(differing_defaults(config, to_json(config)) or {}), **stored}
     return [
         f"{name}: {stored[name]} → {value}"
         for name, value in to_json(config).items()
