@@ -6,6 +6,7 @@ from `v_min` to `v_max`. The policy takes the action with the greatest mean, and
 cross-entropy between the projected distribution of the target and the network's. Everything else
 is DQN.
 
+    cd examples
     hotloop train c51:algorithm --env-id CartPole-v1
 """
 
@@ -121,7 +122,6 @@ class Config(dqn.Config):
 
     def check(self) -> None:
         """Check the atoms, and that no option is set that C51 ignores."""
-        super().check()
         if not self.v_min < self.v_max or self.num_atoms < 2:
             raise ConfigError(
                 "`v_min` must be below `v_max`, with at least 2 atoms, got "

@@ -6,6 +6,7 @@ The updates are SAC's. Without `--minari-dataset`, the run is plain SAC.
 
     pip install 'minari[hdf5]'
     minari download mujoco/hopper/expert-v0
+    cd examples
     hotloop train sac_from_minari:algorithm --env-id Hopper-v5 \\
         --minari-dataset mujoco/hopper/expert-v0
 """

@@ -226,9 +226,12 @@ def same_step_cartpoles(num_envs):
 
 
 class RecordsImports(Scripted):
-    """Writes to `<worker>.imports` which of torch and the networks its process has imported."""
+    """Writes to `<worker>.imports` which modules of the policy its process has imported."""
+
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
     def step(self, action):
-        imported = [name for name in ("torch", "tests.policies.nets") if name in sys.modules]
+        modules = ("torch", "tests.policies.nets", "tests.toy_noise")
+        imported = [name for name in modules if name in sys.modules]
         (self.directory / f"{WORKER}.imports").write_text(" ".join(imported))
         return super().step(action)

@@ -137,7 +137,7 @@ def test_parameters_of_heads_must_be_storable():
     spaces = SimpleNamespace(obs_spec=obs_spec(4), action_spec=DISCRETE)
     lists = SharpLogits(2.0, shifts=[1])
     for head in (SharpLogits(np.float32(2.0)), lists, SharpLogits("2"), UnresolvedHead()):
-        with pytest.raises(ConfigError, match=r"the parameters of the head \w+\(\w+=.* must be"):
+        with pytest.raises(ConfigError, match=r"the fields of the head \w+\(\w+=.* must be"):
             actor(spaces, head)
     with pytest.raises(ConfigError, match=r"has no action space: call `bind"):
         _ = Greedy().size

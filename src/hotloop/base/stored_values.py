@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -14,14 +15,27 @@ from hotloop.errors import ConfigError
 Value = TypeVar("Value")
 
 
-def is_storable(value: Any) -> bool:
-    """Return whether a dataclass is the same after its fields were stored as JSON."""
-    try:
+def check_storable(value: Any, *, kind: str) -> None:
+    """Raise `ConfigError` unless a dataclass is the same after its fields are stored as JSON."""
+    is_same = False
+    with contextlib.suppress(KeyError, NameError, TypeError, ValueError):
         fields = value_to_json(value)
         del fields["name"]
-        return documents.record(type(value), fields) == value
-    except (KeyError, NameError, TypeError, ValueError):
-        return False
+        is_same = documents.record(type(value), fields) == value
+    if not is_same:
+        raise ConfigError(
+            f"the fields of the {kind} {value} must be numbers, texts, booleans, or tuples of "
+            "these, with the declared types: files and workers receive them as JSON"
+        )
+
+
+def check_importable(value: Any, *, kind: str) -> None:
+    """Raise `ConfigError` if other processes can't import the class of a value."""
+    name = importable_name(type(value))
+    if "<" in name:
+        raise ConfigError(
+            f"workers can't import the {kind} '{name}': define it at the top level of a module"
+        )
 
 
 def value_to_json(value: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.stored_values import check_importable, check_storable
 from hotloop.errors import CheckpointError
 from hotloop.policies.exploration import Exploration
 from hotloop.policies.forward_numpy import NumpyForward
@@ -62,6 +63,7 @@ class ActingPolicy:
         self.has_value = network.has_value
         self._head = network.head
         if exploration is not None:
+            check_storable(exploration, kind="exploration")
             exploration.check(self._head)
         self.has_last_value = network.has_value and not network.acts_without_torch
         self._forward = self._make_forward(device) if forward is None else forward
@@ -91,6 +93,12 @@ class ActingPolicy:
         if not self._has_external_forward:
             return self
         return ActingPolicy(self.network, self.snapshot, exploration=self.exploration)
+
+    def check_importable(self) -> None:
+        """Raise `ConfigError` if workers can't import the head or the exploration."""
+        check_importable(self._head, kind="head")
+        if self.exploration is not None:
+            check_importable(self.exploration, kind="exploration")
 
     @property
     def memory_size(self) -> int:

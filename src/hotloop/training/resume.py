@@ -188,7 +188,6 @@ def write_missing_accounting(run: RunDirectory, config: RunOptions, last: Checkp
 
     The only data about a killed run's workers is in the metrics of each iteration.
 
-
     Raises:
         RunDirectoryError: the file can't be written.
     """

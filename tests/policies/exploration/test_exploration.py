@@ -1,3 +1,4 @@
+import dataclasses
 import json
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from hotloop.policies import (
     actor_critic,
 )
 from hotloop.policies.exploration import exploration_from_json
+from hotloop.policies.heads import Deterministic
 from tests.policies.nets import Spaces
 from tests.policies.test_actors import make_actor
 from tests.policies.test_policies import BOX, obs_spec
@@ -76,13 +78,42 @@ def test_gaussian_noise_replaces_that_of_a_stochastic_head():
     np.testing.assert_array_equal(own, added)
 
 
-def test_json_needs_a_class_that_can_be_imported():
+def test_workers_need_classes_that_can_be_imported():
     @dataclass(frozen=True, kw_only=True)
     class Local(Exploration):
         pass
 
-    with pytest.raises(ConfigError, match=r"can't import .*Local.*: define it at the top level"):
-        Local().to_json()
+    @dataclass(frozen=True)
+    class LocalHead(Deterministic):
+        pass
+
+    make_policy("deterministic", Kick(size=0.5)).check_importable()
+    message = r"can't import the {} '.*<locals>.{}': define it at the top level"
+    policy = make_policy("deterministic", Local())
+    with pytest.raises(ConfigError, match=message.format("exploration", "Local")):
+        policy.check_importable()
+    network = make_actor("deterministic")
+    network = dataclasses.replace(network, head=LocalHead().bind(network.action_spec))
+    policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(0)))
+    with pytest.raises(ConfigError, match=message.format("head", "LocalHead")):
+        policy.check_importable()
+
+
+@pytest.mark.parametrize(
+    "exploration",
+    [
+        GaussianNoise(std=np.float32(0.1)),
+        Exploration(random_steps=5.0),
+        Kick(size="0.5"),
+        EpsilonGreedy(start=1.0, end=0.1, num_steps=7.5),
+    ],
+)
+def test_fields_must_be_storable(exploration):
+    kind = "greedy" if isinstance(exploration, EpsilonGreedy) else "deterministic"
+    with pytest.raises(
+        ConfigError, match=r"the fields of the exploration \w+\(random_steps=.* must"
+    ):
+        make_policy(kind, exploration)
 
 
 @pytest.mark.parametrize(

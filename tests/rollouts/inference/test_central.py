@@ -25,6 +25,7 @@ from tests.rollouts.processes.pools import (
     open_pool,
     snapshot_of,
 )
+from tests.toy_noise import HeldNoise
 from tests.worker_envs import count_calls
 
 pytestmark = pytest.mark.usefixtures("mark")
@@ -119,13 +120,13 @@ def test_actors_explore_the_same(env, head, exploration):
 
 
 @pytest.mark.usefixtures("cold_start")
-def test_workers_import_neither_torch_nor_the_network(tmp_path):
+def test_workers_import_neither_torch_nor_the_policys_classes(tmp_path):
     kwargs = {"directory": str(tmp_path)}
-    make = partial(actor_critic, network="tests.policies.nets:Net")
+    make = partial(actor, head=Deterministic(), network="tests.policies.nets:ActorNet")
     with open_pool(
         "tests.worker_envs:RecordsImports", env_kwargs=kwargs, inference="central"
     ) as pool:
-        begin(pool, make=make).collect()
+        begin(pool, make=make, exploration=HeldNoise(std=0.1)).collect()
     imports = sorted(path.read_text() for path in tmp_path.glob("*.imports"))
     assert imports == ["", ""]
 

@@ -24,7 +24,7 @@ class Exploration:
     """Uniform actions in the first steps, and then the actions that the head samples.
 
     A subclass overrides `action_noise` to add noise of its own to bounded actions. Its fields are
-    numbers, booleans or strings, since acting processes receive them as JSON.
+    numbers, texts, booleans, or tuples of these, since acting processes receive them as JSON.
 
     The last number of the noise is 1 in steps with uniform actions, which do not need the network.
 
@@ -90,18 +90,8 @@ class Exploration:
             head.choose(outputs, noise[:, :-1], out, params)
 
     def to_json(self) -> dict[str, Any]:
-        """Return values for `json.dumps`. `exploration_from_json` is the inverse.
-
-        Raises:
-            ConfigError: the class can't be imported.
-        """
-        fields = value_to_json(self)
-        if "<" in fields["name"]:
-            raise ConfigError(
-                f"workers can't import the exploration '{fields['name']}': define it at the top "
-                "level of a module"
-            )
-        return fields
+        """Return values for `json.dumps`. `exploration_from_json` is the inverse."""
+        return value_to_json(self)
 
 
 def exploration_from_json(fields: Mapping[str, Any] | None) -> Exploration | None:

@@ -15,7 +15,7 @@ _WIDE_UNSIGNED = ("uint1", "uint3", "uint6")
 
 
 class TracedPolicy(nn.Module):
-    """`ActingPolicy.act` and `ActingPolicy.head` as a module.
+    """`TrainedPolicy.act` and `TrainedPolicy.head` as a module.
 
     Args:
         network: the network.

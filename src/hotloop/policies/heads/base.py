@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from hotloop.base.stored_values import is_storable
+from hotloop.base.stored_values import check_storable
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, SpaceError
 from hotloop.types import Array
@@ -41,7 +41,8 @@ class Head:
 
     Attributes:
         meaning: name of the outputs in exported files.
-        description: phrase for the outputs in messages.
+        description: noun phrase for the outputs. It ends the line `head` that `hotloop export`
+            prints, and is part of errors about a user's module.
         kind: the kind of action space that the head supports; "": any.
         needs_perceptrons: whether its learned layers differ from the layers that compute its
             outputs. A user's module has no such layers.
@@ -61,11 +62,7 @@ class Head:
             SpaceError: the head does not support the actions.
             ConfigError: a parameter is not the same after it is stored as JSON.
         """
-        if not is_storable(self):
-            raise ConfigError(
-                f"the parameters of the head {self} must be numbers, texts, booleans, or tuples of "
-                "these, with the declared types: files store them as JSON"
-            )
+        check_storable(self, kind="head")
         bound = replace(self)
         vars(bound)["spec"] = spec
         bound.check()

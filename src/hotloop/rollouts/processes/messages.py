@@ -60,7 +60,9 @@ class Setup:
     Attributes:
         network: Network as JSON. None if the inference process acts.
         outputs: Sizes of the network's outputs.
-        exploration: The policy's `Exploration` as JSON.
+        exploration: The policy's `Exploration` as JSON. None if the inference process acts: the
+            worker does not import the class, whose module may import torch.
+        has_episode_noise: Whether the exploration is an `EpisodeNoise`.
         in_fragments: Whether rows are evaluated and taken as whole fragments.
         first_row: First row of this process.
         first_episode: Number of the first episodes. None: each environment's next one.
@@ -71,6 +73,7 @@ class Setup:
     network: Mapping[str, Any] | None
     outputs: Mapping[str, Any]
     exploration: Mapping[str, Any] | None
+    has_episode_noise: bool
     schedule: Schedule
     in_fragments: bool
     num_steps: int

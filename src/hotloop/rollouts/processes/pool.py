@@ -115,9 +115,11 @@ class WorkerPool:
         """Start the only rollout of this pool.
 
         Raises:
-            ConfigError: There is not enough memory for the fragments.
+            ConfigError: There is not enough memory for the fragments, or the workers can't import
+                the head or the exploration.
         """
         assert self._rollout is None
+        policy.check_importable()
         self._transport = ProcessTransport(self.supervisor, policy, options)
         self._rollout = FleetRollout(self._transport, policy, options, close=self.close)
         return self._rollout

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop import timing
-from hotloop.policies import ActingPolicy, PolicySnapshot
+from hotloop.policies import ActingPolicy, EpisodeNoise, PolicySnapshot
 from hotloop.rollouts.fleet import FleetRollout, WorkerRows
 from hotloop.rollouts.processes.channel import ChannelClosed
 from hotloop.rollouts.processes.messages import INFERENCE, InferenceSetup, Setup
@@ -201,10 +201,12 @@ class ProcessTransport:
             return
         worker.first_row = self.memory[worker.number].words[STEPPED]
         start = self._fleet.start_of(worker.number, worker.first_row)
+        acts = self._supervisor.inference is None
         setup = Setup(
-            network=network.to_json() if self._supervisor.inference is None else None,
+            network=network.to_json() if acts else None,
             outputs=NetworkOutline.to_json(network),
-            exploration=exploration_fields,
+            exploration=exploration_fields if acts else None,
+            has_episode_noise=isinstance(exploration, EpisodeNoise),
             schedule=self._options.schedule,
             in_fragments=self._takes_fragments,
             seed=self._options.seed,

@@ -23,8 +23,7 @@ from hotloop.envs import (
     seeded_generators,
 )
 from hotloop.errors import HotloopError
-from hotloop.policies import EpisodeNoise, network_from_json
-from hotloop.policies.exploration import exploration_from_json
+from hotloop.policies import network_from_json
 from hotloop.rollouts.inference.central_collector import CentralCollector
 from hotloop.rollouts.inference.wakeups import wake
 from hotloop.rollouts.processes.channel import Channel, ChannelClosed
@@ -149,9 +148,7 @@ class Worker:
                 self._worker,
                 first_row=setup.first_row,
                 has_value=outputs.has_value,
-                has_episode_noise=isinstance(
-                    exploration_from_json(setup.exploration), EpisodeNoise
-                ),
+                has_episode_noise=setup.has_episode_noise,
                 wake_inference=functools.partial(wake, inference_wakeup_fd),
                 wait=functools.partial(wait_for_wakeup, wakeup_fd, channel, parent_pid),
             )

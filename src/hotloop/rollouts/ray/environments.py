@@ -252,6 +252,7 @@ class RayEnvironments:
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> FleetRollout:
         """Start the only rollout of these environments."""
         assert self._rollout is None
+        policy.check_importable()
         if self._num_inference:
             with span("start_inference"):
                 self._start_inference(policy.network)
