@@ -95,6 +95,8 @@ def test_help(capsys, args):
         (["train", "ppo", "--env-kwargs", "{'g': 1,", "'h': 2}"], "got '{'g': 1, 'h': 2}'"),
         (["train", "ppo", "--env-kwargs", '{"gg": 1}', "--env-id", "Pendulum-v1"], "gg"),
         (["eval", "nowhere", "--episodes", "0"], "`--episodes` must be positive"),
+        (["eval"], "hotloop: the following arguments are required: RUN: `hotloop eval --help`"),
+        (["export", "r", "--format", "x"], "hotloop: argument --format: invalid choice: 'x'"),
     ],
 )
 def test_mistakes_in_the_arguments(capsys, tmp_path, args, message):

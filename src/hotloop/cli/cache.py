@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 
 from hotloop.base import cache
 from hotloop.base.text_tables import print_json, print_rows
 from hotloop.cli import notify
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import OutputError
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop cache --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop cache",
         description="Show the cached compiled code: updates of trainings, and functions of custom "
         "bandits. The next process that needs it loads it in milliseconds. The cache is "

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from hotloop.base.text_tables import print_json
 from hotloop.cli import notify
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError, RunDirectoryError
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop compare --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop compare",
         description="Compare runs, or two profiles. For runs it prints the options that differ, "
         "the interquartile mean over seeds in the last tenth of the steps that all have, its "

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
 from rich.text import Text
 
 from hotloop.base.text_tables import plain_table, print_json, print_table, wide_console
+from hotloop.cli.command_parser import CommandParser
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop doctor --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop doctor",
         description="Show what this machine has for training (cores and quotas, memory, libraries, "
         "compiler, instructions, GPU, extras, caches), and what would make it faster.",

@@ -12,6 +12,7 @@ import numpy as np
 from hotloop.base.rounding import format_number
 from hotloop.base.text_tables import print_json
 from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def run(args: list[str]) -> int:
     """Run the command. See `hotloop eval --help`."""
     from hotloop.rollouts.evaluation import MAX_STEPS
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop eval",
         description="Play episodes with the most probable actions of a run's policy, in new "
         "environments, and print the mean and standard deviation of the returns.",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from hotloop.cli import add_trust_option, enable_local_imports, require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop export --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop export",
         description="Save a trained policy as one ONNX graph, or as weights and a Python file that "
         "needs only NumPy. Both map raw observations to the most probable action, in the format "

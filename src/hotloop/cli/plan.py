@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.base.figures import check_plot_path
 from hotloop.base.text_tables import print_json
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def run(args: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop plan",
         description="Forecast the speed of a training on several machines for a growing number of "
         "workers, and the resource that saturates first. docs/cluster.md compares such forecasts "

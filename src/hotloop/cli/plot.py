@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from hotloop.base.figures import check_plot_path
 from hotloop.base.text_tables import print_json
 from hotloop.cli import notify, require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import RunDirectoryError
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop plot --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop plot",
         description="Plot learning curves, one panel per environment. Runs that differ only in "
         "their seed are one curve: the interquartile mean over seeds and its 95 % bootstrap "

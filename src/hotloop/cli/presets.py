@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-
 from hotloop.base.text_tables import print_json, print_rows
 from hotloop.cli import require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import UnknownNameError, nearest
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop presets --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop presets",
         description="List the environments with a preset: options that `hotloop train` uses "
         "instead of the defaults.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from hotloop.base.streams import make_console
 from hotloop.base.text_tables import print_json
 from hotloop.cli import viewer_files
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ProfileError, RunDirectoryError, UntrustedError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop report --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop report",
         description="Print the results of a run, and where the time of a run or a profile went, "
         "over all processes.",

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop resume --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop resume",
         description="Continue a stopped or killed run from its last checkpoint. It ends with the "
         "same weights as without the interruption. A run of sac, td3 or dqn needs --save-replay "

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop.base.text_tables import print_json, print_table, wide_console
 from hotloop.cli import notify
+from hotloop.cli.command_parser import CommandParser
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop runs --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop runs",
         description="List the runs below a directory, oldest first: finished and requested steps, "
         "mean return of the last 100 training episodes, best evaluation. A run that can't be read "

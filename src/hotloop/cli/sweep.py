@@ -18,6 +18,7 @@ from hotloop.base import documents
 from hotloop.base.files import read_regular
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.cli import add_trust_option, notify, require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError, shortened
 
@@ -91,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     from hotloop.sweeps.samplers import SAMPLERS
     from hotloop.sweeps.worker import METRICS
 
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop sweep", allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS
     )
     add = parser.add_argument

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hotloop.base.files import make_directory
 from hotloop.base.text_tables import print_json
 from hotloop.cli import add_trust_option, notify, require_module
+from hotloop.cli.command_parser import CommandParser
 from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop sweep report --help`."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="hotloop sweep report",
         description="Print the best options of a sweep, compare them with the defaults on fresh "
         "seeds, and plot the effect of each option. It writes plots, one HTML page, and the best "

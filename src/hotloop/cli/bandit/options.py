@@ -10,6 +10,7 @@ from typing import Any
 
 from hotloop.base.space_syntax import parse_assignments
 from hotloop.cli.bandit.field_help import list_fields
+from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 _VALUE = "FIELD=VALUE"
@@ -17,7 +18,7 @@ _VALUE = "FIELD=VALUE"
 
 def new_parser(name: str, description: str) -> argparse.ArgumentParser:
     """Return a parser for `hotloop bandit NAME`. Blank lines separate paragraphs."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog=f"hotloop bandit {name}",
         description="\n\n".join(textwrap.fill(part, 88) for part in description.split("\n\n")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
