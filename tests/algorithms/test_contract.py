@@ -91,7 +91,7 @@ class UncheckedConfig(ppo.Config):
     ("changes", "message"),
     [
         ({"update": update_nothing}, "updates must change the acting network's parameters"),
-        ({"config": UncheckedConfig}, "the configuration must reject `total_timesteps` 0"),
+        ({"config": UncheckedConfig}, "must reject `total_timesteps` 0 .* in `check`, not in `__"),
         (
             {"update": update_with_global_random_numbers},
             "a resumed run must end bit for bit like an uninterrupted one",

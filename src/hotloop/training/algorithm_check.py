@@ -178,7 +178,7 @@ class _Check:
                 continue
             raise AssertionError(
                 f"the configuration must reject `{name}` {value} with a ConfigError: inherit from "
-                "`RunOptions`, and call `super().check()` in your own `check`"
+                "`RunOptions`, and check your options in `check`, not in `__post_init__`"
             )
 
     def check_compilation(self) -> None:
