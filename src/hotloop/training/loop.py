@@ -69,10 +69,10 @@ def training_loop(stages: Stages, observers: Observers) -> Run[None]:
         with stages.interrupts() as interrupt:
             for _ in stages.rounds(interrupt):
                 with span("collect"):
-                    fragments = stages.collect()  # act → step
+                    fragments = stages.collect()  # act → step: rollouts/collector.py
                 with span(stages.store_span):
-                    stages.store(fragments)  # store
-                yield from stages.update_requests()  # sample → learn
+                    stages.store(fragments)  # store: replay/buffer.py
+                yield from stages.update_requests()  # sample → learn: run_updates.py
                 with span("publish"):
                     stages.publish()  # publish → act
             with span("publish"):
