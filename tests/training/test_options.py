@@ -227,7 +227,7 @@ def test_configurations_are_values():
         ),
         (
             {"workers": 3},
-            "`num_envs` = 8 can't be divided evenly among 3 workers: set `envs_per_worker`",
+            "8 can't be divided evenly among 3 workers: set `num_envs` to a multiple of 3, or",
         ),
         (
             {"num_minibatches": 3},

@@ -86,7 +86,7 @@ class WorkerOptions(TaskOptions):
         elif self.total_envs % self.num_groups:
             raise ConfigError(
                 f"`num_envs` = {self.num_envs} can't be divided evenly among {self.workers} "
-                "workers: set `envs_per_worker`"
+                f"workers: set `num_envs` to a multiple of {self.num_groups}, or `envs_per_worker`"
             )
         elif self.has_workers:
             require_memory(
