@@ -200,7 +200,8 @@ def test_repeated_wakeups_are_received_once():
 def test_the_inference_process_records_its_timing(tmp_path):
     with open_pool("CartPole-v1", timing_dir=tmp_path, inference="central") as pool:
         rollout = begin(pool)
-        rollout.collect()
+        for _ in range(5):  # an answer may be there before a worker waits for it
+            rollout.collect()
     recordings, _ = timing.read_directory(tmp_path)
     trees = {recording.component: recording.tree() for recording in recordings}
     assert sorted(trees) == ["inference-0", "worker-0", "worker-1"]
@@ -209,7 +210,7 @@ def test_the_inference_process_records_its_timing(tmp_path):
         for name in ("inference-0", "worker-0")
     )
     assert {"wait", "act"} <= inference.keys()
-    assert inference["evaluate"].count == 2
+    assert inference["evaluate"].count == 10
     assert "act" not in worker
     assert "wait_for_inference" in worker
     for account in rollout.accounting().workers:
