@@ -235,22 +235,17 @@ def actor_critic(
         SpaceError: the spaces are empty, or the network does not support the observations.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
-    fields = _layer_fields(
+    return _make_network(
         spaces,
+        head_for(spaces.action_spec),
         network,
+        has_value=True,
         layer_norm=layer_norm,
         memory=memory,
         hidden_sizes=hidden_sizes,
         activation=activation,
         shared_trunk=shared_trunk,
         initialization="orthogonal",
-    )
-    return Network(
-        obs_spec=spaces.obs_spec,
-        action_spec=spaces.action_spec,
-        head=head_for(spaces.action_spec),
-        has_value=True,
-        **fields,
     )
 
 
@@ -279,38 +274,46 @@ def actor(
         SpaceError: the head does not support the actions, or see `actor_critic`.
         ConfigError, UnknownNameError, ShapeError, MissingExtraError: `network` can't be used.
     """
-    fields = _layer_fields(
+    return _make_network(
         spaces,
+        head,
         network,
+        has_value=False,
         layer_norm=layer_norm,
         memory=memory,
         hidden_sizes=hidden_sizes,
         activation=activation,
         initialization="uniform",
     )
-    return Network(
-        obs_spec=spaces.obs_spec,
-        action_spec=spaces.action_spec,
-        head=head,
-        has_value=False,
-        **fields,
-    )
 
 
-def _layer_fields(
-    spaces: Spaces, network: str | Callable[..., Any] | None, **layers: Any
-) -> dict[str, Any]:
-    """Return the fields of a `Network` for the user's module, or for an encoder and `layers`."""
+def _make_network(
+    spaces: Spaces,
+    head: Head,
+    network: str | Callable[..., Any] | None,
+    *,
+    has_value: bool,
+    **layers: Any,
+) -> Network:
+    """Return a network of an encoder and `layers`, or of the user's module."""
     if network is None:
-        return {"encoder": choose_encoder(spaces.obs_spec), **layers}
-    if is_built_in(network):
-        return {"encoder": encoder_name(network), **layers}
-    if layers.get("memory") is not None:
+        layers["encoder"] = choose_encoder(spaces.obs_spec)
+    elif is_built_in(network):
+        layers["encoder"] = encoder_name(network)
+    elif layers["memory"] is None:
+        layers = {"module": find_module(network)}
+    else:
         raise ConfigError(
             "`memory` adds a recurrent layer to hotloop's own networks, got a custom `network`: "
             "leave out `memory` or `network`"
         )
-    return {"module": find_module(network)}
+    return Network(
+        obs_spec=spaces.obs_spec,
+        action_spec=spaces.action_spec,
+        head=head,
+        has_value=has_value,
+        **layers,
+    )
 
 
 def is_built_in(network: object) -> TypeGuard[str]:

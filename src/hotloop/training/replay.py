@@ -33,7 +33,12 @@ MAX_DRAWN = 8
 _WORKER_WEIGHTS = "worker_weights"
 # Options of hotloop's own buffer, which a source of the user's may read too.
 BUFFER_OPTIONS = (
-    *("replay", "n_step", "clip_reward", "hindsight", "replay_device", "updates_per_launch"),
+    "replay",
+    "n_step",
+    "clip_reward",
+    "hindsight",
+    "replay_device",
+    "updates_per_launch",
 )
 _FIELDS = ("obs", "action", "reward", "next_obs", "terminated", "truncated")
 

@@ -92,9 +92,14 @@ def _are_amounts(value: Any) -> bool:
 
 
 def _are_trackers(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)):
+        return False
+    if not value:  # most runs, which then import no trackers
+        return True
     from hotloop.runs.tracking import tracker_names
 
-    return isinstance(value, (tuple, list)) and all(x in tracker_names() for x in value)
+    known = tracker_names()
+    return all(x in known for x in value)
 
 
 def _are_info_names(value: Any) -> bool:
