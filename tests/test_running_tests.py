@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from tests.attempts import attempts
 from tests.costs import Costs, total
 
 ROOT = Path(__file__).parent.parent
@@ -135,3 +138,36 @@ def test_a_seed_determines_the_order(tmp_path):
     assert all(sorted(order) == list(range(24)) for order in orders)
     # The same seed gives the same order.
     assert orders[1] == orders[2] != orders[3] != sorted(orders[3])
+
+
+@pytest.mark.parametrize(
+    ("errors", "num_measured", "is_raised"),
+    [
+        ([None], 1, False),
+        ([AssertionError, None], 2, False),
+        ([AssertionError] * 3, 3, True),
+        ([OSError], 1, True),  # not an assertion
+    ],
+)
+def test_three_attempts_at_a_measurement(errors, num_measured, is_raised):
+    measured = []
+
+    def repeat():
+        for number, attempt in attempts(lambda number: number):
+            measured.append(number)
+            with attempt:
+                if errors[number]:
+                    raise errors[number]
+
+    if is_raised:
+        with pytest.raises(errors[-1]):
+            repeat()
+    else:
+        repeat()
+    assert measured == list(range(num_measured))
+
+
+def test_attempts_without_assertions_are_an_error():
+    with pytest.raises(RuntimeError, match="expected an assertion"):
+        for _ in attempts(lambda number: number):
+            pass
