@@ -1,8 +1,9 @@
-"""The parser of a command's arguments, whose errors are one line."""
+"""The parser of a command's arguments, whose errors are one line, and types of options."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import NoReturn
 
 from hotloop.errors import ConfigError
@@ -14,3 +15,22 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
         raise ConfigError(f"{message}: `{self.prog} --help` lists the options")
+
+
+def milliseconds(*, least: int, auto_s: float | None = None) -> Callable[[str], float]:
+    """Return the type of an option: seconds, from a text in milliseconds."""
+
+    def seconds(text: str) -> float:
+        if text == "auto" and auto_s is not None:
+            return auto_s
+        try:
+            value = float(text) / 1e3
+        except ValueError:
+            value = -1.0
+        if not (value == 0 or least / 1e3 <= value <= 10):
+            raise argparse.ArgumentTypeError(
+                f"expected 0, or {least} to 10,000 milliseconds, got '{text}'"
+            )
+        return value
+
+    return seconds

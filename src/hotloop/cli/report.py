@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from hotloop.base.streams import make_console
 from hotloop.base.text_tables import print_json
 from hotloop.cli import viewer_files
 from hotloop.cli.command_parser import CommandParser
@@ -85,6 +83,7 @@ def _print_text(
     findings: Findings | None,
     directory: Path,
 ) -> None:
+    from hotloop.profiler.render import text
     from hotloop.reports import bottleneck, learning_curves
     from hotloop.reports.workers import print_nodes
 
@@ -93,17 +92,7 @@ def _print_text(
     for problem in problems:
         print(problem, end="\n\n", flush=True)
     if findings is not None:
-        print_findings(findings, file=sys.stdout)
+        text.print_findings(findings, file=sys.stdout)
         if results is not None:
             bottleneck.print_bottleneck(directory)
             print_nodes(directory)
-
-
-def print_findings(found: Findings, *, file: TextIO) -> None:
-    """Print the report, with colors in a terminal and plain elsewhere."""
-    from hotloop.profiler.render import text
-
-    if file.isatty() and not os.environ.get("NO_COLOR"):
-        make_console(file=file).print(text.renderable(found))
-    else:
-        print(text.render(found), file=file)

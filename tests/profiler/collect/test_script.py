@@ -16,8 +16,8 @@ import pytest
 
 from hotloop import cli
 from hotloop.base.children import python_command
-from hotloop.cli import profile as profile_command
 from hotloop.errors import ConfigError
+from hotloop.profiler.collect.program import python_arguments
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
 from tests.profiler.programs import environment, record, run, spans, write
@@ -64,7 +64,7 @@ def test_script_options_reach_the_script(tmp_path) -> None:
     result, session = profile(tmp_path, "--interval=20", "script.py", "--debug", "--out", "x", "-m")
     assert result.stdout == "['--debug', '--out', 'x', '-m']\n"
     assert session.main.interval_ns == 20_000_000
-    assert session.metadata["options"] == ["--interval", "20"]
+    assert session.metadata["options"] == ["--interval=20"]
     result = run([sys.executable, "-m", "hotloop", "profile", "train", "--help"], tmp_path)
     assert "usage: hotloop train" in result.stdout
 
@@ -94,16 +94,16 @@ def test_python_before_a_script_is_left_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("train.py", "launcher"):
         (tmp_path / name).write_text("print(1)")
-    python, check_target = sys.executable, profile_command._check_target
-    assert check_target([python, "train.py", "--seed", "1"]) == ["train.py", "--seed", "1"]
-    assert check_target([python, "-m", "train", "-x"]) == ["-m", "train", "-x"]
-    assert check_target(["launcher", "-x"]) == ["launcher", "-x"]
+    python = sys.executable
+    assert python_arguments([python, "train.py", "--seed", "1"]) == ["train.py", "--seed", "1"]
+    assert python_arguments([python, "-m", "train", "-x"]) == ["-m", "train", "-x"]
+    assert python_arguments(["launcher", "-x"]) == ["launcher", "-x"]
     with monkeypatch.context() as patched:  # a script of a package
         patched.setenv("PATH", str(tmp_path))
         (tmp_path / "launcher").chmod(0o755)
         patched.chdir(tmp_path.parent)
         launcher = str(tmp_path / "launcher")
-        assert check_target(["launcher", "-x"]) == [launcher, "-x"]
+        assert python_arguments(["launcher", "-x"]) == [launcher, "-x"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_targets_that_are_no_script_get_advice(target, message, tmp_path, monkey
     (tmp_path / "other" / "python3").chmod(0o755)
     args = [sys.executable if x == "PYTHON" else x for x in target.split()]
     with pytest.raises(ConfigError, match=message):
-        profile_command._check_target(args)
+        python_arguments(args)
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -260,14 +260,14 @@ def test_wrong_arguments(tmp_path, monkeypatch, capsys) -> None:
     (tmp_path / "folder").mkdir()
     for wrong, message in (
         (["none.py"], "the file does not exist"),
-        (["--interval", "x", "script.py"], "between 1 and 10,000"),
-        (["--gpu-window", "5", "script.py"], "`--gpu-window` must be 0 or between 20 and 10,000"),
-        (["--out"], "expected `--out DIR`, got nothing after it"),
+        (["--interval", "x", "script.py"], "expected 0, or 1 to 10,000 milliseconds, got 'x'"),
+        (["--gpu-window", "5", "script.py"], "--gpu-window: expected 0, or 20 to 10,000"),
+        (["--out"], "argument --out: expected one argument"),
         (["--verbose", "script.py"], "options of the script must follow the script"),
         (["-m"], "nothing after -m"),
         (["--out", ".", "script.py"], "a new or an empty directory"),
         (["--out=.", "script.py"], "a new or an empty directory"),
-        (["--no-hooks"], "usage: hotloop profile"),
+        (["--no-hooks"], "got nothing: run `hotloop profile SCRIPT`"),
         (["folder"], "it is a directory"),
         (["--debug", "folder"], "Traceback"),
     ):

@@ -5,11 +5,13 @@ The most important parts come last, so that they are visible without scrolling.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from hotloop import timing
+from hotloop.base.streams import make_console
 from hotloop.base.text_tables import aligned
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.render import gpu, phrases
@@ -351,3 +353,11 @@ def renderable(source: Session | Findings) -> Group:
         else:
             parts += [Text(line, style=part.style) for line in part.lines]
     return Group(*parts)  # pyright: ignore[reportArgumentType]
+
+
+def print_findings(findings: Findings, *, file: TextIO) -> None:
+    """Print the report, with colors in a terminal and plain elsewhere."""
+    if file.isatty() and not os.environ.get("NO_COLOR"):
+        make_console(file=file).print(renderable(findings))
+    else:
+        print(render(findings), file=file)
