@@ -53,7 +53,7 @@ COVERED_BY = {
     "reports": ["cli"],
     "rollouts": ["training", "cli/test_train_workers.py"],
     "runs": ["training", "cli"],
-    "sweeps": ["cli"],
+    "experiments": ["cli"],
     "timing": ["profiler", "cli"],
     "training": ["algorithms", "cli"],
 }

@@ -41,7 +41,7 @@ from bench import storage
 from bench.bandits.scaling import serial_share
 from bench.markdown import format_figure, format_ratio, table
 from bench.measuring import spread
-from hotloop.sweeps import Results
+from hotloop.experiments import Results
 
 FIGURE = storage.DOCS / "sweep-scaling.png"
 _SETTINGS = {"num_envs": 8, "num_steps": 128, "num_minibatches": 4, "update_epochs": 4}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.sweeps.pruners import PRUNERS
-from hotloop.sweeps.samplers import SAMPLERS
-from hotloop.sweeps.spaces import parse
+from hotloop.experiments.pruners import PRUNERS
+from hotloop.experiments.samplers import SAMPLERS
+from hotloop.experiments.spaces import parse
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "sweeps.md").read_text(encoding="utf-8")
 

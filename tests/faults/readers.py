@@ -21,6 +21,7 @@ from hotloop.bandits.results import BanditResult
 from hotloop.base import documents
 from hotloop.base.line_checksums import LineChecksums
 from hotloop.cli import configuration
+from hotloop.experiments import Results
 from hotloop.profiler.render import html, text
 from hotloop.profiler.session import saving as session_file
 from hotloop.profiler.session.reading import read as read_session
@@ -29,7 +30,6 @@ from hotloop.replay.saving import _arrays_by_part
 from hotloop.reports import learning_curves
 from hotloop.runs import RunDirectory
 from hotloop.runs.summary import summarize
-from hotloop.sweeps import Results
 from hotloop.timing import _format
 from hotloop.training.checkpoint_state import CheckpointState
 from hotloop.training.options import from_stored
@@ -209,7 +209,7 @@ def _seal_npz(name: str) -> Callable[[Path, random.Random], None]:
 
 def make_sweep(folder: Path) -> None:
     """Write a file of a sweep with two trials."""
-    from tests.sweeps.test_results import SETTINGS, finished
+    from tests.experiments.test_results import SETTINGS, finished
 
     results = Results(folder / "sweep.sqlite")
     results.settings = SETTINGS

@@ -12,9 +12,9 @@ from hotloop.algorithms import find
 from hotloop.cli import main
 from hotloop.cli.configuration import toml_loads
 from hotloop.errors import ConfigError
-from hotloop.sweeps import Results, Trial
-from hotloop.sweeps.spaces import parse, stored_space
-from tests.sweeps.test_results import SETTINGS, finished
+from hotloop.experiments import Results, Trial
+from hotloop.experiments.spaces import parse, stored_space
+from tests.experiments.test_results import SETTINGS, finished
 
 CONFIG = {"env_id": "CartPole-v1", "num_envs": 2, "target_kl": None, "env_kwargs": {}}
 

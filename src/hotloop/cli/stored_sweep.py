@@ -13,8 +13,8 @@ from hotloop.errors import ConfigError, UntrustedError, shortened
 from hotloop.runs import trust
 
 if TYPE_CHECKING:
-    from hotloop.sweeps import Results
-    from hotloop.sweeps.results import SweepSettings
+    from hotloop.experiments import Results
+    from hotloop.experiments.results import SweepSettings
 
 
 def open_results(path: Path, *, is_trusted: bool) -> Results:
@@ -24,7 +24,7 @@ def open_results(path: Path, *, is_trusted: bool) -> Results:
         ConfigError: The file does not exist, or has no sweep.
         UntrustedError: Another user may have written the file.
     """
-    from hotloop.sweeps import Results
+    from hotloop.experiments import Results
 
     if not path.exists():
         raise ConfigError(f"{path} does not exist: `hotloop sweep ALGORITHM …` creates it")
@@ -45,7 +45,7 @@ def load_sweep(results: Results) -> tuple[Any, Any]:
     """Return the configuration and the search space of an open sweep. This imports its code."""
     from hotloop.algorithms import find
     from hotloop.cli.train_options import build_config
-    from hotloop.sweeps.spaces import check_trials, data_check, parse
+    from hotloop.experiments.spaces import check_trials, data_check, parse
 
     stored = results.settings
     assert stored is not None

@@ -23,9 +23,9 @@ from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError, shortened
 
 if TYPE_CHECKING:
-    from hotloop.sweeps import Results, Space
-    from hotloop.sweeps.results import ResumeOptions, SweepSettings
-    from hotloop.sweeps.runner import Runner, SweepPlan
+    from hotloop.experiments import Results, Space
+    from hotloop.experiments.results import ResumeOptions, SweepSettings
+    from hotloop.experiments.runner import Runner, SweepPlan
 
 HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of hotloop train]
        hotloop sweep bandit AGENT NAME=SPACE ... [options of hotloop bandit grid]
@@ -88,9 +88,9 @@ def _help(code: int) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from hotloop.sweeps.pruners import PRUNERS
-    from hotloop.sweeps.samplers import SAMPLERS
-    from hotloop.sweeps.worker import METRICS
+    from hotloop.experiments.pruners import PRUNERS
+    from hotloop.experiments.samplers import SAMPLERS
+    from hotloop.experiments.worker import METRICS
 
     parser = CommandParser(
         prog="hotloop sweep", allow_abbrev=False, add_help=False, usage=argparse.SUPPRESS
@@ -125,10 +125,10 @@ def _join_names(names: dict[str, str]) -> str:
 
 def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int:
     from hotloop.cli.train_options import build_config
-    from hotloop.sweeps import Results
-    from hotloop.sweeps.results import SweepSettings
-    from hotloop.sweeps.samplers import params_key
-    from hotloop.sweeps.spaces import check_trials, data_check, parse, parse_assignments
+    from hotloop.experiments import Results
+    from hotloop.experiments.results import SweepSettings
+    from hotloop.experiments.samplers import params_key
+    from hotloop.experiments.spaces import check_trials, data_check, parse, parse_assignments
     from hotloop.training.options import to_json
 
     # Separate the spaces from fixed options, and check both.
@@ -199,14 +199,14 @@ def _start(name: str, options: argparse.Namespace, train_args: list[str]) -> int
 
 
 def _resume_options(options: argparse.Namespace) -> ResumeOptions:
-    from hotloop.sweeps.results import ResumeOptions
+    from hotloop.experiments.results import ResumeOptions
 
     return ResumeOptions(**{x.name: getattr(options, x.name) for x in fields(ResumeOptions)})
 
 
 def _choose_sampler(space: Space, trials: int | None) -> str:
     """Return the default sampler, and print the reason: a grid unless `--trials` would cut it."""
-    from hotloop.sweeps.spaces import MAX_POINTS, grid_size
+    from hotloop.experiments.spaces import MAX_POINTS, grid_size
 
     try:
         size = grid_size(space)
@@ -296,8 +296,8 @@ def make_plan(
         ConfigError: A number is out of range, or the metric is unknown or unavailable.
     """
     from hotloop.cli.training_plan import parse_jobs
-    from hotloop.sweeps.runner import SweepPlan
-    from hotloop.sweeps.worker import METRICS
+    from hotloop.experiments.runner import SweepPlan
+    from hotloop.experiments.worker import METRICS
 
     if options.trials is not None and options.trials < 1:
         raise ConfigError(f"`--trials` must be positive, got {options.trials}")
@@ -335,11 +335,11 @@ def _run_sweep(
     """Store the settings, run the missing trials, and print the best ones."""
     from hotloop.cli.sweep_progress import SweepProgress
     from hotloop.cli.training_plan import parse_seeds
+    from hotloop.experiments.pruners import Pruner
+    from hotloop.experiments.runner import Runner
+    from hotloop.experiments.samplers import SearchSampler
+    from hotloop.experiments.spaces import runs_per_update
     from hotloop.reports.sweep_table import print_best
-    from hotloop.sweeps.pruners import Pruner
-    from hotloop.sweeps.runner import Runner
-    from hotloop.sweeps.samplers import SearchSampler
-    from hotloop.sweeps.spaces import runs_per_update
 
     sampler = SearchSampler(options.sampler, space, options.sampler_seed)
     seeds = parse_seeds(options.seeds)
@@ -413,7 +413,7 @@ def _make_ray_runner(
             if getattr(options, name):
                 raise ConfigError(f"`--{name.replace('_', '-')}` needs `--backend ray`")
         return None
-    from hotloop.sweeps.ray_tune import (
+    from hotloop.experiments.ray_tune import (
         RayRunner,
         RaySettings,
         check_population,

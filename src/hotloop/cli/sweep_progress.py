@@ -14,7 +14,7 @@ from hotloop.base.streams import make_console
 from hotloop.reports.sweep_table import format_params, format_score, state_table
 
 if TYPE_CHECKING:
-    from hotloop.sweeps.runner import Runner, SweepPlan
+    from hotloop.experiments.runner import Runner, SweepPlan
 
 
 class SweepProgress:

@@ -16,7 +16,7 @@ from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.sweeps import Results, Trial
+    from hotloop.experiments import Results, Trial
 
 
 def run(args: list[str]) -> int:
@@ -103,9 +103,9 @@ def _test(
 ) -> None:
     """Train the defaults and the best trial with fresh seeds."""
     from hotloop.cli.sweep import make_plan
-    from hotloop.sweeps import Trial
-    from hotloop.sweeps.pruners import Pruner
-    from hotloop.sweeps.runner import Runner
+    from hotloop.experiments import Trial
+    from hotloop.experiments.pruners import Pruner
+    from hotloop.experiments.runner import Runner
 
     config, _ = load_sweep(results)
     settings = results.settings

@@ -10,8 +10,8 @@ import numpy as np
 
 from hotloop.base.figures import new_figure
 from hotloop.base.rounding import format_number
-from hotloop.sweeps.results import Run, Trial
-from hotloop.sweeps.spaces import Choices, Range, Space
+from hotloop.experiments.results import Run, Trial
+from hotloop.experiments.spaces import Choices, Range, Space
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

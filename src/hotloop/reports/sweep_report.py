@@ -15,12 +15,12 @@ import numpy as np
 from hotloop.base.html_page import Page, Section, data_uri, escaped
 from hotloop.base.rounding import format_interval
 from hotloop.base.statistics import bootstrap_interval, interquartile_mean, stratified_interval
+from hotloop.experiments.results import Results
+from hotloop.experiments.samplers import importances
+from hotloop.experiments.spaces import stored_space
+from hotloop.experiments.status import SweepStatus
 from hotloop.reports import sweep_plots
 from hotloop.reports.sweep_table import format_params, format_score, format_value
-from hotloop.sweeps.results import Results
-from hotloop.sweeps.samplers import importances
-from hotloop.sweeps.spaces import stored_space
-from hotloop.sweeps.status import SweepStatus
 from hotloop.types import Array
 
 if TYPE_CHECKING:

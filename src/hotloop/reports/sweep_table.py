@@ -11,7 +11,7 @@ from rich.table import Table
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.statistics import bootstrap_interval
 from hotloop.base.text_tables import plain_table, print_columns
-from hotloop.sweeps.status import SweepStatus
+from hotloop.experiments.status import SweepStatus
 
 MAX_ROWS, _MAX_REASONS = 10, 5
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from hotloop.base.rounding import format_number
 from hotloop.errors import ConfigError
-from hotloop.sweeps.results import Run
+from hotloop.experiments.results import Run
 
 PRUNERS = {
     "none": "all runs train to the end",

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 
 from hotloop.base.children import python_command
-from hotloop.sweeps import pool
+from hotloop.experiments import pool
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
         "gymnasium.envs.classic_control.cartpole",
         "hotloop.algorithms.ppo",
-        "hotloop.sweeps.worker",
+        "hotloop.experiments.worker",
         "hotloop.training.run",
     ]
 )
 
 
 def _work(descriptors: tuple[Any, Any, Any], environment: dict[str, str]) -> None:
-    """Turn this process into `python -m hotloop.sweeps.worker`."""
-    from hotloop.sweeps import worker
+    """Turn this process into `python -m hotloop.experiments.worker`."""
+    from hotloop.experiments import worker
 
     os.setsid()
     for number, descriptor in enumerate(descriptors):
@@ -43,7 +43,7 @@ class WarmWorker:
     """The part of `subprocess.Popen` that the pool uses."""
 
     def __init__(self, command: list[str], *, stderr: Any, env: dict[str, str], **_: Any) -> None:
-        assert command == python_command("hotloop.sweeps.worker")
+        assert command == python_command("hotloop.experiments.worker")
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         self.stdin, self.stdout = os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb")

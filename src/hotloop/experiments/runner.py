@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hotloop.sweeps.pool import Pool, PoolProcess
-from hotloop.sweeps.pruners import Pruner
-from hotloop.sweeps.results import MAX_TRIES, Results, Run, Trial
-from hotloop.sweeps.samplers import SearchSampler
-from hotloop.sweeps.spaces import from_json
-from hotloop.sweeps.status import SweepStatus
+from hotloop.experiments.pool import Pool, PoolProcess
+from hotloop.experiments.pruners import Pruner
+from hotloop.experiments.results import MAX_TRIES, Results, Run, Trial
+from hotloop.experiments.samplers import SearchSampler
+from hotloop.experiments.spaces import from_json
+from hotloop.experiments.status import SweepStatus
 
 _POLL_S = 0.25
 # With `--lanes auto`, a process uses either one lane or this number, which was the fastest one for

@@ -19,10 +19,10 @@ from hotloop.base.children import module_paths
 from hotloop.base.processes import process_start
 from hotloop.base.rounding import format_number
 from hotloop.errors import ConfigError, requires_extra, shortened
-from hotloop.sweeps.ray_trainable import TrialSettings, train_trial
-from hotloop.sweeps.runner import Runner, RunSpec, SweepPlan
-from hotloop.sweeps.spaces import Choices, Range, Space
-from hotloop.sweeps.worker import pack
+from hotloop.experiments.ray_trainable import TrialSettings, train_trial
+from hotloop.experiments.runner import Runner, RunSpec, SweepPlan
+from hotloop.experiments.spaces import Choices, Range, Space
+from hotloop.experiments.worker import pack
 from hotloop.training.options.constraints import scheduled_options
 
 # Time in which a stopped training can write its last checkpoint.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.base.cache import SHARING
 from hotloop.base.children import add_module_paths
+from hotloop.experiments.worker import ScoreTracker, failure_reason, unpack
 from hotloop.ops.schedules import as_schedule, steps
-from hotloop.sweeps.worker import ScoreTracker, failure_reason, unpack
 
 if TYPE_CHECKING:
     from hotloop.runs import Report

@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import wilcoxon
 
 from hotloop.errors import ConfigError
-from hotloop.sweeps import Run
-from hotloop.sweeps.pruners import NUM_REPORTS, Pruner, signed_rank
+from hotloop.experiments import Run
+from hotloop.experiments.pruners import NUM_REPORTS, Pruner, signed_rank
 
 STEPS = 1800
 

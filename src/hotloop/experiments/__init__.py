@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.base.space_syntax import Choices, Range
-from hotloop.sweeps.results import Results, Run, Trial
-from hotloop.sweeps.spaces import Space
+from hotloop.experiments.results import Results, Run, Trial
+from hotloop.experiments.spaces import Space
 
 __all__ = ["Choices", "Range", "Results", "Run", "Space", "Trial"]

@@ -1,6 +1,6 @@
 """A process that imports hotloop once and trains one run after another.
 
-    python -m hotloop.sweeps.worker
+    python -m hotloop.experiments.worker
 
 It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …, "runs": …}` starts a
 training. Configurations are pickles in base64, several are trained as lanes of one update, and
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hotloop.base.cache import SHARING
 from hotloop.base.signals import ignore_job_warnings, start_thread
 from hotloop.errors import HotloopError, NonFiniteError
-from hotloop.sweeps.pruners import NUM_REPORTS
+from hotloop.experiments.pruners import NUM_REPORTS
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult

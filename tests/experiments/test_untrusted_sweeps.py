@@ -10,8 +10,8 @@ import pytest
 from hotloop.cli import main
 from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError, UntrustedError
-from hotloop.sweeps import Results
-from tests.sweeps.test_results import SETTINGS, finished
+from hotloop.experiments import Results
+from tests.experiments.test_results import SETTINGS, finished
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_name('marker').write_text('it was imported')\n"
 

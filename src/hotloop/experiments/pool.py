@@ -13,7 +13,7 @@ from typing import Any
 
 from hotloop.base.children import python_command, search_path
 from hotloop.base.crowding import JOBS
-from hotloop.sweeps.worker import pack
+from hotloop.experiments.worker import pack
 
 _END_S = 5.0
 
@@ -35,7 +35,7 @@ class PoolProcess:
         self.trained_lanes: set[int] = set()
         with log.open("ab") as file:
             self._process = subprocess.Popen(
-                python_command("hotloop.sweeps.worker"),
+                python_command("hotloop.experiments.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,

@@ -16,8 +16,8 @@ from hotloop.bandits.grids.grid_file import GridFile
 from hotloop.base import results_file
 from hotloop.base.processes import boot_id
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError
-from hotloop.sweeps import Results, Run
-from hotloop.sweeps.results import ResumeOptions, SweepSettings, is_alive
+from hotloop.experiments import Results, Run
+from hotloop.experiments.results import ResumeOptions, SweepSettings, is_alive
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_malformed_owner_is_no_process(numbers):
 
 def test_two_sweeps_of_one_file(path):
     code = (
-        "import sys, time; from pathlib import Path; from hotloop.sweeps import Results\n"
+        "import sys, time; from pathlib import Path; from hotloop.experiments import Results\n"
         "r = Results(Path(sys.argv[1])); r.enter(may_join=False); print(flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)

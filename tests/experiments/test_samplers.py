@@ -4,9 +4,9 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli.sweep import _choose_sampler
-from hotloop.sweeps import Trial
-from hotloop.sweeps.samplers import SearchSampler, importances
-from hotloop.sweeps.spaces import parse
+from hotloop.experiments import Trial
+from hotloop.experiments.samplers import SearchSampler, importances
+from hotloop.experiments.spaces import parse
 
 
 @pytest.mark.parametrize(

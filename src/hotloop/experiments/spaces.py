@@ -21,7 +21,7 @@ from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
 from hotloop.ops.schedules import names_function
 
 if TYPE_CHECKING:
-    from hotloop.sweeps.results import Trial
+    from hotloop.experiments.results import Trial
 
 _FIXED_OPTIONS = ("seed", "run_dir", "runs_dir", "env_id", "total_timesteps")
 Space = Mapping[str, "Choices | Range"]

@@ -9,7 +9,7 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.errors import ConfigError, UnknownNameError
-from hotloop.sweeps.spaces import (
+from hotloop.experiments.spaces import (
     Choices,
     Range,
     draw,

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hotloop.errors import ConfigError, MissingExtraError, requires_extra
-from hotloop.sweeps.results import Trial
-from hotloop.sweeps.spaces import MAX_POINTS, Choices, Space, draw, grid_size, point
-from hotloop.sweeps.status import SweepStatus
+from hotloop.experiments.results import Trial
+from hotloop.experiments.spaces import MAX_POINTS, Choices, Space, draw, grid_size, point
+from hotloop.experiments.status import SweepStatus
 
 SAMPLERS = {
     "grid": "all points, in order",

@@ -14,8 +14,8 @@ import pytest
 
 from hotloop.cli import main
 from hotloop.errors import install_command
-from hotloop.sweeps import Results
-from hotloop.sweeps.pool import PoolProcess
+from hotloop.experiments import Results
+from hotloop.experiments.pool import PoolProcess
 
 TINY = ["--env-id", "CartPole-v1", "--total-timesteps", "256", "--execution", "eager"]
 TINY += ["--num-steps", "16", "--num-envs", "4", "--hidden-sizes", "8", "--checkpoint-interval"]
@@ -112,7 +112,7 @@ def test_the_same_sweep_in_lanes_and_processes(path, tmp_path):
 
 
 def test_auto_lanes_measures_both_ways(path, monkeypatch):
-    from hotloop.sweeps.runner import Runner
+    from hotloop.experiments.runner import Runner
 
     unit_counts, start = [], Runner._start
 
@@ -187,7 +187,7 @@ def test_failed_trials_are_stored_with_their_reason(path, capsys, monkeypatch):
 
 
 def test_a_killed_process_is_replaced_and_its_run_repeated(path, monkeypatch, capsys):
-    from hotloop.sweeps.runner import Runner
+    from hotloop.experiments.runner import Runner
 
     hear, killed = Runner._handle_messages, []
 
@@ -209,7 +209,7 @@ def test_a_killed_process_is_replaced_and_its_run_repeated(path, monkeypatch, ca
 def test_a_run_fails_if_its_process_dies_repeatedly(path, capsys):
     options = [
         "--env-id",
-        "tests.sweeps.crashing_env:CrashingEnv",
+        "tests.experiments.crashing_env:CrashingEnv",
         "--file",
         str(path),
         "--jobs",
@@ -249,7 +249,7 @@ def _workers_of(directory):
     logs = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"hotloop.sweeps.worker" in (process / "cmdline").read_bytes():
+            if b"hotloop.experiments.worker" in (process / "cmdline").read_bytes():
                 log = os.readlink(process / "fd" / "2")
                 logs += [log] if log.startswith(str(directory)) else []
     return logs

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hotloop.base.statistics import interquartile_mean
-from hotloop.sweeps.results import Run, Trial
+from hotloop.experiments.results import Run, Trial
 
 
 class SweepStatus:
