@@ -18,7 +18,8 @@ TIMEOUT_S = 240
 
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment variables without the settings of an enclosing profile."""
-    env = {name: text for name, text in os.environ.items() if name != "HOTLOOP_PROFILE"}
+    inherited = ("HOTLOOP_PROFILE", "HOTLOOP_START")
+    env = {name: text for name, text in os.environ.items() if name not in inherited}
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return env | variables
 

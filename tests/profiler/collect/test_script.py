@@ -579,25 +579,27 @@ def test_the_installed_sitecustomize_still_runs(tmp_path) -> None:
 
 def test_a_child_without_hotloop_runs_normally(tmp_path) -> None:
     """The interpreter finds the start-up code of the profiler but not hotloop."""
-    from hotloop.profiler.collect.processes import BOOT_DIRECTORY
+    from hotloop.base.startup import BOOT_DIRECTORY
 
     result = run(
         [sys.executable, "-S", "-c", "import sitecustomize, sys; print(len(sys.path) > 0)"],
         tmp_path,
         PYTHONPATH=str(BOOT_DIRECTORY),
+        HOTLOOP_START="hotloop.profiler.collect.processes:begin_in_child",
         HOTLOOP_PROFILE="{}",
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "True\n", "")
 
 
 def test_damaged_settings(tmp_path) -> None:
-    from hotloop.profiler.collect.processes import BOOT_DIRECTORY
+    from hotloop.base.startup import BOOT_DIRECTORY
 
     for text in ("{", "[]", '{"directory": 3}'):
         result = run(
             [sys.executable, "-c", "print('runs')"],
             tmp_path,
             PYTHONPATH=str(BOOT_DIRECTORY) + os.pathsep + environment()["PYTHONPATH"],
+            HOTLOOP_START="hotloop.profiler.collect.processes:begin_in_child",
             HOTLOOP_PROFILE=text,
         )
         assert (result.returncode, result.stdout) == (0, "runs\n")
@@ -633,7 +635,7 @@ def test_the_wheel_contains_the_start_up_code_of_children(tmp_path) -> None:
     assert result.returncode == 0, result.stderr[-2000:]
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert "hotloop/profiler/collect/boot/sitecustomize.py" in names
+    assert "hotloop/base/boot/sitecustomize.py" in names
     # At the top, every Python of the installation would import it.
     assert "sitecustomize.py" not in names
 

@@ -4,8 +4,8 @@
     ...
     capture.end()
 
-Forked processes continue to record by themselves. Python programs that the process starts find
-`boot/` on their `PYTHONPATH`, and the settings in `HOTLOOP_PROFILE`.
+Forked processes continue to record by themselves. Python programs that the process starts call
+`begin_in_child`, which reads the settings in `HOTLOOP_PROFILE`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from types import ModuleType
 from typing import Any
 
 from hotloop import timing
+from hotloop.base.import_hooks import ImportHooks
+from hotloop.base.startup import call_in_programs
 from hotloop.profiler.collect.exec_calls import ExecCalls
-from hotloop.profiler.collect.import_hooks import ImportHooks
 from hotloop.profiler.collect.sampler import StackSampler
 from hotloop.timing._writer import in_multiprocessing_child
 from hotloop.timing.gpu_window import LENGTH_S, GpuWindows
 
 SETTINGS_VARIABLE = "HOTLOOP_PROFILE"
-BOOT_DIRECTORY = Path(__file__).parent / "boot"
 INTERVAL_S = 0.01
 _MAIN = "main"
 
@@ -174,9 +174,7 @@ def begin(
     directory = directory.absolute()
     settings = {"interval_s": interval_s, "hooks": hooks, "gpu_window_s": gpu_window_s}
     os.environ[SETTINGS_VARIABLE] = json.dumps({"directory": str(directory), **settings})
-    path = os.environ.get("PYTHONPATH")
-    if str(BOOT_DIRECTORY) not in (path or "").split(os.pathsep):
-        os.environ["PYTHONPATH"] = str(BOOT_DIRECTORY) + (os.pathsep + path if path else "")
+    call_in_programs(f"{__name__}:begin_in_child")
     _capture = Capture(directory, component, **settings)
     return _capture
 

@@ -30,12 +30,12 @@ from typing import Any
 from hotloop import timing
 from hotloop.base import processes
 from hotloop.base.cores import available_cores
+from hotloop.base.import_hooks import is_being_imported
 from hotloop.base.line_checksums import LineChecksums
 from hotloop.base.processes import boot_id, process_start
 from hotloop.base.redaction import redacted
 from hotloop.base.signals import blocked_signals
 from hotloop.profiler.collect.asyncio_waits import AwaitedTask, pick_awaited_task, runs_event_loop
-from hotloop.profiler.collect.import_hooks import is_being_imported
 from hotloop.profiler.collect.samples import SUFFIX, THREAD_PREFIX, VERSION
 from hotloop.profiler.collect.stacks import StackIndex, _ticker
 from hotloop.profiler.collect.tally import Tally

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from hotloop.base import import_hooks, programs, startup
 from hotloop.profiler.collect.asyncio_waits import AwaitedTask
 from hotloop.profiler.collect.samples import is_library_file
 from hotloop.timing.frames import end_frames
@@ -36,7 +37,8 @@ _StackKey = tuple[tuple[int, ...], tuple[int, ...]]
 # Origins of a frame. Stacks omit the profiler's frames and those outside a script's first one.
 _USER, _LIBRARY, _PROFILER, _STARTER = range(4)
 _PACKAGE = str(Path(__file__).parent) + os.sep
-_SCRIPT = _PACKAGE + "script.py"
+_STARTING_FILES = (programs.__file__, _PACKAGE + "script.py")
+_OWN_FILES = (_PACKAGE, str(startup.BOOT_DIRECTORY), startup.__file__, import_hooks.__file__)
 
 
 class StackIndex:
@@ -140,6 +142,8 @@ def _instruction_offsets(places: bytes) -> tuple[int, ...]:
 
 
 def _code_origin(file: str) -> int:
-    if file.startswith(_PACKAGE):
-        return _STARTER if file == _SCRIPT else _PROFILER
+    if file in _STARTING_FILES:
+        return _STARTER
+    if file.startswith(_OWN_FILES):
+        return _PROFILER
     return _LIBRARY if is_library_file(file) else _USER

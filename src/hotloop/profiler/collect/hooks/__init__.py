@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hotloop.base.import_hooks import Callback, ImportHooks
 from hotloop.profiler.collect.hooks import environments, learning, stable_baselines3
-from hotloop.profiler.collect.import_hooks import Callback, ImportHooks
 
 
 def make_hooks(extra: Mapping[str, Callback] | None = None) -> ImportHooks:

@@ -20,7 +20,7 @@ class ImportHooks(MetaPathFinder):
 
     Attributes:
         called: modules whose callback was called.
-        problems: exceptions of callbacks as text, by module. The report shows them.
+        problems: exceptions of callbacks as text, by module, for a report.
     """
 
     def __init__(self, callbacks: Mapping[str, Callback]) -> None:

@@ -1,7 +1,7 @@
-"""Modules of the program that have the name of a module that the profiler has imported.
+"""Modules of a program that have the name of a module that hotloop has imported before.
 
-A `queue.py` beside a script replaces Python's own. The profiler imports Python's before the script
-runs, and the script would find that one in `sys.modules`.
+A `queue.py` beside a script replaces Python's own. If hotloop imports Python's before the script
+runs, the script would find that one in `sys.modules`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 def forget_shadowed_modules(last_import: str, program_directory: str | None) -> None:
     """Remove modules from `sys.modules` if the program has a module of that name.
 
-    Modules that refer to each other keep working, and the profiler has no imports left to do.
+    Modules that refer to each other keep working, and hotloop has no imports left to do.
 
     Args:
-        last_import: module after which the profiler's modules were imported.
+        last_import: module after which hotloop's modules were imported.
         program_directory: directory that Python searches first for this program, if any.
     """
     names = list(sys.modules)

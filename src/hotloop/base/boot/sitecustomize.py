@@ -1,4 +1,4 @@
-"""Start profiling in every Python process that a profiled program starts."""
+"""Call the functions of `hotloop.base.startup` in a Python program that has just started."""
 
 import os
 import sys
@@ -20,15 +20,14 @@ def _import_shadowed_module() -> None:
 
 
 def _begin() -> None:
-    """Record this process. The program's modules on PYTHONPATH are not imported for it."""
+    """Call the functions. The program's modules on PYTHONPATH are not imported for them."""
     path = list(sys.path)
     sys.path.sort(key=lambda entry: not entry.startswith(_standard_library))
     try:
-        from hotloop.profiler.collect import module_names
-        from hotloop.profiler.collect.processes import begin_in_child
+        from hotloop.base import module_names, startup
 
-        begin_in_child()
-    except ImportError:  # without hotloop, it runs unchanged, and the report lists it
+        startup.call_functions()
+    except ImportError:  # without hotloop, it runs unchanged, and a profile lists it
         return
     finally:
         sys.path[:] = path

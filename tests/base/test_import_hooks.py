@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from hotloop.profiler.collect.import_hooks import ImportHooks
+from hotloop.base.import_hooks import ImportHooks
 
 MODULE = '''"""A module."""
 VALUE = 3
