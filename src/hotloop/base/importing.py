@@ -1,8 +1,9 @@
-"""Import objects by `module:name`, name objects, and describe exceptions in one line."""
+"""Import objects by `module:name`, name objects, check libraries, describe exceptions."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -11,7 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from hotloop.errors import ConfigError, UnknownNameError, nearest
+from hotloop.errors import (
+    ConfigError,
+    MissingExtraError,
+    UnknownNameError,
+    install_command,
+    nearest,
+)
 
 
 def import_object(name: str, *, kind: str, example: str) -> Any:
@@ -139,3 +146,22 @@ def import_matplotlib() -> None:
         importlib.import_module("matplotlib")
     finally:
         os.path.exists = exists
+
+
+def enable_local_imports() -> None:
+    """Add the current directory to the end of `sys.path`, for modules that the user names.
+
+    Files there that happen to be called as a library are not imported instead of it.
+    """
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def require_module(module: str, *, extra: str, purpose: str) -> None:
+    """Check that an optional library is installed.
+
+    Raises:
+        MissingExtraError: The library is missing. The message names the extra that installs it.
+    """
+    if importlib.util.find_spec(module) is None:
+        raise MissingExtraError(f"{purpose} needs {module}: {install_command(extra)}")

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
-from typing import TYPE_CHECKING
 
 from hotloop.base.children import PARENT, end_with_parent
+from hotloop.base.importing import enable_local_imports
 from hotloop.base.streams import notify, short_warnings, steady_output
-from hotloop.errors import (
-    ConfigError,
-    HotloopError,
-    MissingExtraError,
-    SpaceError,
-    UnknownNameError,
-    install_command,
-    nearest,
-)
-
-if TYPE_CHECKING:
-    import argparse
+from hotloop.errors import ConfigError, HotloopError, SpaceError, UnknownNameError, nearest
 
 # Subcommand, which is also the name of its module → description.
 COMMANDS = {
@@ -156,32 +144,3 @@ def _run(args: list[str]) -> int:
     if args[0] in _IMPORTING_COMMANDS and any(":" in arg for arg in args[1:]):
         enable_local_imports()
     return importlib.import_module(f"hotloop.cli.{args[0]}").run(args[1:])
-
-
-def enable_local_imports() -> None:
-    """Add the current directory to the end of `sys.path`, for modules that the user names.
-
-    Files there that happen to be called as a library are not imported instead of it.
-    """
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-
-
-def require_module(module: str, *, extra: str, purpose: str) -> None:
-    """Check that an optional library is installed.
-
-    Raises:
-        MissingExtraError: The library is missing. The message names the extra that installs it.
-    """
-    if importlib.util.find_spec(module) is None:
-        raise MissingExtraError(f"{purpose} needs {module}: {install_command(extra)}")
-
-
-def add_trust_option(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust`, for commands that import code named in a run directory."""
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="import and run the code that the run names (environment and its arguments, network, "
-        "algorithm, schedules), even if it was not trained on this machine",
-    )

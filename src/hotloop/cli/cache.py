@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from hotloop.base import cache
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json, print_rows
-from hotloop.cli import notify
 from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import OutputError
 

@@ -34,3 +34,13 @@ def milliseconds(*, least: int, auto_s: float | None = None) -> Callable[[str], 
         return value
 
     return seconds
+
+
+def add_trust_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--trust`, for commands that import code named in a run directory."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import and run the code that the run names (environment and its arguments, network, "
+        "algorithm, schedules), even if it was not trained on this machine",
+    )

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli import notify
 from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError, RunDirectoryError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hotloop.base.files import atomic_write, read_regular
-from hotloop.cli import enable_local_imports
+from hotloop.base.importing import enable_local_imports
 from hotloop.errors import ConfigError, UnknownNameError, UntrustedError, nearest, shortened
 
 _NONE = "none"

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hotloop.base.importing import enable_local_imports, require_module
 from hotloop.base.rounding import format_number
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
-from hotloop.cli.command_parser import CommandParser
+from hotloop.cli.command_parser import CommandParser, add_trust_option
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:

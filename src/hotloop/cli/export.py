@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotloop.cli import add_trust_option, enable_local_imports, require_module
-from hotloop.cli.command_parser import CommandParser
+from hotloop.base.importing import enable_local_imports, require_module
+from hotloop.cli.command_parser import CommandParser, add_trust_option
 from hotloop.errors import ConfigError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.signals import Interrupted, interrupt_once
-from hotloop.cli import notify
+from hotloop.base.streams import notify
 from hotloop.cli.seeds import count_text, print_summary, run_paths
 from hotloop.cli.training_plan import PlannedTraining
 from hotloop.errors import HotloopError

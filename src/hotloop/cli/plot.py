@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hotloop.base.figures import check_plot_path
+from hotloop.base.importing import require_module
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli import notify, require_module
 from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import RunDirectoryError
 

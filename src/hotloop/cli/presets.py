@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hotloop.base.importing import require_module
 from hotloop.base.text_tables import print_json, print_rows
-from hotloop.cli import require_module
 from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import UnknownNameError, nearest
 

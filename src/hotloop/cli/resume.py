@@ -7,8 +7,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any, get_args
 
-from hotloop.cli import add_trust_option, enable_local_imports, notify, require_module
-from hotloop.cli.command_parser import CommandParser
+from hotloop.base.importing import enable_local_imports, require_module
+from hotloop.base.streams import notify
+from hotloop.cli.command_parser import CommandParser, add_trust_option
 from hotloop.errors import ConfigError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json, print_table, wide_console
-from hotloop.cli import notify
 from hotloop.cli.command_parser import CommandParser
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from hotloop.base.children import PARENT, python_command
 from hotloop.base.crowding import CROWDED, JOBS
 from hotloop.base.signals import Interrupted, interrupt_once, pending_interrupt, start_thread
-from hotloop.cli import notify
+from hotloop.base.streams import notify
 from hotloop.cli.runs import print_runs
 from hotloop.cli.training_plan import PlannedTraining, TrainingPlan
 from hotloop.errors import RunDirectoryError

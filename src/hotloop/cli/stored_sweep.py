@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli import enable_local_imports
+from hotloop.base.importing import enable_local_imports
 from hotloop.errors import ConfigError, UntrustedError, shortened
 from hotloop.runs import trust
 

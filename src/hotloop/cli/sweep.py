@@ -16,9 +16,10 @@ import hotloop
 from hotloop.algorithms import find
 from hotloop.base import documents
 from hotloop.base.files import read_regular
+from hotloop.base.importing import require_module
 from hotloop.base.signals import Interrupted, interrupt_once
-from hotloop.cli import add_trust_option, notify, require_module
-from hotloop.cli.command_parser import CommandParser
+from hotloop.base.streams import notify
+from hotloop.cli.command_parser import CommandParser, add_trust_option
 from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError, shortened
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.base.files import make_directory
+from hotloop.base.importing import require_module
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli import add_trust_option, notify, require_module
-from hotloop.cli.command_parser import CommandParser
+from hotloop.cli.command_parser import CommandParser, add_trust_option
 from hotloop.cli.stored_sweep import load_sweep, open_results
 from hotloop.errors import ConfigError
 

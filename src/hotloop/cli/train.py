@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.base.crowding import Crowding
+from hotloop.base.importing import require_module
 from hotloop.base.processes import process_age_s
 from hotloop.base.rounding import format_number
 from hotloop.base.signals import Interrupted, interrupt_once, start_thread
-from hotloop.cli import notify, require_module
+from hotloop.base.streams import notify
 from hotloop.cli.train_options import build_config, split_command_options
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.reports.workers import print_workers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hotloop.base.importing import require_module
 from hotloop.base.text_tables import print_json
-from hotloop.cli import require_module
 from hotloop.cli.bandit.field_help import list_fields
 from hotloop.cli.bandit.options import (
     add_environment,

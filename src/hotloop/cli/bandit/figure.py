@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hotloop.base.importing import require_module
 from hotloop.base.text_tables import print_json
-from hotloop.cli import require_module
 from hotloop.cli.bandit.options import add_json, add_sizes, new_parser, parse_options, run_sizes
 from hotloop.cli.bandit.progress import ProgressLine
 from hotloop.cli.bandit.tables import print_figure, print_speed

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotloop.base.importing import require_module
 from hotloop.base.signals import Interrupted, interrupt_once
 from hotloop.base.space_syntax import parse_assignments
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli import notify, require_module
 from hotloop.cli.bandit.grid_output import MAX_ROWS, GridLine, print_grid
 from hotloop.cli.bandit.options import (
     add_environment,

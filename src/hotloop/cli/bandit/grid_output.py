@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotloop.base.durations import duration
+from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_columns
-from hotloop.cli import notify
 from hotloop.cli.bandit.progress import ProgressLine, format_count
 from hotloop.cli.bandit.tables import plus_minus
 

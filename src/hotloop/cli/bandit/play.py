@@ -8,8 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hotloop.base.importing import require_module
 from hotloop.base.text_tables import print_json
-from hotloop.cli import require_module
 from hotloop.cli.bandit.field_help import field_docs, format_default, list_fields
 from hotloop.cli.bandit.options import (
     add_environment,

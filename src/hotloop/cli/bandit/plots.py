@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotloop.cli import require_module
+from hotloop.base.importing import require_module
 from hotloop.errors import UnknownNameError, nearest
 
 if TYPE_CHECKING:
