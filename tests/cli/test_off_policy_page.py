@@ -5,7 +5,8 @@ import shlex
 from pathlib import Path
 
 from hotloop.algorithms import find
-from hotloop.cli.train_options import parse, split_command_options
+from hotloop.cli.train_options import split_command_options
+from hotloop.training.options.arguments import parse
 from tests.learner.test_updates import make_batch, make_learner
 
 ROOT = Path(__file__).parent.parent.parent

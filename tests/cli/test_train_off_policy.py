@@ -10,8 +10,8 @@ import pytest
 import hotloop.cli
 from hotloop.algorithms import find
 from hotloop.cli import main
-from hotloop.cli.train_options import parse
 from hotloop.ops import products
+from hotloop.training.options.arguments import parse
 from tests.cli.run_command import run, signal_when, timesteps
 
 OFF_POLICY = ("sac", "td3", "dqn")

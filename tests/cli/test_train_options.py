@@ -9,10 +9,11 @@ import pytest
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.cli.resume import run as resume
 from hotloop.cli.train import run as train
-from hotloop.cli.train_options import parse, split_command_options
+from hotloop.cli.train_options import split_command_options
 from hotloop.errors import ConfigError, UnknownNameError
 from hotloop.ops.schedules import linear
 from hotloop.training.options import to_json
+from hotloop.training.options.arguments import parse
 from hotloop.training.options.constraints import Sizes
 from hotloop.training.options.other_names import OTHER_NAMES
 from tests.cli.custom_algorithm import Config, TrainCalled

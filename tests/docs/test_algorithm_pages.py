@@ -10,7 +10,8 @@ from bench.catalog import BENCHES
 from bench.train.options import options_table
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
-from hotloop.cli.train_options import parse, split_command_options
+from hotloop.cli.train_options import split_command_options
+from hotloop.training.options.arguments import parse
 from tests.docs.pages import DOCS, anchors, blocks
 
 PAGES = {name: DOCS / "algorithms" / f"{name}.md" for name in ALGORITHMS}

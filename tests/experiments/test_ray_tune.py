@@ -12,7 +12,6 @@ import pytest
 
 from hotloop.algorithms import ppo
 from hotloop.cli import main
-from hotloop.cli.configuration import toml_loads
 from hotloop.errors import ConfigError
 from hotloop.experiments import Results
 from hotloop.experiments.ray_trainable import extend_schedule
@@ -20,6 +19,7 @@ from hotloop.experiments.ray_tune import check_population, trial_resources
 from hotloop.experiments.spaces import draw, parse
 from hotloop.ops.schedules import as_schedule
 from hotloop.training.forking import copy_last, fork
+from hotloop.training.options.option_files import toml_loads
 from tests.experiments.test_sweep import TINY, sweep, table
 from tests.rollouts.ray.test_ray import pids_of
 

@@ -20,7 +20,6 @@ from hotloop.algorithms import find
 from hotloop.bandits.results import BanditResult
 from hotloop.base import documents
 from hotloop.base.line_checksums import LineChecksums
-from hotloop.cli import configuration
 from hotloop.experiments import Results
 from hotloop.profiler.render import html, text
 from hotloop.profiler.session import saving as session_file
@@ -32,7 +31,7 @@ from hotloop.runs import RunDirectory
 from hotloop.runs.summary import summarize
 from hotloop.timing import _format
 from hotloop.training.checkpoint_state import CheckpointState
-from hotloop.training.options import from_stored
+from hotloop.training.options import from_stored, option_files
 from hotloop.training.resume import check_changes
 from tests.faults import damage
 
@@ -234,11 +233,11 @@ def _read_sweep(folder: Path) -> Any:
 def make_toml(folder: Path) -> None:
     """Save a configuration of PPO."""
     config = find("ppo").config(env_id="CartPole-v1", env_kwargs={"a": 1, "b": 2.0})
-    configuration.save(str(folder / "config.toml"), config, "ppo")
+    option_files.save(str(folder / "config.toml"), config, "ppo")
 
 
 def _read_toml(folder: Path) -> Any:
-    options = configuration.read(str(folder / "config.toml"), find("ppo").config, "ppo")
+    options = option_files.read(str(folder / "config.toml"), find("ppo").config, "ppo")
     return repr(find("ppo").config(**options))
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from hotloop.algorithms import find
 from hotloop.cli import main
-from hotloop.cli.configuration import toml_loads
 from hotloop.errors import ConfigError
 from hotloop.experiments import Results, Trial
 from hotloop.experiments.spaces import parse, stored_space
+from hotloop.training.options.option_files import toml_loads
 from tests.experiments.test_results import SETTINGS, finished
 
 CONFIG = {"env_id": "CartPole-v1", "num_envs": 2, "target_kl": None, "env_kwargs": {}}

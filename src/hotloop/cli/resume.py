@@ -39,12 +39,13 @@ def run(args: list[str]) -> int:
         require_module(module, extra="train", purpose="training")
 
     from hotloop.algorithms import ALGORITHMS, find
-    from hotloop.cli.train import train
-    from hotloop.cli.train_options import parse
+    from hotloop.reports.training_summary import TrainingSummary
     from hotloop.runs import RunDirectory
     from hotloop.runs.learning_curve import learning_curve
     from hotloop.training.options import from_stored, untrusted_options
+    from hotloop.training.options.arguments import parse
     from hotloop.training.resume import check_changes, finished_checkpoint, write_missing_accounting
+    from hotloop.training.terminal import train_in_terminal
 
     directory = RunDirectory.open(options.run)
     stored, untrusted = directory.config, []
@@ -94,7 +95,13 @@ def run(args: list[str]) -> int:
     resume_from = Path(options.run)
     if options.checkpoint != "last":
         resume_from = resume_from / "checkpoints" / options.checkpoint
-    return train(algorithm, config, env=stored["env_id"], resume_from=resume_from)
+    return train_in_terminal(
+        algorithm,
+        config,
+        TrainingSummary().print,
+        env=stored["env_id"],
+        resume_from=resume_from,
+    )
 
 
 def _add_changeable_options(parser: argparse.ArgumentParser) -> None:

@@ -227,7 +227,7 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
     """Return the spaces in a TOML file: a text or a list of values per option."""
     if path is None:
         return {}
-    from hotloop.cli.configuration import toml_loads
+    from hotloop.training.options.option_files import toml_loads
 
     try:
         return toml_loads(read_regular(path).decode("utf-8"))

@@ -46,10 +46,10 @@ def run(args: list[str]) -> int:
 
 
 def _report(results: Results, options: argparse.Namespace) -> int:
-    from hotloop.cli import configuration
     from hotloop.cli.training_plan import parse_seeds
     from hotloop.reports.sweep_report import SweepReport
     from hotloop.reports.sweep_table import print_best
+    from hotloop.training.options import option_files
 
     settings = results.settings
     assert settings is not None  # checked by `open_results`
@@ -74,7 +74,7 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     directory = options.output or results.report_directory
     make_directory(directory, f"the report's directory {directory}", "pass another `--output`")
     best, preset = report.best_options(), directory / "best.toml"
-    configuration.write(str(preset), best, algorithm)
+    option_files.write(str(preset), best, algorithm)
     lines, importance = report.test_lines(), report.importances()
     page = report.write(directory, lines, importance)
     if options.parquet is not None:
@@ -93,7 +93,7 @@ def _report(results: Results, options: argparse.Namespace) -> int:
         print("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in listed))
     if options.parquet is not None:
         print(f"runs: {options.parquet}")
-    trust = " --trust" if configuration.names_code(best) else ""
+    trust = " --trust" if option_files.names_code(best) else ""
     command = f"hotloop train {algorithm} --config {shlex.quote(str(preset))}{trust}"
     print(f"page: {page}\nthe best options: {preset}\nnext: {command}")
     return 0

@@ -6,10 +6,9 @@ import sys
 import pytest
 
 from hotloop.algorithms import find, ppo, sac
-from hotloop.cli import configuration
-from hotloop.cli.train_options import parse
 from hotloop.errors import ConfigError, OutputError
-from hotloop.training.options import to_json
+from hotloop.training.options import option_files, to_json
+from hotloop.training.options.arguments import parse
 from tests.cli.run_command import run
 
 
@@ -42,14 +41,14 @@ def parsed(name, *args, file_options=None):
 )
 def test_saved_configurations_are_read_back(tmp_path, name, args):
     config, path = parsed(name, *args), str(tmp_path / "made" / "it.toml")
-    configuration.save(path, config, name)
-    file_options = configuration.read(path, type(config), name, is_trusted=True)
+    option_files.save(path, config, name)
+    file_options = option_files.read(path, type(config), name, is_trusted=True)
     assert to_json(parsed(name, file_options=file_options)) == to_json(config)
 
 
 def test_whole_floats_are_integers_where_an_option_takes_them(tmp_path):
     text = "total_timesteps = 1e5\neval_interval = 1e4\ngamma = 1.0\nclip_reward = 10.0"
-    options = configuration.read(write(tmp_path, text), ppo.Config, "ppo")
+    options = option_files.read(write(tmp_path, text), ppo.Config, "ppo")
     assert repr(list(options.values())) == "[100000, 10000, 1.0, 10.0]"
     assert ppo.Config(**options).total_timesteps == 100_000
 
@@ -109,7 +108,7 @@ def test_save_and_load_on_the_command_line(capsys, tmp_path):
 )
 def test_invalid_configuration_files_are_rejected(tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
-        configuration.read(write(tmp_path, text), ppo.Config, "ppo")
+        option_files.read(write(tmp_path, text), ppo.Config, "ppo")
 
 
 @pytest.mark.parametrize("kind", ["none", "directory", "binary"])
@@ -120,18 +119,18 @@ def test_paths_that_are_not_files_are_rejected(tmp_path, kind):
     if kind == "binary":
         path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"must be a TOML file, got|is not valid TOML"):
-        configuration.read(str(path), ppo.Config, "ppo")
+        option_files.read(str(path), ppo.Config, "ppo")
 
 
 def test_unwritable_paths_are_reported(tmp_path):
     with pytest.raises(ConfigError, match=r"must end with \.toml"):
-        configuration.save(str(tmp_path / "a.json"), sac.Config(), "sac")
+        option_files.save(str(tmp_path / "a.json"), sac.Config(), "sac")
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="a parent is not a directory"):
-        configuration.save(str(tmp_path / "file" / "a.toml"), sac.Config(), "sac")
+        option_files.save(str(tmp_path / "file" / "a.toml"), sac.Config(), "sac")
     config = sac.Config(env_kwargs={"render_mode": None})
     with pytest.raises(ConfigError, match="`env_kwargs` has a null, which TOML lacks"):
-        configuration.save(str(tmp_path / "a.toml"), config, "sac")
+        option_files.save(str(tmp_path / "a.toml"), config, "sac")
     assert sorted(os.listdir(tmp_path)) == ["file"]
 
 
