@@ -18,11 +18,14 @@ from hotloop.runs import Report, RunResult
 from hotloop.training.algorithm import Algorithm
 from hotloop.training.background_plot import BackgroundPlot
 from hotloop.training.live_line import LiveLine
+from hotloop.training.options import AnyConfig
 
 Conclude = Callable[[Path, Callable[[], Path]], None]
 
 
-def train_in_terminal(algorithm: Algorithm, config: Any, conclude: Conclude, **options: Any) -> int:
+def train_in_terminal(
+    algorithm: Algorithm[AnyConfig], config: AnyConfig, conclude: Conclude, **options: Any
+) -> int:
     """Train with a live progress line, then print a summary.
 
     Args:

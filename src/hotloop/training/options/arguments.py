@@ -63,7 +63,7 @@ def parse(
     if defaults:
         options["default"] = unchecked(**defaults)
     with _adapt_tyro():
-        config: Any = tyro.cli(unchecked, description=description, **options)
+        config = tyro.cli(unchecked, description=description, **options)
     from hotloop.training.algorithm import preset_of
     from hotloop.training.options import with_values
 
@@ -74,7 +74,7 @@ def parse(
         with _adapt_tyro():
             options["default"] = unchecked(**{**preset, **(defaults or {})})
             config = tyro.cli(unchecked, **options)
-        applied = {x: preset[x] for x in preset if getattr(config, x) != getattr(before, x)}
+        applied = {x: preset[x] for x in preset if vars(config)[x] != vars(before)[x]}
         if applied:
             print(f"preset for {config.env_id}: {_values(applied)}; options you set override it")
     if "default" not in options:

@@ -9,11 +9,14 @@ import sys
 from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base.files import atomic_write, read_regular
 from hotloop.base.importing import enable_local_imports
 from hotloop.errors import ConfigError, UnknownNameError, UntrustedError, nearest, shortened
+
+if TYPE_CHECKING:
+    from hotloop.training.options.groups import AlgorithmOptions
 
 _NONE = "none"
 
@@ -132,7 +135,7 @@ def _check(path: str, name: str, hint: Any, value: Any) -> None:
         raise type(error)(f"{path}: {error}") from error
 
 
-def trust_option(config: Any) -> str:
+def trust_option(config: AlgorithmOptions) -> str:
     """Return the option ` --trust` if a file with this configuration needs it, else ""."""
     from hotloop.training.options import to_json
 
@@ -157,7 +160,7 @@ def names_code(options: Mapping[str, Any]) -> bool:
     return any(imported_environment(environment)) or any(map(names_function, strings))
 
 
-def save(path: str, config: Any, algorithm: str) -> None:
+def save(path: str, config: AlgorithmOptions, algorithm: str) -> None:
     """Write a configuration in the format of `read`. See `write`."""
     from hotloop.training.options import to_json
 
