@@ -116,12 +116,11 @@ def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:
             args = [*args, "--save-config", str(tmp_path / "read.toml")]
     if args[0] == "profile":
         from hotloop.cli import profile
-        from hotloop.profiler.collect.program import OWN_COMMANDS
 
-        options, program = profile.split_arguments(args[1:])
-        profile.profile_options(options)
+        options, program = profile.parser().split_program(args[1:])
+        profile.parser().parse_own(options)
         assert program
-        return hotloop_exit_code(program, tmp_path) if program[0] in OWN_COMMANDS else 0
+        return hotloop_exit_code(program, tmp_path) if program[0] in profile.OWN_COMMANDS else 0
     if args[0] == "resume":  # the other options are those of the run, which does not exist
         text = io.StringIO()
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):

@@ -34,6 +34,9 @@ COMMANDS = {
 # These commands import the `module:name` of an option, also from the current directory.
 _IMPORTING_COMMANDS = ("train", "sweep", "plan", "bandit")
 
+# These commands run a program, with arguments of its own.
+_RUNNING_COMMANDS = ("profile",)
+
 HELP = """usage: hotloop COMMAND ...
 
 Fast PPO, SAC, TD3 and DQN for Gymnasium environments, and a profiler that finds out
@@ -109,12 +112,13 @@ def _run_guarded(args: list[str], *, debug: bool) -> int:
 def _split_debug(args: list[str]) -> tuple[bool, list[str]]:
     """Remove `--debug`, except from the arguments of a script, and return whether it was set."""
     own_args, script_args = args, []
-    if "profile" in args[:2]:
-        from hotloop.cli.profile import split_arguments
-
-        start = args.index("profile") + 1
-        options, script_args = split_arguments(args[start:])
-        own_args = args[:start] + options
+    for command in _RUNNING_COMMANDS:
+        if command in args[:2]:
+            parser = importlib.import_module(f"hotloop.cli.{command}").parser()
+            start = args.index(command) + 1
+            options, script_args = parser.split_program(args[start:])
+            own_args = args[:start] + options
+            break
     return "--debug" in own_args, [arg for arg in own_args if arg != "--debug"] + script_args
 
 

@@ -16,6 +16,29 @@ class CommandParser(argparse.ArgumentParser):
         """See `argparse.ArgumentParser.error`."""
         raise ConfigError(f"{message}: `{self.prog} --help` lists the options")
 
+    def split_program(self, args: list[str]) -> tuple[list[str], list[str]]:
+        """Split into options of this command and a program with its arguments, without a `--`."""
+        actions = self._option_string_actions
+        index = 0
+        while index < len(args) and args[index].startswith("-") and args[index] not in ("-m", "--"):
+            action = actions.get(args[index])
+            index += 2 if action is not None and action.nargs is None else 1
+        return args[:index], args[index + (args[index : index + 1] == ["--"]) :]
+
+    def parse_own(self, args: list[str]) -> argparse.Namespace:
+        """Return the options of a command that runs a program, see `split_program`.
+
+        Raises:
+            ConfigError: An option is unknown or has an invalid value.
+        """
+        options, unknown = self.parse_known_args(args)
+        if unknown:
+            raise ConfigError(
+                f"expected an option of `{self.prog}` before the script, got '{unknown[0]}': "
+                f"options of the script must follow the script; `{self.prog} --help` lists ours"
+            )
+        return options
+
 
 def milliseconds(*, least: int, auto_s: float | None = None) -> Callable[[str], float]:
     """Return the type of an option: seconds, from a text in milliseconds."""

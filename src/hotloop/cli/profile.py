@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
-
+from hotloop.base.program_arguments import program_name, python_arguments
 from hotloop.cli.command_parser import CommandParser, milliseconds
-from hotloop.errors import ConfigError
 from hotloop.timing.gpu_window import LENGTH_S
 
+# Commands of hotloop that run long enough for a profile.
+OWN_COMMANDS = ("train", "resume", "eval", "bandit")
 _USAGE = """hotloop profile [OPTIONS] SCRIPT [ARGUMENT ...]
        hotloop profile [OPTIONS] -m MODULE [ARGUMENT ...]
        hotloop profile [OPTIONS] train ppo ...
@@ -16,12 +16,12 @@ _USAGE = """hotloop profile [OPTIONS] SCRIPT [ARGUMENT ...]
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop profile --help`."""
-    from hotloop.profiler.collect import launch, program
+    from hotloop.profiler.collect import launch
 
-    own_args, program_args = split_arguments(args)
-    options = profile_options(own_args)
-    arguments = program.python_arguments(program_args)
-    directory = launch.make_directory(options.out, program.program_name(program_args))
+    own_args, program_args = parser().split_program(args)
+    options = parser().parse_own(own_args)
+    arguments = python_arguments(program_args, "profile", OWN_COMMANDS)
+    directory = launch.make_directory(options.out, program_name(program_args))
     code = launch.record_program(
         arguments,
         directory,
@@ -37,32 +37,8 @@ def run(args: list[str]) -> int:
     return code
 
 
-def split_arguments(args: list[str]) -> tuple[list[str], list[str]]:
-    """Split into options of this command and the script with its arguments, without a `--`."""
-    actions = _parser()._option_string_actions
-    index = 0
-    while index < len(args) and args[index].startswith("-") and args[index] not in ("-m", "--"):
-        action = actions.get(args[index])
-        index += 2 if action is not None and action.nargs is None else 1
-    return args[:index], args[index + (args[index : index + 1] == ["--"]) :]
-
-
-def profile_options(args: list[str]) -> argparse.Namespace:
-    """Return the options of this command, see `split_arguments`.
-
-    Raises:
-        ConfigError: An option is unknown or has an invalid value.
-    """
-    options, unknown = _parser().parse_known_args(args)
-    if unknown:
-        raise ConfigError(
-            f"expected an option of `hotloop profile` before the script, got '{unknown[0]}': "
-            "options of the script must follow the script; `hotloop profile --help` lists ours"
-        )
-    return options
-
-
-def _parser() -> argparse.ArgumentParser:
+def parser() -> CommandParser:
+    """Return the parser of the options."""
     parser = CommandParser(
         prog="hotloop profile",
         usage=_USAGE,
@@ -97,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _out_parser() -> argparse.ArgumentParser:
+def _out_parser() -> CommandParser:
     """Return a parser of the options that a repeated profile does not share."""
     parser = CommandParser(prog="hotloop profile", add_help=False, allow_abbrev=False)
     parser.add_argument(

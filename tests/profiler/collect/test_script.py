@@ -16,8 +16,8 @@ import pytest
 
 from hotloop import cli
 from hotloop.base.children import python_command
+from hotloop.base.program_arguments import python_arguments
 from hotloop.errors import ConfigError
-from hotloop.profiler.collect.program import python_arguments
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
 from tests.profiler.programs import environment, record, run, spans, write
@@ -95,15 +95,15 @@ def test_python_before_a_script_is_left_out(tmp_path, monkeypatch):
     for name in ("train.py", "launcher"):
         (tmp_path / name).write_text("print(1)")
     python = sys.executable
-    assert python_arguments([python, "train.py", "--seed", "1"]) == ["train.py", "--seed", "1"]
-    assert python_arguments([python, "-m", "train", "-x"]) == ["-m", "train", "-x"]
-    assert python_arguments(["launcher", "-x"]) == ["launcher", "-x"]
+    for target in (["train.py", "--seed", "1"], ["-m", "train", "-x"], ["launcher", "-x"]):
+        before = [] if target[0] == "launcher" else [python]
+        assert python_arguments([*before, *target], "profile") == target
     with monkeypatch.context() as patched:  # a script of a package
         patched.setenv("PATH", str(tmp_path))
         (tmp_path / "launcher").chmod(0o755)
         patched.chdir(tmp_path.parent)
         launcher = str(tmp_path / "launcher")
-        assert python_arguments(["launcher", "-x"]) == [launcher, "-x"]
+        assert python_arguments(["launcher", "-x"], "profile") == [launcher, "-x"]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_targets_that_are_no_script_get_advice(target, message, tmp_path, monkey
     (tmp_path / "other" / "python3").chmod(0o755)
     args = [sys.executable if x == "PYTHON" else x for x in target.split()]
     with pytest.raises(ConfigError, match=message):
-        python_arguments(args)
+        python_arguments(args, "profile")
 
 
 @pytest.mark.parametrize("name", ENDS)

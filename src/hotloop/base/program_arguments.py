@@ -1,4 +1,4 @@
-"""The program that `hotloop profile` runs, from the words of its command line."""
+"""The Python program that a command of hotloop runs, from the words of its command line."""
 
 from __future__ import annotations
 
@@ -12,47 +12,45 @@ from pathlib import Path
 
 from hotloop.errors import ConfigError
 
-# Commands of hotloop that run long enough for a profile.
-OWN_COMMANDS = ("train", "resume", "eval", "bandit")
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 
 
-def python_arguments(words: Sequence[str]) -> list[str]:
+def python_arguments(
+    words: Sequence[str], command: str, own_commands: Sequence[str] = ()
+) -> list[str]:
     """Return Python's arguments for a program: a script or `-m MODULE`, and its own arguments.
 
     Args:
-        words: A script, `-m MODULE`, one of hotloop's commands, or an installed script, with
+        words: A script, `-m MODULE`, one of `own_commands`, or an installed script, with
             arguments. `python` may precede the first two.
+        command: The command of hotloop that runs the program, such as "profile".
+        own_commands: Other commands of hotloop that it can run.
 
     Raises:
-        ConfigError: This is no Python program that can be profiled.
+        ConfigError: This is no Python program that the command can run.
     """
     args = [*words]
+    *targets, last_target = ["a Python script", "`-m MODULE`", *own_commands]
+    expected = f"expected {', '.join(targets)} or {last_target}"
     if not args:
-        raise ConfigError(
-            "expected a Python script, `-m MODULE` or a command of hotloop, got nothing: run "
-            "`hotloop profile SCRIPT`"
-        )
+        raise ConfigError(f"{expected}, got nothing: run `hotloop {command} SCRIPT`")
     if args[0] == "-m":
         if len(args) < 2:
             raise ConfigError("expected `-m MODULE`, got nothing after -m")
         return args
     program = shutil.which(args[0])
     if program is not None and _PYTHON.fullmatch(Path(program).name):
-        return _without_interpreter(program, args)
+        return python_arguments(_without_interpreter(program, args, command), command, own_commands)
     if Path(args[0]).is_file():
-        _check_script(Path(args[0]))
+        _check_script(Path(args[0]), command)
         return args
-    if args[0] in OWN_COMMANDS:
+    if args[0] in own_commands:
         return ["-m", "hotloop", *args]
     if program is not None:  # a script of an installed package, such as `torchrun`
-        _check_script(Path(program))
+        _check_script(Path(program), command)
         return [program, *args[1:]]
     problem = "it is a directory" if Path(args[0]).is_dir() else "the file does not exist"
-    raise ConfigError(
-        f"expected a Python script, `-m MODULE` or one of {', '.join(OWN_COMMANDS)}, got "
-        f"'{args[0]}': {problem}"
-    )
+    raise ConfigError(f"{expected}, got '{args[0]}': {problem}")
 
 
 def program_name(words: Sequence[str]) -> str:
@@ -63,7 +61,7 @@ def program_name(words: Sequence[str]) -> str:
     return Path(args[1] if args[0] == "-m" else args[0]).stem
 
 
-def _check_script(path: Path) -> None:
+def _check_script(path: Path, command: str) -> None:
     """Check that a file is a Python script, and not a notebook or another program.
 
     Raises:
@@ -72,7 +70,7 @@ def _check_script(path: Path) -> None:
     if path.suffix == ".ipynb":
         raise ConfigError(
             f"expected a Python script, got the notebook {path}: run `jupyter nbconvert --to "
-            f"script {shlex.quote(str(path))}`, then `hotloop profile` with the script"
+            f"script {shlex.quote(str(path))}`, then `hotloop {command}` with the script"
         )
     if path.suffix in (".py", ".pyw"):
         return  # Python itself reports its errors
@@ -93,7 +91,7 @@ def _check_script(path: Path) -> None:
         ) from None
 
 
-def _without_interpreter(program: str, args: list[str]) -> list[str]:
+def _without_interpreter(program: str, args: list[str], command: str) -> list[str]:
     """Return the arguments of a command such as `python x.py`, without the interpreter.
 
     Raises:
@@ -103,7 +101,7 @@ def _without_interpreter(program: str, args: list[str]) -> list[str]:
     if not os.path.samefile(os.path.dirname(program), os.path.dirname(sys.executable)):
         raise ConfigError(
             f"expected a script for {sys.executable}, which runs hotloop, got {program}: leave "
-            f"`{args[0]}` out, or install hotloop there and run `{program} -m hotloop profile …`"
+            f"`{args[0]}` out, or install hotloop there and run `{program} -m hotloop {command} …`"
         )
     if not target or (target[0].startswith("-") and target[0] != "-m"):
         raise ConfigError(
@@ -111,4 +109,4 @@ def _without_interpreter(program: str, args: list[str]) -> list[str]:
             f"{f'`{target[0]}`' if target else 'nothing'}: options of Python are environment "
             "variables here, such as PYTHONUNBUFFERED=1"
         )
-    return python_arguments(target)
+    return target
