@@ -251,8 +251,8 @@ def test_help_imports_no_heavy_library():
         (["figure", "2.7"], "expected a figure (2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.11), got '2.7'"),
         (["figure", "2.2", "--rums", "3"], "has no option '--rums'; did you mean '--runs'"),
         (["figure", "2.2", "--output", "x.jpg"], "`--output` must end in .png, .svg or .pdf, got"),
-        (["figure", "2.2", "--runs", "0"], "`--runs` must be positive, got 0"),
-        (["figure", "2.2", "--threads", "0"], "`--threads` must be positive, got 0"),
+        (["figure", "2.2", "--runs", "0"], "`--runs` must be a positive integer, got 0"),
+        (["figure", "2.2", "--threads", "0"], "`--threads` must be a positive integer, got 0"),
         (["run"], "name an agent first"),
         (["run", "--runs", "3"], "name an agent first"),
         (["run", "epsilon-gredy"], "there is no agent 'epsilon-gredy'; did you mean"),
@@ -261,7 +261,7 @@ def test_help_imports_no_heavy_library():
         (["run", "epsilon-greedy", "--epsilon", "much"], "got 'much'"),
         (["run", "ucb", "--epsilon", "0.1"], "`hotloop bandit run ucb` has no option '--epsilon'"),
         (["run", "ucb", "stray"], "can't take 'stray' here"),
-        (["run", "ucb", "--seed", "-1"], "`--seed` must not be negative, got -1"),
+        (["run", "ucb", "--seed", "-1"], "`--seed` must be an integer of at least 0, got -1"),
         (["run", "ucb", "--environment", "bernouli"], "did you mean 'bernoulli'?"),
         (
             ["run", "ucb", "--environment", "bernoulli", "--arms", "3"],
@@ -305,7 +305,7 @@ def test_mistakes(capsys, tmp_path, monkeypatch, args, message):
     [
         (["compare"], "the following arguments are required: AGENT"),
         (["figure"], "the following arguments are required: NUMBER"),
-        (["run", "ucb", "--runs", "many"], "argument --runs: invalid int value: 'many'"),
+        (["run", "ucb", "--runs", "many"], "`--runs` must be a positive integer, got many"),
         (["run", "ucb", "--c"], "argument --c: expected one argument"),
     ],
 )

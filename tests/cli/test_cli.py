@@ -94,7 +94,7 @@ def test_help(capsys, args):
         ),
         (["train", "ppo", "--env-kwargs", "{'g': 1,", "'h': 2}"], "got '{'g': 1, 'h': 2}'"),
         (["train", "ppo", "--env-kwargs", '{"gg": 1}', "--env-id", "Pendulum-v1"], "gg"),
-        (["eval", "nowhere", "--episodes", "0"], "`--episodes` must be positive"),
+        (["eval", "nowhere", "--episodes", "0"], "`--episodes` must be a positive integer"),
         (["eval"], "hotloop: the following arguments are required: RUN: `hotloop eval --help`"),
         (["export", "r", "--format", "x"], "hotloop: argument --format: invalid choice: 'x'"),
     ],

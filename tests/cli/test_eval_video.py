@@ -31,4 +31,4 @@ def test_eval_names_what_it_cuts(capsys, tmp_path, monkeypatch, trained_run):
     assert f"video of the first 3 steps of an episode with return 3.0 up to there: {path}" in lines
     assert lines[-1].endswith("over 3 episodes, 3 of them cut at 4 steps")
     assert main(["eval", str(run), "--max-steps", "0"]) == 2
-    assert "`--max-steps` must be positive, got 0" in capsys.readouterr().err
+    assert "`--max-steps` must be a positive integer, got 0" in capsys.readouterr().err

@@ -56,9 +56,12 @@ def test_plan_measures_a_named_environment(capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--step-ms", "0"), "`--step-ms` must be positive, got 0"),
-        (("--step-ms", "nan"), "`--step-ms` must be positive, got nan"),
-        (("--step-ms", "1", "--slow-share", "2"), "`--slow-share` must be 0 to 1, got 2"),
+        (("--step-ms", "0"), "`--step-ms` must be a positive number, got 0"),
+        (("--step-ms", "nan"), "`--step-ms` must be a positive number, got nan"),
+        (
+            ("--step-ms", "1", "--slow-share", "2"),
+            "must be a number from 0 to 1, got 2",
+        ),
         (("--step-ms", "1", "--slow-share", "0.5"), "go together"),
         ((), "either `--step-ms`, or `--env-id`"),
         (("--step-ms", "1", "--env-id", "CartPole-v1"), "either `--step-ms`, or `--env-id`"),

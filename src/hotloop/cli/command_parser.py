@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
+import re
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from hotloop.errors import ConfigError
+from hotloop.errors import ConfigError, shortened
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -14,6 +16,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
+        message = re.sub(r"^argument (-[^:/]*): (?=must )", r"`\1` ", message)
         raise ConfigError(f"{message}: `{self.prog} --help` lists the options")
 
     def split_program(self, args: list[str]) -> tuple[list[str], list[str]]:
@@ -38,6 +41,27 @@ class CommandParser(argparse.ArgumentParser):
                 f"options of the script must follow the script; `{self.prog} --help` lists ours"
             )
         return options
+
+
+def _number(kind: type, expected: str, accepts: Callable[[Any], bool]) -> Callable[[str], Any]:
+    """Return the type of an option: a number that `accepts` accepts."""
+
+    def parse(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not accepts(value):
+            raise argparse.ArgumentTypeError(f"must be {expected}, got {shortened(text, 40)}")
+        return value
+
+    return parse
+
+
+count = _number(int, "a positive integer", lambda x: 1 <= x < 2**63)
+natural = _number(int, "an integer of at least 0", lambda x: 0 <= x < 2**63)
+positive = _number(float, "a positive number", lambda x: x > 0)
+share = _number(float, "a number from 0 to 1", lambda x: 0 <= x <= 1)
 
 
 def milliseconds(*, least: int, auto_s: float | None = None) -> Callable[[str], float]:

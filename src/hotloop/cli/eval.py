@@ -13,8 +13,7 @@ from hotloop.base.importing import enable_local_imports, require_module
 from hotloop.base.rounding import format_number
 from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli.command_parser import CommandParser, add_trust_option
-from hotloop.errors import ConfigError
+from hotloop.cli.command_parser import CommandParser, add_trust_option, count, natural
 
 if TYPE_CHECKING:
     from hotloop.runs import RunDirectory
@@ -33,11 +32,11 @@ def run(args: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument(
-        "--episodes", type=int, default=100, help="episodes to play (default: %(default)s)"
+        "--episodes", type=count, default=100, help="episodes to play (default: %(default)s)"
     )
     parser.add_argument(
         "--max-steps",
-        type=int,
+        type=count,
         default=MAX_STEPS,
         metavar="N",
         help="maximum length of an episode; a longer one is cut, and counts with its return up to "
@@ -49,7 +48,7 @@ def run(args: list[str]) -> int:
         help="last, best, or the name of another one (default: %(default)s)",
     )
     parser.add_argument(
-        "--seed", type=int, default=None, help="seed of the environments (default: the run's)"
+        "--seed", type=natural, help="seed of the environments (default: the run's)"
     )
     parser.add_argument(
         "--video",
@@ -61,12 +60,6 @@ def run(args: list[str]) -> int:
     )
     add_trust_option(parser)
     options = parser.parse_args(args)
-    if options.episodes < 1:
-        raise ConfigError(f"`--episodes` must be positive, got {options.episodes}")
-    if options.max_steps < 1:
-        raise ConfigError(f"`--max-steps` must be positive, got {options.max_steps}")
-    if options.seed is not None and options.seed < 0:
-        raise ConfigError(f"`--seed` must not be negative, got {options.seed}")
     for module in ("gymnasium", "safetensors"):
         require_module(module, extra="train", purpose="evaluation")
 

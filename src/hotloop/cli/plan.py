@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.base.figures import check_plot_path
 from hotloop.base.text_tables import print_json
-from hotloop.cli.command_parser import CommandParser
+from hotloop.cli.command_parser import CommandParser, count, positive, share
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,51 +48,39 @@ def _parser() -> argparse.ArgumentParser:
         "with measurements.",
     )
     add = parser.add_argument
-    add("--workers", type=int, required=True, metavar="W", help="workers, over all machines")
+    add("--workers", type=count, required=True, metavar="W", help="workers, over all machines")
     add("--env-id", metavar="ID", help="measure this environment here, instead of --step-ms")
-    add("--step-ms", type=float, metavar="MS", help="time of an environment step, resets included")
-    add("--slow-ms", type=float, metavar="MS", help="time of a slow step, if steps differ")
-    add("--slow-share", type=float, default=0.0, metavar="P", help="share of slow steps, 0 to 1")
+    add("--step-ms", type=positive, metavar="MS", help="time of a step, resets included")
+    add("--slow-ms", type=positive, metavar="MS", help="time of a slow step, if steps differ")
+    add("--slow-share", type=share, default=0.0, metavar="P", help="share of slow steps, 0 to 1")
     share_help = "share of a step that needs a core, 0 to 1; the rest is waiting (default: 1 with "
     share_help += "--cores-per-node, else 0)"
-    add("--busy-share", type=float, metavar="P", help=share_help)
-    add("--envs-per-worker", type=int, default=1, metavar="N", help="default: %(default)s")
-    add("--num-steps", type=int, default=128, metavar="T", help="steps of a fragment; default: 128")
+    add("--busy-share", type=share, metavar="P", help=share_help)
+    add("--envs-per-worker", type=count, default=1, metavar="N", help="default: %(default)s")
+    add("--num-steps", type=count, default=128, metavar="T", help="fragment's steps; default: 128")
     add("--schedule", choices=_SCHEDULES, default="async", help="default: %(default)s")
     add("--overlap", action="store_true", help="collect while learning, with barrier or variable")
-    add("--obs-bytes", type=int, metavar="B", help="size of an observation (default: 32)")
-    add("--weights-bytes", type=int, default=100_000, metavar="B", help="default: %(default)s")
+    add("--obs-bytes", type=count, metavar="B", help="size of an observation (default: 32)")
+    add("--weights-bytes", type=count, default=100_000, metavar="B", help="default: 100000")
     add(
         "--learner-steps-per-s",
-        type=float,
+        type=positive,
         default=math.inf,
         metavar="R",
         help="transitions that the learner can process (default: no limit); a run's `update` span "
         "has the time",
     )
-    add("--nodes", type=int, default=1, metavar="M", help="machines; default: 1")
-    add("--cores-per-node", type=int, metavar="C", help="default: no limit")
-    add("--network-gbit", type=float, default=10.0, metavar="G", help="per machine; default: 10")
-    add("--object-store-gb", type=float, metavar="G", help="Ray's store on the learner's machine")
+    add("--nodes", type=count, default=1, metavar="M", help="machines; default: 1")
+    add("--cores-per-node", type=count, metavar="C", help="default: no limit")
+    add("--network-gbit", type=positive, default=10.0, metavar="G", help="per machine; default: 10")
+    add("--object-store-gb", type=positive, metavar="G", help="Ray's store, learner's machine")
     add("--plot", type=Path, metavar="FILE", help="draw the curve: .png, .svg or .pdf")
     add("--json", action="store_true", help="print one JSON object instead of the table")
     return parser
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise ConfigError if a number is out of range, or if options contradict each other."""
-    for name in (
-        *("workers", "step_ms", "slow_ms", "envs_per_worker", "num_steps", "obs_bytes", "nodes"),
-        *("weights_bytes", "learner_steps_per_s", "cores_per_node", "network_gbit"),
-        "object_store_gb",
-    ):
-        number = getattr(options, name)
-        if number is not None and not number > 0:
-            raise ConfigError(f"`--{name.replace('_', '-')}` must be positive, got {number:g}")
-    for name in ("slow_share", "busy_share"):
-        number = getattr(options, name)
-        if number is not None and not 0 <= number <= 1:
-            raise ConfigError(f"`--{name.replace('_', '-')}` must be 0 to 1, got {number:g}")
+    """Raise ConfigError if options contradict each other."""
     if (options.step_ms is None) == (options.env_id is None):
         raise ConfigError("pass either `--step-ms`, or `--env-id` to measure an environment here")
     if (options.slow_ms is None) != (options.slow_share == 0):

@@ -20,6 +20,7 @@ from hotloop.cli.bandit.options import (
     new_parser,
     parse_options,
 )
+from hotloop.cli.command_parser import count
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,18 +70,16 @@ def run(args: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     from hotloop.bandits.results import QUANTITIES
 
-    description = "Play all combinations of an agent's settings, with results in one SQLite file."
-    parser = new_parser("grid", description)
+    parser = new_parser("grid", "Play all combinations of settings, and store results in a file.")
     parser.epilog = _EPILOG
     add = parser.add_argument
     add("agent", metavar="AGENT", help="such as epsilon-greedy, ucb, gradient")
     add("ranges", metavar="FIELD=RANGE", nargs="*", help="settings of the agent; see below")
     add_environment(parser, accepts_ranges=True)
     add_sizes(parser, runs=2000, steps=1000)
-    whole, path = {"metavar": "N", "type": int}, {"metavar": "FILE", "type": Path}
+    whole, path = {"metavar": "N", "type": count}, {"metavar": "FILE", "type": Path}
     note = "(default: %(default)s)"
-    late = "number of last steps for the late columns (default: a tenth)"
-    add("--late-steps", **whole, help=late)
+    add("--late-steps", **whole, help="last steps, for the late columns (default: a tenth)")
     add("--steps-per-point", **whole, help="steps that each point of a curve averages over")
     add("--file", **path, default=Path("grid.sqlite"), help=f"SQLite file {note}")
     quantity = f"quantity that sorts the table and that the picture shows {note}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from hotloop.base.space_syntax import parse_assignments
 from hotloop.cli.bandit.field_help import list_fields
-from hotloop.cli.command_parser import CommandParser
+from hotloop.cli.command_parser import CommandParser, count, natural
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 _VALUE = "FIELD=VALUE"
@@ -53,10 +53,11 @@ def add_environment(parser: argparse.ArgumentParser, *, accepts_ranges: bool = F
 def add_sizes(parser: argparse.ArgumentParser, *, runs: int | None, steps: int | None) -> None:
     """Add the options of the number of runs and steps, the seed and the threads."""
     add, default = parser.add_argument, "that of the figure" if runs is None else "%(default)s"
-    whole = {"metavar": "N", "type": int}
+    whole = {"metavar": "N", "type": count}
     add("--runs", **whole, default=runs, help=f"independent runs (default: {default})")
     add("--steps", **whole, default=steps, help=f"steps of a run (default: {default})")
-    add("--seed", **whole, default=0, help="random seed (default: %(default)s)")
+    seed = {"type": natural, "metavar": "N", "default": 0}
+    add("--seed", **seed, help="random seed (default: %(default)s)")
     threads_help = "number of threads, without effect on the results (default: every core)"
     add("--threads", **whole, help=threads_help)
 
@@ -75,13 +76,13 @@ def run_sizes(options: argparse.Namespace) -> dict[str, Any]:
 def parse_options(
     parser: argparse.ArgumentParser, args: Sequence[str], *, is_intermixed: bool = False
 ) -> argparse.Namespace:
-    """Parse the options, and check those that all commands share.
+    """Parse the options.
 
     Positional arguments may follow options if `is_intermixed`.
 
     Raises:
         UnknownNameError: there is no such option. The message gives the nearest one.
-        ConfigError: there is an extra argument, or a number is out of range.
+        ConfigError: there is an extra argument, or a value is invalid.
     """
     parse = parser.parse_known_intermixed_args if is_intermixed else parser.parse_known_args
     options, unknown = parse([_with_dashes(arg) for arg in args])
@@ -94,12 +95,6 @@ def parse_options(
             f"`{parser.prog}` has no option '{name}'"
             + (nearest(name, names) or f"; `{parser.prog} --help` lists them")
         )
-    for name in ("runs", "steps", "threads"):
-        number = getattr(options, name)
-        if number is not None and number < 1:
-            raise ConfigError(f"`--{name}` must be positive, got {number}")
-    if options.seed < 0:
-        raise ConfigError(f"`--seed` must not be negative, got {options.seed}")
     return options
 
 
