@@ -48,6 +48,15 @@ OUTSIDE = {"chromium", "cluster", "ray"}
 ONE_RAY = [pytest.mark.outside, pytest.mark.xdist_group("ray")]
 
 
+with contextlib.suppress(ImportError):  # as on a machine that runs the tests of a GPU alone
+    from hypothesis import HealthCheck, settings
+
+    # On a busy machine, an example or its generation may take any time.
+    no_checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    settings.register_profile("busy", deadline=None, suppress_health_check=no_checks)
+    settings.load_profile("busy")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("hotloop")
     group.addoption(

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.attempts import attempts
+
 ROOT = Path(__file__).parent.parent
 THERE = Path(__file__).parent / "other_system"
 
@@ -77,7 +79,12 @@ def test_one_process_trains_and_workers_report_their_requirements(tmp_path):
 
 def test_a_profile(tmp_path):
     (tmp_path / "script.py").write_text("print(sum(i * i for i in range(3_000_000)))\n")
-    ((code, _, error),) = hotloop(tmp_path, ["profile", "--out", "profile", "script.py"])
-    assert code == 0, error
-    assert "this system does not report when a thread is on a core" in error
-    assert re.search(r"script\.py:1 in .+ 100%  +0%  +0%  print", error), error
+
+    def measure(number):
+        return hotloop(tmp_path, ["profile", "--out", f"profile-{number}", "script.py"])
+
+    for ((code, _, error),), attempt in attempts(measure):
+        assert code == 0, error
+        assert "this system does not report when a thread is on a core" in error
+        with attempt:
+            assert re.search(r"script\.py:1 in .+ 100%  +0%  +0%  print", error), error

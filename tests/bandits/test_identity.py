@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +33,7 @@ from hotloop.bandits import (
     chunk_sums,
     compare,
     games,
+    python_games,
     run,
 )
 from hotloop.bandits.run_settings import CHUNK
@@ -215,13 +216,15 @@ def test_progress_reports_do_not_change_results(threads):
 
 
 class SlowAgent:
-    """An agent in plain Python that takes 0.1 s per step."""
+    """An agent in plain Python that takes 0.15 s per step."""
+
+    now_s = 0.0
 
     def start(self, num_runs, num_arms, rng):
         self.arms = np.zeros(num_runs, int)
 
     def choose(self, step):
-        time.sleep(0.1)
+        self.now_s += 0.15
         return self.arms
 
     def update(self, step, arm, reward):
@@ -229,13 +232,12 @@ class SlowAgent:
 
 
 @pytest.mark.filterwarnings("ignore::hotloop.bandits.python_adapters.BanditSpeedWarning")
-def test_progress_of_plain_python_is_reported_within_a_chunk():
-    calls = []
+def test_progress_of_plain_python_is_reported_within_a_chunk(monkeypatch):
+    calls, agent = [], SlowAgent()
+    monkeypatch.setattr(python_games, "time", SimpleNamespace(monotonic=lambda: agent.now_s))
     options = {"num_runs": 2, "num_steps": 8, "on_progress": lambda played, _: calls.append(played)}
-    run(SlowAgent(), GaussianRewards(), **options)
-    assert 3 <= len(calls) <= 5  # after every third step, and at the end
-    assert calls == sorted(calls)
-    assert calls[-1] == 16
+    run(agent, GaussianRewards(), **options)
+    assert calls == [4, 8, 12, 16]  # of 2 × 8 steps: after every second of 0.15 s
 
 
 def test_memory_order_of_a_matrix_does_not_matter():

@@ -166,7 +166,7 @@ def size_of(folder):
 def test_an_interrupted_grid_leaves_only_its_file(capsys, folder, number):
     child = start(folder)
     child.send_signal(number)
-    _, err = child.communicate(timeout=20)
+    _, err = child.communicate(timeout=120)
     assert child.returncode == 128 + number
     assert re.search(
         r"hotloop: stopped with \d+ of 500 points complete in grid.sqlite, and finished parts of "

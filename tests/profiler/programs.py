@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from hotloop.base.children import python_command
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.reading import read
+from tests.attempts import Attempt, attempts
 
 TIMEOUT_S = 240
 
@@ -50,10 +53,11 @@ def record(
     interval_s: float = 0.01,
     hooks: bool = True,
     gpu_window_s: float = 0.0,
+    name: str = "profile",
     **variables: str,
 ) -> tuple[subprocess.CompletedProcess[str], Session]:
     """Run a target of `hotloop profile` in a directory and read its profile there."""
-    profile = directory / "profile"
+    profile = directory / name
     settings = {
         "directory": str(profile),
         "interval_s": interval_s,
@@ -63,6 +67,18 @@ def record(
     command = python_command("hotloop.profiler.collect.script", json.dumps(settings), *target)
     result = run(command, directory, **variables)
     return result, read(profile)
+
+
+def recordings(
+    directory: Path, *target: str, **options: Any
+) -> Iterator[tuple[subprocess.CompletedProcess[str], Session, Attempt]]:
+    """Record a target until the assertions about its times hold, like `attempts`."""
+
+    def measure(number: int) -> tuple[subprocess.CompletedProcess[str], Session]:
+        return record(directory, *target, name=f"profile-{number}", **options)
+
+    for (result, session), attempt in attempts(measure):
+        yield result, session, attempt
 
 
 def spans(session: Session, name: str) -> set[tuple[str, ...]]:

@@ -635,7 +635,6 @@ def test_buffer_matches_its_twin(name, examples):
             max_examples=examples,
             stateful_step_count=25,
             derandomize=True,
-            deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),

@@ -84,7 +84,6 @@ def test_sequences_match_the_twin(examples):
             max_examples=examples,
             stateful_step_count=25,
             derandomize=True,
-            deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
         ),

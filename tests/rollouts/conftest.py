@@ -25,7 +25,7 @@ def marked_children(patch, warm_start):
     # As in a training: a matrix product that threads share differs in its last bits.
     with threadpool_limits(1, user_api="blas"):
         yield value
-    deadline = time.monotonic() + 3.0
+    deadline = time.monotonic() + 60.0
     while (pids := marked_processes(value)) and time.monotonic() < deadline:
         time.sleep(0.01)
     for pid in pids:

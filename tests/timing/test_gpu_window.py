@@ -18,6 +18,7 @@ from hotloop.errors import ProfileError  # noqa: E402
 from hotloop.profiler.session.kineto import read_windows  # noqa: E402
 from hotloop.timing import gpu_window, span  # noqa: E402
 from hotloop.timing.gpu_window import SUFFIX, GpuWindows  # noqa: E402
+from tests.attempts import attempts  # noqa: E402
 
 
 def busy(seconds: float) -> int:
@@ -30,33 +31,37 @@ def busy(seconds: float) -> int:
 
 
 def test_a_host_window_is_recorded(tmp_path, capfd):
-    windows = GpuWindows(tmp_path, "main", length_s=0.1, start_times_s=(0.05,), device=None)
-    before = threading.enumerate()
-    windows.start()
-    assert threading.enumerate() == before, "a program may join all of its threads"
-    count = busy(0.1)
-    while not list(tmp_path.glob(f"*{SUFFIX}")):
-        count += busy(0.05)
-    windows.stop()
-    windows.stop()
-    assert windows.problems == []
-    assert "External init callback" not in capfd.readouterr().err
-    (window,), problems = read_windows([tmp_path])
-    assert problems == []
-    assert window.duration_ns > 0.09e9
-    assert window.error_ns < 1e6
-    assert not len(window.work)
-    num_spans, total_ns = window.spans[("update",)]
-    assert 0 < num_spans < count
-    assert 0 < total_ns < 1.2 * window.duration_ns
-    functions = {
-        frame.function.rpartition(".")[2] for stack in window.stacks for frame in stack.frames
-    }
-    assert "busy" in functions
-    assert len(window.looks) >= 2
-    assert (
-        (window.looks["at_ns"] >= window.start_ns) & (window.looks["at_ns"] <= window.end_ns)
-    ).all()
+    def measure(number):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        windows = GpuWindows(folder, "main", length_s=0.1, start_times_s=(0.05,), device=None)
+        before = threading.enumerate()
+        windows.start()
+        assert threading.enumerate() == before, "a program may join all of its threads"
+        count = busy(0.1)
+        while not list(folder.glob(f"*{SUFFIX}")):
+            count += busy(0.05)
+        windows.stop()
+        windows.stop()
+        assert windows.problems == []
+        (window,), problems = read_windows([folder])
+        assert problems == []
+        return window, count
+
+    for (window, count), attempt in attempts(measure):
+        assert "External init callback" not in capfd.readouterr().err
+        assert window.duration_ns > 0.09e9
+        assert not len(window.work)
+        looks = window.looks["at_ns"]
+        assert ((looks >= window.start_ns) & (looks <= window.end_ns)).all()
+        with attempt:
+            assert window.error_ns < 1e6
+            num_spans, total_ns = window.spans[("update",)]
+            assert 0 < num_spans < count
+            assert 0 < total_ns < 1.2 * window.duration_ns
+            frames = [frame for stack in window.stacks for frame in stack.frames]
+            assert "busy" in {frame.function.rpartition(".")[2] for frame in frames}
+            assert len(looks) >= 2
 
 
 def test_kineto_logs_are_silenced_unless_the_program_sets_a_level(tmp_path, monkeypatch):
@@ -89,21 +94,28 @@ def test_only_one_instance_takes_windows(tmp_path):
 
 
 def await_file(directory: Path, pattern: str) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 120
     while not list(directory.glob(pattern)):
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def test_a_program_that_ends_in_a_window_keeps_it(tmp_path):
+def test_a_program_that_ends_in_a_window_keeps_it(tmp_path, monkeypatch):
     windows = GpuWindows(tmp_path, "main", length_s=60.0, start_times_s=(0.0,), device=None)
+    is_sampling = threading.Event()
+    sample = gpu_window._ThreadSamples.sample
+    monkeypatch.setattr(
+        gpu_window._ThreadSamples, "sample", lambda samples: is_sampling.set() or sample(samples)
+    )
     windows.start()
-    busy(0.1)
+    while not is_sampling.is_set():
+        busy(0.01)
     start = time.monotonic()
     windows.stop()
-    assert time.monotonic() - start < 10
+    elapsed_s = time.monotonic() - start
     (window,), _ = read_windows([tmp_path])
-    assert window.duration_ns < 10e9
+    # Not its whole length.
+    assert max(elapsed_s, window.duration_ns / 1e9) < 50
 
 
 def test_profiler_errors_are_recorded(tmp_path, monkeypatch):
@@ -117,7 +129,8 @@ def test_profiler_errors_are_recorded(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gpu_window, "_make_profiler", fails)
     windows.start()
-    busy(0.1)
+    await_file(tmp_path, f"*{SUFFIX}")
+    busy(0.1)  # no second window
     windows.stop()
     assert windows.problems == ["RuntimeError: CUPTI is not allowed here"]
     recorded, problems = read_windows([tmp_path])
@@ -172,7 +185,7 @@ def test_a_capture_waits_for_the_end_of_a_window(graph_class):
     time.sleep(0.05)
     assert graph.calls == []
     captures.close_window()
-    capturing.join(5)
+    capturing.join(60)
     assert graph.calls == ["begin pool"]
 
 
@@ -187,7 +200,7 @@ def test_a_window_waits_for_the_end_of_a_capture(graph_class):
     time.sleep(0.05)
     assert opened == []
     graph.capture_end()
-    waiting.join(5)
+    waiting.join(60)
     assert opened == [True]
 
 

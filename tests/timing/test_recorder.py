@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hotloop import timing
@@ -23,7 +23,6 @@ nestings = st.recursive(
     ),
     max_leaves=40,
 )
-SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
 def counts(tree):
@@ -40,7 +39,6 @@ def play(nesting, span, reference, clock=None):
         reference.exit(clock[0] if clock else 0)
 
 
-@SHARED
 @given(nestings)
 def test_counts_match_the_reference(span, nesting):
     _control._switch_recorder(Recorder(None, "main", _control.backend.FLAGS))
@@ -53,7 +51,6 @@ def test_counts_match_the_reference(span, nesting):
         assert node.min_ns <= node.percentile(50) <= node.max_ns
 
 
-@settings(deadline=None)
 @given(nestings, st.integers(1, 3))
 def test_totals_match_the_reference_with_a_fake_clock(nesting, repeats):
     clock = [10**9]

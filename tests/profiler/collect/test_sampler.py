@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from hotloop.profiler.collect.stacks import _ticker
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample
 from hotloop.profiler.session.reading import read
 from tests.attempts import attempts
-from tests.profiler.programs import record, run, write
+from tests.profiler.programs import record, recordings, run, write
 
 needs_ticker = pytest.mark.skipif(_ticker is None, reason="the C extension is not built")
 
@@ -181,7 +182,7 @@ class Phases(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Phases]:
+def phase_recordings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Phases]:
     """Return a function that profiles the program with phases, once per number."""
 
     @functools.cache
@@ -219,8 +220,8 @@ def is_close(elapsed_ns: float, expected_ns: float) -> bool:
     return 0.6 < elapsed_ns / expected_ns < 1.6
 
 
-def test_spinning_and_sleeping_threads(recordings) -> None:
-    for phases, attempt in attempts(recordings):
+def test_spinning_and_sleeping_threads(phase_recordings) -> None:
+    for phases, attempt in attempts(phase_recordings):
         process = phases.process
         spinning = phases.samples("work")
         sleeping = phases.samples("nap", phases.report["ids"]["nap"])
@@ -251,8 +252,8 @@ def test_spinning_and_sleeping_threads(recordings) -> None:
             assert process.own_ns < 0.2 * process.duration_ns
 
 
-def test_a_waiting_main_thread_is_sampled(recordings) -> None:
-    for phases, attempt in attempts(recordings):
+def test_a_waiting_main_thread_is_sampled(phase_recordings) -> None:
+    for phases, attempt in attempts(phase_recordings):
         waiting, number = phases.samples("join"), phases.report["ids"]["beside"]
         beside = [sample for sample in phases.process.samples if sample.thread == number]
         with attempt:
@@ -264,9 +265,9 @@ def test_a_waiting_main_thread_is_sampled(recordings) -> None:
 
 
 @needs_ticker
-def test_sleeping_threads_cost_little(recordings) -> None:
+def test_sleeping_threads_cost_little(phase_recordings) -> None:
     """The sampler reads a sleeping thread once and still counts all of its time."""
-    for phases, attempt in attempts(recordings):
+    for phases, attempt in attempts(phase_recordings):
         asleep = phases.samples("sleep")
         with attempt:
             assert is_close(total(asleep), 1.8e9)
@@ -279,9 +280,9 @@ def test_sleeping_threads_cost_little(recordings) -> None:
 
 
 @needs_ticker
-def test_time_is_attributed_to_the_function_that_took_it(recordings) -> None:
+def test_time_is_attributed_to_the_function_that_took_it(phase_recordings) -> None:
     """Compare samples of Python code and C calls, with and without the GIL, with the clock."""
-    for phases, attempt in attempts(recordings):
+    for phases, attempt in attempts(phase_recordings):
         spent = phases.report["parts"]
         times = dict.fromkeys(spent, 0)
         for sample in phases.samples("parts"):
@@ -293,9 +294,9 @@ def test_time_is_attributed_to_the_function_that_took_it(recordings) -> None:
 
 
 @needs_ticker
-def test_a_new_call_has_no_time(recordings) -> None:
+def test_a_new_call_has_no_time(phase_recordings) -> None:
     """A C call without a later check for requests, here an operator, ends before the next call."""
-    for phases, attempt in attempts(recordings):
+    for phases, attempt in attempts(phase_recordings):
         counts: Counter[str] = Counter()
         for sample in phases.samples("begin"):
             counts[phases.leaf(sample).function] += sample.count
@@ -307,9 +308,9 @@ def test_a_new_call_has_no_time(recordings) -> None:
 @pytest.mark.skipif(
     _ticker is None or sys.version_info >= (3, 13), reason="frames are read only on request"
 )
-def test_operators_are_sampled_at_their_lines(recordings) -> None:
+def test_operators_are_sampled_at_their_lines(phase_recordings) -> None:
     """Operators do not check for requests, so that a thread would answer some lines later."""
-    for phases, attempt in attempts(recordings):
+    for phases, attempt in attempts(phase_recordings):
         spent = {phases.line(text): seconds for text, seconds in phases.report["operators"].items()}
         times = dict.fromkeys(spent, 0)
         for sample in phases.samples("operators"):
@@ -321,9 +322,9 @@ def test_operators_are_sampled_at_their_lines(recordings) -> None:
             assert sum(times.values()) > 0.75 * sum(spent.values()) * 1e9
 
 
-def test_a_period_is_written_about_once_a_second(recordings) -> None:
+def test_a_period_is_written_about_once_a_second(phase_recordings) -> None:
     """The first period takes long because the sampler imports its modules."""
-    for phases, attempt in attempts(recordings):
+    for phases, attempt in attempts(phase_recordings):
         ends = [period.end_ns for period in phases.process.periods]
         assert len(ends) >= 4
         with attempt:
@@ -352,15 +353,16 @@ def test_successive_threads_are_distinguished(tmp_path) -> None:
         print(json.dumps(lives))
         """,
     )
-    result, session = record(tmp_path, str(script), interval_s=0.005)
-    lives = {int(number): life_s for number, life_s in json.loads(result.stdout).items()}
-    (process,) = session.processes
-    threads = {sample.thread for sample in process.samples} - {process.pid}
-    assert threads - {0} <= set(lives)  # 0: a thread that is just starting
-    assert len(threads) >= 9
-    for thread in threads - {0}:
-        elapsed = sum(sample.elapsed_ns for sample in process.samples if sample.thread == thread)
-        assert elapsed < 2e9 * lives[thread] + 0.1e9
+    for result, session, attempt in recordings(tmp_path, str(script), interval_s=0.005):
+        lives = {int(number): life_s for number, life_s in json.loads(result.stdout).items()}
+        (process,) = session.processes
+        threads = {sample.thread for sample in process.samples} - {process.pid}
+        assert threads - {0} <= set(lives)  # 0: a thread that is just starting
+        with attempt:
+            assert len(threads) >= 9
+            for thread in threads - {0}:
+                samples = [sample for sample in process.samples if sample.thread == thread]
+                assert total(samples) < 2e9 * lives[thread] + 0.1e9
 
 
 def test_a_fork_has_its_own_samples(tmp_path) -> None:
@@ -395,25 +397,27 @@ def test_a_fork_has_its_own_samples(tmp_path) -> None:
         print(*children)
         """,
     )
-    result, session = record(tmp_path, str(script))
-    assert result.stderr == ""
-    assert session.problems == []
-    children = [int(pid) for pid in result.stdout.split()]
-    by_pid = {process.pid: process for process in session.processes}
-    # The process that called exec at once has left no files.
-    assert set(by_pid) == {session.main.pid, *children}
-    for pid in children:
-        child = by_pid[pid]
-        assert {path for path, _ in child.tree.walk()} == {("in child",)}
-        elapsed = sum(sample.elapsed_ns for sample in child.samples if sample.path == ("in child",))
-        assert is_close(elapsed, 0.8e9)
-        assert {sample.thread for sample in child.samples} == {pid}
-        assert child.parent_pid == session.main.pid
-    ends = [period.end_ns for period in session.main.periods]
-    assert ends == sorted(set(ends))
-    paths = {sample.path for sample in session.main.samples}
-    assert {("before",), ("after",)} <= paths
-    assert ("in child",) not in paths
+    for result, session, attempt in recordings(tmp_path, str(script)):
+        assert result.stderr == ""
+        assert session.problems == []
+        pids = [int(pid) for pid in result.stdout.split()]
+        by_pid = {process.pid: process for process in session.processes}
+        # The process that called exec at once has left no files.
+        assert set(by_pid) == {session.main.pid, *pids}
+        children = [by_pid[pid] for pid in pids]
+        for child in children:
+            assert {path for path, _ in child.tree.walk()} == {("in child",)}
+            assert {sample.thread for sample in child.samples} <= {child.pid}
+            assert child.parent_pid == session.main.pid
+        ends = [period.end_ns for period in session.main.periods]
+        assert ends == sorted(set(ends))
+        paths = {sample.path for sample in session.main.samples}
+        assert ("in child",) not in paths
+        with attempt:
+            assert {("before",), ("after",)} <= paths
+            for child in children:
+                inside = [sample for sample in child.samples if sample.path == ("in child",)]
+                assert is_close(total(inside), child.tree.find("in child").total_ns)
 
 
 def test_many_forks_do_not_stop_the_sampler(tmp_path) -> None:
@@ -432,12 +436,13 @@ def test_many_forks_do_not_stop_the_sampler(tmp_path) -> None:
         print(n)
         """,
     )
-    result, session = record(tmp_path, str(script))
-    assert int(result.stdout) >= 30
-    assert len(session.processes) == 1
-    # Each fork interrupts the sampler, which restarts late on a loaded machine.
-    assert sum(sample.elapsed_ns for sample in session.main.samples) > 0.3e9
-    assert sum(sample.count for sample in session.main.samples) > 8
+    for result, session, attempt in recordings(tmp_path, str(script)):
+        assert int(result.stdout) >= 30
+        assert len(session.processes) == 1
+        with attempt:
+            # Each fork interrupts the sampler, which restarts late on a loaded machine.
+            assert total(session.main.samples) > 0.3e9
+            assert total(session.main.samples, "count") > 8
 
 
 @pytest.mark.parametrize("pure", ["", "1"])
@@ -454,9 +459,10 @@ def test_a_program_can_join_all_threads(tmp_path, pure) -> None:
             time.sleep(0.01)
         """,
     )
-    result, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING=pure)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert sum(sample.count for sample in session.main.samples) > 5
+    for result, session, attempt in recordings(tmp_path, str(script), HOTLOOP_PURE_TIMING=pure):
+        assert (result.returncode, result.stderr) == (0, "")
+        with attempt:
+            assert total(session.main.samples, "count") > 5
 
 
 def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
@@ -493,12 +499,12 @@ def test_threads_that_fork_at_the_same_time(tmp_path) -> None:
             sum(range(1000))
         """,
     )
-    result, session = record(tmp_path, str(script))
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("hotloop-sampler") == 1
-    assert result.stdout.count("hotloop-ticks") <= 1
-    assert result.stderr == ""
-    assert sum(sample.count for sample in session.main.samples) > 15
+    for result, session, attempt in recordings(tmp_path, str(script)):
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout.count("hotloop-sampler") == 1
+        assert result.stdout.count("hotloop-ticks") <= 1
+        with attempt:
+            assert total(session.main.samples, "count") > 15
 
 
 def test_a_program_that_closes_all_descriptors(tmp_path) -> None:
@@ -541,6 +547,7 @@ def test_a_full_disk_warns_once(tmp_path) -> None:
         # The file that is open, and later files.
         full = os.open("/dev/full", os.O_WRONLY)
         file = processes._capture._sampler._file
+        print(processes._capture._sampler._num_lines)
         os.dup2(full, file.descriptor())
         file._identity = file._file_identity()
         opened = os.open
@@ -557,11 +564,12 @@ def test_a_full_disk_warns_once(tmp_path) -> None:
         """,
     )
     result, session = record(tmp_path, str(script))
-    assert (result.returncode, result.stdout) == (0, "done\n")
+    num_earlier_lines, end = result.stdout.split()
+    assert (result.returncode, end) == (0, "done")
     # One warning of this process, and one of its child.
     assert result.stderr.count("No space left on device") == 2
     assert "free some space" in result.stderr
-    assert session.main.periods == []
+    assert len(session.main.periods) <= int(num_earlier_lines)
     assert session.main.state == "complete"
 
 
@@ -595,7 +603,7 @@ def test_dropped_objects_are_freed(tmp_path) -> None:
         gc.disable()
         end = time.monotonic() + 0.6
         dropped = []
-        while time.monotonic() < end:
+        while len(dropped) < 2000 or time.monotonic() < end:
             dropped.append(work())
         time.sleep(0.1)
         print(sum(reference() is not None for reference in dropped), len(dropped))
@@ -603,7 +611,7 @@ def test_dropped_objects_are_freed(tmp_path) -> None:
     )
     result, _ = record(tmp_path, str(script), interval_s=0.001)
     num_alive, num_dropped = map(int, result.stdout.split())
-    assert num_dropped > 1000
+    assert num_dropped >= 2000
     assert num_alive == 0
 
 
@@ -651,21 +659,25 @@ def test_a_missing_extension_is_reported_once(tmp_path) -> None:
         def spin():
             return sum(i for i in range(10_000))
 
-        end = time.monotonic() + 1
-        while time.monotonic() < end:
+        end = time.thread_time() + 0.8
+        while time.thread_time() < end:
             spin()
         """,
     )
-    command = ["profile", "--out", str(tmp_path / "profile"), str(script)]
-    result = run(
-        [sys.executable, "-m", "hotloop", *command], tmp_path, PYTHONPATH=str(tmp_path / "source")
-    )
-    assert result.returncode == 0, result.stderr
-    assert result.stderr.count("C extension is not available (it was not built: ") == 1
-    (process,) = read(tmp_path / "profile").processes
-    leaves = [process.stacks[sample.stack].frames[-1].function for sample in process.samples]
-    assert "spin.<locals>.<genexpr>" in leaves or "spin" in leaves
-    assert sum(sample.count for sample in process.samples) > 10
+
+    def measure(number: int) -> tuple[subprocess.CompletedProcess[str], ProfiledProcess]:
+        folder = tmp_path / f"profile-{number}"
+        command = [sys.executable, "-m", "hotloop", "profile", "--out", str(folder), str(script)]
+        result = run(command, tmp_path, PYTHONPATH=str(tmp_path / "source"))
+        return result, read(folder).main
+
+    for (result, process), attempt in attempts(measure):
+        assert result.returncode == 0, result.stderr
+        assert result.stderr.count("C extension is not available (it was not built: ") == 1
+        with attempt:
+            leaves = {process.stacks[sample.stack].frames[-1] for sample in process.samples}
+            assert {leaf.function for leaf in leaves} & {"spin", "spin.<locals>.<genexpr>"}
+            assert total(process.samples, "count") > 10
 
 
 def test_a_thread_samples_without_the_extension(tmp_path) -> None:
@@ -686,21 +698,22 @@ def test_a_thread_samples_without_the_extension(tmp_path) -> None:
             time.sleep(0.8)
         """,
     )
-    result, session = record(tmp_path, str(script), HOTLOOP_PURE_TIMING="1")
-    assert result.stderr == ""
-    (process,) = session.processes
-    elapsed = dict.fromkeys([("work",), ("nap",)], 0)
-    for sample in process.samples:
-        if sample.path in elapsed:
-            elapsed[sample.path] += sample.elapsed_ns
-    assert is_close(elapsed["work",], 0.8e9)
-    assert is_close(elapsed["nap",], 0.8e9)
-    leaves = {
-        process.stacks[sample.stack].frames[-1].function
-        for sample in process.samples
-        if sample.path == ("work",) and sample.count > 2
-    }
-    assert leaves == {"spin"}
+    for result, session, attempt in recordings(tmp_path, str(script), HOTLOOP_PURE_TIMING="1"):
+        assert result.stderr == ""
+        (process,) = session.processes
+        samples = {
+            name: [sample for sample in process.samples if sample.path == (name,)]
+            for name in ("work", "nap")
+        }
+        with attempt:
+            for name, group in samples.items():
+                assert is_close(total(group), process.tree.find(name).total_ns)
+            leaves = {
+                process.stacks[sample.stack].frames[-1].function
+                for sample in samples["work"]
+                if sample.count > 2
+            }
+            assert leaves == {"spin"}
 
 
 @needs_ticker
@@ -717,7 +730,9 @@ def test_each_sampler_counts_its_own_cost(tmp_path) -> None:
             _ticker.begin([], 0.01, threading.main_thread().ident, os.getpid())
             before = _ticker.cost_ns()
             _ticker.start()
-            time.sleep(0.2)
+            end = time.monotonic() + 60
+            while not _ticker.cost_ns() and time.monotonic() < end:
+                time.sleep(0.05)
             _ticker.stop()
             after = _ticker.cost_ns()
             _ticker.end()
@@ -805,19 +820,19 @@ def test_a_deep_recursion_keeps_its_outer_lines(tmp_path, is_pure: bool) -> None
         """,
     )
     variables = {"HOTLOOP_PURE_TIMING": "1"} if is_pure else {}
-    _, session = record(tmp_path, str(script), **variables)
-    main = session.main
-    times: dict[tuple[bool, str], int] = {}
-    for sample in main.samples:
-        functions = [frame.function for frame in main.stacks[sample.stack].frames]
-        if functions[-1] == "spin":
-            place = functions.index("alternate")
-            key = sample.thread == main.pid, functions[place + 1]
-            times[key] = times.get(key, 0) + sample.on_core_ns
-    for is_main in (True, False):
-        search, other = times[is_main, "search"], times[is_main, "other"]
-        assert search == pytest.approx(other, rel=0.35)
-    # Different levels have the same stack.
-    assert len(main.stacks) < 60
-    deep = max(main.stacks, key=lambda stack: len(stack.frames))
-    assert 100 < len(deep.frames) <= 130
+    for _, session, attempt in recordings(tmp_path, str(script), **variables):
+        main = session.main
+        # Different levels have the same stack.
+        assert len(main.stacks) < 60
+        times: Counter[tuple[bool, str]] = Counter()
+        for sample in main.samples:
+            functions = [frame.function for frame in main.stacks[sample.stack].frames]
+            if functions[-1] == "spin":
+                caller = functions[functions.index("alternate") + 1]
+                times[sample.thread == main.pid, caller] += sample.on_core_ns
+        with attempt:
+            deep = max(main.stacks, key=lambda stack: len(stack.frames))
+            assert 100 < len(deep.frames) <= 130
+            for is_main in (True, False):
+                search, other = times[is_main, "search"], times[is_main, "other"]
+                assert search == pytest.approx(other, rel=0.35)

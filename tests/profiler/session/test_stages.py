@@ -8,7 +8,7 @@ import pytest
 
 from hotloop.profiler.session import Frame, Stack
 from hotloop.profiler.session.stages import path_weights, sample_stage, stage_by_key, stage_times
-from tests.profiler.programs import record, write
+from tests.profiler.programs import recordings, write
 from tests.profiler.sessions import period, process, sample
 
 SITE = "/x/lib/python3.11/site-packages"
@@ -250,10 +250,10 @@ def test_spans_without_samples_have_time() -> None:
 @pytest.mark.slow
 def test_stages_of_a_single_file_script(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "bench" / "profiler" / "staged" / "ppo.py"
-    result, session = record(
-        tmp_path, str(script), "CartPole-v1", "3", str(tmp_path / "times.json")
-    )
-    assert result.returncode == 0, result.stderr
-    times = stage_times(session.main)
-    assert min(times.share(stage) for stage in ("env", "act", "update")) > 0
-    assert times.share("replay") < min(times.share("act"), times.share("update"))
+    target = (str(script), "CartPole-v1", "3", str(tmp_path / "times.json"))
+    for result, session, attempt in recordings(tmp_path, *target):
+        assert result.returncode == 0, result.stderr
+        times = stage_times(session.main)
+        with attempt:
+            assert min(times.share(stage) for stage in ("env", "act", "update")) > 0
+            assert times.share("replay") < min(times.share("act"), times.share("update"))

@@ -167,7 +167,7 @@ def test_nothing_is_left_when_the_learner_is_killed(tmp_path):
     assert len(marked_processes(os.environ[MARK])) >= 4
     learner.kill()
     learner.wait()
-    wait_until(lambda: not marked_processes(os.environ[MARK]), timeout_s=3)
+    wait_until(lambda: not marked_processes(os.environ[MARK]))
 
 
 def test_a_pool_closes_its_descriptors(tmp_path):

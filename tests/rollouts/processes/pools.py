@@ -36,7 +36,7 @@ def marked_processes(value):
     return [pid for pid in pids if pid != os.getpid()]
 
 
-def wait_until(condition, timeout_s=20.0):
+def wait_until(condition, timeout_s=100.0):
     """Poll until the condition is true."""
     deadline = time.monotonic() + timeout_s
     while not condition():

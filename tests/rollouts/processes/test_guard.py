@@ -111,7 +111,7 @@ def test_the_guard_kills_the_groups_that_it_watches():
             guard.watch(program.pid)
         guard.forget(programs[1].pid)
         guard._pipe.close()  # as when the learner is killed
-        assert [programs[i].wait(5) for i in (0, 2)] == [-signal.SIGKILL] * 2
+        assert [programs[i].wait(50) for i in (0, 2)] == [-signal.SIGKILL] * 2
         assert programs[1].poll() is None
         other_guard = Guard("a-token")
         other_guard.watch(programs[1].pid)
@@ -131,8 +131,8 @@ def test_the_guard_kills_only_processes_with_its_pools_token():
     try:
         guard = Guard(token)
         guard._pipe.close()
-        assert [program.wait(10) for program in marked] == [-signal.SIGKILL] * 2
-        guard._process.wait(10)
+        assert [program.wait(50) for program in marked] == [-signal.SIGKILL] * 2
+        guard._process.wait(50)
         assert [program.poll() for program in unmarked] == [None, None]
     finally:
         for program in marked + unmarked:

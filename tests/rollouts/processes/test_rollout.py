@@ -12,6 +12,7 @@ from hotloop.rollouts import CollectionOptions, environment_weights
 from hotloop.rollouts.processes.shared_memory import BEGUN, DONE
 from hotloop.rollouts.schedules import fair_shares
 from hotloop.types import Fragment
+from tests.attempts import attempts
 from tests.reference import rollouts as reference
 from tests.rollouts.processes.pools import (
     Trace,
@@ -157,23 +158,31 @@ def test_resets_of_vector_environments_are_no_transitions():
 
 def test_the_accounting_of_each_workers_time(tmp_path):
     pauses = {"0": 0.01, "1": 0.002}
-    kwargs = {"directory": str(tmp_path), "pause_s": pauses}
-    with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
-        rollout = begin(pool)
-        for _ in range(4):
-            rollout.collect()
-    slow, fast = rollout.accounting().workers
-    assert (slow.worker, slow.steps, slow.restarts, slow.env_failures) == (0, 32, 0, 0)
-    assert (fast.worker, fast.steps, fast.restarts, fast.env_failures) == (1, 32, 0, 0)
-    assert slow.step_share * slow.lived_s >= 0.32
-    assert 0.01 <= slow.step_p50_s <= slow.step_p99_s
-    assert 0.002 <= fast.step_p50_s < slow.step_p50_s
-    assert fast.wait_share > slow.wait_share
-    for worker in (slow, fast):
-        shares = (worker.step_share, worker.reset_share, worker.act_share, worker.wait_share)
-        assert min(shares) > 0
-        assert sum(shares) <= 1
-    json.dumps(rollout.accounting().to_json())
+
+    def measure(number):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        kwargs = {"directory": str(directory), "pause_s": pauses}
+        with open_pool(SCRIPTED, env_kwargs=kwargs) as pool:
+            rollout = begin(pool)
+            for _ in range(4):
+                rollout.collect()
+        return rollout.accounting()
+
+    for account, attempt in attempts(measure):
+        slow, fast = account.workers
+        assert (slow.worker, slow.steps, slow.restarts, slow.env_failures) == (0, 32, 0, 0)
+        assert (fast.worker, fast.steps, fast.restarts, fast.env_failures) == (1, 32, 0, 0)
+        assert slow.step_share * slow.lived_s >= 0.32
+        assert 0.01 <= slow.step_p50_s <= slow.step_p99_s
+        for worker in (slow, fast):
+            shares = (worker.step_share, worker.reset_share, worker.act_share, worker.wait_share)
+            assert min(shares) > 0
+            assert sum(shares) <= 1
+        json.dumps(account.to_json())
+        with attempt:
+            assert 0.002 <= fast.step_p50_s < slow.step_p50_s
+            assert fast.wait_share > slow.wait_share
 
 
 # --- variable -------------------------------------------------------------------------------------
