@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hotloop.profiler.diagnose import bound, cost_kinds, diagnose
+from hotloop.profiler.diagnose import bound, causes, diagnose
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import Costs, _merge_compilations
+from hotloop.profiler.diagnose.costs import Costs, _merge_alike
 from hotloop.profiler.diagnose.evidence import Evidence
 from hotloop.profiler.session import Frame, is_library
 from tests.profiler.sessions import period, process, sample, session
@@ -834,8 +834,8 @@ def test_a_function_that_is_compiled_once_starts(tmp_path, compiling, running, r
     ],
 )
 def test_calls_of_compiled_functions_do_not_compile(function, file, is_compiling):
-    kind = cost_kinds.for_frame(Frame(function, f"{SITE}/{file}", 1))
-    assert (kind is cost_kinds.COMPILATION) is is_compiling
+    cause = causes.for_frame(Frame(function, f"{SITE}/{file}", 1))
+    assert (cause is causes.COMPILATION) is is_compiling
 
 
 @pytest.mark.parametrize(
@@ -864,15 +864,15 @@ def test_compilations_are_merged_into_one_cost():
         result.rows = [SimpleNamespace(ns=ns) for ns in times]
         return result
 
-    other = cost(cost_kinds.COPYING, learn, (7, 7), 90.0)
+    other = cost(causes.COPYING, learn, (7, 7), 90.0)
     fast, slow = (
-        cost(cost_kinds.COMPILATION, learn, (3, 3), 20.0),
-        cost(cost_kinds.COMPILATION, act, (31, 31), 25.0, 5.0),
+        cost(causes.COMPILATION, learn, (3, 3), 20.0),
+        cost(causes.COMPILATION, act, (31, 31), 25.0, 5.0),
     )
-    merged, remaining = _merge_compilations([fast, other, slow])
+    merged, remaining = _merge_alike([fast, other, slow])
     assert (merged.function, merged.block, merged.ns) == (act, (31, 31), 50.0)
     assert remaining is other
-    assert _merge_compilations([fast, other]) == [fast, other]
+    assert _merge_alike([fast, other]) == [fast, other]
 
 
 SORTS = """
@@ -931,7 +931,7 @@ HELPERS = """
     ("function", "line", "kind"),
     [
         ("features", "return np.array([x, y, x * y])", None),
-        ("spread", "return np.array(kept)", cost_kinds.WALKED_EACH_STEP),
+        ("spread", "return np.array(kept)", causes.WALKED_EACH_STEP),
     ],
 )
 def test_only_persistent_structures_are_walked_each_step(tmp_path, function, line, kind):
@@ -943,7 +943,7 @@ def test_only_persistent_structures_are_walked_each_step(tmp_path, function, lin
     program.at(main, ("main", "kept.append(step)"), seconds=4)
     first = Costs(Evidence(program.session())).costs[0]
     assert first.places[0].line == program.line(line)
-    assert (first.kind, first.is_guess) == (kind, kind is None)
+    assert (first.cause, first.is_guess) == (kind, kind is None)
     assert program.diagnoses()[0].gain is None  # the possible gain is unknown
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from hotloop.profiler.diagnose import (
+    STRUCTURES,
     Evidence,
     bound,
+    causes,
     diagnose,
     environments,
     networks,
@@ -18,6 +20,7 @@ from hotloop.profiler.diagnose import (
     threads,
 )
 from hotloop.profiler.diagnose import source as sources
+from hotloop.profiler.diagnose.findings import explain
 from hotloop.profiler.render.text import diagnosis_lines
 from hotloop.profiler.session import Session, Stack, ThreadTotals
 from tests.profiler.sessions import ns, period, process, sample, session, span
@@ -27,8 +30,12 @@ OMEGACONF = "/x/lib/python3.11/site-packages/omegaconf/dictconfig.py"
 QUEUES = "/usr/lib/python3.11/multiprocessing/queues.py"
 
 
-def apply(rule, *processes, **fields):
-    return rule(Evidence(session(*processes, **fields)))
+def apply(structure, *processes, **fields):
+    """Return the diagnosis of the cause with a structure."""
+    evidence = Evidence(session(*processes, **fields))
+    explanation = structure(evidence)
+    name = next(name for name, known in STRUCTURES.items() if known is structure)
+    return explanation and explain(evidence, causes.named(name), explanation)
 
 
 def test_recorded_crowding_needs_no_samples():
@@ -829,12 +836,10 @@ def test_an_empty_program():
 
 
 def test_the_largest_cause_comes_first(script):
-    main = at_line(script(LOGS), 4, 2)
-    other = process(
-        samples=[
-            sample("f (a.py:1)", f"DictConfig.get ({OMEGACONF}:370)", elapsed_s=5, on_core_s=5),
-        ]
-    )
+    file = script(LOGS)
+    main = at_line(file, 4, 2)
+    stack = f"<module> ({file}:99)", "f (a.py:1)", f"DictConfig.get ({OMEGACONF}:370)"
+    other = process(samples=[sample(*stack, elapsed_s=5, on_core_s=5)])
     main.samples += [other.samples[0]._replace(stack=len(main.stacks))]
     main.stacks += other.stacks
     main.end_ns += ns(5)

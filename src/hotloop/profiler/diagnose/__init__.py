@@ -1,16 +1,16 @@
-"""Diagnoses: rules that explain why a program is slow, with evidence and advice.
+"""Diagnoses: reasons why a program is slow, with evidence and advice.
 
     for diagnosis in diagnose(session):
         print(diagnosis.title, diagnosis.gain, diagnosis.advice)
     print(bound(session))
 
-A rule names a cause only if removing it is worthwhile. A healthy program gets no diagnosis, and
-`bound` then explains where its time goes. Each rule's docstring gives its thresholds and why.
+Costs come first: every relevant sample is inherent work or part of a cost (`costs`). Causes explain
+the costs (`causes`), by the functions that a line calls, by its waits, or by the structure of the
+whole program. Structures whose samples are no single place, such as too many threads, are
+diagnoses of their own. A healthy program gets none, and `bound` then explains where its time goes.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 from hotloop.profiler.diagnose import (
     environments,
@@ -22,101 +22,106 @@ from hotloop.profiler.diagnose import (
     replay,
     threads,
 )
+from hotloop.profiler.diagnose.causes import Cause, Explanation, Find, Structure, all_causes
 from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.diagnose.evidence import Evidence, Rule
-from hotloop.profiler.diagnose.findings import describe_inherent, findings
+from hotloop.profiler.diagnose.evidence import Evidence
+from hotloop.profiler.diagnose.findings import describe_inherent, explain, findings
 from hotloop.profiler.session import Session
+from hotloop.profiler.session.catalogues import FramePattern
 
-__all__ = ["RULES", "Diagnosis", "Evidence", "Rule", "banners", "bound", "diagnose"]
+__all__ = [
+    "Cause",
+    "Diagnosis",
+    "Evidence",
+    "Explanation",
+    "Find",
+    "FramePattern",
+    "banners",
+    "bound",
+    "diagnose",
+]
 
-RULES: tuple[Rule, ...] = (
-    environments.environment_bound,
-    environments.transfer,
-    environments.stragglers,
-    threads.crowded_cores,
-    threads.too_many_threads,
-    threads.pegged_core,
-    replay.sampling_grows,
-    python_code.logging,
-    python_code.configuration,
-    python_code.slow_argmax,
-    networks.tiny_batches,
-    networks.tiny_operations,
-    networks.launch_bound,
-    networks.host_syncs,
-    python_code.debug_mode,
-    over_time.decay,
-    pipeline.starved_stage,
-    gpu.waits_for_launches,
-    gpu.synchronizations,
-    gpu.pageable_copies,
-    gpu.idle_in_environments,
-)
-"""Every rule, in the order of evaluation."""
-
+STRUCTURES: dict[str, Structure] = {
+    "environment-bound": environments.environment_bound,
+    "transfer-dearer-than-step": environments.transfer,
+    "lockstep-stragglers": environments.stragglers,
+    "too-many-for-the-cores": threads.crowded_cores,
+    "too-many-threads": threads.too_many_threads,
+    "pegged-core": threads.pegged_core,
+    "cores-taken": threads.cores_taken,
+    "replay-grows": replay.sampling_grows,
+    "logging": python_code.logging,
+    "configuration-objects": python_code.configuration,
+    "slow-argmax": python_code.slow_argmax,
+    "debug-mode": python_code.debug_mode,
+    "tiny-batches": networks.tiny_batches,
+    "tiny-operations": networks.tiny_operations,
+    "launch-bound": networks.launch_bound,
+    "host-sync": networks.host_syncs,
+    "decay": over_time.decay,
+    "start-up": over_time.start_up,
+    "starved-pipeline": pipeline.starved_stage,
+    "gpu-waits-for-launches": gpu.waits_for_launches,
+    "gpu-synchronisations": gpu.synchronizations,
+    "pageable-copies": gpu.pageable_copies,
+    "gpu-idle-in-environments": gpu.idle_in_environments,
+    "gpu-bound": gpu.gpu_bound,
+}
+"""The structure by which each of hotloop's causes is found, by name of the cause."""
 
 # A smaller gain does not justify building the program in another way.
 MIN_REBUILD_GAIN = 1.5
 
 
 def diagnose(session: Session) -> list[Diagnosis]:
-    """Return the causes that slow a program down, largest time saving first.
-
-    The list combines costs at the user's own lines, of known or unknown kind, with what the rules
-    find in the program's structure. If a cost and a rule concern the same lines, the rule's text
-    is used.
-    """
+    """Return the causes that slow a program down, largest time saving first."""
     evidence = Evidence(session)
-    ruled = [
-        diagnosis
-        for rule in RULES
-        if (diagnosis := rule(evidence)) is not None
-        and not (diagnosis.is_rebuild and (diagnosis.gain or 0) < MIN_REBUILD_GAIN)
+    explained = _explanations(evidence)
+    has_samples = evidence.has_enough_samples
+    found = findings(evidence, Costs(evidence, explained)) if has_samples else []
+    placed = {diagnosis.rule for diagnosis in found}
+    # A cost that grows explains why the whole program slows down.
+    grows = any(diagnosis.pace == "growing" and diagnosis.gain is not None for diagnosis in found)
+    found += [
+        explain(evidence, cause, explanation)
+        for cause, explanation in explained
+        if not (explanation.rows and cause.name in placed)
+        and not (cause.subject == "growth" and (grows or _is_placed(explanation, found)))
     ]
-    superseded = {gpu.SUPERSEDES.get(diagnosis.rule) for diagnosis in ruled}
-    ruled = [diagnosis for diagnosis in ruled if diagnosis.rule not in superseded]
-    found: list[Diagnosis] = []
-    for cost in findings(evidence, Costs(evidence)) if evidence.has_enough_samples else ():
-        same = next((diagnosis for diagnosis in ruled if is_same_cause(diagnosis, cost)), None)
-        if same is not None:
-            ruled.remove(same)
-        found.append(cost if same is None else merge(same, cost))
-    return sorted(gpu.limit_gains(evidence, [*found, *ruled]), key=lambda item: item.order)
+    return sorted(gpu.limit_gains(evidence, found), key=lambda item: item.order)
 
 
 def banners(session: Session) -> list[Diagnosis]:
     """Return what affects the whole report: busy cores, a dominant start-up, a busy GPU."""
     evidence = Evidence(session)
-    return [
-        diagnosis
-        for rule in (threads.cores_taken, over_time.start_up, gpu.gpu_bound)
-        if (diagnosis := rule(evidence)) is not None
-    ]
+    return [explain(evidence, *pair) for pair in _explanations(evidence, of_report=True)]
 
 
-def is_same_cause(rule: Diagnosis, cost: Diagnosis) -> bool:
-    """Return whether a rule's diagnosis and a cost concern the same cause."""
-    return rule.rule == cost.rule or bool({*cost.places[:2]} & {*rule.places})
+def _explanations(
+    evidence: Evidence, *, of_report: bool = False
+) -> list[tuple[Cause, Explanation]]:
+    """Return the causes that a program's structure shows."""
+    found: list[tuple[Cause, Explanation]] = []
+    subjects: set[str] = set()
+    for cause in all_causes():
+        structure = cause.find.structure or STRUCTURES.get(cause.name)
+        if structure is None or cause.is_banner != of_report or cause.subject in subjects:
+            continue
+        explanation = structure(evidence)
+        if explanation is None:
+            continue
+        gain = evidence.gain(explanation.saved_ns or 0.0)
+        if not cause.is_rebuild or gain >= MIN_REBUILD_GAIN:
+            found.append((cause, explanation))
+            subjects.update(filter(None, [cause.subject]))
+    return found
 
 
-def merge(rule: Diagnosis, cost: Diagnosis) -> Diagnosis:
-    """Return a rule's diagnosis with the places, wait and pace of the cost that it explains."""
-    has_same_places = bool({*cost.places[:2]} & {*rule.places})
-    first, second = (cost, rule) if has_same_places else (rule, cost)
-    places = tuple(dict.fromkeys([*first.places, *second.places]))
-    gain = rule.gain if rule.gain is not None else cost.gain
-    if gain is not None and cost.gain is not None:
-        gain = max(gain, cost.gain)
-    return replace(
-        rule,
-        gain=gain,
-        places=places,
-        wait=cost.wait,
-        pace=cost.pace,
-        loop_gain=cost.loop_gain,
-        evidence=tuple(dict.fromkeys([*rule.evidence, *cost.evidence])),
-    )
+def _is_placed(explanation: Explanation, found: list[Diagnosis]) -> bool:
+    """Return whether a diagnosis with a gain has the same most expensive lines."""
+    lines = {*explanation.places}
+    return any(lines & {*item.places[:2]} for item in found if item.gain is not None)
 
 
 def bound(session: Session) -> str:

@@ -4,7 +4,7 @@ Every relevant sample is either *inherent* work or a cost at a place in the user
 `Program.classify` counts as inherent:
 
 * a step or reset of a library's environment, or of the user's own except for blocking calls, loops
-  over elements, traversed growing lists, the additions of wrappers, and known kinds of waste
+  over elements, traversed growing lists, the additions of wrappers, and known waste
 * a network's forward or backward pass, an optimizer's step, a compiled JAX function
 * arithmetic on a user's line that multiplies whole matrices or calls nothing
 * computation on the result of a network, on the line that calls the network
@@ -13,8 +13,8 @@ Every relevant sample is either *inherent* work or a cost at a place in the user
 
 Blocked time is not inherent, except in library environments and in waits for threads of torch and
 JAX. Evaluation and rendering are not inherent, including all that they call. All other time is a
-cost of the statement, the tight loop or the small function where it was sampled, whether its kind
-is known (`cost_kinds`) or not.
+cost of the statement, the tight loop or the small function where it was sampled, whether its cause
+is known (`causes`) or not.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 
 from hotloop.profiler.diagnose import (
-    cost_kinds,
+    causes,
     growing_structures,
     libraries,
     matrix_products,
     recurrence,
     source,
 )
+from hotloop.profiler.diagnose.causes import Cause
 from hotloop.profiler.diagnose.cost import main_wait
-from hotloop.profiler.diagnose.cost_kinds import Kind
 from hotloop.profiler.diagnose.evidence import (
     INLINE_FUNCTIONS,
     CodePosition,
@@ -41,6 +41,7 @@ from hotloop.profiler.diagnose.evidence import (
 )
 from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
+from hotloop.profiler.session.catalogues import is_in
 
 # A function, loop or line with a larger share of the time is the program itself, not a part of it.
 MAIN_SHARE = 0.85
@@ -88,7 +89,7 @@ class Program:
             is_core = libraries.is_core(row)
             chain = user_positions(row.stack)
             core_ns += ns * is_core
-            if chain and libraries.calls_into(row, libraries.NETWORKS):
+            if chain and libraries.calls_into(row, "networks"):
                 in_networks[chain[0]] = in_networks.get(chain[0], 0.0) + ns
             for position in dict.fromkeys(chain):
                 inclusive_ns[position] = inclusive_ns.get(position, 0.0) + ns
@@ -130,7 +131,7 @@ class Program:
         # evaluations are the program's purpose. Functions that only play episodes and have no such
         # name count if there are both steps and learning outside of them.
         frames = {frame for row in self.rows for frame in row.stack.frames}
-        named = {frame for frame in frames if cost_kinds.is_evaluation(frame)}
+        named = {frame for frame in frames if is_in("evaluations", frame)}
         playing = {
             frame
             for frame in frames - named
@@ -140,7 +141,7 @@ class Program:
         for candidates in (named, named | playing):
             outside = [row for row in self.rows if not candidates.intersection(row.stack.frames)]
             stepping = sum(row.ns for row in outside if libraries.is_step(row))
-            learning = sum(row.ns for row in outside if libraries.is_learning(row))
+            learning = sum(row.ns for row in outside if libraries.calls_into(row, "learning"))
             work_ns = sum(
                 row.ns
                 for row in outside
@@ -161,83 +162,85 @@ class Program:
                 return around[0]
         return None
 
-    def classify(self, row: SampleRow) -> str | Kind | None:
-        """Return the category of inherent work, or a cost's kind, None if unknown."""
+    def classify(self, row: SampleRow) -> str | Cause | None:
+        """Return the category of inherent work, or a cost's cause, None if unknown."""
         stack, chain = row.stack, user_positions(row.stack)
         if row.stage == "import":
             return "starting"
         wrapper = self.wrappers.position(stack)
         if not chain:
-            return "libraries" if wrapper is None else cost_kinds.WRAPPERS
+            return "libraries" if wrapper is None else causes.WRAPPERS
         if self.evaluation_call(row) is not None:
-            return cost_kinds.EVALUATION
+            return causes.EVALUATION
         inner, at = library_frames(stack), chain[0]
         file, called = at.frame.file, _called_names(at)
         is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
-        # Recognize known kinds by library functions and stages.
-        kind = next((known for frame in inner if (known := cost_kinds.for_frame(frame))), None)
-        if any(cost_kinds.formats_tracebacks(frame) for frame in inner) and libraries.is_core(row):
-            kind = cost_kinds.DEBUG_MODE
-        if wrapper is not None and is_library(wrapper.frame) and kind is cost_kinds.COPYING:
-            kind = cost_kinds.WRAPPERS  # the user can't change a library's copy
-        is_start = self._restarts_processes and any(map(cost_kinds.starts_process, inner))
+        # Recognize known causes by library functions and stages.
+        cause = next((known for frame in inner if (known := causes.for_frame(frame))), None)
+        if libraries.formats_traceback(row) and libraries.is_core(row):
+            cause = causes.DEBUG_MODE
+        if wrapper is not None and is_library(wrapper.frame) and cause is causes.COPYING:
+            cause = causes.WRAPPERS  # the user can't change a library's copy
+        is_start = self._restarts_processes and any(
+            is_in("process_starts", frame) for frame in inner
+        )
         waits = self._waits_for_starts and is_blocked
-        if is_start or (waits and _made_in_function(at) & cost_kinds.PROCESS_MAKERS):
-            kind = cost_kinds.PROCESSES
-        kind = kind or cost_kinds.for_stage(row.stage)
-        if kind is not None:
-            return kind
+        if is_start or (waits and _made_in_function(at) & causes.PROCESS_MAKERS):
+            cause = causes.PROCESSES
+        cause = cause or causes.for_stage(row.stage)
+        if cause is not None:
+            return cause
         # Classify blocked time by the wait.
-        if is_blocked and not libraries.calls_into(row, libraries.ENVIRONMENTS):
+        if is_blocked and not libraries.calls_into(row, "environments"):
             wait = main_wait([row])
             is_parallel = wait in ("lock", "something") and libraries.is_core(row)
             if wait == "lock" and not inner and source.enters_context(file, at.line):
-                return cost_kinds.LOCKS
-            if wait == "lock" and any(cost_kinds.waits_for_thread(frame) for frame in inner):
-                return cost_kinds.WAITING_FOR_OTHERS
+                return causes.LOCKS
+            if wait == "lock" and any(is_in("thread_waits", frame) for frame in inner):
+                return causes.WAITING_FOR_OTHERS
             if wait == "lock" and source.imports(file, "jax") and "acquire" not in called:
                 return "networks"  # JAX waits for a result
             if not is_parallel:  # otherwise threads of torch and XLA compute meanwhile
-                return cost_kinds.for_wait(wait)
+                return causes.for_wait(wait)
         # Recognize networks and compiled functions.
         if called & source.compiled_names(file):
             if self._is_one_at_a_time(row, is_compiled=True):
-                return cost_kinds.ONE_AT_A_TIME
+                return causes.ONE_AT_A_TIME
             return "networks"
-        called_first = (frame for frame in inner if not libraries.is_jax_wrapper(frame))
-        if inner and cost_kinds.is_eager_jax(next(called_first, inner[0])):
-            return cost_kinds.EAGER_OPERATIONS
+        called_first = (frame for frame in inner if not is_in("jax_wrappers", frame))
+        if inner and is_in("eager_jax", next(called_first, inner[0])):
+            return causes.EAGER_OPERATIONS
         if libraries.is_in_module_forward(stack) and self.tight_loop(at) is None:
-            known = cost_kinds.for_calls(called)
-            if known is None or known in (cost_kinds.WALKED_EACH_STEP, cost_kinds.CONVERSIONS):
+            known = causes.for_calls(called)
+            if known is None or known in (causes.WALKED_EACH_STEP, causes.CONVERSIONS):
                 return "networks"  # a module's own arithmetic, `x + self.net(x).mean()`
-        if libraries.calls_into(row, libraries.NETWORKS):
+        if libraries.calls_into(row, "networks"):
             if self._is_one_at_a_time(row):
-                return cost_kinds.ONE_AT_A_TIME
+                return causes.ONE_AT_A_TIME
             return "networks"
         # Recognize environments and wrappers, of libraries and of the user.
-        if libraries.calls_into(row, libraries.ENVIRONMENTS):
+        if libraries.calls_into(row, "environments"):
             return "environments"
         environment = self._environment_frame(row, chain)
         if environment is not None:
-            known = cost_kinds.for_calls(called)
+            known = causes.for_calls(called)
             block = source.statement_at(file, at.line)
             if known is not None and (
                 known.is_sure or growing_structures.passes_growing_structure(file, block)
             ):
                 return known
             if wrapper is None and self.tight_loop(at) is not None:
-                return cost_kinds.PYTHON_LOOP
+                return causes.PYTHON_LOOP
         if wrapper is not None:
-            return cost_kinds.WRAPPERS
+            return causes.WRAPPERS
         if environment is not None:
             return "environments"
         # Recognize library code and arithmetic.
-        if libraries.calls_into(row, libraries.BUFFERS):
+        if libraries.calls_into(row, "buffers"):
             return "libraries"
         loop = source.loop_in_function(file, at.line)
         if loop is not None and matrix_products.multiplies_row_by_row(file, loop):
-            return cost_kinds.ONE_AT_A_TIME
+            return causes.ONE_AT_A_TIME
         is_main_line = self.inclusive_ns.get(at, 0.0) > MAIN_SHARE * self.loop_ns
         if inner and (
             at in self.driving_lines or (is_main_line and libraries.may_run_program(row))
@@ -247,17 +250,17 @@ class Program:
         is_plain = not inner and source.is_plain_arithmetic(file, block)
         if source.multiplies_matrices(file, block) or (is_plain and self.tight_loop(at) is None):
             return "arithmetic"
-        known = cost_kinds.for_calls(called)
+        known = causes.for_calls(called)
         if at in self._network_lines and known in (
             None,
-            cost_kinds.CONVERSIONS,
-            cost_kinds.WALKED_EACH_STEP,
+            causes.CONVERSIONS,
+            causes.WALKED_EACH_STEP,
         ):
             # An action or a loss is computed from a network's output.
             is_alone = self.tight_loop(at) is None and not self._is_one_at_a_time(row)
             if is_alone and source.builds_no_lists(file, block):
                 return "networks"
-        if known is cost_kinds.FILES and any("/asyncio/" in frame.file for frame in inner):
+        if known is causes.FILES and any("/asyncio/" in frame.file for frame in inner):
             known = None  # a stream's `write`
         return known
 
@@ -279,7 +282,7 @@ class Program:
             )
             return is_inside and "step" not in source.names_called(file, loop)
         may_be_main_loop = at.frame in self.main_functions or is_compiled
-        is_learning = libraries.is_learning(row)
+        is_learning = libraries.calls_into(row, "learning")
         return not may_be_main_loop and not is_learning and loop not in self._busy_loops(file)
 
     def _busy_loops(self, file: str) -> set[source.CodeBlock]:
@@ -288,7 +291,7 @@ class Program:
             busy: set[source.CodeBlock] = set()
             for row in self.rows:
                 chain = user_positions(row.stack)
-                if libraries.is_step(row) or libraries.is_learning(row):
+                if libraries.is_step(row) or libraries.calls_into(row, "learning"):
                     for position in chain:
                         if position.frame.file == file:
                             busy.update(source.loops_around(file, position.line))
@@ -299,7 +302,7 @@ class Program:
         """Return the innermost step or reset of a user's environment that contains a row."""
         in_step = {"env_step", "env_reset"}.intersection(row.sample.path)
         for position in chain:
-            if libraries.STEPS.search(position.frame.function) and "." in position.frame.function:
+            if is_in("steps", position.frame) and "." in position.frame.function:
                 return position.frame
         return chain[0].frame if chain and in_step and row.stage == "env" else None
 
@@ -347,7 +350,7 @@ def _without_lock_wait(row: SampleRow) -> SampleRow:
     waited_ns = sample.waits.get("interpreter", 0)
     waits = {name: ns for name, ns in sample.waits.items() if name != "interpreter"}
     elapsed_ns, on_core_ns = max(0, sample.elapsed_ns - waited_ns), sample.on_core_ns
-    if libraries.calls_into(row, libraries.NETWORKS):
+    if libraries.calls_into(row, "networks"):
         # Threads of torch and XLA compute meanwhile.
         on_core_ns += waits.pop("lock", 0) + waits.pop("something", 0)
     return row._replace(

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hotloop.profiler.diagnose import cost_kinds, source
-from hotloop.profiler.diagnose.cost_kinds import Kind
+from hotloop.profiler.diagnose import causes, source
+from hotloop.profiler.diagnose.causes import Cause, Explanation
 from hotloop.profiler.diagnose.evidence import SampleRow, user_positions
 from hotloop.profiler.diagnose.wrappers import wrapper_places
 from hotloop.profiler.session import Frame
@@ -21,7 +21,7 @@ class Cost:
     """Avoidable time at one place in the user's code.
 
     Attributes:
-        kind: kind of cost, None if unknown.
+        cause: its cause, None if unknown.
         function: the function that contains it.
         block: its lines in the function.
         rows: its samples.
@@ -29,10 +29,11 @@ class Cost:
         wait_line: line at which the main thread waits for it, if another thread or process runs it.
         is_core_work: whether it is in code that steps, acts or learns, in a program without library
             networks and environments. A profile cannot show how much of this work is necessary.
-        is_guess: whether it is on another line of such a program, without a known kind.
+        is_guess: whether it is on another line of such a program, without a known cause.
+        explanation: how the program's structure explains it, if that is how its cause was found.
     """
 
-    kind: Kind | None
+    cause: Cause | None
     function: Frame
     block: source.CodeBlock
     rows: list[SampleRow] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Cost:
     wait_line: CodeLine | None = None
     is_core_work: bool = False
     is_guess: bool = False
+    explanation: Explanation | None = None
 
     @cached_property
     def ns(self) -> float:
@@ -48,34 +50,34 @@ class Cost:
 
     @property
     def is_sure(self) -> bool:
-        """Whether its kind is never inherent work."""
-        return self.kind is not None and self.kind.is_sure
+        """Whether its cause is never inherent work."""
+        return self.cause is not None and self.cause.is_sure
 
     @property
     def is_waste(self) -> bool:
         """Whether no program needs any of it in its loop."""
-        return self.kind is not None and self.kind.is_sure and not self.kind.is_usual
+        return self.cause is not None and self.cause.is_waste
 
     @cached_property
     def wait(self) -> str:
         """The main part of its time, see `Diagnosis.wait`."""
-        known = self.kind.wait if self.kind is not None else ""
+        known = self.cause.wait if self.cause is not None else ""
         return known or main_wait(self.rows)
 
     @cached_property
     def is_idle(self) -> bool:
         """Whether an event loop waits for an unknown event, such as an environment."""
         events = sum(row.weight * row.sample.waits.get("events", 0) for row in self.rows)
-        return self.kind is None and events > 0.5 * self.ns
+        return self.cause is None and events > 0.5 * self.ns
 
     @cached_property
     def places(self) -> tuple[CodeLine, ...]:
         """The most expensive lines, then the lines that call them, from the inside out.
 
-        A cost of known kind starts with the line that does the work, any other with the line that
+        A cost of known cause starts with the line that does the work, any other with the line that
         causes it.
         """
-        if self.kind is cost_kinds.WRAPPERS:
+        if self.cause is causes.WRAPPERS:
             return wrapper_places(self.rows)
         inner: dict[CodeLine, float] = {}
         innermost: dict[CodeLine, float] = {}
@@ -83,10 +85,12 @@ class Cost:
         for row in self.rows:
             ns = row.ns
             chain = user_positions(row.stack)
+            if not chain:
+                continue  # a structure also explains a library's own samples
             indices = (i for i, position in enumerate(chain) if position.frame == self.function)
             at = next((i for i in indices if chain[i].line in self.block), 0)
             # An evaluation runs too often. Its inner lines do not matter.
-            begin = at if self.kind is cost_kinds.EVALUATION else 0
+            begin = at if self.cause is causes.EVALUATION else 0
             for position in chain[begin : at + 1]:
                 leaf = CodeLine(position.frame.function, position.frame.file, position.line)
                 inner[leaf] = inner.get(leaf, 0.0) + ns
@@ -98,14 +102,18 @@ class Cost:
                 calls[leaf] = calls.get(leaf, 0.0) + ns
         inside = sorted(inner, key=lambda leaf: -inner[leaf])
         outside = sorted(calls, key=lambda leaf: -calls[leaf])
-        top = max(innermost, key=lambda leaf: innermost[leaf])
+        top = max(innermost, key=lambda leaf: innermost[leaf], default=None)
+        if top is None:
+            return () if self.explanation is None else self.explanation.places
         # The dict's order is from the inside out.
         through = [leaf for leaf in inner if inner[leaf] >= 0.5 * self.ns and leaf != top]
-        first = [top, *through[:1]] if self.kind is not None else [inside[0], top]
+        first = [top, *through[:1]] if self.cause is not None else [inside[0], top]
         if self.wait_line is not None:
             first.append(self.wait_line)
         more = [leaf for leaf in inside if leaf not in first]
         order = [*first, *more[:1], *outside[:1], *more[1:3], *outside[1:2]]
+        if self.explanation is not None:
+            order = [*self.explanation.places[:2], *order]
         return tuple(dict.fromkeys(order))[:_MAX_PLACES]
 
 

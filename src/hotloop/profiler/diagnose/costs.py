@@ -1,20 +1,20 @@
 """Costs: avoidable time in a program, place by place.
 
-Each cost belongs to a statement, a tight loop or a small function, whether its kind is known
-(`cost_kinds`) or not. `classification` separates costs from inherent work.
+Each cost belongs to a statement, a tight loop or a small function, whether its cause is known
+(`causes`) or not. `classification` separates costs from inherent work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from hotloop.base.statistics import Floats, keeps_rising
-from hotloop.profiler.diagnose import cost_kinds, growing_structures, source
+from hotloop.profiler.diagnose import causes, growing_structures, source
+from hotloop.profiler.diagnose.causes import Cause, Explanation
 from hotloop.profiler.diagnose.classification import MAIN_SHARE, Program
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.cost_kinds import Kind
 from hotloop.profiler.diagnose.evidence import CodePosition, Evidence, SampleRow, user_positions
 from hotloop.profiler.diagnose.wrappers import class_name
 from hotloop.profiler.session import Frame
@@ -31,12 +31,16 @@ MIN_SHARE, _MIN_FUNCTION_SHARE = 0.15, 0.7
 # Minimum growth of a cost during the run, from the first to the last third of the run.
 _GROWTH = 2.5
 
-# Kinds that are recognized by more than the names on their line.
-_VERIFIED_KINDS = (cost_kinds.ONE_AT_A_TIME,)
+# Causes that are recognized by more than the names on their line.
+_VERIFIED = (causes.ONE_AT_A_TIME,)
 
 
 class Costs:
     """A program's costs and its inherent work.
+
+    Args:
+        evidence: the program.
+        explained: causes that were found by the program's structure, which explain some rows.
 
     Attributes:
         costs: all costs, most expensive first.
@@ -44,42 +48,46 @@ class Costs:
         loop_ns: the program's time without importing and starting.
     """
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(
+        self, evidence: Evidence, explained: Sequence[tuple[Cause, Explanation]] = ()
+    ) -> None:
         self._main = evidence.main
         self._starting = {
             row.sample.stack for row in evidence.rows_of(evidence.main) if row.stage == "import"
         }
-        costs, self.inherent = _classify(Program(evidence.rows, evidence))
+        costs, self.inherent = _classify(Program(evidence.rows, evidence), explained)
         self.start_ns = self.inherent.pop("starting", 0.0)
         for holder in _interpreter_costs(evidence):
             same = next((cost for cost in costs if cost.places[0] == holder.places[0]), None)
             if same is None:
                 costs.append(holder)
             else:  # it blocks the main thread, or a thread that the main thread waits for
-                same.kind = cost_kinds.INTERPRETER
+                same.cause = causes.INTERPRETER
                 same.rows = max(same, holder, key=lambda cost: cost.ns).rows
         # A compilation at the first call is part of the start-up.
         starting = [
             cost
             for cost in costs
-            if cost.kind is cost_kinds.COMPILATION
+            if cost.cause is causes.COMPILATION
             and (self.is_part_of_start(cost) or self._runs_after(cost, evidence))
         ]
         self.start_ns += sum(cost.ns for cost in starting)
-        costs = _merge_compilations([cost for cost in costs if cost not in starting])
+        costs = _merge_alike([cost for cost in costs if cost not in starting])
         self.costs = sorted(costs, key=lambda cost: -cost.ns)
         for cost in self.costs:
             threads = {(row.process.pid, row.sample.thread) for row in cost.rows}
             is_other = (self._main.pid, self._main.pid) not in threads
-            if is_other and cost.kind is not cost_kinds.INTERPRETER:
+            if is_other and cost.cause is not causes.INTERPRETER:
                 cost.wait_line = evidence.longest_wait_line
                 vars(cost).pop("places", None)
         self.loop_ns = max(1.0, evidence.duration_ns - self.start_ns)
 
     def pace(self, cost: Cost) -> str:
         """Return whether a cost occurs "once", is "repeated", or is "growing" during the run."""
-        counts = self._counts(row.sample.stack for row in cost.rows if row.process is self._main)
-        if len(counts) < 4 or not counts.any():
+        in_main = [row for row in cost.rows if row.process is self._main]
+        counts = self._counts(row.sample.stack for row in in_main)
+        is_elsewhere = sum(row.ns for row in in_main) < 0.5 * cost.ns
+        if len(counts) < 4 or not counts.any() or is_elsewhere:
             return "repeated"
         other_counts = self._counts() - self._counts(self._starting) - counts
         # The last period may be incomplete.
@@ -139,37 +147,54 @@ class Costs:
 
 def costs_of(rows: list[SampleRow]) -> list[Cost]:
     """Return the costs in the given rows, treated as a whole program."""
-    return _classify(Program(rows))[0]
+    return _classify(Program(rows), ())[0]
 
 
-def _classify(program: Program) -> tuple[list[Cost], dict[str, float]]:
+def _classify(
+    program: Program, explained: Sequence[tuple[Cause, Explanation]]
+) -> tuple[list[Cost], dict[str, float]]:
     """Return a program's costs, and its inherent nanoseconds by category."""
     inherent: dict[str, float] = {}
+    by_key = {
+        row.key: index for index, (_, x) in reversed([*enumerate(explained)]) for row in x.rows
+    }
+    structural: dict[int, list[SampleRow]] = {}
     named: dict[tuple[str, Frame, source.CodeBlock], Cost] = {}
     unnamed: dict[Frame, list[SampleRow]] = {}
     wrappers: dict[str, list[SampleRow]] = {}
     for row in program.rows:
-        kind = program.classify(row)
-        if isinstance(kind, str):
-            inherent[kind] = inherent.get(kind, 0.0) + row.ns
-            continue
-        if kind is cost_kinds.WRAPPERS:
+        cause, index = program.classify(row), by_key.get(row.key)
+        # A structure without an estimate does not show whether inherent work can be saved.
+        if index is not None and not (
+            isinstance(cause, str) and explained[index][1].saved_ns is None
+        ):
+            structural.setdefault(index, []).append(row)
+        elif isinstance(cause, str):
+            inherent[cause] = inherent.get(cause, 0.0) + row.ns
+        elif cause is causes.WRAPPERS:
             at = program.wrappers.position(row.stack)
             assert at is not None  # so it was classified
             wrappers.setdefault(class_name(at.frame), []).append(row)
-            continue
-        at = program.evaluation_call(row) or user_positions(row.stack)[0]
-        if kind is not None and (kind.is_sure or kind in _VERIFIED_KINDS):
-            block = program.tight_loop(at) or source.statement_at(at.frame.file, at.line)
-            cost = named.setdefault((kind.rule, at.frame, block), Cost(kind, at.frame, block))
-            cost.rows.append(row)
         else:
-            unnamed.setdefault(at.frame, []).append(row)
+            at = program.evaluation_call(row) or user_positions(row.stack)[0]
+            if cause is not None and (cause.is_sure or cause in _VERIFIED):
+                block = program.tight_loop(at) or source.statement_at(at.frame.file, at.line)
+                cost = named.setdefault((cause.name, at.frame, block), Cost(cause, at.frame, block))
+                cost.rows.append(row)
+            else:
+                unnamed.setdefault(at.frame, []).append(row)
     found = list(named.values())
     for frame, rows in unnamed.items():
         found += _function_costs(program, frame, rows)
     merged = _merge_by_function(program, _merge_by_caller(program, found))
-    return [*merged, *_wrapper_costs(program, wrappers)], inherent
+    merged += _wrapper_costs(program, wrappers)
+    for index, rows in structural.items():
+        cause, explanation = explained[index]
+        at = next((user_positions(row.stack)[0] for row in rows if user_positions(row.stack)), None)
+        frame, line = at or (rows[0].stack.frames[-1], 1)
+        block = source.statement_at(frame.file, line)
+        merged.append(Cost(cause, frame, block, rows, explanation=explanation))
+    return merged, inherent
 
 
 def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> list[Cost]:
@@ -187,24 +212,28 @@ def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> li
             at = program.wrappers.position(first.stack)
             assert at is not None
             block = source.function_around(at.frame.file, at.line)
-            costs.append(Cost(cost_kinds.WRAPPERS, at.frame, block, rows))
+            costs.append(Cost(causes.WRAPPERS, at.frame, block, rows))
     return costs
 
 
-def _merge_compilations(costs: list[Cost]) -> list[Cost]:
-    """Merge all costs of compilation into one, since one change removes them together."""
-    compiling = [cost for cost in costs if cost.kind is cost_kinds.COMPILATION]
-    if len(compiling) < 2:
-        return costs
-    largest = max(compiling, key=lambda cost: cost.ns)
-    rows = [row for cost in compiling for row in cost.rows]
-    whole = Cost(largest.kind, largest.function, largest.block, rows, largest.is_spread)
-    return [whole, *(cost for cost in costs if cost not in compiling)]
+def _merge_alike(costs: list[Cost]) -> list[Cost]:
+    """Merge the costs of each cause that is waste, since the same change removes them."""
+    alike: dict[str, list[Cost]] = {}
+    for cost in costs:
+        if cost.is_waste and cost.cause is not None and cost.explanation is None:
+            alike.setdefault(cost.cause.name, []).append(cost)
+    for parts in alike.values():
+        if len(parts) > 1:
+            whole = max(parts, key=lambda cost: cost.ns)
+            rows = [row for cost in parts for row in cost.rows]
+            merged = Cost(whole.cause, whole.function, whole.block, rows, whole.is_spread)
+            costs = [merged, *(cost for cost in costs if cost not in parts)]
+    return costs
 
 
 def _merge_by_caller(program: Program, costs: list[Cost]) -> list[Cost]:
     """Merge the costs that one line of the user calls, if one of them dominates that line."""
-    # A cost moves up to the only line that calls it if the costs of its kind take at least half of
+    # A cost moves up to the only line that calls it if the costs of its cause take at least half of
     # that line's time, or three quarters for known waste.
     pending = sorted(costs, key=lambda cost: -cost.ns)
     merged: list[Cost] = []
@@ -226,7 +255,7 @@ def _merge_by_caller(program: Program, costs: list[Cost]) -> list[Cost]:
         while not cost.is_spread and (caller := _caller(program, cost)) is not None:
             inside = [x for x in pending if x is not cost and _is_under(x, caller)]
             alike = cost.ns + sum(
-                other.ns for other in inside if cost.kind is not None and other.kind is cost.kind
+                other.ns for other in inside if cost.cause is not None and other.cause is cost.cause
             )
             whole = cost.ns + sum(other.ns for other in inside)
             # Known waste is not mixed with other work of its caller.
@@ -238,7 +267,7 @@ def _merge_by_caller(program: Program, costs: list[Cost]) -> list[Cost]:
             pending = [other for other in pending if other not in inside]
             rows = [row for part in (cost, *inside) for row in part.rows]
             block = source.statement_at(caller.frame.file, caller.line)
-            cost = Cost(cost.kind, caller.frame, block, rows)
+            cost = Cost(cost.cause, caller.frame, block, rows)
         cost.is_core_work = _is_core_work(program, cost)
         cost.is_guess = _is_guess(program, cost)
         merged.append(cost)
@@ -262,11 +291,11 @@ def _merge_by_function(program: Program, costs: list[Cost]) -> list[Cost]:
             MIN_SHARE * program.loop_ns, _MIN_FUNCTION_SHARE * function_ns[frame]
         ):
             continue
-        by_kind: dict[Kind | None, float] = {}
+        by_cause: dict[Cause | None, float] = {}
         for part in parts:
-            by_kind[part.kind] = by_kind.get(part.kind, 0.0) + part.ns
-        known = max(by_kind, key=lambda kind: by_kind[kind])
-        if by_kind[known] < 0.6 * whole:
+            by_cause[part.cause] = by_cause.get(part.cause, 0.0) + part.ns
+        known = max(by_cause, key=lambda cause: by_cause[cause])
+        if by_cause[known] < 0.6 * whole:
             known = None
         rows = [row for part in parts for row in part.rows]
         line = next(at.line for at in user_positions(rows[0].stack) if at.frame == frame)
@@ -291,7 +320,7 @@ def _is_core_work(program: Program, cost: Cost) -> bool:
     if cost.is_waste or (cost.is_sure and is_large):
         return False
     return (
-        cost.kind is cost_kinds.PYTHON_LOOP
+        cost.cause is causes.PYTHON_LOOP
         or cost.function in program.main_functions
         or any(
             row.stage in ("env", "act", "update") or stage_by_name(row.stack) != "other"
@@ -302,7 +331,7 @@ def _is_core_work(program: Program, cost: Cost) -> bool:
 
 def _is_guess(program: Program, cost: Cost) -> bool:
     """Return whether only its time suggests a cost, in a program without a library core."""
-    is_known = cost.kind is not None or cost.wait not in ("computing", "queued")
+    is_known = cost.cause is not None or cost.wait not in ("computing", "queued")
     return not program.has_core and not is_known
 
 
@@ -339,14 +368,14 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
     found: list[Cost] = []
     for block, block_rows in by_block.items():
         names = source.names_called(frame.file, _largest_statement(block_rows))
-        kind = cost_kinds.for_calls(names)
+        cause = causes.for_calls(names)
         if block in loops:
-            kind = cost_kinds.PYTHON_LOOP
-        elif kind is not None and (
-            kind.is_sure or not _is_confirmed(program, kind, frame.file, block_rows)
+            cause = causes.PYTHON_LOOP
+        elif cause is not None and (
+            cause.is_sure or not _is_confirmed(program, cause, frame.file, block_rows)
         ):
-            kind = None  # names alone do not establish this kind, see `Program.classify`
-        found.append(Cost(kind, frame, block, block_rows))
+            cause = None  # names alone do not establish this cause, see `Program.classify`
+        found.append(Cost(cause, frame, block, block_rows))
     function = source.function_around(frame.file, user_positions(rows[0].stack)[0].line)
     if frame in program.main_functions or any(
         line in function for line in program.core_lines.get(frame.file, ())
@@ -357,21 +386,21 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
     if len(found) == 1 or largest.ns >= _DOMINANT * whole:
         # One line dominates the function.
         return found
-    by_kind: dict[Kind, float] = {}
+    by_cause: dict[Cause, float] = {}
     for cost in found:
-        if cost.kind is not None:
-            by_kind[cost.kind] = by_kind.get(cost.kind, 0.0) + cost.ns
-    known = max(by_kind, key=lambda kind: by_kind[kind], default=None)
-    if sum(by_kind.values()) > 0.6 * whole:
+        if cost.cause is not None:
+            by_cause[cost.cause] = by_cause.get(cost.cause, 0.0) + cost.ns
+    known = max(by_cause, key=lambda cause: by_cause[cause], default=None)
+    if sum(by_cause.values()) > 0.6 * whole:
         return [Cost(known, frame, function, rows)]
     return [Cost(None, frame, function, rows, is_spread=True)]
 
 
-def _is_confirmed(program: Program, kind: Kind, file: str, rows: list[SampleRow]) -> bool:
-    """Return whether lines that call a kind's functions really do what the kind describes."""
+def _is_confirmed(program: Program, cause: Cause, file: str, rows: list[SampleRow]) -> bool:
+    """Return whether lines that call a cause's functions really do what the cause describes."""
     # The structure that they traverse must persist over iterations. In programs without library
     # networks and environments this also applies to sorting and sampling.
-    if kind is not cost_kinds.WALKED_EACH_STEP and program.has_core:
+    if cause is not causes.WALKED_EACH_STEP and program.has_core:
         return True
     block = _largest_statement(rows)
     return growing_structures.passes_growing_structure(
@@ -400,7 +429,7 @@ def _interpreter_costs(evidence: Evidence) -> list[Cost]:
                 continue
             frame, line = chain[0]
             block = source.loop_around(frame.file, line) or source.statement_at(frame.file, line)
-            cost = found.setdefault((frame, block), Cost(cost_kinds.INTERPRETER, frame, block))
+            cost = found.setdefault((frame, block), Cost(causes.INTERPRETER, frame, block))
             waits = {"interpreter": row.sample.on_core_ns}
             cost.rows.append(
                 row._replace(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, total_time
 from hotloop.profiler.session.lockstep import lockstep
 from hotloop.timing.table import duration
@@ -19,7 +19,7 @@ _STACKING_NS = 20_000
 _STEPS = ("env_step", "env_reset")
 
 
-def environment_bound(evidence: Evidence) -> Diagnosis | None:
+def environment_bound(evidence: Evidence) -> Explanation | None:
     """Detect environments that the main process steps one after another while cores are idle.
 
     Blocked environments need no idle core, since simulators outside the process do the work.
@@ -49,26 +49,19 @@ def environment_bound(evidence: Evidence) -> Diagnosis | None:
     if saved < 0.15 * evidence.duration_ns:
         return None
     own_options = f"--num-envs {side_by_side} --workers auto" if num_envs == 1 else "--workers auto"
-    advice = (
-        f"Step {side_by_side} environments in parallel: SubprocVecEnv, AsyncVectorEnv, or "
-        f"`hotloop train … --workers {side_by_side}`, whose workers do not wait for each other."
-    )
+    texts = {"workers": str(side_by_side)}
     if training:
-        advice = f"Pass `{own_options}`, which measures how many worker processes are faster."
-    return Diagnosis(
-        "environment-bound",
-        "environments are stepped one after another",
-        0.8 if num_envs > 1 else 0.5,
-        evidence.gain(saved),
+        texts["advice"] = f"Pass `{own_options}`, which measures how many workers are faster."
+    return Explanation(
+        saved,
         (
             f"{evidence.share(total_ns):.0%} of the time is spent in environment steps and resets",
             f"a step takes {duration(total_ns / count)} on average, the round trip to another "
             "process about 0.2 ms",
             f"{num_envs} environment{'s' if num_envs > 1 else ''}, {main.cores} cores, one process",
         ),
-        advice,
-        evidence.verify_command,
-        is_rebuild=True,
+        texts=texts,
+        confidence=0.8 if num_envs > 1 else 0.5,
     )
 
 
@@ -134,7 +127,7 @@ def lockstep_times(evidence: Evidence) -> LockstepTimes | None:
     )
 
 
-def stragglers(evidence: Evidence) -> Diagnosis | None:
+def stragglers(evidence: Evidence) -> Explanation | None:
     """Detect vector steps that wait for their slowest environment.
 
     The wait must take 15 % of the time, and the slowest environment 1.3 times the mean. Two equal
@@ -146,11 +139,8 @@ def stragglers(evidence: Evidence) -> Diagnosis | None:
     waste = times.slowest_ns - times.mean_ns
     if waste < 0.15 * evidence.duration_ns or times.slowest_ns < 1.3 * times.mean_ns:
         return None
-    return Diagnosis(
-        "lockstep-stragglers",
-        "every step waits for its slowest environment",
-        0.9,
-        evidence.gain(waste),
+    return Explanation(
+        waste,
         (
             f"{times.num_workers} processes make {times.steps:,} steps in lock-step",
             f"a step takes {duration(times.total_ns / times.steps)}, in which a process works for "
@@ -159,13 +149,11 @@ def stragglers(evidence: Evidence) -> Diagnosis | None:
             f"Σ(slowest − own) is {waste * times.num_workers / 1e9:,.1f} s of the processes' time, "
             f"{evidence.share(waste):.0%} of the total",
         ),
-        "Let each process collect fragments of many steps by itself and train on those ready: "
-        f"`hotloop train … --workers {times.num_workers} --schedule variable` (or async).",
-        evidence.verify_command,
+        texts={"workers": times.num_workers},
     )
 
 
-def transfer(evidence: Evidence) -> Diagnosis | None:
+def transfer(evidence: Evidence) -> Explanation | None:
     """Detect steps whose round trip to other processes takes longer than the steps themselves.
 
     One process must be faster in total. Several processes may pay off together even if each
@@ -179,11 +167,8 @@ def transfer(evidence: Evidence) -> Diagnosis | None:
     per_step = sending / times.steps
     if per_step < times.own_ns or saved < 0.1 * evidence.duration_ns:
         return None
-    return Diagnosis(
-        "transfer-dearer-than-step",
-        "sending steps to other processes takes longer than the steps",
-        0.9 if times.is_by_step else 0.7,
-        evidence.gain(saved),
+    return Explanation(
+        saved,
         (
             f"a vector step takes {duration(times.total_ns / times.steps)}, one environment's step "
             f"{duration(times.own_ns)}",
@@ -191,7 +176,5 @@ def transfer(evidence: Evidence) -> Diagnosis | None:
             f"all environments one after another would take "
             f"{duration(times.inline_ns / times.steps)}",
         ),
-        "Step them in one process (DummyVecEnv, SyncVectorEnv), or let workers collect whole "
-        "fragments by themselves. `hotloop train … --workers auto` measures which is faster.",
-        evidence.verify_command,
+        confidence=0.9 if times.is_by_step else 0.7,
     )

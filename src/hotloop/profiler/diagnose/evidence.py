@@ -6,16 +6,15 @@ process, and, while the main process waits, that of the processes that work mean
 
 from __future__ import annotations
 
-import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, Stack, is_library
+from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.gpu import gpu_use
 from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.purpose import PurposeClassifier
@@ -25,15 +24,6 @@ from hotloop.profiler.session.stages import CodeLine, TimeSum, innermost_user_li
 MIN_SAMPLES = 50
 # Number of processes that start after others have ended, from which on it is no exception.
 _MIN_RESTARTS = 4
-# A thread that is blocked in one of these files waits for another process or thread.
-_WAIT_FILES = re.compile(
-    r"/(multiprocessing|concurrent/futures|asyncio|ray)/|"
-    r"/(threading|queue|selectors|subprocess|socket|socketserver|multiprocess)\.py$"
-)
-
-
-# Files that call the target function of a process or thread.
-_ENTRY_FILES = re.compile(r"/(multiprocessing|concurrent/futures)/|/threading\.py$")
 # Functions that Python compiles from parts of a line.
 INLINE_FUNCTIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 # Waits during which another thread of the program may be working. The network and disks are outside
@@ -62,6 +52,11 @@ class SampleRow(NamedTuple):
         """Its part of the program's duration."""
         return self.weight * self.sample.elapsed_ns
 
+    @property
+    def key(self) -> tuple[int, int, tuple[str, ...], int]:
+        """Process, thread, open spans and stack, which identify a row."""
+        return self.process.pid, self.sample.thread, self.sample.path, self.sample.stack
+
 
 class Evidence:
     """Numbers derived from a session, each computed at first use."""
@@ -89,19 +84,19 @@ class Evidence:
         """CPU time of all processes together."""
         return sum(process.cpu_ns for process in self.session.processes)
 
-    def gain(self, saved_ns: float, *, crowds_out: bool = False) -> float:
+    def gain(self, saved_ns: float, *, fills_caches: bool = False) -> float:
         """Return the program's speed-up if some of its time is saved.
 
         At least 2 % of the time remains, since a profile at 100 Hz cannot resolve less.
 
         Args:
-            crowds_out: whether the removed code is a lot of Python that fills the caches and slows
-                down the other code. In a bandit sweep, the other code took 1.2 to 1.5 times as long
-                with a cause of 40 to 65 % of the time, so a third of the cause's share is deducted.
+            fills_caches: whether the removed code is a lot of Python that slows down the other code
+                by filling the caches. In a bandit sweep, that took 1.2 to 1.5 times as long beside
+                a cause of 40 to 65 % of the time, so a third of the cause's share is deducted.
         """
         share = self.share(saved_ns)
         remaining = 1.0 - share
-        if crowds_out:
+        if fills_caches:
             remaining *= 1.0 - share / 3
         return 1.0 / max(0.02, remaining)
 
@@ -328,7 +323,7 @@ class CodePosition(NamedTuple):
 
 def entry_index(stack: Stack) -> int:
     """Return the index of the innermost frame that calls a process or thread target, else −1."""
-    calls = (i for i, frame in enumerate(stack.frames) if _ENTRY_FILES.search(frame.file))
+    calls = (i for i, frame in enumerate(stack.frames) if is_in("entries", frame))
     return max(calls, default=-1)
 
 
@@ -432,7 +427,7 @@ def is_waiting(row: SampleRow) -> bool:
     wait = max(sample.waits, key=lambda name: sample.waits[name], default=None)
     if wait not in _INTERNAL_WAITS or any("/subprocess.py" in x.file for x in row.stack.frames):
         return False
-    if wait == "pipe" or row.stage == "wait" or _is_wait_function(row.stack.frames[-1]):
+    if wait == "pipe" or row.stage == "wait" or is_in("waits", row.stack.frames[-1]):
         return True
     return (
         wait is not None
@@ -446,11 +441,6 @@ def _called_names(leaf: CodeLine) -> frozenset[str]:
     return source.names_called(leaf.file, source.statement_at(leaf.file, leaf.line))
 
 
-@lru_cache(maxsize=65536)
-def _is_wait_function(frame: Frame) -> bool:
-    return bool(_WAIT_FILES.search(frame.file))
-
-
 def innermost_user_frame(stack: Stack) -> Frame | None:
     """Return the innermost frame of the user's, None if there is none."""
     return next((frame for frame in reversed(stack.frames) if not is_library(frame)), None)
@@ -459,7 +449,3 @@ def innermost_user_frame(stack: Stack) -> Frame | None:
 def runs_user_code(stack: Stack) -> bool:
     """Return whether the innermost frame is the user's, so its line or C code called there runs."""
     return bool(stack.frames) and not is_library(stack.frames[-1])
-
-
-Rule = Callable[[Evidence], Diagnosis | None]
-"""A pure function of the recorded data and the source files that it refers to."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hotloop.profiler.diagnose import cost_kinds
+from hotloop.profiler.diagnose import causes
+from hotloop.profiler.diagnose.causes import Cause, Explanation
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import MIN_SHARE, Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
@@ -29,28 +30,43 @@ SPREAD_SHARE = 0.3
 MIN_LOOP_NS = 0.5e9
 
 
+def explain(evidence: Evidence, cause: Cause, explanation: Explanation) -> Diagnosis:
+    """Return the diagnosis of a cause that was found by a program's structure."""
+    saved_ns = explanation.saved_ns
+    texts = {"again": evidence.verify_command, "target": evidence.target} | {**explanation.texts}
+
+    def fill(text: str) -> str:
+        for name, value in texts.items():
+            text = text.replace(f"{{{name}}}", str(value))
+        return text
+
+    return Diagnosis(
+        cause.name,
+        fill(texts.get("title", cause.title)),
+        cause.confidence if explanation.confidence is None else explanation.confidence,
+        None if saved_ns is None else evidence.gain(saved_ns, fills_caches=cause.fills_caches),
+        explanation.evidence,
+        fill(texts.get("advice", cause.advice)),
+        fill(cause.verify),
+        explanation.places,
+        cause.wait or "computing",
+        explanation.pace,
+        is_rebuild=cause.is_rebuild,
+    )
+
+
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """Return a diagnosis for each cost that is large enough to report."""
     found: list[Diagnosis] = []
     for cost in costs.costs if costs.loop_ns >= MIN_LOOP_NS else ():
-        share = cost.ns / costs.loop_ns
-        if share < WASTE_SHARE:
-            break  # all further costs are smaller
-        pace = costs.pace(cost)
-        may_be_needed = cost.is_spread or (cost.is_core_work and pace != "growing")
-        # A longer run does not repeat a cost that occurs once.
-        is_work = cost.is_spread and cost.is_core_work
-        minimum = (
-            SPREAD_SHARE
-            if is_work or pace == "once"
-            else WASTE_SHARE
-            if cost.is_waste
-            else COST_SHARE
-        )
-        if share < minimum:
+        share, pace = cost.ns / costs.loop_ns, costs.pace(cost)
+        if cost.explanation is None and share < _min_share(cost, pace):
             continue
         diagnosis = _diagnosis(evidence, costs, cost, pace)
-        if may_be_needed:
+        has_estimate = cost.explanation is not None and cost.explanation.saved_ns is not None
+        if has_estimate:
+            pass
+        elif cost.is_spread or (cost.is_core_work and pace != "growing"):
             diagnosis = _possibly_needed(diagnosis, evidence, cost)
         elif cost.is_idle or share < _min_gain_share(cost) or (cost.is_guess and pace != "growing"):
             diagnosis = _without_gain(diagnosis, evidence, cost)
@@ -58,36 +74,58 @@ def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     return found
 
 
+def _min_share(cost: Cost, pace: str) -> float:
+    """Return the minimum share of the loop to report a cost."""
+    # A longer run does not repeat a cost that occurs once.
+    if (cost.is_spread and cost.is_core_work) or pace == "once":
+        return SPREAD_SHARE
+    return WASTE_SHARE if cost.is_waste else COST_SHARE
+
+
 def _min_gain_share(cost: Cost) -> float:
     """Return the minimum share of the loop for which a gain is promised."""
     if cost.is_waste:
         return WASTE_SHARE
     # Workers are never quite balanced: two workers wait for a sixth of a round of eight jobs.
-    return SPREAD_SHARE if cost.kind is cost_kinds.WAITING_FOR_OTHERS else GAIN_SHARE
+    return SPREAD_SHARE if cost.cause is causes.WAITING_FOR_OTHERS else GAIN_SHARE
 
 
 def _diagnosis(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
-    share, loop_share = evidence.share(cost.ns), cost.ns / costs.loop_ns
-    kind, callee = cost.kind, _callee(cost)
-    remaining_s = max(0.0, evidence.duration_ns - cost.ns) / 1e9
-    return Diagnosis(
-        kind.rule if kind else UNNAMED,
-        kind.title if kind else _line_title(evidence, cost),
-        0.6 if kind is None else 0.9 if kind.is_sure else 0.7,
-        evidence.gain(cost.ns),
+    cause, explanation = cost.cause, cost.explanation
+    saved_ns = cost.ns * (1.0 if cause is None else cause.gain)
+    if explanation is not None and explanation.saved_ns is not None:
+        saved_ns = explanation.saved_ns
+    loop_gain = 1.0 / max(0.02, 1.0 - saved_ns / costs.loop_ns)
+    if cause is not None and explanation is not None:
+        diagnosis = explain(evidence, cause, explanation)
+        gain = evidence.gain(saved_ns) if diagnosis.gain is None else diagnosis.gain
+        pace = pace if explanation.pace == "repeated" else explanation.pace
+        return replace(
+            diagnosis,
+            gain=gain,
+            places=cost.places,
+            wait=cost.wait,
+            pace=pace,
+            loop_gain=max(gain, loop_gain),
+        )
+    share, callee = evidence.share(cost.ns), _callee(cost)
+    remaining_s = max(0.0, evidence.duration_ns - saved_ns) / 1e9
+    text = Explanation(
+        saved_ns,
         (
-            f"{share:.0%} of the time, {loop_share:.0%} of the loop"
+            f"{share:.0%} of the time, {cost.ns / costs.loop_ns:.0%} of the loop"
             + (f", in {callee}" if callee else ""),
             f"without it, the run would take {remaining_s:.1f} s instead of "
             f"{evidence.duration_ns / 1e9:.1f} s",
         ),
-        kind.advice if kind else "Move it out of the loop, do it less often, or batch it.",
-        evidence.verify_command,
-        cost.places,
-        cost.wait,
-        pace,
-        loop_gain=1.0 / max(0.02, 1.0 - loop_share),
+        places=cost.places,
+        pace=pace,
     )
+    if cause is None:
+        title = _line_title(evidence, cost)
+        advice = "Move it out of the loop, do it less often, or batch it."
+        cause = Cause(UNNAMED, title, advice, confidence=0.6)
+    return replace(explain(evidence, cause, text), wait=cost.wait, loop_gain=loop_gain)
 
 
 def _possibly_needed(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
@@ -107,6 +145,8 @@ def _possibly_needed(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Di
 
 def _without_gain(diagnosis: Diagnosis, evidence: Evidence, cost: Cost) -> Diagnosis:
     """Return the diagnosis with a place only, without a gain."""
+    if cost.explanation is not None:
+        return replace(diagnosis, gain=None, loop_gain=None)
     return replace(
         diagnosis,
         rule=UNNAMED,
@@ -131,7 +171,7 @@ def _callee(cost: Cost) -> str:
 
     For wrappers, these are their names and shares.
     """
-    if cost.kind is cost_kinds.WRAPPERS:
+    if cost.cause is causes.WRAPPERS:
         return describe_wrappers(cost.rows)
     times: dict[str, float] = {}
     for row in cost.rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, describe_place
 from hotloop.profiler.session.gpu import GpuUse
@@ -18,14 +19,9 @@ from hotloop.timing.table import duration
 
 # Minimum total length of the windows.
 _MIN_NS = 50_000_000
-# GPU rules, and the less precise rule that each one replaces.
-SUPERSEDES = {
-    "gpu-waits-for-launches": "launch-bound",
-    "gpu-synchronisations": "host-sync",
-    "gpu-idle-in-environments": "environment-bound",
-}
-# Rules based on measured waits of the GPU, whose gains need no further limit.
-_MEASURED = {*SUPERSEDES, "pageable-copies"}
+# Causes based on measured waits of the GPU, whose gains need no further limit.
+_MEASURED = {"gpu-waits-for-launches", "gpu-synchronisations", "gpu-idle-in-environments"}
+_MEASURED |= {"pageable-copies"}
 # From this share of GPU work on, the GPU limits the gain of changes on the host.
 MIN_BOUND_SHARE = 0.5
 # A smaller gain does not justify a change.
@@ -40,7 +36,7 @@ def observed_host(evidence: Evidence) -> Host | None:
     return host if host is not None and host.use.ns >= _MIN_NS and host.use.busy_ns else None
 
 
-def waits_for_launches(evidence: Evidence) -> Diagnosis | None:
+def waits_for_launches(evidence: Evidence) -> Explanation | None:
     """Detect a GPU that idles because the host launches kernels more slowly than they run.
 
     The rule adds up gaps of at most 100 µs between kernels before the launch of the next kernel,
@@ -61,11 +57,8 @@ def waits_for_launches(evidence: Evidence) -> Diagnosis | None:
     updates = use.launches_per_update
     each = f", {updates:,.0f} per update" if updates else ""
     lines = list(host.by_line(use.host_in_gaps, without=("env", "import", "wait")))
-    return Diagnosis(
-        "gpu-waits-for-launches",
-        "the GPU waits for the host to launch its next small kernel",
-        0.8,
-        evidence.gain(0.9 * _loop_part_ns(evidence, host, waited, "update")),
+    return Explanation(
+        0.9 * _loop_part_ns(evidence, host, waited, "update"),
         (
             f"the GPU is busy {use.busy_share:.0%} of the time and waits {waited / use.ns:.0%} "
             f"of it for the next launch, {len(gaps) / use.ns * 1e9:,.0f} times per second for "
@@ -74,16 +67,11 @@ def waits_for_launches(evidence: Evidence) -> Diagnosis | None:
             f"than {duration(use.median_kernel_ns)}",
             describe_windows(use),
         ),
-        "Capture the whole update as one CUDA graph (torch.cuda.graph, compiled before where that "
-        "pays off): `hotloop train … --device cuda --execution cudagraph`. Otherwise use "
-        "fused=True for Adam and twin critics as one batched network.",
-        evidence.verify_command,
-        tuple(lines[:4]),
-        is_rebuild=True,
+        places=tuple(lines[:4]),
     )
 
 
-def synchronizations(evidence: Evidence) -> Diagnosis | None:
+def synchronizations(evidence: Evidence) -> Explanation | None:
     """Detect a host that waits for the GPU during updates instead of launching more work.
 
     Waiting calls, except those that fetch actions, must take a twelfth of the time, and the gain
@@ -99,16 +87,13 @@ def synchronizations(evidence: Evidence) -> Diagnosis | None:
     acting = sum(by_stage.get(stage, 0.0) for stage in ("act", "env"))
     in_update = waited - acting
     saved = min(in_update, use.ns - use.busy_ns - use.gaps_ns("device"))
-    gain = evidence.gain(_loop_part_ns(evidence, host, saved, "update"))
-    if in_update < use.ns / 12 or gain < _MIN_GAIN:
+    saved_ns = _loop_part_ns(evidence, host, saved, "update")
+    if in_update < use.ns / 12 or evidence.gain(saved_ns) < _MIN_GAIN:
         return None
     lines = host.by_line(use.host_in_syncs, without=("act", "env"))
     locations = describe_lines(use, lines)
-    return Diagnosis(
-        "gpu-synchronisations",
-        "the host waits for the GPU in the middle of the update",
-        0.7 if lines else 0.5,
-        gain,
+    return Explanation(
+        saved_ns,
         (
             f"{in_update / use.ns:.0%} of the time is spent in "
             f"{len(use.syncs_ns) / use.ns * 1e9:,.0f} synchronizations per second"
@@ -116,15 +101,12 @@ def synchronizations(evidence: Evidence) -> Diagnosis | None:
             f"meanwhile nothing is launched, and the GPU is busy {use.busy_share:.0%} of the time",
             describe_windows(use),
         ),
-        "Keep losses, metrics and conditions as tensors on the device (no .item(), .cpu(), "
-        ".tolist(), float() or `if tensor:` between two updates), and fetch them once per report.",
-        evidence.verify_command,
-        tuple(lines)[:6],
-        wait="something",
+        places=tuple(lines)[:6],
+        confidence=0.7 if lines else 0.5,
     )
 
 
-def pageable_copies(evidence: Evidence) -> Diagnosis | None:
+def pageable_copies(evidence: Evidence) -> Explanation | None:
     """Detect copies to the GPU from pageable memory, which block the host.
 
     The driver first copies the bytes into its own memory, on the host. The gain must be 1.1.
@@ -139,14 +121,11 @@ def pageable_copies(evidence: Evidence) -> Diagnosis | None:
     lines = host.by_line(use.host_in_copies)
     locations = describe_lines(use, lines)
     # The host must also fill pinned memory, so about half of the time remains.
-    gain = evidence.gain(0.5 * _loop_part_ns(evidence, host, copies.host_ns, "update"))
-    if gain < _MIN_GAIN:
+    saved_ns = 0.5 * _loop_part_ns(evidence, host, copies.host_ns, "update")
+    if evidence.gain(saved_ns) < _MIN_GAIN:
         return None
-    return Diagnosis(
-        "pageable-copies",
-        "copies to the GPU from pageable memory block the host",
-        0.6 if lines else 0.4,
-        gain,
+    return Explanation(
+        saved_ns,
         (
             f"{copies.host_ns / use.ns:.0%} of the time is spent in "
             f"{copies.count / use.ns * 1e9:,.0f} copies per second of "
@@ -155,16 +134,12 @@ def pageable_copies(evidence: Evidence) -> Diagnosis | None:
             f"the copies themselves take {copies.device_ns / use.ns:.0%} of the GPU's time",
             describe_windows(use),
         ),
-        "Write batches into reusable pinned memory (torch.empty(…, pin_memory=True)) and copy with "
-        "non_blocking=True, one copy for all fields. Or keep the replay buffer on the device "
-        "(`hotloop train … --device cuda --replay-device device`).",
-        evidence.verify_command,
-        tuple(lines)[:6],
-        wait="something",
+        places=tuple(lines)[:6],
+        confidence=0.6 if lines else 0.4,
     )
 
 
-def idle_in_environments(evidence: Evidence) -> Diagnosis | None:
+def idle_in_environments(evidence: Evidence) -> Explanation | None:
     """Detect a GPU that is idle for a third of the time while environments step.
 
     The gain assumes that up to eight of this machine's cores step them in parallel while the
@@ -181,29 +156,23 @@ def idle_in_environments(evidence: Evidence) -> Diagnosis | None:
     side_by_side = min(_MAX_WORKERS, max(2, evidence.main.cores - 1))
     remaining = max(1.0 - share, share / side_by_side)
     lines = host.by_line(use.host_in_gaps, without=_ALL_BUT_ENV)
-    return Diagnosis(
-        "gpu-idle-in-environments",
-        "environments are the bottleneck: the GPU is idle while they step",
-        0.7,
-        evidence.gain((1.0 - remaining) * loop_ns(evidence)),
+    return Explanation(
+        (1.0 - remaining) * loop_ns(evidence),
         (
             f"for {stepping / use.ns:.0%} of the time the GPU is idle and the host steps "
             f"environments, the GPU is busy {use.busy_share:.0%} of the time",
             f"{side_by_side} processes could step them while the learner trains",
             describe_windows(use),
         ),
-        f"Step them in workers during learning (`hotloop train … --workers {side_by_side}`), or "
-        "use an environment that runs on the device. A faster GPU would not help.",
-        evidence.verify_command,
-        tuple(lines)[:4],
-        is_rebuild=True,
+        places=tuple(lines)[:4],
+        texts={"workers": side_by_side},
     )
 
 
 _ALL_BUT_ENV = ("act", "update", "replay", "logging", "config", "import", "wait", "other")
 
 
-def gpu_bound(evidence: Evidence) -> Diagnosis | None:
+def gpu_bound(evidence: Evidence) -> Explanation | None:
     """Detect a GPU with work for at least 85 % of the time, so that its kernels limit the speed.
 
     Gaps between kernels that are already launched count as work.
@@ -215,16 +184,8 @@ def gpu_bound(evidence: Evidence) -> Diagnosis | None:
     kernel_ns = sum(use.kernels.values()) or 1
     longest = sorted(use.kernels.items(), key=lambda item: -item[1])[:3]
     kernels = ", ".join(f"{ns / kernel_ns:.0%} {short_kernel_name(name)}" for name, ns in longest)
-    return Diagnosis(
-        "gpu-bound",
-        f"the GPU has work for {share:.0%} of the time, its kernels are the bottleneck",
-        0.8,
-        None,
-        (f"share of the kernel time: {kernels}",),
-        "Faster Python code would not help. Use a lower precision (bfloat16, TF32), let a compiler "
-        "fuse operations, or compute less.",
-        evidence.verify_command,
-    )
+    text = f"share of the kernel time: {kernels}"
+    return Explanation(None, (text,), texts={"share": f"{share:.0%}"})
 
 
 def limit_gains(evidence: Evidence, found: Iterable[Diagnosis]) -> list[Diagnosis]:

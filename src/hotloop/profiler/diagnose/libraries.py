@@ -1,68 +1,37 @@
-"""File patterns of known libraries, and tests for samples in their files."""
+"""Tests for samples in known libraries, see `libraries.json`."""
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
 from hotloop.profiler.diagnose.evidence import SampleRow, library_frames
-from hotloop.profiler.session import Frame, Stack
-
-ENVIRONMENTS = re.compile(
-    r"/(gymnasium|gym)/envs/|/(mujoco|ale_py|envpool|dm_control|pybullet|pettingzoo|minigrid|vizdoom"
-    r"|procgen|nle|crafter|metaworld|Box2D|pygame|highway_env|gym_\w+)/"
-)
-WRAPPERS = re.compile(
-    r"/(gymnasium|gym)/wrappers/|/stable_baselines3/common/(atari_wrappers|monitor"
-    r"|vec_env/(stacked_observations|vec_(frame_stack|normalize|transpose|monitor|check_nan)))"
-    r"|/supersuit/"
-)
-NETWORKS = re.compile(
-    r"/torch/(nn/|optim/|autograd/|distributions/|_ops\.py|_functorch/|_compile\.py)|"
-    r"/(jax|jaxlib|optax|flax|equinox|haiku|chex|distrax|tensorflow|keras)/"
-)
-LEARNING = re.compile(r"/torch/(optim|autograd)/|/optax/|/jax/_src/api")
-BUFFERS = re.compile(
-    r"/stable_baselines3/common/buffers\.py$|/torchrl/data/|/tianshou/data/|/cpprb/|/hotloop/replay/"
-)
-# NumPy and most of Python's own modules contain no loop of a program. The exceptions are modules
-# that run functions passed to them.
-_ONLY_CALLED = re.compile(
-    r"/numpy/|/lib/python3[^/]*/(?!(site|dist)-packages/)"
-    r"(?!(asyncio|concurrent|multiprocessing|unittest)/)"
-    r"(?!(threading|runpy|queue|selectors|socketserver|sched|timeit|trace|profile|cProfile|bdb"
-    r"|contextlib|functools)\.py)"
-)
-STEPS = re.compile(r"(^|\.)(step|reset|step_wait)$")
+from hotloop.profiler.session import Stack
+from hotloop.profiler.session.catalogues import is_in
 
 
-def calls_into(row: SampleRow, files: re.Pattern[str]) -> bool:
-    """Return whether the user's innermost line calls into some files, directly or indirectly."""
-    return any(files.search(frame.file) for frame in library_frames(row.stack))
+def calls_into(row: SampleRow, group: str) -> bool:
+    """Return whether the user's innermost line calls into a group, directly or indirectly."""
+    return any(is_in(group, frame) for frame in library_frames(row.stack))
 
 
 def is_core(row: SampleRow) -> bool:
     """Return whether a sample is in a library's environment or network."""
-    return calls_into(row, ENVIRONMENTS) or calls_into(row, NETWORKS)
+    return calls_into(row, "environments") or calls_into(row, "networks")
 
 
 def is_step(row: SampleRow) -> bool:
-    return row.stage == "env" or calls_into(row, ENVIRONMENTS)
+    return row.stage == "env" or calls_into(row, "environments")
 
 
-def is_learning(row: SampleRow) -> bool:
-    return calls_into(row, LEARNING)
+def formats_traceback(row: SampleRow) -> bool:
+    """Return whether a sample formats a stack, which a debug mode does in each operation."""
+    return calls_into(row, "tracebacks")
 
 
 def may_run_program(row: SampleRow) -> bool:
     """Return whether the library called by the user's innermost line may run the program's loop."""
     inner = library_frames(row.stack)
-    return bool(inner) and not _ONLY_CALLED.search(inner[0].file)
-
-
-def is_jax_wrapper(frame: Frame) -> bool:
-    """Return whether a JAX function only calls another one."""
-    return frame.file.endswith(("traceback_util.py", "api_util.py", "/util.py", "config.py"))
+    return bool(inner) and not is_in("only_called", inner[0])
 
 
 @lru_cache(maxsize=65536)

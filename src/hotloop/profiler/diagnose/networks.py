@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
     SampleRow,
@@ -17,21 +16,15 @@ from hotloop.profiler.diagnose.evidence import (
     total_time,
     user_positions,
 )
-from hotloop.profiler.session import Frame, is_library
+from hotloop.profiler.session import is_library
+from hotloop.profiler.session.catalogues import is_in
 from hotloop.timing.table import duration
-
-# Torch functions whose samples are Python overhead, with hardly any arithmetic.
-_DISPATCH = re.compile(
-    r"/torch/(nn/modules/(module|container)|nn/parameter|optim/|autograd/(graph|grad_mode|function)"
-    r"|utils/|_tensor|overrides|_jit_internal|distributions/|_utils|_compile|_dynamo/)"
-)
-
 
 # Stages in which a program may process tensors itself.
 _OPERATION_STAGES = ("other", "update", "act", "replay")
 
 
-def tiny_batches(evidence: Evidence) -> Diagnosis | None:
+def tiny_batches(evidence: Evidence) -> Explanation | None:
     """Detect policies that choose actions for only one or two environments at a time.
 
     Acting must take at least a third of the time. Eight observations cost a network hardly more
@@ -52,23 +45,17 @@ def tiny_batches(evidence: Evidence) -> Diagnosis | None:
     # Eight at once take 1.3 times as long as one.
     saved = acting * (1 - 1.3 * max(batch, 1.0) / side_by_side)
     call_time = f", a call takes {duration(calls_ns / calls)}" if calls else ""
-    return Diagnosis(
-        "tiny-batches",
-        "the policy chooses only one or two actions per call",
-        0.5,
-        evidence.gain(saved),
+    return Explanation(
+        saved,
         (
             f"choosing actions takes {evidence.share(acting):.0%} of the time",
             f"{batch:.1f} environments per call{call_time}",
         ),
-        f"Step {side_by_side} environments in parallel and choose their actions in one call "
-        f"(`hotloop train … --num-envs {side_by_side}`). Small networks act faster without torch.",
-        evidence.verify_command,
-        is_rebuild=True,
+        texts={"num_envs": side_by_side},
     )
 
 
-def host_syncs(evidence: Evidence) -> Diagnosis | None:
+def host_syncs(evidence: Evidence) -> Explanation | None:
     """Detect numbers extracted from tensors during updates, singly or while a device computes.
 
     Only samples whose innermost frame is the user's count. In a loop over elements this is the
@@ -86,26 +73,23 @@ def host_syncs(evidence: Evidence) -> Diagnosis | None:
     loop = source.loop_around(top.file, top.line)
     on_device = any("cuda" in thread.name.lower() for thread in evidence.main.threads)
     if loop is not None and not on_device:
-        confidence, gain = 0.9, evidence.gain(0.95 * totals.ns)
+        confidence, saved = 0.9, 0.95 * totals.ns
     elif on_device:
         # Part of the wait is for arithmetic that is needed anyway.
-        confidence, gain = 0.6, evidence.gain(0.5 * totals.ns)
+        confidence, saved = 0.6, 0.5 * totals.ns
     else:
-        confidence, gain = 0.4, None
-    return Diagnosis(
-        "host-sync",
-        f"{call} in the middle of the update",
-        confidence,
-        gain,
+        confidence, saved = 0.4, None
+    return Explanation(
+        saved,
         (
             f"{evidence.share(totals.ns):.0%} of the time: {describe_lines(evidence, rows)}",
             f"`{source.source_line(top.file, top.line)}`"
             + (f" in the loop that starts at line {loop.first}" if loop else ""),
         ),
-        "Keep metrics and priorities as tensors until they are reported, and fetch all of them at "
-        "once after the optimizer's step: .cpu().numpy().",
-        evidence.verify_command,
+        rows,
         top_places(rows),
+        {"call": call},
+        confidence,
     )
 
 
@@ -117,7 +101,7 @@ def _is_sync(row: SampleRow) -> bool:
     )
 
 
-def tiny_operations(evidence: Evidence) -> Diagnosis | None:
+def tiny_operations(evidence: Evidence) -> Explanation | None:
     """Detect Python loops that process the elements of tensors one by one.
 
     The loop is the user's, in a function that uses tensors. 90 % of its samples are on its own
@@ -151,19 +135,14 @@ def tiny_operations(evidence: Evidence) -> Diagnosis | None:
     if totals.ns < 0.15 * evidence.duration_ns:
         return None
     top = time_by_line(chosen)[0][0]
-    return Diagnosis(
-        "tiny-operations",
-        "a Python loop processes tensors element by element",
-        0.9,
-        evidence.gain(0.95 * totals.ns),
+    return Explanation(
+        0.95 * totals.ns,
         (
             f"{evidence.share(totals.ns):.0%} of the time: {describe_lines(evidence, chosen)}",
             f"`{source.source_line(top.file, top.line)}` is a small operation: it has some "
             "microseconds of overhead for nanoseconds of arithmetic",
         ),
-        "Write it as operations on whole tensors. For parameters, use torch._foreach_… or the "
-        "optimizer's fused form.",
-        evidence.verify_command,
+        chosen,
         top_places(chosen),
     )
 
@@ -186,7 +165,7 @@ def _is_operation(row: SampleRow) -> bool:
     return False
 
 
-def launch_bound(evidence: Evidence) -> Diagnosis | None:
+def launch_bound(evidence: Evidence) -> Explanation | None:
     """Detect updates of small networks that spend more time on overhead than on arithmetic.
 
     A profile of Python frames does not show kernel times, so the conditions are strict: updates
@@ -200,34 +179,17 @@ def launch_bound(evidence: Evidence) -> Diagnosis | None:
         return None
     mean_ns = evidence.mean_ns("backward")
     rows = [row for row in evidence.rows if row.stage == "update"]
-    dispatch = total_time(row for row in rows if _is_dispatch(row.stack.frames[-1]))
+    dispatch = total_time(row for row in rows if is_in("dispatch", row.stack.frames[-1]))
     share = dispatch.ns / updating
     if mean_ns > 1e6 or share < 0.25:
         return None
-    # A compiled update saves at least the Python overhead.
-    saved = dispatch.ns
     places = {(row.stack.frames[-1].file, row.stack.lines[-1]) for row in rows}
-    return Diagnosis(
-        "launch-bound",
-        "updates of small networks spend more time on overhead than on arithmetic",
-        0.5,
-        evidence.gain(saved),
+    return Explanation(
+        dispatch.ns,  # a compiled update saves at least the Python overhead
         (
             f"updates take {evidence.share(updating):.0%} of the time, a backward pass "
             f"{duration(mean_ns)} on average",
             f"{share:.0%} of the updates' samples are in torch's Python code around operations, "
             f"at {len(places)} places",
         ),
-        "Compile the whole update (torch.compile of loss, gradient and optimizer together, a CUDA "
-        "graph on a GPU): `hotloop train … --execution compile`. Otherwise use fused=True for Adam "
-        "and twin critics as one batched network.",
-        evidence.verify_command,
-        is_rebuild=True,
     )
-
-
-@lru_cache(maxsize=65536)
-def _is_dispatch(frame: Frame) -> bool:
-    if frame.function.endswith("_engine_run_backward"):
-        return False
-    return bool(_DISPATCH.search(frame.file))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hotloop.base.statistics import keeps_rising, theil_sen, thirds
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, describe_place, total_time
-from hotloop.profiler.diagnose.replay import sampling_grows
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series
 from hotloop.profiler.session import ProfiledProcess
 from hotloop.profiler.session.stages import CodeLine
@@ -17,17 +16,14 @@ from hotloop.profiler.session.stages import CodeLine
 _BINS = 10
 
 
-def start_up(evidence: Evidence) -> Diagnosis | None:
+def start_up(evidence: Evidence) -> Explanation | None:
     """Detect runs that spend half of their time, and at least 2 s, on importing and starting."""
     starting = evidence.stage_ns("import")
     if starting < max(0.5 * evidence.duration_ns, 2e9) or not evidence.has_enough_samples:
         return None
     other_ns = evidence.duration_ns - starting
     importing = [x for x in evidence.session.processes if _imports_ns(evidence, x) > 5e8]
-    return Diagnosis(
-        "start-up",
-        "importing and starting take most of the time",
-        0.6,
+    return Explanation(
         None,
         (
             f"{evidence.share(starting):.0%} of the time ({starting / 1e9:.1f} s) goes to imports "
@@ -35,9 +31,6 @@ def start_up(evidence: Evidence) -> Diagnosis | None:
             f"{len(importing)} of {len(evidence.session.processes)} processes import for half a "
             "second or more",
         ),
-        "Do more in one process (several seeds, several settings), import modules only where they "
-        "are used, so that workers skip the others, and fork workers or keep them alive.",
-        f"python -X importtime {evidence.target} 2>&1 | sort -t'|' -k2 -n | tail -20",
     )
 
 
@@ -45,7 +38,7 @@ def _imports_ns(evidence: Evidence, process: ProfiledProcess) -> float:
     return sum(row.sample.elapsed_ns for row in evidence.rows_of(process) if row.stage == "import")
 
 
-def decay(evidence: Evidence) -> Diagnosis | None:
+def decay(evidence: Evidence) -> Explanation | None:
     """Detect a rate of updates or steps that falls during the run.
 
     The last third must have 25 % fewer than the first, and ten bins must show a fall until the end
@@ -53,8 +46,6 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     last update counts, so a late start of learning, a final evaluation or a pause is no decay.
     """
     main = evidence.main
-    if sampling_grows(evidence) is not None:
-        return None  # the replay buffer is the cause
     if total_time(evidence.rows_of(main)).queued_ns > 0.33 * evidence.duration_ns:
         return None  # the rate depends on other programs
     found = first_nonempty_series(main, UPDATES, STEPS)
@@ -82,20 +73,14 @@ def decay(evidence: Evidence) -> Diagnosis | None:
     saved = 1e9 * float(clock[-1] - step_counts[-1] * np.clip(intercept, fastest / 3, fastest))
     line = _growing_line(evidence, while_learning)
     unit = {"vector_step": "steps", "env_step": "steps"}.get(name, f"{name}s".replace("_", " "))
-    return Diagnosis(
-        "decay",
-        f"the number of {unit} per second falls during the run",
-        0.7,
-        evidence.gain(saved),
+    return Explanation(
+        saved,
         (
             f"{first:,.1f} {unit} per second in the first third, {last:,.1f} in the last",
             *((f"the line whose share grew most: {describe_place(line)}",) if line else ()),
         ),
-        (f"Check {describe_place(line)}: " if line else "")
-        + "a data structure keeps growing (a list, a graph of tensors, a log), or is traversed "
-        "again each time.",
-        evidence.verify_command,
-        (line,) if line else (),
+        places=(line,) if line else (),
+        texts={"unit": unit, "check": f"Check {describe_place(line)}: " if line else ""},
         pace="growing",
     )
 

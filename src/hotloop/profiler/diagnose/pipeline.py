@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.costs import LARGE_SHARE, costs_of
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
     describe_lines,
@@ -12,13 +12,12 @@ from hotloop.profiler.diagnose.evidence import (
     is_waiting,
     library_frames,
     time_by_line,
-    top_places,
 )
 from hotloop.profiler.diagnose.findings import COST_SHARE, WASTE_SHARE
 from hotloop.profiler.session import ProfiledProcess, is_library
 
 
-def starved_stage(evidence: Evidence) -> Diagnosis | None:
+def starved_stage(evidence: Evidence) -> Explanation | None:
     """Detect three or more processes of which exactly one works all the time and the others wait.
 
     The busy process works for at least 85 % of its time, each other one for less than two thirds.
@@ -59,17 +58,16 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
     cpu = evidence.cpu_ns - busiest.cpu_ns
     rows = [row for row in evidence.rows_of(busiest) if not is_waiting(row)]
     at_work = sum(row.ns for row in rows)
-    removable = sum(cost.ns for cost in costs_of(rows) if _is_removable(cost, cost.ns / at_work))
+    costs = [cost for cost in costs_of(rows) if _is_removable(cost, cost.ns / at_work)]
+    removable = sum(cost.ns for cost in costs)
     saved = min(saved, removable, whole - cpu / max(evidence.main.cores, 1))
     if saved < 0.15 * whole:
         return None
     waiting = sorted(1 - share for pid, share in shares.items() if pid != first)
     line = time_by_line(rows)[0][0]
-    return Diagnosis(
-        "starved-pipeline",
-        f"all processes wait for {_describe_process(busiest, evidence)}",
-        0.9,
-        evidence.gain(saved),
+    largest = max(costs, key=lambda cost: cost.ns)
+    return Explanation(
+        saved,
         (
             f"{busiest.name} (process {first}) works for {shares[first]:.0%} of its time, the "
             f"other {len(waiting)} wait for {waiting[0]:.0%} to {waiting[-1]:.0%} of theirs",
@@ -77,10 +75,9 @@ def starved_stage(evidence: Evidence) -> Diagnosis | None:
             "without it, the next busiest process would set the pace, which works for "
             f"{shares[second]:.0%} of its time",
         ),
-        "Reduce its work (copy whole arrays instead of elements, convert once, send less), or "
-        "split it over two processes.",
-        evidence.verify_command,
-        top_places(rows),
+        largest.rows,
+        largest.places,
+        {"process": _describe_process(busiest, evidence)},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
     SampleRow,
@@ -15,6 +15,7 @@ from hotloop.profiler.diagnose.evidence import (
     top_places,
     total_time,
 )
+from hotloop.profiler.diagnose.libraries import formats_traceback, is_core
 from hotloop.profiler.session import Frame, is_library
 
 # A smaller share does not justify a change, and is within the error of a few dozen samples.
@@ -31,7 +32,7 @@ _WRITE_FUNCTIONS = (
 )
 
 
-def logging(evidence: Evidence) -> Diagnosis | None:
+def logging(evidence: Evidence) -> Explanation | None:
     """Detect the formatting of log messages, especially of messages that are never emitted."""
     if not evidence.has_enough_samples:
         return None
@@ -62,21 +63,18 @@ def logging(evidence: Evidence) -> Diagnosis | None:
             f"{evidence.share(formatting.ns):.0%} of the time goes to formatting messages before "
             f"the logger checks the level: `{source.source_line(leaf.file, leaf.line)}`"
         )
-    return Diagnosis(
-        "logging",
-        "log messages are formatted even if they are not emitted"
-        if is_eager
-        else "logging takes a large part of the loop",
-        0.95 if is_eager else 0.8,
-        evidence.gain(0.95 * (formatting.ns + writing.ns), crowds_out=True),
+    texts = {
+        "title": "log messages are formatted even if they are not emitted",
+        "advice": 'Let the logger format: log.debug("step %s: %s", step, values) instead of an '
+        "f-string, and log no arrays in the loop.",
+    }
+    return Explanation(
+        0.95 * (formatting.ns + writing.ns),
         tuple(evidences),
-        'Let the logger format: log.debug("step %s: %s", step, values) instead of an f-string, and '
-        "log no arrays in the loop."
-        if is_eager
-        else "Log every thousandth step or once per episode, and keep metrics as numbers until "
-        "then.",
-        evidence.verify_command,
+        [*eager, *written],
         top_places([*eager, *written]),
+        texts if is_eager else {},
+        0.95 if is_eager else 0.8,
     )
 
 
@@ -84,7 +82,7 @@ def _is_written(row: SampleRow) -> bool:
     return any(frame.function.endswith(_WRITE_FUNCTIONS) for frame in row.stack.frames[-12:])
 
 
-def configuration(evidence: Evidence) -> Diagnosis | None:
+def configuration(evidence: Evidence) -> Explanation | None:
     """Detect configuration objects that are read, or used as dictionaries, in the loop."""
     if not evidence.has_enough_samples:
         return None
@@ -100,24 +98,19 @@ def configuration(evidence: Evidence) -> Diagnosis | None:
             if any(f"/{library}/" in frame.file for frame in row.stack.frames)
         }
     )
-    return Diagnosis(
-        "configuration-objects",
-        f"{' and '.join(libraries) or 'configuration'} objects are used in the loop",
-        0.95,
-        # Plain dictionary look-ups remain, about 3 %.
-        evidence.gain(0.97 * totals.ns, crowds_out=True),
+    return Explanation(
+        0.97 * totals.ns,  # plain dictionary look-ups remain
         (
             f"{evidence.share(totals.ns):.0%} of the time is spent in their code: "
             f"{describe_lines(evidence, rows)}",
         ),
-        "Convert them to plain values once, before the loop: OmegaConf.to_container(config), or "
-        "local variables.",
-        evidence.verify_command,
+        rows,
         top_places(rows),
+        {"title": f"{' and '.join(libraries) or 'configuration'} objects are used in the loop"},
     )
 
 
-def slow_argmax(evidence: Evidence) -> Diagnosis | None:
+def slow_argmax(evidence: Evidence) -> Explanation | None:
     """Detect an argmax with random ties over Python lists that takes a tenth of the time.
 
     Its own lines and C code called there count. NumPy's argmax takes a tenth of this time.
@@ -134,7 +127,7 @@ def slow_argmax(evidence: Evidence) -> Diagnosis | None:
             by_function.setdefault(frame, []).append(row)
     inclusive = _inclusive_samples(evidence)
     # Find the function that saves most.
-    best: Diagnosis | None = None
+    best: Explanation | None = None
     for frame, rows in by_function.items():
         if inclusive.get(frame, 0) > 0.85 * evidence.num_samples:
             continue  # it is the whole program
@@ -152,7 +145,7 @@ def slow_argmax(evidence: Evidence) -> Diagnosis | None:
         if not source.is_argmax(function) or share <= _MIN_SHARE:
             continue
         found = _argmax(evidence, frame, direct, at_work)
-        if best is None or found.saved * found.confidence > best.saved * best.confidence:
+        if best is None or (found.saved_ns or 0.0) > (best.saved_ns or 0.0):
             best = found
     return best
 
@@ -176,22 +169,17 @@ def _outermost(row: SampleRow) -> Frame | None:
     return users[0] if users else None
 
 
-def _argmax(evidence: Evidence, frame: Frame, rows: list[SampleRow], at_work: float) -> Diagnosis:
-    return Diagnosis(
-        "slow-argmax",
-        f"{frame.function} computes an argmax with lists and conversions",
-        0.85,
+def _argmax(evidence: Evidence, frame: Frame, rows: list[SampleRow], at_work: float) -> Explanation:
+    return Explanation(
         # NumPy's argmax takes 1 to 3 µs over an array with ties, 10 to 15 µs over a list of ten.
-        evidence.gain(0.9 * at_work, crowds_out=True),
+        0.9 * at_work,
         (
             f"{frame.function} ({short_path(frame.file)}:{frame.first_line}) takes "
             f"{evidence.share(at_work):.0%} of the time: {describe_lines(evidence, rows)}",
         ),
-        "Keep the values in one array and use values.argmax(). To break ties at random, use "
-        "rng.choice(np.flatnonzero(values == values.max())) only if there are several maxima. Many "
-        "runs as rows of one array save even more.",
-        evidence.verify_command,
+        rows,
         top_places(rows),
+        {"function": frame.function},
     )
 
 
@@ -211,26 +199,24 @@ _MODES = {
 }
 
 
-def debug_mode(evidence: Evidence) -> Diagnosis | None:
+def debug_mode(evidence: Evidence) -> Explanation | None:
     """Detect a debug mode, which slows down each operation, call or allocation.
 
-    Its cost is spread over all samples and not measurable there. It is usually a third or more.
+    Its cost is spread over all samples. Only the formatting of tracebacks can be measured there.
     """
     active = [name for name in _MODES if evidence.fact(name)]
     if not active:
         return None
     name, switches, cure = _MODES[active[0]]
-    return Diagnosis(
-        "debug-mode",
-        f"{name} is on",
-        0.9,
-        evidence.gain(_DEBUG_MODE_SHARE * evidence.duration_ns),
+    rows = [row for row in evidence.rows if is_core(row) and formats_traceback(row)]
+    return Explanation(
+        max(_DEBUG_MODE_SHARE * evidence.duration_ns, total_time(rows).ns),
         (
             f"{name} was on while the program ran",
             "its cost is spread over the whole program and not measured here, the estimate assumes "
             "a quarter of the time",
         ),
-        f"Switch it off for training: {cure}.",
-        evidence.verify_command,
+        rows,
         evidence.lines_calling(switches),
+        {"title": f"{name} is on", "advice": f"Switch it off for training: {cure}."},
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hotloop.base.statistics import Floats, keeps_rising, kendall, theil_sen, thirds
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, describe_lines, top_places
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series, span_series
 from hotloop.timing.table import duration
@@ -23,7 +23,7 @@ class _DrawSeries(NamedTuple):
     filled: Floats
 
 
-def sampling_grows(evidence: Evidence) -> Diagnosis | None:
+def sampling_grows(evidence: Evidence) -> Explanation | None:
     """Detect draws of a batch that take longer during the run.
 
     The time per draw must grow by half between the first and the last third, beyond chance.
@@ -50,22 +50,19 @@ def sampling_grows(evidence: Evidence) -> Diagnosis | None:
     saved = float((cost - constant * draws).sum()) * 1e9
     if saved < 0.1 * evidence.duration_ns or slope <= 0:
         return None
-    lines = describe_lines(evidence, (row for row in evidence.rows if row.stage == "replay"))
-    return Diagnosis(
-        "replay-grows",
-        "drawing from the replay buffer takes longer the fuller it is",
-        0.95 if kendall(per_draw) > 0.7 else 0.8,
-        evidence.gain(saved),
+    rows = [row for row in evidence.rows if row.stage == "replay"]
+    lines = describe_lines(evidence, rows)
+    return Explanation(
+        saved,
         (
             f"drawing a batch takes {evidence.share(cost.sum() * 1e9):.0%} of the time",
             f"one draw took {duration(first * 1e9)} in the first third of the run and "
             f"{duration(last * 1e9)} in the last: {last / first:.1f} times as long",
             *((f"most of it: {lines}",) if lines else ()),
         ),
-        "Use a tree for weighted draws, O(log N) in the buffer's size, however the weights "
-        "change: `hotloop.replay.ReplayBuffer(…, sampler=Proportional())`.",
-        evidence.verify_command,
-        top_places(row for row in evidence.rows if row.stage == "replay"),
+        rows,
+        top_places(rows),
+        confidence=0.95 if kendall(per_draw) > 0.7 else 0.8,
         pace="growing",
     )
 

@@ -6,7 +6,7 @@ import shlex
 
 from hotloop.base.crowding import Crowding
 from hotloop.profiler.collect.samples import THREAD_PREFIX
-from hotloop.profiler.diagnose.diagnosis import Diagnosis
+from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, total_time
 from hotloop.profiler.session import ProfiledProcess, ThreadTotals
 from hotloop.timing.table import duration
@@ -29,7 +29,7 @@ def _native(process: ProfiledProcess) -> list[ThreadTotals]:
     ]
 
 
-def crowded_cores(evidence: Evidence) -> Diagnosis | None:
+def crowded_cores(evidence: Evidence) -> Explanation | None:
     """Detect a hotloop training with more threads, workers or other programs than cores.
 
     Its threads wait for a core for 15 % of their runnable time. The training records this itself,
@@ -53,17 +53,15 @@ def crowded_cores(evidence: Evidence) -> Diagnosis | None:
         evidences.append(f"{crowding.threads} threads of the learner were working")
     before = shlex.quote(evidence.session.directory or "RUN")
     after = shlex.quote(f"{evidence.session.directory or 'RUN'}-after")
-    return Diagnosis(
-        "too-many-for-the-cores",
-        f"more processes or threads than {crowding.cores} "
-        f"core{'s' * (crowding.cores > 1)} can run: " + " and ".join(cause for cause, _ in causes),
-        0.8,
-        crowding.gain,
-        tuple(evidences),
-        "; ".join(f"{cause}: {cure}" for cause, cure in causes) + ".",
-        f"hotloop compare {before} {after}  # after another training, with --run-dir {after}",
-        wait="queued",
-    )
+    texts = {
+        "cores": f"{crowding.cores} core{'s' * (crowding.cores > 1)}",
+        "causes": " and ".join(cause for cause, _ in causes),
+        "cures": "; ".join(f"{cause}: {cure}" for cause, cure in causes),
+        "before": before,
+        "after": after,
+    }
+    saved_ns = evidence.duration_ns * (1.0 - 1.0 / crowding.gain)
+    return Explanation(saved_ns, tuple(evidences), texts=texts)
 
 
 def crowding_of(evidence: Evidence) -> Crowding | None:
@@ -72,7 +70,7 @@ def crowding_of(evidence: Evidence) -> Crowding | None:
     return crowding if crowding is not None and crowding.is_crowded else None
 
 
-def too_many_threads(evidence: Evidence) -> Diagnosis | None:
+def too_many_threads(evidence: Evidence) -> Explanation | None:
     """Detect library threads that compete for the cores.
 
     They work for at least half as long as the program's own threads and queue for the cores. Either
@@ -129,18 +127,13 @@ def too_many_threads(evidence: Evidence) -> Diagnosis | None:
     shared = (row for row in evidence.rows if row.stage in ("act", "update"))
     locked = sum(row.weight * row.sample.waits.get("lock", 0) for row in shared)
     saved = max(stalled, min(numbers.queued_ns, extra) + (locked if is_queue else 0.0))
-    return Diagnosis(
-        "too-many-threads",
-        "operations wait for library threads whose cores other programs use"
-        if stalled
-        else "too many library threads compete for the cores",
-        0.8 if is_crowded and is_tiny else 0.6 if is_crowded or stalled else 0.5,
-        evidence.gain(saved) if saved > 0.05 * whole else None,
+    title = "operations wait for library threads whose cores other programs use"
+    return Explanation(
+        saved if saved > 0.05 * whole else None,
         tuple(evidences),
-        "Use one thread per process: torch.set_num_threads(1), or OMP_NUM_THREADS=1 and "
-        "MKL_NUM_THREADS=1 in the environment.",
-        f"OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 {evidence.verify_command}",
-        evidence.lines_calling(frozenset({"set_num_threads"})),
+        places=evidence.lines_calling(frozenset({"set_num_threads"})),
+        texts={"title": title} if stalled else {},
+        confidence=0.8 if is_crowded and is_tiny else 0.6 if is_crowded or stalled else 0.5,
     )
 
 
@@ -197,7 +190,7 @@ def _describe_stalls(evidence: Evidence, waiting_ns: float) -> list[str]:
     return texts
 
 
-def cores_taken(evidence: Evidence) -> Diagnosis | None:
+def cores_taken(evidence: Evidence) -> Explanation | None:
     """Detect other programs that use the cores.
 
     The program's critical work is queued for a core for at least a third of the time, while all its
@@ -214,23 +207,17 @@ def cores_taken(evidence: Evidence) -> Diagnosis | None:
         or cpu > 0.67 * cores * whole
     ):
         return None
-    return Diagnosis(
-        "cores-taken",
-        "other programs use the cores",
-        0.8,
-        evidence.gain(numbers.queued_ns),
+    return Explanation(
+        numbers.queued_ns,
         (
             f"working threads were queued for a core for {numbers.queued_ns / numbers.ns:.0%} of "
             "their time",
             f"all processes together used {cpu / whole:.1f} of {cores} cores",
         ),
-        "Run it on a dedicated machine, or give other programs less CPU time (nice, taskset). In a "
-        "container, check its CPU limit. This report describes the program on a crowded machine.",
-        "top",
     )
 
 
-def pegged_core(evidence: Evidence) -> Diagnosis | None:
+def pegged_core(evidence: Evidence) -> Explanation | None:
     """Detect collecting and learning that alternate on one core while other cores are idle.
 
     Each must take at least a quarter of the time, since with less, running both at the same time
@@ -249,27 +236,17 @@ def pegged_core(evidence: Evidence) -> Diagnosis | None:
     both = min(collecting, learning)
     if both < 0.25 * whole:
         return None
-    # The transfer of fragments and weights takes some of the saving.
-    saved = 0.8 * both
-    advice = (
-        "Collect while learning, in another process: `hotloop train … --workers 1 --overlap` "
-        "(ppo), or --schedule async."
-    )
+    texts: dict[str, str] = {}
     if training:
         option = "--schedule async" if training["has_replay"] else "--overlap"
-        advice = f"Collect while learning, in another process: `--workers 1 {option}`."
-    return Diagnosis(
-        "pegged-core",
-        "collecting and learning run on one core, one after the other",
-        0.4,
-        evidence.gain(saved),
+        texts["advice"] = f"Collect while learning, in another process: `--workers 1 {option}`."
+    return Explanation(
+        0.8 * both,  # the transfer of fragments and weights takes some of the saving
         (
             f"the main thread was on a core for {numbers.on_core_ns / whole:.0%} of the time, all "
             f"processes together used {cpu / whole:.1f} of {main.cores} cores",
             f"collecting takes {evidence.share(collecting):.0%} of the time, learning "
             f"{evidence.share(learning):.0%}, one after the other",
         ),
-        advice,
-        evidence.verify_command,
-        is_rebuild=True,
+        texts=texts,
     )

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from hotloop.profiler.diagnose import libraries, source
+from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.evidence import CodePosition, SampleRow, user_positions
 from hotloop.profiler.session import Frame, Stack, is_library
+from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.stages import CodeLine
 
 _MAX_PLACES, _MAX_NAMES = 6, 4
 
-# Methods of Gymnasium's base classes, which call `observation`, `reward` or `action` of a wrapper.
-_BASE_CLASSES = re.compile(r"(^|\.)((Observation|Reward|Action|Vector)\w*)?Wrapper\.(step|reset)$")
 # Calls of another environment's step, as opposed to those of a robot or a game.
 _INNER_STEP = re.compile(
     r"(?i)(env\w*|wrapped|inner|base|super\(\))(\[[^]]*\])?\.(step|reset|step_wait)$"
@@ -39,15 +38,13 @@ class WrapperFinder:
         steps = _steps(stack)
         if not steps or not self._is_wrapper(stack.frames[steps[-1]]):
             return None
-        if any(libraries.ENVIRONMENTS.search(x.file) for x in stack.frames[steps[-1] :]):
+        if any(is_in("environments", x) for x in stack.frames[steps[-1] :]):
             return None
         return wrapper_position(stack)
 
     def _is_wrapper(self, frame: Frame) -> bool:
         if is_library(frame):
-            return bool(
-                libraries.WRAPPERS.search(frame.file) or _BASE_CLASSES.search(frame.function)
-            )
+            return is_in("wrappers", frame) or is_in("base_wrappers", frame)
         return frame in self._users
 
 
@@ -59,7 +56,7 @@ def wrapper_position(stack: Stack) -> CodePosition | None:
     """
     inside = range(_steps(stack)[-1], len(stack.frames))
     places = [i for i in inside if not is_library(stack.frames[i])][:1]
-    places = places or [i for i in inside if libraries.WRAPPERS.search(stack.frames[i].file)]
+    places = places or [i for i in inside if is_in("wrappers", stack.frames[i])]
     if not places:
         return None
     frame = stack.frames[places[-1]]
@@ -125,9 +122,7 @@ def class_name(frame: Frame) -> str:
 def _steps(stack: Stack) -> list[int]:
     """Return the indices of methods that step or reset an environment."""
     return [
-        i
-        for i, frame in enumerate(stack.frames)
-        if "." in frame.function and libraries.STEPS.search(frame.function)
+        i for i, frame in enumerate(stack.frames) if "." in frame.function and is_in("steps", frame)
     ]
 
 

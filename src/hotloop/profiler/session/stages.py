@@ -7,12 +7,13 @@ buffer, logging, importing. Other samples are attributed to the script's own fun
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, ProfiledProcess, Stack, is_library
+from hotloop.profiler.session.catalogues import FramePattern, frame_patterns, read_catalogue
 from hotloop.profiler.session.purpose import PurposeClassifier
 
 STAGES = {
@@ -26,94 +27,27 @@ STAGES = {
     "wait": "waiting for other processes",
     "other": "everything else",
 }
-STAGE_BY_SPAN = {
-    "env_step": "env",
-    "env_reset": "env",
-    "vector_step": "env",
-    "vector_reset": "env",
-    "make_envs": "import",
-    "act": "act",
-    "evaluate": "act",
-    "draw_noise": "act",
-    "update": "update",
-    "backward": "update",
-    "optimizer_step": "update",
-    "replay_sample": "replay",
-    "replay_add": "replay",
-    "sample": "replay",
-    "gather": "replay",
-    "store": "replay",
-    "logging": "logging",
-    "report": "logging",
-    "wait": "wait",
-    "wait_for_workers": "wait",
-    "wait_for_inference": "wait",
+_CATALOGUE = read_catalogue(Path(__file__).with_name("stages.json"))
+STAGE_BY_SPAN: dict[str, str] = {
+    span: stage for stage, spans in _CATALOGUE["spans"].items() for span in spans
 }
-# Directories of installed libraries. A user's directory may have the name of a library.
-_SITE_PACKAGES = r"/(site|dist)-packages/"
-_STANDARD_LIBRARY = r"/lib/python3[^/]*/"
-# (stage, file, function), with regular expressions. None matches anything. The first rule that
-# matches a frame determines its stage.
-_RULES: tuple[tuple[str, str, str | None], ...] = (
-    # Loading of modules. `from x import y` of a loaded module only looks it up.
-    ("import", r"<frozen importlib", r"^(_find_and_load|_load|_find_spec)|exec_module$"),
-    (
-        "logging",
-        _SITE_PACKAGES + r"(loguru|wandb|tensorboard|tensorboardX|rich|tqdm|absl/logging)/",
-        None,
-    ),
-    ("logging", _SITE_PACKAGES + r"torch/utils/tensorboard/", None),
-    ("logging", _STANDARD_LIBRARY + r"logging/", None),
-    ("logging", r"/numpy/_?core/arrayprint\.py$", None),
-    ("config", _SITE_PACKAGES + r"(omegaconf|hydra|ml_collections|absl)/", None),
-    ("env", r"/(gymnasium|gym)/(envs|wrappers|vector|core)", r"(^|\.)(step|reset|step_wait)$"),
-    ("env", r"/stable_baselines3/common/vec_env/", r"(^|\.)(step|step_wait|step_async|reset)$"),
-    # Without `no_grad`, which is also in this package and surrounds acting.
-    ("update", r"/torch/(optim/|autograd/(__init__|graph)\.py$)", None),
-    ("update", r"/torch/_tensor\.py$", r"backward$"),
-    ("replay", r"", r"(?i)(replay|buffer|memory)\w*\._?(sample|add|push|store|get)\w*$"),
-    ("forward", r"/torch/nn/functional", None),
-    (
-        "forward",
-        r"/torch/nn/modules/",
-        r"(^|\.)(forward|_call_impl|_wrapped_call_impl|_conv_forward)$",
-    ),
-    ("forward", r"/torch/distributions/", None),
-    # Acting or learning, which `stage_by_key` decides.
-    ("compiled", _SITE_PACKAGES + r"(jax|jaxlib|optax|flax|equinox|haiku|distrax|rlax)/", None),
-    (
-        "wait",
-        _STANDARD_LIBRARY + r"(multiprocessing|concurrent/futures)/",
-        r"(^|\.)_?(recv|recv_bytes|get|poll|wait|acquire|join|result|as_completed)$",
-    ),
-)
-# Names of user functions, for samples that no other rule matches.
-_NAME_RULES: tuple[tuple[str, str], ...] = (
-    ("env", r"(?i)\w*(env|world|bandit|game|maze|grid|simulator|task)\w*\.(step|reset|pull)$"),
-    (
-        "act",
-        r"(^|\.)_?((select|choose|get|sample|pick)_actions?|act|policy|epsilon_greedy|predict|"
-        r"greedy|choose)$",
-    ),
-    (
-        "update",
-        r"(^|\.)_?(update|learn|train_step|training_step|train_one_step|fit|optimi[sz]e|"
-        r"gradient_step|train_batch|learn_from|td_update|update_\w+)$",
-    ),
-)
-_COMPILED_NAME_RULES = tuple((stage, re.compile(function)) for stage, function in _NAME_RULES)
-_COMPILED_RULES = tuple(
-    (stage, re.compile(file), re.compile(function) if function else None)
-    for stage, file, function in _RULES
-)
+
+
+def _by_stage(rows: list[dict[str, str]]) -> tuple[tuple[str, FramePattern], ...]:
+    stages = (row["stage"] for row in rows)
+    return tuple(zip(stages, frame_patterns(rows), strict=True))
+
+
+# The first pattern that matches a frame determines its stage. "forward" and "compiled" are acting
+# or learning, as `stage_by_key` decides.
+_FRAME_STAGES = _by_stage(_CATALOGUE["frames"])
+# Names of user functions, for samples that no other pattern matches.
+_NAME_STAGES = _by_stage(_CATALOGUE["names"])
 
 
 @lru_cache(maxsize=65536)
 def _stage_of_frame(frame: Frame) -> str | None:
-    for stage, file, function in _COMPILED_RULES:
-        if file.search(frame.file) and (function is None or function.search(frame.function)):
-            return stage
-    return None
+    return next((stage for stage, known in _FRAME_STAGES if known.matches(frame)), None)
 
 
 def sample_stage(path: tuple[str, ...], stack: Stack) -> str:
@@ -307,8 +241,8 @@ def stage_by_name(stack: Stack) -> str:
     """Return the stage by the name of the innermost user function that matches a rule."""
     for frame in reversed(stack.frames):
         if not is_library(frame):
-            for stage, function in _COMPILED_NAME_RULES:
-                if function.search(frame.function):
+            for stage, known in _NAME_STAGES:
+                if known.matches(frame):
                     return stage
     return "other"
 
