@@ -22,9 +22,15 @@ def run(args: list[str]) -> int:
     parser = CommandParser(
         prog="hotloop report",
         description="Print the results of a run, and where the time of a run or a profile went, "
-        "over all processes.",
+        "over all processes. Recordings of other profilers are diagnosed as far as they carry.",
     )
-    parser.add_argument("directory", metavar="DIR", help="a profile's or a run's directory")
+    parser.add_argument(
+        "directory",
+        metavar="DIR",
+        help="a profile's or a run's directory, a saved session, or a recording of py-spy (raw or "
+        "speedscope), austin, profiling.sampling (collapsed, gecko or pstats), cProfile or "
+        "torch.profiler (Chrome trace)",
+    )
     parser.add_argument(
         "--html",
         metavar="FILE",

@@ -39,12 +39,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--merge-workers", action="store_true", help="merge the stacks of all workers into one"
     )
-    group.add_argument(
-        "--import",
-        dest="imported",
-        metavar="FILE",
-        help="draw stacks of py-spy (--format raw) or austin instead of hotloop's own samples",
-    )
 
 
 def has_outputs(options: argparse.Namespace) -> bool:
@@ -56,8 +50,7 @@ def check_options(options: argparse.Namespace) -> None:
     """Check the options before reading the profile.
 
     Raises:
-        ConfigError: A file has the wrong suffix, an option has no file that it applies to, or
-            `--import` is combined with an option that needs hotloop's own samples.
+        ConfigError: A file has the wrong suffix, or an option has no file that it applies to.
     """
     for option, suffixes in _SUFFIXES.items():
         path = getattr(options, option)
@@ -70,16 +63,6 @@ def check_options(options: argparse.Namespace) -> None:
                 f"expected --flame, --speedscope or --folded with `{option}`, got none of them: it "
                 "changes only these files"
             )
-        if value and options.imported is not None:
-            raise ConfigError(
-                f"expected `--import` without `{option}`, got both: imported stacks have only "
-                "one weight and no workers"
-            )
-    if options.imported is not None and not has_pictures:
-        raise ConfigError(
-            "expected --flame, --speedscope or --folded with `--import`, got none of them: "
-            "imported stacks are written only to these files"
-        )
 
 
 def write_files(session: Session, options: argparse.Namespace) -> None:
@@ -87,7 +70,7 @@ def write_files(session: Session, options: argparse.Namespace) -> None:
 
     Raises:
         OutputError: A file can't be written.
-        ProfileError: The profile has no samples, or imported stacks can't be read.
+        ProfileError: The profile has no samples.
     """
     if options.trace:
         from hotloop.profiler.render import trace
@@ -98,18 +81,15 @@ def write_files(session: Session, options: argparse.Namespace) -> None:
         return
     from hotloop.profiler.render import flame
 
-    if options.imported is not None:
-        source, weighting = flame.read_folded(options.imported), {}
-    else:
-        by = (options.by or "elapsed").replace("-", "_")
-        source, weighting = session, {"by": by, "merge_workers": options.merge_workers}
+    times: dict[str | None, flame.TimeKind] = {"on-core": "on_core", "blocked": "blocked"}
+    by = times.get(options.by, "elapsed")
     for path, write_picture in (
         (options.flame, flame.write_svg),
         (options.speedscope, flame.write_speedscope),
         (options.folded, flame.write_folded),
     ):
         if path:
-            write_picture(source, path, **weighting)
+            write_picture(session, path, by=by, merge_workers=options.merge_workers)
             _print_written(path)
 
 

@@ -51,9 +51,9 @@ def test_pyspy_samples_all_processes_without_stopping_them(fake, tmp_path):
     assert spy.stop() is None
     assert (tmp_path / "arguments").read_text() == (
         "record --pid 4711 --subprocesses --format raw --rate 50 --nonblocking --full-filenames "
-        f"--function --output {tmp_path}/py-spy.txt\n"
+        f"--output {tmp_path}/py-spy.txt\n"
     )
-    (stack,) = flame.read_folded(tmp_path / "py-spy.txt")
+    (stack,) = flame.folded(read(tmp_path / "py-spy.txt"))
     assert stack[-1].file == "a.py"
 
 
@@ -224,7 +224,7 @@ def test_real_pyspy_samples_the_program(tmp_path):
     if problems and "may not trace" in problems[0]:
         pytest.skip(problems[0])
     assert problems == []
-    stacks = flame.read_folded(tmp_path / "profile" / "py-spy.txt")
+    stacks = flame.folded(read(tmp_path / "profile" / "py-spy.txt"))
     burnt = sum(
         weight
         for stack, weight in stacks.items()

@@ -13,7 +13,7 @@ import pytest
 
 from hotloop.errors import OutputError, ProfileError
 from hotloop.profiler.render import flame
-from hotloop.profiler.render.flame_svg import WIDTH, frame_class
+from hotloop.profiler.render.flame_svg import WIDTH, draw, frame_class
 from hotloop.profiler.session import Frame, Session, ThreadTotals
 from tests.browser import Browser
 from tests.profiler.sessions import process, sample, session
@@ -139,145 +139,6 @@ def test_the_collapsed_format(tmp_path):
     )
 
 
-def test_written_stacks_are_read_back(tmp_path):
-    profile = example()
-    profile.processes[2].name = "worker-0 (201)"  # two processes of one name
-    flame.write_folded(profile, tmp_path / "stacks.txt")
-    assert flame.read_folded(tmp_path / "stacks.txt") == flame.folded(profile)
-
-
-def read(tmp_path: Path, text: str) -> flame.Folded:
-    (tmp_path / "stacks.txt").write_text(text)
-    return flame.read_folded(tmp_path / "stacks.txt")
-
-
-def test_py_spy(tmp_path):
-    text = (
-        "<module> (train.py:3);learn (ppo.py:40) 7\n"
-        "<module> (train.py:3);f (x) (ppo.py) 2\n"
-        "thread (0x7F12AB): MainThread;<module> (train.py:3) 1\n"
-    )
-    module = Frame("<module>", "train.py", 3)
-    assert read(tmp_path, text) == {
-        (plain("stacks"), module, Frame("learn", "ppo.py", 40)): 70_000_000,
-        (plain("stacks"), module, Frame("f (x)", "ppo.py", 0)): 20_000_000,
-        (plain("stacks"), plain("thread (0x7F12AB): MainThread"), module): 10_000_000,
-    }
-
-
-def test_frames_of_the_sampler_are_left_out(tmp_path):
-    text = (
-        "_bootstrap (threading.py:1);Sampler._run (hotloop/profiler/collect/sampler.py:170) 50\n"
-        "P10;T0:11;/env/hotloop/profiler/collect/sampler.py:_run:170;/t.py:wait:1 50\n"
-    )
-    spied, austin = text.splitlines(keepends=True)
-    (stack,) = read(tmp_path, f"{spied}f (train.py:3) 1\n")
-    assert stack[-1] == Frame("f", "train.py", 3)
-    (stack,) = read(tmp_path, f"{austin}P10;T0:10;/t.py:f:3 500\n")
-    assert stack[-1] == Frame("f", "/t.py", 3)
-
-
-def test_py_spy_with_subprocesses(tmp_path):
-    main = 'process 10:"python -c import a; print("x")"'
-    child = 'process 11:"python worker.py --n 3"'
-    text = f"{main};run (a.py:3) 5\n{main};{child};step (env.py:4) 6\n{main};{child} 1\n"
-    assert read(tmp_path, text) == {
-        (plain(main), Frame("run", "a.py", 3)): 50_000_000,
-        (plain(child), Frame("step", "env.py", 4)): 60_000_000,
-        (plain(child),): 10_000_000,
-    }
-
-
-AUSTIN = {
-    "with interpreters": (
-        "# austin: 3.7.0\n# interval: 100\n# mode: wall\n\n"
-        "P10;T0:10;/t.py:<module>:3;/t.py:step:9 300\n"
-        "P10;T0:10;/t.py:<module>:3;/t.py:step:9 200\n"
-        "P10;T0:12;/t.py:run:5 100\n"
-        "P11;T0:11 50\n"
-        "# duration: 650\n"
-    ),
-    "before 3.6": (
-        "# austin: 3.0.0\n# mode: wall\n"
-        "P10;T10;/t.py:<module>:3;/t.py:step:9 500\n"
-        "P10;T12;/t.py:run:5 100\nP11;T11 50\n"
-    ),
-    "all metrics": (
-        "# mode: full\nP10;T0:10;/t.py:<module>:3;/t.py:step:9 500,0,-4096\n"
-        "P10;T0:12;/t.py:run:5 100,1,8192\nP11;T0:11 50,1,0\n"
-    ),
-}
-
-
-@pytest.mark.parametrize("text", AUSTIN.values(), ids=list(AUSTIN))
-def test_austin(tmp_path, text):
-    step = (Frame("<module>", "/t.py", 3), Frame("step", "/t.py", 9))
-    assert read(tmp_path, text) == {
-        (plain("process 10"), *step): 500_000,
-        (plain("process 10"), plain("thread 12"), Frame("run", "/t.py", 5)): 100_000,
-        (plain("process 11"),): 50_000,
-    }
-
-
-def test_austin_before_3(tmp_path):
-    text = "P10;T10;/t.py:<module>;L3;C:\\my dir\\t.py:step;L9 500 0 0\n"
-    assert read(tmp_path, text) == {
-        (
-            plain("process 10"),
-            Frame("<module>", "/t.py", 0),
-            Frame("step", "C:\\my dir\\t.py", 0),
-        ): 500_000
-    }
-
-
-def test_austin_with_threads_in_hexadecimal(tmp_path):
-    assert read(tmp_path, "P748;T0:2ec;/t.py:f:3 500\nP748;T0:0x7fb4;/t.py:g:5 100\n") == {
-        (plain("process 748"), Frame("f", "/t.py", 3)): 500_000,
-        (plain("process 748"), plain("thread 0x7fb4"), Frame("g", "/t.py", 5)): 100_000,
-    }
-
-
-def test_austin_in_the_garbage_collector(tmp_path):
-    text = "P10;T0:10;/t.py:f:3;:GC: 500\nP10;T0:10;/t.py:f:3;:INVALID: 100\n"
-    prefix = (plain("process 10"), Frame("f", "/t.py", 3))
-    assert read(tmp_path, text) == {
-        (*prefix, plain("GC")): 500_000,
-        (*prefix, plain("INVALID")): 100_000,
-    }
-
-
-def test_a_truncated_last_line_is_left_out(tmp_path):
-    assert read(tmp_path, "P10;T0:10;/t.py:f:3 500\nP10;T0:10;/t.py:f:") == {
-        (plain("process 10"), Frame("f", "/t.py", 3)): 500_000
-    }
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            b"MOJ\x03\x01mode\x00wall\x00",
-            r"austin's binary MOJO format: convert it with `mojo2austin \S+ ",
-        ),
-        (b"# mode: memory\nP1;T0:1;/t.py:f:3 4096\n", "austin's memory mode"),
-        (b"P1;T0:1;/t.py:f:3 5\nwhat is this\nP1;T0:1 5\n", "in line 2 of .*, got 'what is this'"),
-        (b"\x89PNG\r\n\x1a\n\x00\n\xff 1\n", "in line 1 of .*"),
-        (b"", "got none"),
-        (b"main;f (t.py:3) 0\n", "got none"),
-    ],
-)
-def test_invalid_stack_files_raise(tmp_path, content, message):
-    (tmp_path / "stacks.txt").write_bytes(content)
-    with pytest.raises(ProfileError, match=message) as caught:
-        flame.read_folded(tmp_path / "stacks.txt")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_stack_file_raises(tmp_path):
-    with pytest.raises(ProfileError, match=r"stacks of py-spy or austin in .*none\.txt, got 'No "):
-        flame.read_folded(tmp_path / "none.txt")
-
-
 # --- speedscope -----------------------------------------------------------------------------------
 
 
@@ -319,16 +180,6 @@ def test_speedscope(tmp_path):
         ("main", [[0, 1, 2, 3], [0, 1, 2, 3, 4]], [1.5 * S, 1 * S]),
         ("worker-0", [[2, 3, 4]], [2 * S]),
         ("worker-1", [[2, 3, 4], [5, 6]], [2 * S, 0.5 * S]),
-    ]
-
-
-def test_speedscope_of_imported_stacks(tmp_path):
-    flame.write_speedscope(read(tmp_path, AUSTIN["with interpreters"]), tmp_path / "s.json")
-    content = json.loads((tmp_path / "s.json").read_text())
-    check_speedscope(content)
-    assert [(p["name"], p["endValue"]) for p in content["profiles"]] == [
-        ("process 10", 600_000),
-        ("process 11", 50_000),
     ]
 
 
@@ -404,11 +255,8 @@ def test_the_drawing_shows_every_frame_in_its_place(tmp_path):
 def test_the_drawing_is_deterministic_and_self_contained(tmp_path):
     flame.write_svg(example(), tmp_path / "a.svg")
     stacks = flame.folded(example())
-    flame.write_svg(
-        dict(reversed(stacks.items())), tmp_path / "b.svg", title="python train.py: all time"
-    )
     text = (tmp_path / "a.svg").read_text()
-    assert text == (tmp_path / "b.svg").read_text()
+    assert text == draw(dict(reversed(stacks.items())), "python train.py: all time")
     links = re.findall(r"https?://[^\"' <]+", text)
     assert set(links) == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
     assert not re.search(r"\b(href|src|@import|url\()", text)
@@ -451,7 +299,7 @@ def test_any_name_is_valid_xml(tmp_path):
 
 def test_a_recursion_of_thousands_of_calls(tmp_path):
     deep = (plain("main"), *(Frame("again", "/t.py", number) for number in range(3000)))
-    flame.write_svg({deep: 5}, tmp_path / "f.svg")
+    (tmp_path / "f.svg").write_text(draw({deep: 5}, "a recursion"))
     assert len(boxes(tmp_path / "f.svg")) == 3002
 
 

@@ -78,11 +78,11 @@ def test_by_another_time_and_with_merged_workers(session_path, tmp_path, capsys)
     ]
 
 
-def test_imported_stacks_replace_samples(session_path, tmp_path, capsys):
+def test_recordings_of_other_profilers_are_drawn(tmp_path, capsys):
     (tmp_path / "a.austin").write_text("P7;T0:7;/e.py:step:3 500\n")
-    command = ["report", session_path, "--import", str(tmp_path / "a.austin")]
-    assert main([*command, "--flame", str(tmp_path / "f.svg")]) == 0
-    assert [b["name"] for b in boxes(tmp_path / "f.svg")] == ["all", "process 7", "step"]
+    command = ["report", str(tmp_path / "a.austin"), "--flame", str(tmp_path / "f.svg")]
+    assert main(command) == 0
+    assert [b["name"] for b in boxes(tmp_path / "f.svg")] == ["all", "main", "step"]
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,11 @@ def test_imported_stacks_replace_samples(session_path, tmp_path, capsys):
         (["--html", "{}/f.txt"], 2, "`--html` must end in .html or .htm, got '{}/f.txt'"),
         (["--trace", "{}/t.foo"], 2, "`--trace` must end in .json or .json.gz, got '{}/t.foo'"),
         (["--speedscope", "{}/s"], 2, "`--speedscope` must end in .json, got '{}/s'"),
-        (["--import", "{}/none", "--flame", "{}/f.svg"], 1, "expected stacks of py-spy or austin"),
         (["--by", "blocked"], 2, "expected --flame, --speedscope or --folded with `--by`"),
         (
             ["--trace", "{}/t.json", "--merge-workers"],
             2,
             "expected --flame, --speedscope or --folded",
-        ),
-        (["--import", "{}/none"], 2, "expected --flame, --speedscope or --folded with `--import`"),
-        (
-            ["--import", "x", "--flame", "y.svg", "--by", "blocked"],
-            2,
-            "expected `--import` without `--by`, got both",
         ),
     ],
 )

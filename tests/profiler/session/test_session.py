@@ -669,8 +669,8 @@ def test_invalid_session_files_raise(tmp_path: Path) -> None:
     save(full_session(), path)
     good = path.read_bytes()
     for content, message in (
-        (b"", "it is neither"),
-        (b"text", "it is neither"),
+        (b"", "can't be read"),
+        (b"text", "can't be read"),
         (good[: len(good) // 2], "can't be read"),
         (good[:-30], "can't be read"),
     ):

@@ -82,7 +82,7 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
 
     Args:
         pid: process id of the program.
-        path: file of the stacks, for `flame.read_folded`.
+        path: file of the stacks, which `hotloop report` reads.
         rate: samples per second.
     """
     path = Path(path)
@@ -102,7 +102,6 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
         *("--rate", str(rate)),
         "--nonblocking",
         "--full-filenames",
-        "--function",
         *("--output", str(path)),
     ]
     try:

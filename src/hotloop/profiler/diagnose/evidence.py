@@ -304,6 +304,8 @@ class Evidence:
     def verify_command(self) -> str:
         """A command that profiles again with the same options and compares."""
         before = self.session.directory or "BEFORE"
+        if self.session.metadata.get("recorded_by"):  # record again with that profiler
+            return f"hotloop compare {shlex.quote(before)} AFTER"
         options = self.session.metadata.get("options") or []
         names = (f"{before.rstrip('/')}-after{number}" for number in ("", *range(2, 100)))
         after = next((name for name in names if not Path(name).exists()), "AFTER")

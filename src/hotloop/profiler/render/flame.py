@@ -1,36 +1,32 @@
 """Flame graphs: samples of all processes by stack, as SVG, speedscope file or text.
 
-    stacks = folded(session, by="on_core")
-    write_svg(session, "train.svg")
-    write_svg(read_folded("py-spy.txt"), "train.svg")  # stacks of another profiler
-
-The writing functions accept a session, or stacks with weights.
+stacks = folded(session, by="on_core")
+write_svg(session, "train.svg")
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from hotloop.base.files import atomic_write
 from hotloop.errors import ProfileError
-from hotloop.profiler.render import collapsed
-from hotloop.profiler.render.collapsed import Folded
-from hotloop.profiler.render.collapsed import read as read_folded
 from hotloop.profiler.render.flame_svg import draw
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session
 
 __all__ = [
     "Folded",
     "folded",
-    "read_folded",
     "write_folded",
     "write_speedscope",
     "write_svg",
 ]
+
+Folded = dict[tuple[Frame, ...], int]
+"""Weights in nanoseconds by stack. A stack starts with the outermost frame, a process."""
 
 TimeKind = Literal["elapsed", "on_core", "blocked"]
 TIME_NAMES = {"elapsed": "all time", "on_core": "time on CPU", "blocked": "blocked time"}
@@ -110,14 +106,8 @@ def _threads(process: ProfiledProcess) -> dict[int, tuple[Frame, ...]]:
     }
 
 
-def _stacks(source: Session | Folded, by: TimeKind, merge_workers: bool) -> Folded:
-    if isinstance(source, Session):
-        return folded(source, by, merge_workers=merge_workers)
-    return source
-
-
 def write_folded(
-    source: Session | Folded,
+    session: Session,
     path: str | os.PathLike[str],
     *,
     by: TimeKind = "elapsed",
@@ -126,45 +116,54 @@ def write_folded(
     """Write stacks with their nanoseconds in Brendan Gregg's collapsed format.
 
     Args:
-        source: a session, or stacks with weights.
+        session: the recorded session.
         path: path of the file.
-        by, merge_workers: see `folded`, for a session.
+        by, merge_workers: see `folded`.
 
     Raises:
         OutputError: The file can't be written.
         ProfileError: The session has no samples.
     """
-    text = "".join(collapsed.format_lines(_stacks(source, by, merge_workers)))
+    text = "".join(format_lines(folded(session, by, merge_workers=merge_workers)))
     with atomic_write(Path(path)) as partial:  # replaces invalid characters in names
         partial.write_text(text, encoding="utf-8", errors="replace")
 
 
+def format_lines(stacks: Mapping[tuple[Frame, ...], int]) -> Iterator[str]:
+    """Yield the lines of the collapsed format, sorted by the stacks' names."""
+    lines = [(";".join(map(_format_frame, stack)), weight) for stack, weight in stacks.items()]
+    for line, weight in sorted(lines):
+        yield f"{line} {weight}\n"
+
+
+def _format_frame(frame: Frame) -> str:
+    place = f" ({frame.file}:{frame.first_line})" if frame.file else ""
+    return f"{frame.function}{place}".replace(";", ":").replace("\n", " ")
+
+
 def write_svg(
-    source: Session | Folded,
+    session: Session,
     path: str | os.PathLike[str],
     *,
     by: TimeKind = "elapsed",
     merge_workers: bool = False,
-    title: str | None = None,
 ) -> None:
     """Write a self-contained flame graph for browsers, with tooltips, zoom and search.
 
-    See `write_folded`. The default title is the program's command.
+    See `write_folded`. The title is the program's command.
     """
-    stacks = _stacks(source, by, merge_workers)
-    drawing = draw(stacks, _title(source, by) if title is None else title)
+    stacks = folded(session, by, merge_workers=merge_workers)
+    drawing = draw(stacks, _title(session, by))
     with atomic_write(Path(path)) as partial:
         partial.write_text(drawing, encoding="utf-8")
 
 
-def _title(source: Session | Folded, by: TimeKind) -> str:
-    if not isinstance(source, Session):
-        return "imported stacks"
-    return f"{' '.join(source.command) or source.main.name}: {TIME_NAMES[by]}"
+def _title(session: Session, by: TimeKind) -> str:
+    return f"{' '.join(session.command) or session.main.name}: {TIME_NAMES[by]}"
 
 
 def write_speedscope(
-    source: Session | Folded,
+    session: Session,
     path: str | os.PathLike[str],
     *,
     by: TimeKind = "elapsed",
@@ -174,7 +173,7 @@ def write_speedscope(
 
     See `write_folded`.
     """
-    content = speedscope(_stacks(source, by, merge_workers), _title(source, by))
+    content = speedscope(folded(session, by, merge_workers=merge_workers), _title(session, by))
     with atomic_write(Path(path)) as partial, open(partial, "w", encoding="utf-8") as file:
         json.dump(content, file, separators=(",", ":"))
 

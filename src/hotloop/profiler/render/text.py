@@ -64,6 +64,8 @@ def overview(source: Session | Findings) -> str:
 
 def recording_overhead(session: Session) -> str:
     """Return a text on the overhead of recording, as shares of the processes' time."""
+    if tool := session.metadata.get("recorded_by"):
+        return f"recorded by {phrases.one_line(tool)}, whose overhead is unknown"
     whole = sum(process.duration_ns for process in session.processes) or 1
     spans = sum(_num_spans(process.tree) for process in session.processes) * _span_ns()
     sampling = sum(process.own_ns for process in session.processes)

@@ -71,11 +71,54 @@ def parse_window(metadata: Mapping[str, Any], events: Iterable[_Event]) -> GpuWi
     events = [event for event in events if event.get("ph") == "X" and _is_timed(event)]
     offset_ns, error_ns = clock_offset(metadata, events)
     start_ns, end_ns = int(metadata["start_ns"]), int(metadata["end_ns"])
-    names: dict[str, int] = {}
     native_ids = _native_ids(metadata["threads"])
+    names, work, calls = device_activity(events, offset_ns, start_ns, end_ns, native_ids)
+    # Add the spans and the samples of the host.
+    before, after = (_totals(spans) for spans in metadata["spans"])
+    frames = [Frame(*place) for place in metadata["places"]]
+    return GpuWindow(
+        pid=int(metadata["pid"]),
+        boot_id=str(metadata["boot_id"]),
+        devices=[str(name) for name in metadata["devices"]],
+        start_ns=start_ns,
+        end_ns=end_ns,
+        error_ns=error_ns,
+        beside_ns=start_ns - int(metadata["began_ns"]) + int(metadata["written_ns"]) - end_ns,
+        names=names,
+        work=work,
+        calls=calls,
+        spans={
+            path: (count - before.get(path, (0, 0))[0], total - before.get(path, (0, 0))[1])
+            for path, (count, total) in after.items()
+        },
+        looks=np.array([tuple(row) for row in metadata["looks"]], HOST_SAMPLE),
+        paths=[tuple(path) for path in metadata["paths"]],
+        stacks=[
+            Stack(tuple(frames[place] for place in places), tuple(lines))
+            for places, lines in metadata["stacks"]
+        ],
+        period_ns=int(metadata["period_ns"]),
+    )
+
+
+def device_activity(
+    events: Iterable[_Event],
+    offset_ns: float,
+    start_ns: int,
+    end_ns: int,
+    native_ids: Mapping[int, int],
+) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return the names, the work of the devices and the calls of CUDA in a part of a trace.
+
+    Args:
+        events: timed events of the trace.
+        offset_ns: offset from the trace's clock to that of the result.
+        start_ns, end_ns: the part.
+        native_ids: native thread ids by the trace's numbers of threads, see `_native_ids`.
+    """
+    names: dict[str, int] = {}
     work: list[tuple[int, ...]] = []
     calls: list[tuple[int, ...]] = []
-    # Sort the events into work of the device and calls of the host.
     for event in events:
         category, args = event.get("cat"), event.get("args") or {}
         if category not in _WORK and category not in _CALLS:
@@ -95,32 +138,7 @@ def parse_window(metadata: Mapping[str, Any], events: Iterable[_Event]) -> GpuWi
         else:
             tid = _integer(event.get("tid", 0))
             calls.append((start, end, name, native_ids.get(tid, tid), correlation))
-    # Add the spans and the samples of the host.
-    before, after = (_totals(spans) for spans in metadata["spans"])
-    frames = [Frame(*place) for place in metadata["places"]]
-    return GpuWindow(
-        pid=int(metadata["pid"]),
-        boot_id=str(metadata["boot_id"]),
-        devices=[str(name) for name in metadata["devices"]],
-        start_ns=start_ns,
-        end_ns=end_ns,
-        error_ns=error_ns,
-        beside_ns=start_ns - int(metadata["began_ns"]) + int(metadata["written_ns"]) - end_ns,
-        names=list(names),
-        work=_sorted_array(work, WORK),
-        calls=_sorted_array(calls, CALL),
-        spans={
-            path: (count - before.get(path, (0, 0))[0], total - before.get(path, (0, 0))[1])
-            for path, (count, total) in after.items()
-        },
-        looks=np.array([tuple(row) for row in metadata["looks"]], HOST_SAMPLE),
-        paths=[tuple(path) for path in metadata["paths"]],
-        stacks=[
-            Stack(tuple(frames[place] for place in places), tuple(lines))
-            for places, lines in metadata["stacks"]
-        ],
-        period_ns=int(metadata["period_ns"]),
-    )
+    return list(names), _sorted_array(work, WORK), _sorted_array(calls, CALL)
 
 
 def clock_offset(metadata: Mapping[str, Any], events: Iterable[_Event]) -> tuple[float, int]:

@@ -25,12 +25,13 @@ from hotloop.profiler.session import (
     Session,
     SpanThread,
     UnrecordedProcess,
+    other_profilers,
 )
 from hotloop.profiler.session.executed import note_executed_programs
 from hotloop.profiler.session.kineto import read_windows
 from hotloop.profiler.session.run_facts import add_run_facts, read_crowding
 from hotloop.profiler.session.sample_totals import SampleTotals, sum_samples
-from hotloop.profiler.session.saving import SESSION_FILE, load
+from hotloop.profiler.session.saving import SESSION_FILE, is_saved_session, load
 from hotloop.profiler.session.validation import check_metadata, check_session
 from hotloop.timing import Recording, RecordingError
 from hotloop.timing.clocks import read_clocks
@@ -49,14 +50,16 @@ _SCRIPT_COMMAND = re.compile(r"^.*? hotloop\.profiler\.collect\.script \{.*?\} "
 
 
 def read(directory: str | os.PathLike[str]) -> Session:
-    """Return the session in the directory of a profile or a run.
+    """Return the session in the directory of a profile or a run, or in a file.
+
+    A file is a saved session, or a recording of another profiler.
 
     Raises:
-        ProfileError: The directory does not exist, or has no recordings.
+        ProfileError: The directory or file does not exist, or has no recordings.
     """
     root = Path(directory)
     if root.is_file():
-        return load(root)
+        return load(root) if is_saved_session(root) else other_profilers.read(root)
     if not root.is_dir():
         raise ProfileError(
             f"expected a directory of a profile or a run, got {root}: it does not exist; "

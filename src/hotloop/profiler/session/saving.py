@@ -94,6 +94,15 @@ def save(session: Session, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
+def is_saved_session(path: Path) -> bool:
+    """Return whether a file starts like a saved session, which is a zip archive."""
+    try:
+        with open_regular(path) as file:
+            return file.read(2) == b"PK"
+    except OSError:
+        return False
+
+
 def load(path: str | os.PathLike[str]) -> Session:
     """Return the session that `save` wrote.
 
@@ -103,12 +112,6 @@ def load(path: str | os.PathLike[str]) -> Session:
     path = Path(path)
     try:
         with open_regular(path) as file:
-            is_archive = file.read(2) == b"PK"
-            if not is_archive:
-                raise ProfileError(
-                    "expected the directory of a profile or a run, or a saved session, got "
-                    f"{path}: it is neither; `hotloop profile SCRIPT` creates a directory"
-                )
             arrays = _read_arrays(file, path)
         document = documents.parse(arrays["session"].tobytes())
         if document["version"] > VERSION:

@@ -44,6 +44,7 @@ class _Metadata:
     options: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     started: str = ""
+    recorded_by: str = ""
     start_ns: int = 0
     end_ns: int = 0
     exit_code: int = 0
