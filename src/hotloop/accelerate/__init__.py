@@ -1,0 +1,49 @@
+"""Stable-Baselines3's classes with hotloop's updates, acting and replay.
+
+    from hotloop.accelerate import PPO          # instead of `from stable_baselines3 import PPO`
+    model = accelerate(model)                   # or: change a model that exists
+
+Each class is a subclass of the original with the same constructor, methods, results and files.
+
+How the package is divided:
+
+* `acceleration.py`: `Settings`, `AcceleratedModel` (the mixin of all classes) and `Acceleration`
+  (the parts that hotloop has added to one model, each prepared or with the reason for which
+  Stable-Baselines3's own code runs).
+* `flat_parameters.py`: the parameters and the optimizer's state of a module as flat vectors, which
+  the module's and the optimizer's own tensors view.
+* `module_calls.py`: a module as a function of these vectors.
+* `on_policy.py`: the mixin of on-policy classes; `ppo.py`, `a2c.py` and others: one class each.
+* `acting.py`: the twin on NumPy that acts for perceptrons.
+
+Public names are loaded on first use: importing hotloop does not import Stable-Baselines3.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotloop.accelerate.classes import accelerate
+    from hotloop.accelerate.ppo import PPO
+
+__all__ = ["PPO", "accelerate"]
+
+_PUBLIC = {
+    "PPO": "hotloop.accelerate.ppo",
+    "accelerate": "hotloop.accelerate.classes",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _PUBLIC:
+        from hotloop.accelerate.libraries import check_libraries
+
+        check_libraries()
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    raise AttributeError(f"module 'hotloop.accelerate' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,219 @@
+"""The parts that hotloop adds to a model of Stable-Baselines3, and the mixin of all classes.
+
+A model has parts: "updates" (its `train`), "acting" (its `collect_rollouts`), for off-policy
+algorithms "replay". Each part is prepared on its first use:
+
+    def train(self):
+        update = self.prepared("updates", self._update_key(), self._prepare_update)
+        if update is None:          # `_prepare_update` raised `Unsupported`
+            super().train()         # Stable-Baselines3's own code
+            return
+        ...
+
+`prepared` calls the function again when the key changes, for example because the user's code has
+replaced the optimizer. It logs the reason of each fall-back once. Everything that hotloop adds is
+in one attribute of the model, `_hotloop`, which is neither saved nor pickled nor copied: a copy
+prepares its parts again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from hotloop.learner import Mode, choose
+from hotloop.learner.updates import BoundUpdate
+
+LOGGER = logging.getLogger("hotloop.accelerate")
+# Threads of updates of small networks, see `hotloop.learner.threads.torch_threads`.
+_SMALL_NETWORK = 2**20
+
+
+class Unsupported(Exception):
+    """A reason for which a part of a model runs Stable-Baselines3's own code."""
+
+
+@dataclass
+class Settings:
+    """Settings of all accelerated models of this process.
+
+    Attributes:
+        execution: how updates are executed. "auto" compiles an update where this pays, and uses
+            the compiled updates that earlier runs have stored.
+    """
+
+    execution: Mode = "auto"
+
+
+SETTINGS = Settings()
+
+
+class _Part(NamedTuple):
+    key: Any
+    value: Any
+    reason: str
+
+
+@dataclass
+class Acceleration:
+    """The parts that hotloop has added to one model.
+
+    Attributes:
+        parts: the parts that have been used, by name. A part without value has a `reason`.
+        updates: the updates by name.
+        num_calls: number of calls of accelerated `train`, and of Stable-Baselines3's own.
+        seconds: the total duration of these calls.
+    """
+
+    parts: dict[str, _Part] = field(default_factory=dict)
+    updates: dict[str, BoundUpdate] = field(default_factory=dict)
+    num_calls: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def reasons(self) -> dict[str, str]:
+        """Return the reasons of the parts that run Stable-Baselines3's own code, by part."""
+        return {name: part.reason for name, part in self.parts.items() if part.reason}
+
+    def bind(
+        self,
+        function: Callable[..., Any],
+        state: Any,
+        hyper: Any,
+        *,
+        name: str,
+        num_calls: int,
+        batch_size: int,
+        num_parameters: int,
+    ) -> BoundUpdate:
+        """Return an update that is executed as `SETTINGS` request.
+
+        Args:
+            function: `function(state, batch, noise, hyper)` returns a dictionary of 0-d tensors, or
+                this and a tensor, (B,). It changes `state` in place, see `BoundUpdate`.
+            state: a tree of tensors, see `hotloop.learner.state`.
+            hyper: a NamedTuple of 0-d tensors, see `hyper_tensors`.
+            name: the update's name in messages.
+            num_calls: expected number of calls, which decides whether compiling pays.
+            batch_size: B.
+            num_parameters: P.
+        """
+        choice = _choose(num_calls, batch_size, num_parameters)
+        self.updates[name] = BoundUpdate(function, state, hyper, choice, name)
+        return self.updates[name]
+
+    def forget(self, part: str) -> None:
+        """Prepare a part again at its next use, since objects that it uses have been replaced."""
+        self.parts.pop(part, None)
+
+    @contextmanager
+    def measured(self, kind: str) -> Iterator[None]:
+        """Add the duration of the body to those of a kind of calls."""
+        start_s = time.perf_counter()
+        yield
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - start_s
+        self.num_calls[kind] = self.num_calls.get(kind, 0) + 1
+
+    def summary(self) -> list[str]:
+        """Return a line for each part: how its updates were executed, or why it was not changed."""
+        lines = [f"{name}: Stable-Baselines3's own ({x})" for name, x in self.reasons().items()]
+        lines += [f"{name}: accelerated" for name, part in self.parts.items() if not part.reason]
+        return [*lines, *(update.execution.summary() for update in self.updates.values())]
+
+
+class AcceleratedModel(ABC):  # noqa: B024
+    """The mixin of all accelerated classes, to the left of the class of Stable-Baselines3.
+
+    It is derived from ABC as `BaseAlgorithm` is: otherwise Python does not allow to change the
+    class of an existing model.
+    """
+
+    _hotloop: Acceleration | None = None
+
+    @property
+    def acceleration(self) -> Acceleration:
+        """The parts that hotloop has added to this model."""
+        if self._hotloop is None:
+            self._hotloop = Acceleration()
+        return self._hotloop
+
+    def prepared(self, part: str, key: Any, prepare: Callable[[], Any]) -> Any:
+        """Return a prepared part of the model, or None if Stable-Baselines3's own code must run.
+
+        Args:
+            part: the part's name.
+            key: the values that the preparation depends on. It is repeated when they change.
+            prepare: returns the part, or raises `Unsupported`.
+        """
+        parts = self.acceleration.parts
+        existing = parts.get(part)
+        if existing is None or existing.key != key:
+            try:
+                parts[part] = _Part(key, prepare(), "")
+            except Unsupported as error:
+                self.fall_back(part, str(error), key)
+        return parts[part].value
+
+    def fall_back(self, part: str, reason: str, key: Any = None) -> None:
+        """Let a part run Stable-Baselines3's own code, and log the reason once."""
+        existing = self.acceleration.parts.get(part)
+        self.acceleration.parts[part] = _Part(key, None, reason)
+        if existing is None or existing.reason != reason:
+            LOGGER.warning(
+                "%s: %s run Stable-Baselines3's own code: %s", type(self).__name__, part, reason
+            )
+
+    def _excluded_save_params(self) -> list[str]:
+        return [*super()._excluded_save_params(), "_hotloop"]  # pyright: ignore
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in self.__dict__.items() if name != "_hotloop"}
+
+
+def hyper_tensors(values: Any) -> Any:
+    """Return a NamedTuple of 0-d float32 tensors from one of floats."""
+    return type(values)(*(torch.tensor(x, dtype=torch.float32) for x in values))
+
+
+def set_hyper(tensors: Any, values: Any) -> None:
+    """Write the floats of a NamedTuple into the tensors of `hyper_tensors`."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.fill_(value)
+
+
+def compile_if_worthwhile(
+    update: BoundUpdate, num_calls: int, batch_size: int, num_parameters: int
+) -> None:
+    """Choose the execution again for an eager update, since more calls are expected than before."""
+    execution = update.execution
+    if execution.mode_used == "eager" and execution.choice.may_use_cached:
+        choice = _choose(num_calls, batch_size, num_parameters)
+        execution.choice = replace(choice, may_use_cached=execution.choice.may_use_cached)
+
+
+@contextmanager
+def few_threads(num_parameters: int) -> Iterator[None]:
+    """Run the body with one thread of torch if the network is small."""
+    # Waking a second thread costs more than it saves. `torch_threads` also limits NumPy, which
+    # takes milliseconds: too long for algorithms that update at every step.
+    count = torch.get_num_threads()
+    if num_parameters > _SMALL_NETWORK or count == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+
+
+def _choose(num_calls: int, batch_size: int, num_parameters: int) -> Any:
+    return choose(
+        SETTINGS.execution, num_calls=num_calls, flop_per_call=4 * batch_size * num_parameters
+    )

@@ -1,0 +1,41 @@
+"""The accelerated classes by their originals, and the change of a model that exists."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TypeVar
+
+from hotloop.accelerate.acceleration import LOGGER, AcceleratedModel
+
+Model = TypeVar("Model")
+
+# The module of the original and of the accelerated class, by the name of both.
+CLASSES = {
+    "PPO": ("stable_baselines3.ppo.ppo", "hotloop.accelerate.ppo"),
+}
+
+
+def accelerated_class(original: type) -> type | None:
+    """Return the accelerated class of a class of Stable-Baselines3, or None if there is none."""
+    module, accelerated = CLASSES.get(original.__name__, ("", ""))
+    if original.__module__ != module:
+        return None
+    return getattr(importlib.import_module(accelerated), original.__name__)
+
+
+def accelerate(model: Model) -> Model:
+    """Accelerate a model of Stable-Baselines3 in place, and return it.
+
+    Its class changes to the accelerated one, which is a subclass of the original. A model of
+    another class stays as it is, which is logged.
+    """
+    if isinstance(model, AcceleratedModel):
+        return model
+    accelerated = accelerated_class(type(model))
+    if accelerated is None:
+        LOGGER.warning(
+            "%s: not accelerated: expected one of %s", type(model).__name__, ", ".join(CLASSES)
+        )
+        return model
+    model.__class__ = accelerated
+    return model

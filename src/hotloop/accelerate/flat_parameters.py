@@ -1,0 +1,195 @@
+"""The parameters of a module and its optimizer's state as flat vectors, without copies.
+
+Each parameter of the module becomes a view of one vector (P,), and so do the optimizer's moments.
+The module, the optimizer, their `state_dict` and everything that reads them see the current values.
+Code that replaces tensors (`load_state_dict` of an optimizer, `.to(…)`, an assignment) breaks the
+views. `refresh` finds this by comparing addresses, and takes the new values over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hotloop.accelerate.acceleration import Unsupported
+from hotloop.accelerate.optimizer_rules import OptimizerRule, optimizer_rule
+
+
+@dataclass(slots=True)
+class ModuleState:
+    """The tensors of a module and its optimizer, which an update changes in place.
+
+    Attributes:
+        params: the parameters that are learned, float32, (P,).
+        moments: the optimizer's vectors, float32, (P,), by its own names. Empty without optimizer.
+        steps: number of steps, float32, one for each parameter, (K,), all equal.
+        constants: parameters that are not learned, and buffers, by name. A batch normalization
+            changes its buffers.
+    """
+
+    params: Tensor
+    moments: dict[str, Tensor] = field(default_factory=dict)
+    steps: Tensor | None = None
+    constants: dict[str, Tensor] = field(default_factory=dict)
+
+
+class FlatParameters:
+    """The parameters of a module as views of one vector.
+
+    Args:
+        module: the module. Its parameters are changed to views.
+        optimizer: the optimizer of the parameters to learn. None: all parameters, without optimizer
+            (a target network).
+
+    Attributes:
+        state: the vectors, which later calls never replace.
+        rule: one step of the optimizer as a function. None without optimizer.
+        names: names of the learned parameters within the module, in the order of the vector.
+        shapes: their shapes.
+
+    Raises:
+        Unsupported: the optimizer or a parameter is of another kind.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
+        self._module, self._optimizer = module, optimizer
+        self.rule: OptimizerRule | None = None if optimizer is None else optimizer_rule(optimizer)
+        named = dict(module.named_parameters())
+        learned = {id(x) for x in named.values() if x.requires_grad}
+        if optimizer is not None:
+            (group,) = optimizer.param_groups  # `optimizer_rule` has checked that there is one
+            learned &= {id(x) for x in group["params"]}
+        self.names = tuple(name for name, x in named.items() if id(x) in learned)
+        self._parameters = [named[name] for name in self.names]
+        _check_parameters(dict(zip(self.names, self._parameters, strict=True)))
+        self.shapes = tuple(tuple(x.shape) for x in self._parameters)
+        self._sizes = [x.numel() for x in self._parameters]
+        self._slots = _slots(module)
+        constants = {name: x for name, x in named.items() if id(x) not in learned}
+        constants |= dict(module.named_buffers())
+        names = {id(x): name for name, x in (named | constants).items()}
+        self._slot_names = [names[id(x)] for _, _, x in self._slots]
+
+        # Allocate the vectors, and turn the existing tensors into views of them.
+        size = sum(self._sizes)
+        self.state = ModuleState(torch.zeros(size), constants=constants)
+        if self.rule is not None:
+            self.state.moments = {name: torch.zeros(size) for name in self.rule.moments}
+            self.state.steps = torch.zeros(len(self._parameters))
+        self._views = self._reshaped(self.state.params)
+        self._addresses = [x.data_ptr() for x in self._views]
+        self._moment_views = {
+            name: self._reshaped(vector) for name, vector in self.state.moments.items()
+        }
+        self.refresh()
+
+    def is_current(self) -> bool:
+        """Return whether the module still has the same parameters and buffers, as objects."""
+        is_learned = [x.requires_grad for x in self._parameters]
+        return all(is_learned) and all(owner.get(name) is x for owner, name, x in self._slots)
+
+    def refresh(self) -> None:
+        """Take over the values of tensors that other code has replaced.
+
+        Raises:
+            Unsupported: a new tensor has another type or device, or the optimizer's parameters
+                differ in their number of steps.
+        """
+        for parameter, view, address in zip(
+            self._parameters, self._views, self._addresses, strict=True
+        ):
+            if parameter.data_ptr() != address:
+                _check_parameters({"": parameter})
+                view.copy_(parameter.data)
+                parameter.data = view
+        if self._optimizer is not None:
+            self._refresh_moments(self._optimizer)
+
+    def split(self, params: Tensor) -> dict[str, Tensor]:
+        """Return views of a vector of parameters, (P,), by name. Gradients flow back to it."""
+        # One `split` has one backward operation. Slices have one each, of P elements.
+        parts = params.split(self._sizes)
+        shaped = (part.view(shape) for part, shape in zip(parts, self.shapes, strict=True))
+        return dict(zip(self.names, shaped, strict=True))
+
+    @contextmanager
+    def replaced_by(self, values: dict[str, Tensor]) -> Iterator[None]:
+        """Put other tensors, by name, in the place of the module's own in the body.
+
+        `torch.func.functional_call` restores the wrong tensors of a submodule with several names,
+        such as a shared features extractor.
+        """
+        for (owner, key, _), name in zip(self._slots, self._slot_names, strict=True):
+            owner[key] = values[name]
+        try:
+            yield
+        finally:
+            for owner, key, x in self._slots:
+                owner[key] = x
+
+    def _reshaped(self, vector: Tensor) -> list[Tensor]:
+        # Slices, since torch forbids changes in place of a view by `split`.
+        starts = [0, *accumulate(self._sizes)]
+        parts = zip(starts, self._sizes, self.shapes, strict=False)
+        return [vector[start : start + size].view(shape) for start, size, shape in parts]
+
+    def _refresh_moments(self, optimizer: torch.optim.Optimizer) -> None:
+        steps = self.state.steps
+        assert steps is not None
+        entries = [optimizer.state[x] for x in self._parameters]
+        is_bound = [self._is_bound(k, entry) for k, entry in enumerate(entries)]
+        if all(is_bound):
+            return
+        # A parameter without gradients has no entry. Its moments stay 0 at any number of steps.
+        counts = {float(entry.get("step", 0.0)) for entry in entries} - {0.0}
+        if len(counts) > 1:
+            raise Unsupported(
+                "its optimizer's parameters differ in their numbers of steps, "
+                f"{', '.join(f'{x:g}' for x in sorted(counts))}"
+            )
+        for k, entry in enumerate(entries):
+            if is_bound[k]:
+                continue
+            values = dict(entry)
+            entry.clear()
+            entry["step"] = steps[k]
+            for name, views in self._moment_views.items():
+                entry[name] = views[k]
+                if (value := values.get(name)) is None:
+                    views[k].zero_()
+                else:
+                    views[k].copy_(value)
+        steps.fill_(max(counts, default=0.0))
+
+    def _is_bound(self, k: int, entry: dict[str, Any]) -> bool:
+        """Return whether the optimizer's entry of a parameter holds views of the vectors."""
+        assert self.state.steps is not None
+        views = {"step": self.state.steps[k], **{n: x[k] for n, x in self._moment_views.items()}}
+        return all(
+            isinstance(entry.get(name), Tensor) and entry[name].data_ptr() == view.data_ptr()
+            for name, view in views.items()
+        )
+
+
+def _check_parameters(parameters: dict[str, nn.Parameter]) -> None:
+    for name, x in parameters.items():
+        if x.dtype is not torch.float32 or x.device.type != "cpu":
+            raise Unsupported(
+                f"its parameter {name} is {x.dtype} on {x.device}, not float32 on the CPU"
+            )
+
+
+def _slots(module: nn.Module) -> list[tuple[dict[str, Any], str, Tensor]]:
+    """Return each parameter and buffer with the dictionary of its owner that holds it."""
+    slots: list[tuple[dict[str, Any], str, Tensor]] = []
+    for child in module.modules():
+        owners: tuple[dict[str, Any], ...] = (child._parameters, child._buffers)
+        for owner in owners:
+            slots += [(owner, name, x) for name, x in owner.items() if x is not None]
+    return slots

@@ -1,0 +1,103 @@
+"""A module of Stable-Baselines3 as a function of flat parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hotloop.accelerate.flat_parameters import FlatParameters
+
+
+class ModuleFunction:
+    """A method of a module as a function of the module's parameters and buffers.
+
+    Args:
+        parameters: the parameters of the module.
+        method: the method. It may call any part of the module.
+        distribution: the object of the module that keeps the last action distribution, since it
+            must not keep tensors of a trace. None: there is none.
+    """
+
+    def __init__(
+        self, parameters: FlatParameters, method: Callable[..., Any], distribution: Any = None
+    ) -> None:
+        self._parameters, self._method = parameters, method
+        self._distribution = distribution
+
+    def __call__(
+        self, params: Tensor, constants: dict[str, Tensor], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return the method's result.
+
+        Args:
+            params: the learned parameters, float32, (P,).
+            constants: see `ModuleState.constants`.
+            *args, **kwargs: the method's arguments.
+        """
+        values = {**self._parameters.split(params), **constants}
+        replaced = self._parameters.replaced_by(values)
+        with replaced, _without_value_reads(), _restored(self._distribution):
+            return self._method(*args, **kwargs)
+
+
+@contextmanager
+def _without_value_reads() -> Iterator[None]:
+    """Avoid checks of arguments, which read the values of tensors and so can't be compiled."""
+    validates, one_hot = Distribution._validate_args, functional.one_hot
+    Distribution.set_default_validate_args(False)
+    functional.one_hot = _one_hot
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(validates)
+        functional.one_hot = one_hot
+
+
+def _one_hot(classes: Tensor, num_classes: int) -> Tensor:
+    numbers = torch.arange(num_classes, device=classes.device)
+    return (classes.unsqueeze(-1) == numbers).long()
+
+
+@contextmanager
+def _restored(value: Any) -> Iterator[None]:
+    """Restore the attributes of an object after the body."""
+    if value is None:
+        yield
+        return
+    attributes = dict(vars(value))
+    try:
+        yield
+    finally:
+        vars(value).clear()
+        vars(value).update(attributes)
+
+
+@contextmanager
+def replaced_method(module: nn.Module, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Replace a method of one module, not of its class, in the body."""
+    # `vars`, since `nn.Module` registers what is set as an attribute, if it is a module.
+    vars(module)[name] = method
+    try:
+        yield
+    finally:
+        del vars(module)[name]
+
+
+class RandomOperations(TorchDispatchMode):
+    """Records the names of the operations in the body that draw random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.names.append(str(func.overloadpacket).split(".")[-1])
+        return func(*args, **(kwargs or {}))

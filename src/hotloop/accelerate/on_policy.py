@@ -1,0 +1,264 @@
+"""The mixin of the accelerated on-policy classes: one gradient step, and acting.
+
+A class names the terms of its loss in `_objective`, with the settings that select them in
+`_structure` and the numbers that may change during training in `_hyper`. Its `train` passes over
+the rollout buffer and records the values that the original records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium import spaces
+from torch import Tensor
+
+from hotloop.accelerate.acceleration import (
+    AcceleratedModel,
+    Acceleration,
+    Unsupported,
+    compile_if_worthwhile,
+    hyper_tensors,
+    set_hyper,
+)
+from hotloop.accelerate.acting import acting_twin
+from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
+from hotloop.accelerate.module_calls import ModuleFunction, RandomOperations, replaced_method
+from hotloop.accelerate.optimizer_rules import optimizer_settings
+from hotloop.learner import clip_grad_norm, value_and_grad
+from hotloop.learner.cuda_graphs import first_line
+
+Minibatch: TypeAlias = tuple[Tensor, ...]
+Terms: TypeAlias = tuple[Tensor, dict[str, Tensor], Tensor | None]
+"""The loss, metrics, and whether the minibatch may change anything (bool, 0-d; None: it may)."""
+Objective: TypeAlias = Callable[
+    [Tensor, Tensor, Tensor | None, dict[str, Tensor], Any],
+    Terms,
+]
+"""`objective(values, log_prob, entropy, fields of the minibatch, hyper)` returns `Terms`."""
+
+
+class PolicyUpdate:
+    """One gradient step of a policy.
+
+    Args:
+        model: the model.
+        objective: its loss.
+        hyper: its hyper-parameters, a NamedTuple of floats.
+        batch_size: rows of a minibatch.
+        fields: the fields of a minibatch after the observations.
+        acceleration: executes the update.
+        num_calls: expected number of gradient steps.
+
+    Attributes:
+        parameters: the policy's parameters as one vector.
+        batch_size: rows of a minibatch.
+        hyper: the hyper-parameters, a NamedTuple of 0-d tensors.
+        learn_id: identifies the call of `learn` for which the execution was chosen.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective,
+        hyper: Any,
+        batch_size: int,
+        fields: tuple[str, ...],
+        acceleration: Acceleration,
+        num_calls: int,
+    ) -> None:
+        policy = model.policy
+        self.parameters = FlatParameters(policy, policy.optimizer)
+        self.batch_size = batch_size
+        self.learn_id = model.start_time
+        self._objective = objective
+        self._fields = fields
+        self._evaluate = ModuleFunction(
+            self.parameters, policy.evaluate_actions, policy.action_dist
+        )
+        self._is_discrete = isinstance(model.action_space, spaces.Discrete)
+        space = model.observation_space
+        self._obs_keys = tuple(space.spaces) if isinstance(space, spaces.Dict) else None
+        self.hyper = hyper_tensors(hyper)
+        self._bound = acceleration.bind(
+            self.step,
+            self.parameters.state,
+            self.hyper,
+            name="update",
+            num_calls=num_calls,
+            batch_size=batch_size,
+            num_parameters=self.num_parameters,
+        )
+
+    @property
+    def num_parameters(self) -> int:
+        """Return P."""
+        return len(self.parameters.state.params)
+
+    def try_out(self, samples: Any) -> None:
+        """Make a step on copies.
+
+        Raises:
+            Unsupported: it fails, or draws random numbers, which other executions would repeat.
+        """
+        operations = RandomOperations()
+        try:
+            with operations:
+                self._bound.check(self.minibatch(samples), None)
+        except Exception as error:  # a custom policy may raise anything
+            raise Unsupported(f"one step on copies failed ({first_line(error)})") from error
+        if operations.names:
+            raise Unsupported(f"its networks draw random numbers ({operations.names[0]})")
+
+    def refresh(self, hyper: Any) -> None:
+        """Take over replaced parameters and the current hyper-parameters.
+
+        Raises:
+            Unsupported: see `FlatParameters.refresh`.
+        """
+        self.parameters.refresh()
+        set_hyper(self.hyper, hyper)
+
+    def choose_again(self, num_calls: int) -> None:
+        """Choose the execution for the expected number of gradient steps, if it is eager."""
+        compile_if_worthwhile(self._bound, num_calls, self.batch_size, self.num_parameters)
+
+    def __call__(self, samples: Any) -> dict[str, float]:
+        """Make one gradient step with the samples of a rollout buffer, and return the metrics."""
+        minibatch = self.minibatch(samples)
+        # Compiled updates are for one size. A smaller last minibatch is not worth another one.
+        if len(samples.actions) == self.batch_size:
+            row = self._bound(minibatch, None)[0]
+            return dict(zip(self._bound.names, row.tolist(), strict=True))
+        metrics = self.step(self.parameters.state, minibatch, None, self.hyper)
+        return {name: float(x) for name, x in metrics.items()}
+
+    def minibatch(self, samples: Any) -> Minibatch:
+        """Return the samples of a rollout buffer as a tuple of tensors, observations first."""
+        observations = samples.observations
+        if self._obs_keys is None:
+            leaves = (observations,)
+        else:
+            leaves = tuple(observations[key] for key in self._obs_keys)
+        return (*leaves, *(getattr(samples, name) for name in self._fields))
+
+    def step(
+        self, state: ModuleState, minibatch: Minibatch, noise: None, hyper: Any
+    ) -> dict[str, Tensor]:
+        """Make one gradient step in place, and return metrics. A pure function of tensors."""
+        observations: Any = minibatch[0]
+        if self._obs_keys is not None:
+            observations = dict(zip(self._obs_keys, minibatch, strict=False))
+        num_leaves = 1 if self._obs_keys is None else len(self._obs_keys)
+        fields = dict(zip(self._fields, minibatch[num_leaves:], strict=True))
+        actions = fields["actions"].long().flatten() if self._is_discrete else fields["actions"]
+        masks = {"action_masks": fields["action_masks"]} if "action_masks" in fields else {}
+
+        def loss(params: Tensor) -> tuple[Tensor, Any]:
+            values, log_prob, entropy = self._evaluate(
+                params, state.constants, observations, actions, **masks
+            )
+            total, metrics, active = self._objective(
+                values.flatten(), log_prob, entropy, fields, hyper
+            )
+            metrics = {name: x.detach() for name, x in metrics.items()}
+            return total, ({**metrics, "loss": total.detach()}, active)
+
+        _, (metrics, active), grad = value_and_grad(loss, state.params)
+        grad, _ = clip_grad_norm(grad, hyper.max_grad_norm)
+        rule, steps = self.parameters.rule, state.steps
+        assert rule is not None
+        assert steps is not None
+        rule.step(state.params, grad, state.moments, steps, hyper.learning_rate, active)
+        return metrics
+
+
+class OnPolicyModel(AcceleratedModel):
+    """The mixin of the accelerated on-policy classes."""
+
+    _fields: tuple[str, ...] = ("actions", "old_values", "old_log_prob", "advantages", "returns")
+
+    def _hyper(self) -> Any:
+        """Return the current hyper-parameters, a NamedTuple of floats with `learning_rate`."""
+        raise NotImplementedError
+
+    def _structure(self) -> tuple[Any, ...]:
+        """Return the settings that select the terms of the objective."""
+        raise NotImplementedError
+
+    def _objective(self) -> Objective:
+        """Return the loss for the current structure."""
+        raise NotImplementedError
+
+    def _num_minibatches(self) -> int:
+        """Return the number of gradient steps in one call of `train`."""
+        raise NotImplementedError
+
+    def _minibatch_size(self) -> int:
+        """Return the rows of a minibatch."""
+        raise NotImplementedError
+
+    def prepared_update(self) -> PolicyUpdate | None:
+        """Return the update for the current parameters and settings, or None to fall back."""
+        model: Any = self
+        policy, optimizer = model.policy, model.policy.optimizer
+        part = self.acceleration.parts.get("updates")
+        if part is not None and part.value and not part.value.parameters.is_current():
+            self.acceleration.forget("updates")
+        size = self._minibatch_size()
+        key = (policy, optimizer, optimizer_settings(optimizer), size, self._structure())
+        update: PolicyUpdate | None = self.prepared("updates", key, self._prepare_update)
+        if update is None:
+            return None
+        try:
+            update.refresh(self._hyper())
+        except Unsupported as reason:
+            self.fall_back("updates", str(reason), key)
+            return None
+        if update.learn_id != model.start_time:
+            update.learn_id = model.start_time
+            update.choose_again(self._expected_calls())
+        return update
+
+    def _prepare_update(self) -> PolicyUpdate:
+        hyper, size = self._hyper(), self._minibatch_size()
+        calls = self._expected_calls()
+        update = PolicyUpdate(
+            self, self._objective(), hyper, size, self._fields, self.acceleration, calls
+        )
+        # The trial must not change the order of the minibatches.
+        random_state = np.random.get_state()  # noqa: NPY002
+        model: Any = self
+        update.try_out(next(model.rollout_buffer.get(size)))
+        np.random.set_state(random_state)  # noqa: NPY002
+        return update
+
+    def _expected_calls(self) -> int:
+        """Return the number of gradient steps, done and expected in this call of `learn`."""
+        model: Any = self
+        steps = max(0, model._total_timesteps - model.num_timesteps)
+        num_trains = 1 + math.ceil(steps / (model.n_steps * model.n_envs))
+        num_trains += self.acceleration.num_calls.get("train", 0)
+        return num_trains * self._num_minibatches()
+
+    def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
+        """Collect a rollout with the original's loop, where the policy acts on NumPy."""
+        model: Any = self
+        policy = model.policy
+        twin = self.prepared("acting", policy, lambda: acting_twin(policy))
+        if twin is None or not twin.refresh():
+            return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
+        with replaced_method(policy, "forward", twin):
+            return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
+
+
+def normalized(advantages: Tensor) -> Tensor:
+    """Return the advantages with mean 0 and standard deviation 1."""
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+
+
+def entropy_loss(entropy: Tensor | None, log_prob: Tensor) -> Tensor:
+    """Return −H, estimated by the log-probabilities if the distribution has no formula."""
+    return log_prob.mean() if entropy is None else -entropy.mean()

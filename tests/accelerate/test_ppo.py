@@ -1,0 +1,260 @@
+"""PPO: the accelerated class learns and acts as the original does."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import stable_baselines3
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from hotloop.accelerate import PPO, accelerate
+from hotloop.accelerate.acceleration import SETTINGS
+from hotloop.learner import artifacts
+from tests.accelerate.parity import assert_equal_learning, flat, set_up, train_both, twins
+from tests.accelerate.random_env import RandomEnv
+
+NETS = {"pi": [8, 8], "vf": [8]}
+SMALL: dict[str, Any] = {"n_steps": 40, "batch_size": 20, "n_epochs": 5}
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTINGS, "execution", "eager")
+
+
+class DoubledFeatures(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
+    """A custom features extractor with a buffer that changes while it trains."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, 2 * observation_space.shape[0])
+        self.norm = nn.BatchNorm1d(observation_space.shape[0])
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        obs = self.norm(obs)
+        return torch.cat([obs, obs.square()], 1)
+
+
+DICT = spaces.Dict(
+    {"b": spaces.Box(-1, 1, (2,), np.float32), "a": spaces.Box(-1, 1, (3,), np.float32)}
+)
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "defaults": (RandomEnv, {}),
+    "discrete": (partial(RandomEnv, action_space=spaces.Discrete(3)), {}),
+    "multi_discrete": (partial(RandomEnv, action_space=spaces.MultiDiscrete([3, 2])), {}),
+    "multi_binary": (partial(RandomEnv, action_space=spaces.MultiBinary(3)), {}),
+    "discrete_obs": (partial(RandomEnv, observation_space=spaces.Discrete(5)), {}),
+    "dict": (partial(RandomEnv, observation_space=DICT), {"policy": "MultiInputPolicy"}),
+    "images": (
+        partial(RandomEnv, observation_space=IMAGE),
+        {"policy": "CnnPolicy", "n_steps": 20, "batch_size": 10, "n_epochs": 1},
+    ),
+    "no_normalization": (RandomEnv, {"normalize_advantage": False}),
+    "value_clip": (RandomEnv, {"clip_range_vf": 0.1, "ent_coef": 0.01, "vf_coef": 0.7}),
+    "schedules": (
+        RandomEnv,
+        {
+            "learning_rate": lambda progress: 1e-3 * progress,
+            "clip_range": lambda progress: 0.2 * progress,
+            "clip_range_vf": lambda progress: 0.3 * progress,
+        },
+    ),
+    "target_kl": (RandomEnv, {"target_kl": 0.001, "learning_rate": 3e-3}),
+    "gsde": (RandomEnv, {"use_sde": True, "sde_sample_freq": 4}),
+    "squashed_gsde": (
+        RandomEnv,
+        {"use_sde": True, "policy_kwargs": {"squash_output": True, "net_arch": [8]}},
+    ),
+    "truncated_minibatch": (RandomEnv, {"batch_size": 16}),
+    "large_minibatch": (RandomEnv, {"batch_size": 100}),
+    "extractor": (
+        RandomEnv,
+        {"policy_kwargs": {"features_extractor_class": DoubledFeatures, "net_arch": NETS}},
+    ),
+    "separate_extractors": (
+        RandomEnv,
+        {
+            "policy_kwargs": {
+                "features_extractor_class": DoubledFeatures,
+                "share_features_extractor": False,
+                "net_arch": NETS,
+            }
+        },
+    ),
+    "elu_adamw": (
+        RandomEnv,
+        {
+            "policy_kwargs": {
+                "activation_fn": nn.ELU,
+                "ortho_init": False,
+                "net_arch": NETS,
+                "optimizer_class": torch.optim.AdamW,
+                "optimizer_kwargs": {"weight_decay": 0.01, "betas": (0.8, 0.99)},
+            }
+        },
+    ),
+    "adam_with_decay": (
+        RandomEnv,
+        {"policy_kwargs": {"net_arch": NETS, "optimizer_kwargs": {"weight_decay": 0.01}}},
+    ),
+    "no_hidden_layers": (RandomEnv, {"policy_kwargs": {"net_arch": []}}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_learns_the_same(name: str) -> None:
+    env, options = CASES[name]
+    small = {"policy_kwargs": {"net_arch": NETS}} if "policy" not in options else {}
+    original, accelerated = twins(stable_baselines3.PPO, env, **{**SMALL, **small, **options})
+    train_both(original, accelerated, 10 if name == "images" else 100)
+    assert_equal_learning(original, accelerated)
+    assert not accelerated.acceleration.reasons().get("updates")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_can_be_compiled(name: str) -> None:
+    env, options = CASES[name]
+    small = {"policy_kwargs": {"net_arch": NETS}} if "policy" not in options else {}
+    _, model = twins(stable_baselines3.PPO, env, **{**SMALL, **small, **options})
+    callback = set_up(model)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
+    update = model.prepared_update()
+    minibatch = update.minibatch(next(model.rollout_buffer.get(update.batch_size)))
+    arguments = (update.parameters.state, minibatch, None, update.hyper)
+    step = lambda *x: tuple(update.step(*x).values())  # noqa: E731
+    assert artifacts.record(step, arguments).returns_tuple
+    graph, _, _ = artifacts.trace(step, arguments)
+    assert isinstance(graph, torch.fx.GraphModule)
+    assert len(graph.graph.nodes) > 10
+
+
+@pytest.mark.parametrize("space", [RandomEnv().action_space, spaces.Discrete(3)])
+def test_it_acts_the_same(space: spaces.Space[Any]) -> None:
+    """One seed gives the same rollout, apart from rounding."""
+    buffers: list[Any] = []
+    original, accelerated = twins(stable_baselines3.PPO, partial(RandomEnv, action_space=space))
+    for model in (original, accelerated):
+        model.n_steps = model.rollout_buffer.buffer_size = 50
+        model.set_random_seed(5)
+        callback = set_up(model)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, 50)
+        buffers.append(model.rollout_buffer)
+    assert not accelerated.acceleration.reasons()
+    for name in ("observations", "actions", "rewards", "values", "log_probs", "advantages"):
+        expected, actual = (getattr(x, name) for x in buffers)
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_files_are_those_of_the_original() -> None:
+    """A model is saved and loaded by both classes, with the state of its optimizer."""
+    original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
+    train_both(original, accelerated, 10)
+    for model, loading in ((accelerated, stable_baselines3.PPO), (original, PPO)):
+        file = io.BytesIO()
+        model.save(file)
+        file.seek(0)
+        loaded = loading.load(file, env=RandomEnv(), device="cpu")
+        assert type(loaded) is loading
+        assert torch.equal(flat(loaded), flat(model))
+        states = [x.policy.optimizer.state_dict() for x in (model, loaded)]
+        assert repr(states[0]) == repr(states[1])
+        assert "_hotloop" not in vars(loaded)
+        obs = model.observation_space.sample()
+        expected = model.predict(obs, deterministic=True)[0]
+        assert np.array_equal(loaded.predict(obs, deterministic=True)[0], expected)
+        # Both go on alike.
+        train_both(*((loaded, model) if loading is stable_baselines3.PPO else (model, loaded)), 30)
+        assert_equal_learning(*((loaded, model) if model is accelerated else (model, loaded)))
+
+
+def test_replaced_values_are_taken_over() -> None:
+    """`set_parameters`, a new optimizer, tensor and layer have effect between two updates."""
+
+    def change(model: Any, k: int) -> None:
+        torch.manual_seed(k)
+        if k == 1:
+            parameters = model.get_parameters()
+            for x in parameters["policy"].values():
+                x.mul_(0.5)
+            model.set_parameters(parameters)
+        elif k == 2:
+            model.policy.optimizer = torch.optim.Adam(model.policy.parameters(), lr=1e-3)
+        elif k == 3:
+            model.policy.log_std.data = torch.full_like(model.policy.log_std.data, -1.0)
+        elif k == 4:
+            model.policy.value_net = nn.Linear(8, 1)
+            model.policy.optimizer = torch.optim.Adam(model.policy.parameters(), lr=1e-3)
+        elif k == 5:
+            model.ent_coef, model.max_grad_norm = 0.02, 0.1
+            model.normalize_advantage = False
+        elif k == 6:
+            model.policy.action_net.bias.requires_grad_(False)
+
+    options = {**SMALL, "policy_kwargs": {"net_arch": NETS}}
+    original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **options)
+    train_both(original, accelerated, 50, change)
+    assert_equal_learning(original, accelerated)
+    assert not accelerated.acceleration.reasons()
+
+
+def test_models_are_pickled_and_copied() -> None:
+    _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
+    model.learn(40)
+    copy = pickle.loads(pickle.dumps(model))
+    assert type(copy) is PPO
+    assert copy._hotloop is None
+    assert torch.equal(flat(copy), flat(model))
+    before = flat(model)
+    copy.learn(40)
+    assert torch.equal(flat(model), before)
+    assert not torch.equal(flat(copy), before)
+
+
+class Dropout(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
+    """A features extractor that draws random numbers."""
+
+    def __init__(self, observation_space: spaces.Box) -> None:
+        super().__init__(observation_space, observation_space.shape[0])
+        self.dropout = nn.Dropout()
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.dropout(obs)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"policy_kwargs": {"optimizer_class": torch.optim.SGD}},
+            "its optimizer is SGD, not Adam, AdamW, RMSprop",
+        ),
+        (
+            {"policy_kwargs": {"optimizer_kwargs": {"amsgrad": True}}},
+            "its optimizer's amsgrad is True",
+        ),
+        ({"policy_kwargs": {"features_extractor_class": Dropout}}, "draw random numbers"),
+    ],
+)
+def test_what_is_not_supported_falls_back(
+    options: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **SMALL, **options)
+    train_both(original, accelerated, 0)
+    for _ in range(2):
+        accelerated.learn(40)
+    assert reason in accelerated.acceleration.reasons()["updates"]
+
+
+def test_other_classes_stay_as_they_are() -> None:
+    class Own(stable_baselines3.PPO):
+        pass
+
+    model = Own("MlpPolicy", RandomEnv(), device="cpu")
+    assert type(accelerate(model)) is Own
