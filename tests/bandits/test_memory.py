@@ -21,6 +21,7 @@ from hotloop.bandits import (
 )
 from hotloop.base import memory
 from hotloop.errors import ConfigError
+from tests.attempts import attempts
 
 MEASURE = """
 import re
@@ -77,8 +78,9 @@ def test_comparisons_do_not_store_runs():
 
 def test_peak_does_not_grow_with_runs():
     """For a million runs, one float32 per run is 4 MiB, and one per step is 200 MiB."""
-    before, after = peaks(1_000_000, 50)
-    assert after - before < 3
+    for (before, after), attempt in attempts(lambda _: peaks(1_000_000, 50)):
+        with attempt:
+            assert after - before < 3
 
 
 @pytest.mark.slow

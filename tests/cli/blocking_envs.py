@@ -1,7 +1,6 @@
 """Environments that print, do not close or mark their progress."""
 
 import ctypes
-import time
 from pathlib import Path
 
 from tests.toy_envs import ConstantReward, ReachTheTarget
@@ -16,28 +15,13 @@ class PrintsAtEachStep(ConstantReward):
 
 
 class NeverCloses(ConstantReward):
-    """An environment whose `close` never returns.
-
-    Args:
-        how: "waits" can be interrupted; "swallows" ignores interrupts; "locked" waits inside C
-            and can't be interrupted.
-    """
-
-    def __init__(self, how: str = "waits") -> None:
-        super().__init__()
-        self.how = how
+    """An environment whose `close` waits inside C for ever, and can't be interrupted."""
 
     def close(self):
-        if self.how == "locked":
-            mutex, libc = ctypes.create_string_buffer(128), ctypes.CDLL(None)
-            libc.pthread_mutex_lock(mutex)
-            libc.pthread_mutex_lock(mutex)
-        while True:
-            try:
-                time.sleep(1000)
-            except BaseException:
-                if self.how != "swallows":
-                    raise
+        print("closing", flush=True)
+        mutex, libc = ctypes.create_string_buffer(128), ctypes.CDLL(None)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
 
 
 class MarksHundredthStep(ReachTheTarget):
