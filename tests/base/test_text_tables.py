@@ -12,7 +12,7 @@ COLUMNS = [
 
 
 def lines(capsys, monkeypatch, width):
-    console = make_console(width=width, color_system=None)
+    console = make_console(width=width)
     monkeypatch.setattr(tables, "wide_console", lambda: console)
     tables.print_columns(COLUMNS)
     return capsys.readouterr().out.splitlines()
@@ -46,7 +46,7 @@ def test_a_label_folds_if_its_column_alone_does_not_fit(capsys, monkeypatch):
 
 
 def test_text_columns_fold_and_are_aligned_at_the_left(capsys, monkeypatch):
-    console = make_console(width=20, color_system=None)
+    console = make_console(width=20)
     monkeypatch.setattr(tables, "wide_console", lambda: console)
     columns = [("", ["A", "B"]), ("n", ["1", "20"]), ("", ["", "a long verdict here"])]
     tables.print_columns(columns, num_texts=1)
@@ -55,8 +55,35 @@ def test_text_columns_fold_and_are_aligned_at_the_left(capsys, monkeypatch):
         "A   1",
         "B  20",
         "",
-        "",
         "A",
         "B  a long verdict",
         "   here",
+    ]
+
+
+def test_aligned_columns_that_do_not_fit_go_below():
+    rows = [
+        ("span", "calls", "empty", "total", ""),
+        ("  learner", "12", "", "3.1 s", "a long text"),
+    ]
+    assert tables.aligned(rows, num_texts=1).splitlines() == [
+        "span       calls  empty  total",
+        "  learner     12         3.1 s  a long text",
+    ]
+    assert tables.aligned(rows, num_texts=1, max_width=23).splitlines() == [
+        "span       calls  total",
+        "  learner     12  3.1 s",
+        "",
+        "span",
+        "  learner  a long text",
+    ]
+    assert tables.aligned(rows, num_texts=1, max_width=19).splitlines()[-3:] == [
+        "span",
+        "  learner  a long",
+        "           text",
+    ]
+    assert tables.aligned(rows, max_width=15).splitlines()[:3] == [
+        "span       calls",
+        "  learne     12",
+        "  r",
     ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,16 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def make_console(**options: Any) -> Console:
-    """Return a rich console that prints its styles, but no control characters of its texts."""
+def make_console(file: TextIO | None = None, *, width: int | None = None) -> Console:
+    """Return a rich console that prints its styles, but no control characters of its texts.
+
+    Styles are for terminals that can show them. `NO_COLOR` removes them, bold ones included, and
+    `FORCE_COLOR` prints them elsewhere too.
+
+    Args:
+        file: The stream; standard output by default.
+        width: Its width; that of the terminal by default.
+    """
     from rich.console import Console
     from rich.segment import Segment
 
@@ -43,7 +52,28 @@ def make_console(**options: Any) -> Console:
                     segment = Segment(printable(segment.text), segment.style)
                 yield segment
 
-    return PlainTextConsole(**options)
+    stream = file or sys.stdout
+    is_terminal = _is_terminal(stream)
+    if is_terminal and not is_redrawable(stream):  # rich assumes 80 columns
+        width = width or shutil.get_terminal_size().columns
+    colors: Literal["auto", "standard"] | None = "auto"
+    if os.environ.get("NO_COLOR"):
+        colors = None
+    elif os.environ.get("FORCE_COLOR", "0") not in ("", "0") and not is_redrawable(stream):
+        colors = "standard"
+    return PlainTextConsole(file=file, width=width, force_terminal=is_terminal, color_system=colors)
+
+
+def is_redrawable(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal that can move its cursor and show colors."""
+    return _is_terminal(stream) and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # the stream is missing or closed
+        return False
 
 
 class OutStream:

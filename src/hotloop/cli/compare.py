@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from hotloop.base.streams import notify
-from hotloop.base.text_tables import print_json
+from hotloop.base.text_tables import print_json, terminal_width
 from hotloop.cli.command_parser import CommandParser
 from hotloop.errors import ConfigError, RunDirectoryError
 
@@ -65,7 +65,7 @@ def run(args: list[str]) -> int:
     speed = compare_profiles(*paths)
     if options.json:
         return print_json({"speed": speed.to_json()})
-    print(render(speed))
+    print(render(speed, max_width=terminal_width()))
     return 0
 
 

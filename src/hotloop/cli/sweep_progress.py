@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hotloop.base.durations import duration
-from hotloop.base.streams import make_console
+from hotloop.base.streams import is_redrawable, make_console
 from hotloop.reports.sweep_table import format_params, format_score, state_table
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class SweepProgress:
 
     def show(self, runner: Runner) -> None:
         """Print the progress, in a terminal at most every half second."""
-        if not self._console.is_terminal:
+        if not is_redrawable(sys.stdout):
             self._print_finished(runner)
             return
         now = time.monotonic()

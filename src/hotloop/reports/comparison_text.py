@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotloop.base.rounding import format_interval, format_number
 from hotloop.base.streams import printable
-from hotloop.base.text_tables import print_columns, print_rows
+from hotloop.base.text_tables import print_columns, print_rows, terminal_width
 from hotloop.profiler.render.comparison import render
 from hotloop.reports.comparison import Interval, MetricTable, RunComparison, RunSide, SideResult
 from hotloop.reports.run_groups import METRIC_LABELS, X_AXIS_LABELS, RunGroup, XAxis
@@ -29,7 +29,7 @@ def print_comparison(result: RunComparison) -> None:
     for letter, (share, band) in result.improvement.items():
         print(f"\nP({letter} > A) over all environments: {_percent(share, band)}")
     if result.speed is not None:
-        print(f"\n{render(result.speed)}")
+        print(f"\n{render(result.speed, max_width=terminal_width())}")
 
 
 def print_groups(groups: Sequence[RunGroup], metric: str, x_axis: XAxis) -> None:

@@ -17,6 +17,7 @@ from hotloop.base.processes import process_age_s
 from hotloop.base.rounding import format_number
 from hotloop.base.sparkline import sparkline
 from hotloop.base.streams import notify
+from hotloop.base.text_tables import terminal_width
 from hotloop.errors import HotloopError
 from hotloop.reports.workers import print_workers
 from hotloop.runs import RunDirectory
@@ -90,7 +91,7 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
         if cost is None:
             print("\nno timing: its file could not be written")
             continue
-        print(f"\n{timing.render(tree)}\n\nThe largest cost is {cost}.")
+        print(f"\n{timing.render(tree, max_width=terminal_width())}\n\nThe largest cost is {cost}.")
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from hotloop import timing
 from hotloop.base import documents
 from hotloop.base.streams import notify
-from hotloop.base.text_tables import print_rows
+from hotloop.base.text_tables import print_rows, terminal_width
 from hotloop.reports import bottleneck
 from hotloop.rollouts.accounting import WorkerAccount
 from hotloop.timing.clocks import read_clocks
@@ -122,7 +122,9 @@ def _print_tree(run_dir: Path, num_workers: int) -> None:
     for kind, name in names.items():
         trees = [item.tree() for item in recordings if item.component.startswith(kind)]
         if trees:
-            print(f"\n{timing.render(timing.merge(trees, name), min_share=_MIN_SHARE)}")
+            tree = timing.merge(trees, name)
+            print()
+            print(timing.render(tree, min_share=_MIN_SHARE, max_width=terminal_width()))
 
 
 def _print_table(workers: list[WorkerAccount]) -> None:

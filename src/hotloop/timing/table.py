@@ -72,14 +72,15 @@ def _notes(tree: Node) -> list[str]:
     return []
 
 
-def render(tree: Node, *, min_share: float = 0.0) -> str:
+def render(tree: Node, *, min_share: float = 0.0, max_width: int | None = None) -> str:
     """Return the table as text.
 
     Args:
         tree: result of `Recording.tree()` or `merge()`.
         min_share: smallest share of the root's time of a node in the table.
+        max_width: width of the terminal, or None. Columns that do not fit follow below.
     """
-    lines = aligned([HEADINGS, *rows(tree, min_share)], num_texts=1)
+    lines = aligned([HEADINGS, *rows(tree, min_share)], num_texts=1, max_width=max_width)
     return "\n".join([lines, *_notes(tree)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,9 @@ from rich.text import Text
 from hotloop.base.durations import duration
 from hotloop.base.processes import process_age_s
 from hotloop.base.rounding import format_number
-from hotloop.base.streams import make_console
+from hotloop.base.streams import is_redrawable, make_console
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from hotloop.runs import Evaluation, Report
 
 
@@ -29,12 +28,12 @@ class LiveLine:
     Only `show` draws, in the training's thread, at most four times a second.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self) -> None:
         self.report: Report | None = None
         self.evaluation: Evaluation | None = None
         self._first_timesteps = 0
-        self._console = console or make_console()
-        self._is_live = self._console.is_terminal
+        self._console = make_console()
+        self._is_live = is_redrawable(sys.stdout)
         self._interval_s = 0.25 if self._is_live else 5.0
         self._last_draw_s = time.monotonic() - (self._interval_s if self._is_live else 0.0)
         self._live: Live | None = None

@@ -186,15 +186,19 @@ def test_lockstep_waste_and_the_slowest_worker_are_printed() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_colored_report_has_the_same_text(width: int, diagnoses: list[Diagnosis]) -> None:
-    from rich.console import Console
-
+def test_a_terminal_gets_the_same_text(
+    width: int, diagnoses: list[Diagnosis], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
     diagnoses.append(make_diagnosis(1))
     example = lockstep_session()
     example.main.samples = example_session().main.samples
     example.main.stacks = example_session().main.stacks
     file = io.StringIO()
-    Console(file=file, width=width, force_terminal=False).print(text.renderable(example))
+    monkeypatch.setattr(file, "isatty", lambda: True)
+    text.print_findings(Findings(example), file=file)
     printed, plain = "".join(file.getvalue().split()), "".join(text.render(example).split())
     if width == 200:
         assert printed == plain

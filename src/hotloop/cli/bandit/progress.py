@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hotloop.base.durations import duration
-from hotloop.base.streams import make_console
+from hotloop.base.streams import is_redrawable, make_console
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -22,8 +22,8 @@ class ProgressLine:
     """
 
     def __init__(self, *, after_s: float = 1.0) -> None:
-        self._console = make_console(stderr=True)
-        self._is_live = self._console.is_terminal
+        self._console = make_console(sys.stderr)
+        self._is_live = is_redrawable(sys.stderr)
         self._interval_s = 0.1 if self._is_live else 5.0
         self._started_at = time.monotonic()
         self._next_at = self._started_at + (after_s if self._is_live else self._interval_s)

@@ -10,9 +10,9 @@ from hotloop.profiler.session.stages import STAGES
 from hotloop.timing.table import duration
 
 
-def render(comparison: ProfileComparison) -> str:
-    """Return the comparison as plain text."""
-    return "\n".join([*_heading(comparison), *_tables(comparison), *comparison.notes])
+def render(comparison: ProfileComparison, *, max_width: int | None = None) -> str:
+    """Return the comparison as plain text, with tables for a terminal of this width."""
+    return "\n".join([*_heading(comparison), *_tables(comparison, max_width), *comparison.notes])
 
 
 def _heading(comparison: ProfileComparison) -> list[str]:
@@ -38,7 +38,7 @@ def _heading(comparison: ProfileComparison) -> list[str]:
     return lines
 
 
-def _tables(comparison: ProfileComparison) -> list[str]:
+def _tables(comparison: ProfileComparison, max_width: int | None) -> list[str]:
     lines: list[str] = []
     per = f"per {comparison.unit}"
     if comparison.stages:
@@ -53,11 +53,11 @@ def _tables(comparison: ProfileComparison) -> list[str]:
             )
             for row in comparison.stages
         ]
-        lines += ["", aligned([heads, *rows], num_texts=1)]
+        lines += ["", aligned([heads, *rows], num_texts=1, max_width=max_width)]
     components = list(dict.fromkeys(row.component for row in comparison.spans))
     for component in components:
         spans = [row for row in comparison.spans if row.component == component]
-        heads = (f"{component}, {per}", "A", "B", "mean call, A", "B", "B / A", "")
+        heads = (f"{component}, {per}", "A", "B", "mean call, A", "mean call, B", "B / A", "")
         rows = [
             (
                 "  " * len(row.path) + row.name,
@@ -70,7 +70,7 @@ def _tables(comparison: ProfileComparison) -> list[str]:
             )
             for row in spans
         ]
-        lines += ["", aligned([heads, *rows], num_texts=1)]
+        lines += ["", aligned([heads, *rows], num_texts=1, max_width=max_width)]
     for letter, only in (("A", comparison.only_a), ("B", comparison.only_b)):
         if only:
             names = ", ".join(f"{' > '.join(path)} ({name})" for name, path in only)

@@ -5,10 +5,9 @@ The most important parts come last, so that they are visible without scrolling.
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from hotloop import timing
 from hotloop.base.streams import make_console
@@ -22,16 +21,13 @@ from hotloop.profiler.session.stages import STAGES, CodeLine, StageTimes, TimeSu
 from hotloop.timing import Node
 from hotloop.timing.table import duration
 
-if TYPE_CHECKING:
-    from rich.console import Group
-
 # Nodes with a smaller share of their component's time are not printed.
 MIN_SHARE = 0.005
 _CPU_HEADINGS = ("on CPU", "queued", "blocked")
 _HEADINGS = ("", "share", "calls", "p50", "p99", "total", *_CPU_HEADINGS)
 # Lines of the main thread, and of other threads and workers.
 _MAX_LINES, _MAX_OTHER_LINES = 5, 3
-_MAX_SOURCE = 60
+_MAX_SOURCE, _MIN_SOURCE = 60, 10
 # Diagnoses printed in full. Of the others, only the headline and the first place are printed.
 _MAX_FULL = 3
 _MAX_PLACES = 4
@@ -311,55 +307,39 @@ def _line_parts(findings: Findings) -> list[_Table | _Lines]:
     return [*parts, _Lines(problems, "yellow")] if problems else parts
 
 
-def render(source: Session | Findings) -> str:
-    """Return the report as plain text."""
+def render(source: Session | Findings, *, max_width: int | None = None) -> str:
+    """Return the report as plain text, with tables for a terminal of this width."""
     return "\n\n".join(
-        aligned(part.rows, num_texts=part.last_is_text)
-        if isinstance(part, _Table)
-        else "\n".join(part.lines)
+        _table_text(part, max_width) if isinstance(part, _Table) else "\n".join(part.lines)
         for part in _parts(Findings.from_source(source))
     )
 
 
-def renderable(source: Session | Findings) -> Group:
-    """Return the report for a rich console."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    def draw(table: _Table) -> Table:
-        rich_table = Table(box=None, pad_edge=False)
-        last = len(table.rows[0]) - 1
-        for i, heading in enumerate(table.rows[0]):
-            is_text = table.last_is_text and i == last
-            rich_table.add_column(
-                Text(heading),
-                justify="left" if is_text or not i else "right",
-                # Wide columns wrap, numbers do not.
-                no_wrap=i > 0 and not is_text,
-                overflow="fold",
-            )
-        for row in table.rows[1:]:
-            cells = [Text(cell) for cell in row]
-            if table.last_is_text:
-                cells[-1] = Text(row[-1], no_wrap=True, overflow="ellipsis")
-            rich_table.add_row(*cells)
-        return rich_table
-
-    parts: list[object] = []
-    for part in _parts(Findings.from_source(source)):
-        if parts:
-            parts.append(Text(""))
-        if isinstance(part, _Table):
-            parts.append(draw(part))
-        else:
-            parts += [Text(line, style=part.style) for line in part.lines]
-    return Group(*parts)  # pyright: ignore[reportArgumentType]
+def _table_text(table: _Table, max_width: int | None) -> str:
+    rows = table.rows
+    if max_width is not None and table.last_is_text:  # a part of a source line is enough
+        others = [max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
+        width = max(_MIN_SOURCE, max_width - sum(others))
+        rows = [
+            (*row[:-1], row[-1] if len(row[-1]) <= width else f"{row[-1][: width - 1]}…")
+            for row in rows
+        ]
+    return aligned(rows, num_texts=table.last_is_text, max_width=max_width)
 
 
 def print_findings(findings: Findings, *, file: TextIO) -> None:
-    """Print the report, with colors in a terminal and plain elsewhere."""
-    if file.isatty() and not os.environ.get("NO_COLOR"):
-        make_console(file=file).print(renderable(findings))
-    else:
+    """Print the report, with colors and as wide as the terminal, or with a row in each line."""
+    from rich.text import Text
+
+    console = make_console(file)
+    if not console.is_terminal:
         print(render(findings), file=file)
+        return
+    for number, part in enumerate(_parts(findings)):
+        if number:
+            console.print()
+        if isinstance(part, _Table):
+            console.print(Text(_table_text(part, console.width)), soft_wrap=True)
+        else:
+            for line in part.lines:
+                console.print(Text(line, style=part.style))
