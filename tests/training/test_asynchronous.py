@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from hotloop.algorithms import appo
 from hotloop.runs import RunDirectory
 from hotloop.training.fragment_streams import FragmentStream
+from tests.attempts import attempts
 from tests.uneven_envs import Dawdling, FastAndSlow
 
 SMALL = {
@@ -85,8 +86,24 @@ def test_lag_of_one_stays_one_with_automatic_workers(tmp_path):
 # --- the bound -----------------------------------------------------------------------------------
 
 
+def check_ages(directory, num_workers, max_age, *, num_iterations, **options):
+    """Train with half of the workers at least 30 times slower.
+
+    On a busy machine, their experience may hardly age, and no experience gets as old as 5.
+    """
+
+    def measure(number):
+        path = directory / str(number)
+        return run_unevenly(path, num_workers, max_age, num_iterations=num_iterations, **options)
+
+    for greatest, attempt in attempts(measure):
+        assert greatest <= max_age
+        with attempt:
+            assert greatest >= 2
+
+
 def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
-    """Train with half of the workers at least 30 times slower; return each iteration's age."""
+    """Train with half of the workers slower, and return the greatest age of experience."""
     num_steps = options.get("num_steps", 4)
     mean_s = [0.0015 * max_age if worker % 2 else 0.0001 for worker in range(num_workers)]
     fields = {
@@ -111,53 +128,55 @@ def run_unevenly(path, num_workers, max_age, *, num_iterations, **options):
     assert accounting["collected"] == accounting["trained"] + accounting["in_flight"]
     assert "too old" not in accounting["dropped"]
     assert accounting["policy_age_max"] == max(x["age_max"] for x in lines)
-    return [x["age_max"] for x in lines]
+    return accounting["policy_age_max"]
 
 
 def test_policy_age_stays_within_the_bound(tmp_path):
-    ages = run_unevenly(tmp_path / "run", 3, 2, num_iterations=50)
-    assert max(ages) == 2  # the slow worker reaches the bound
+    check_ages(tmp_path, 3, 2, num_iterations=50)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_workers", "max_age"), list(itertools.product([2, 4], [2, 3, 5])))
 def test_policy_age_stays_within_the_bound_in_long_runs(tmp_path, num_workers, max_age):
-    ages = run_unevenly(tmp_path / "run", num_workers, max_age, num_iterations=300)
-    # On a busy machine no experience gets as old as 5.
-    assert 2 <= max(ages) <= max_age
+    check_ages(tmp_path, num_workers, max_age, num_iterations=300)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"inference": "central"}, {"memory": "gru:4"}])
 def test_policy_age_stays_within_the_bound_with_central_inference_or_memory(tmp_path, options):
-    ages = run_unevenly(tmp_path / "run", 4, 2, num_iterations=200, **options)
-    assert max(ages) == 2
+    check_ages(tmp_path, 4, 2, num_iterations=200, **options)
 
 
 def test_too_old_fragments_are_dropped_on_request(tmp_path):
     size, count = 3 * 4, 60
-    result = train(
-        tmp_path / "run",
-        Dawdling,
-        schedule="async",
-        too_old="drop",
-        max_policy_age=2,
-        workers=3,
-        envs_per_worker=1,
-        num_steps=4,
-        env_kwargs={"mean_s": [0.0001, 0.0001, 0.02]},
-        num_minibatches=1,
-        update_epochs=1,
-        total_timesteps=size * count,
-    )
-    accounting, lines = result.accounting, lines_of(tmp_path / "run")
-    # No worker waited for the slow one, and all of its steps are counted.
-    assert accounting["dropped"]["too old"] >= 4
-    assert accounting["dropped"]["too old"] == sum(x.get("dropped_too_old", 0) for x in lines)
-    assert accounting["trained"] == size * count == lines[-1]["timesteps"]
-    dropped = sum(accounting["dropped"].values())
-    assert accounting["collected"] == accounting["trained"] + dropped + accounting["in_flight"]
-    assert max(x["age_max"] for x in lines) <= 2
+
+    def measure(number):
+        result = train(
+            tmp_path / str(number),
+            Dawdling,
+            schedule="async",
+            too_old="drop",
+            max_policy_age=2,
+            workers=3,
+            envs_per_worker=1,
+            num_steps=4,
+            env_kwargs={"mean_s": [0.0001, 0.0001, 0.02]},
+            num_minibatches=1,
+            update_epochs=1,
+            total_timesteps=size * count,
+        )
+        return result.accounting, lines_of(tmp_path / str(number))
+
+    for (accounting, lines), attempt in attempts(measure):
+        # No worker waited for the slow one, and all of its steps are counted.
+        num_too_old = accounting["dropped"].get("too old", 0)
+        assert num_too_old == sum(x.get("dropped_too_old", 0) for x in lines)
+        assert accounting["trained"] == size * count == lines[-1]["timesteps"]
+        dropped = sum(accounting["dropped"].values())
+        assert accounting["collected"] == accounting["trained"] + dropped + accounting["in_flight"]
+        assert max(x["age_max"] for x in lines) <= 2
+        with attempt:
+            assert num_too_old >= 4
 
 
 # --- the bias towards fast environments ----------------------------------------------------------
@@ -188,4 +207,6 @@ def test_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeypatch, 
     assert best_action(tmp_path / "weighted", **options) == 1
     # Without the weights the other action wins, so the task does show the bias.
     monkeypatch.setattr(FragmentStream, "weights", lambda self, fragments: [1.0] * len(fragments))
-    assert best_action(tmp_path / "plain", **options) == 0
+    for action, attempt in attempts(lambda k: best_action(tmp_path / f"plain-{k}", **options)):
+        with attempt:
+            assert action == 0

@@ -7,6 +7,7 @@ from hotloop.algorithms import dqn, ppo
 from hotloop.errors import ConfigError
 from hotloop.training import on_policy
 from hotloop.training.worker_weights import WorkerWeights
+from tests.attempts import attempts
 from tests.uneven_envs import FastAndSlow
 
 OBS = np.zeros(1, np.float32)
@@ -69,7 +70,9 @@ def test_variable_weights_find_the_action_that_is_best_everywhere(tmp_path, monk
         "environment_weights",
         lambda fragments: np.ones(sum(fragment.reward.size for fragment in fragments), np.float32),
     )
-    assert train_ppo(tmp_path / "plain").policy.act(OBS) == 0
+    for result, attempt in attempts(lambda number: train_ppo(tmp_path / f"plain-{number}")):
+        with attempt:
+            assert result.policy.act(OBS) == 0
 
 
 def train_dqn(tmp_path, **options):
@@ -102,7 +105,9 @@ def test_async_weights_find_the_action_that_is_best_everywhere(tmp_path, monkeyp
     monkeypatch.setattr(
         WorkerWeights, "weights", lambda self, index: np.ones(len(index), np.float32)
     )
-    assert train_dqn(tmp_path / "plain").policy.act(OBS) == 0
+    for result, attempt in attempts(lambda number: train_dqn(tmp_path / f"plain-{number}")):
+        with attempt:
+            assert result.policy.act(OBS) == 0
 
 
 def test_fragments_are_short_enough_for_the_age_bound():
