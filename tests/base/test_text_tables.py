@@ -83,7 +83,7 @@ def test_aligned_columns_that_do_not_fit_go_below():
         "           text",
     ]
     assert tables.aligned(rows, max_width=15).splitlines()[:3] == [
-        "span       calls",
+        "span      calls",
         "  learne     12",
         "  r",
     ]
