@@ -15,6 +15,8 @@ How the package is divided:
 * `module_calls.py`: a module as a function of these vectors.
 * `on_policy.py`: the mixin of on-policy classes; `ppo.py`, `a2c.py` and others: one class each.
 * `acting.py`: the twin on NumPy that acts for perceptrons.
+* `script.py`: the process of `hotloop accelerate`; `import_hook.py` puts the classes in place, and
+  `report.py` makes the text at the end.
 
 Public names are loaded on first use: importing hotloop does not import Stable-Baselines3.
 """
@@ -41,6 +43,8 @@ def __getattr__(name: str) -> object:
         from hotloop.accelerate.libraries import check_libraries
 
         check_libraries()
+        # First, since hooks of `hotloop accelerate` import this package when its import ends.
+        importlib.import_module("stable_baselines3")
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'hotloop.accelerate' has no attribute '{name}'")
 

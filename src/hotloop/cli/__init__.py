@@ -22,6 +22,7 @@ COMMANDS = {
     "plot": "Draw learning curves, with confidence bands over seeds.",
     "export": "Save a trained policy as ONNX or NumPy.",
     "profile": "Run a script, find out why it is slow, and print the causes.",
+    "accelerate": "Run a Stable-Baselines3 script with hotloop's updates, unchanged and faster.",
     "report": "Print the report of a profile or a training again.",
     "compare": "Compare options, learning and speed of trainings, or the speed of two profiles.",
     "presets": "List the environments with options that were tuned for them.",
@@ -35,7 +36,7 @@ COMMANDS = {
 _IMPORTING_COMMANDS = ("train", "sweep", "plan", "bandit")
 
 # These commands run a program, with arguments of its own.
-_RUNNING_COMMANDS = ("profile",)
+_RUNNING_COMMANDS = ("profile", "accelerate")
 
 HELP = """usage: hotloop COMMAND ...
 
@@ -45,6 +46,7 @@ why a reinforcement-learning script is slow.
 start with:
   hotloop train ppo --env-id CartPole-v1      train an agent
   hotloop profile my_script.py                find out why a script is slow
+  hotloop accelerate my_script.py             make a Stable-Baselines3 script faster
 
 commands:
 {commands}

@@ -1,0 +1,192 @@
+"""`hotloop accelerate` runs an unchanged script with the accelerated classes in place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import stable_baselines3
+from stable_baselines3 import PPO as ORIGINAL
+
+from hotloop import accelerate, cli
+from hotloop.accelerate import import_hook, libraries, report
+from hotloop.accelerate.import_hook import replace_classes
+from hotloop.base.import_hooks import ImportHooks
+from tests.accelerate.random_env import RandomEnv
+from tests.profiler.programs import environment
+
+
+def run(tmp_path: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script by the command until it ends."""
+    (tmp_path / "script.py").write_text(dedent(text))
+    command = [sys.executable, "-m", "hotloop", "accelerate", "--execution", "eager"]
+    return subprocess.run(
+        [*command, "script.py", *arguments],
+        cwd=tmp_path,
+        env=environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_script_and_its_processes_train_accelerated_models(tmp_path: Path) -> None:
+    result = run(
+        tmp_path,
+        """
+        import multiprocessing, subprocess, sys
+        from tests.accelerate.random_env import RandomEnv
+
+        def train(name):
+            import stable_baselines3 as sb3
+            from stable_baselines3 import PPO
+            from stable_baselines3.ppo import PPO as same
+            assert sb3.PPO is PPO is same is sb3.ppo.ppo.PPO, (sb3.PPO, PPO, same)
+            assert PPO.__module__ == "hotloop.accelerate.ppo"
+            PPO("MlpPolicy", RandomEnv(), n_steps=16, batch_size=16, n_epochs=1).learn(400)
+            print("trained in", name, flush=True)
+
+        if __name__ == "__main__":
+            train("main")
+            for method in ("fork", "spawn"):
+                child = multiprocessing.get_context(method).Process(target=train, args=(method,))
+                child.start()
+                child.join()
+            subprocess.run([sys.executable, "-c", "import script; script.train('program')"])
+            print(sys.argv)
+            sys.exit(3)
+        """,
+        "--flag",
+        "1",
+    )
+    assert result.returncode == 3, result.stderr
+    places = [f"trained in {name}" for name in ("main", "fork", "spawn", "program")]
+    assert result.stdout.splitlines() == [*places, "['script.py', '--flag', '1']"]
+    lines = result.stderr.splitlines()
+    assert lines[0] == "hotloop accelerate:"
+    assert lines[1] == "  PPO (ActorCriticPolicy), 4 models, 100 updates"
+    assert lines[2:4] == ["    acting: accelerated", "    updates: accelerated"]
+    assert lines[4].startswith("    execution of updates: eager")
+    assert "ms before" in lines[5]
+    assert "by hotloop's)" in lines[5]
+
+
+def test_a_script_without_the_library_and_an_exception(tmp_path: Path) -> None:
+    result = run(tmp_path, "raise ValueError('own error')")
+    assert result.returncode == 1
+    assert "hotloop" not in result.stderr.partition("ValueError: own error")[0]
+    assert result.stderr.splitlines()[-1] == (
+        "hotloop accelerate: nothing is accelerated, since the script has not imported "
+        "stable_baselines3 or sb3_contrib"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nope.py"], "got 'nope.py': the file does not exist"),
+        (["--fast", "x.py"], "expected an option of `hotloop accelerate` before the script"),
+        ([], "expected a Python script or `-m MODULE`, got nothing"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["accelerate", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "message"),
+    [
+        (None, "needs stable-baselines3, which is not installed: pip install"),
+        ("1.8.0", "supports stable-baselines3 from 2.4 to below 3.0, got 1.8.0: pip install"),
+    ],
+)
+def test_the_library_is_missing_or_too_old(
+    installed: str | None,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def version(name: str) -> str:
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(libraries, "version", version)
+    (tmp_path / "x.py").write_text("")
+    assert cli.main(["accelerate", str(tmp_path / "x.py")]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.fixture
+def classes_in_place(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Replace PPO in this process, and restore it and the measured method afterwards."""
+    ppo = accelerate.PPO
+    for owner, name in (
+        (stable_baselines3, "PPO"),
+        (stable_baselines3.ppo, "PPO"),
+        (stable_baselines3.ppo.ppo, "PPO"),
+    ):
+        monkeypatch.setattr(owner, name, ORIGINAL)
+    monkeypatch.setattr(ppo, "train", ppo.train)
+    monkeypatch.setattr(report, "_RECORDS", report._Records())
+    replace_classes(stable_baselines3)
+    return ppo
+
+
+def learn(cls: Any, **options: Any) -> Any:
+    model = cls("MlpPolicy", RandomEnv(), n_steps=16, batch_size=16, n_epochs=1, **options)
+    report._RECORDS.add(model)
+    return model.learn(16 * 25)
+
+
+def test_the_report_names_what_was_not_accelerated(classes_in_place: Any, tmp_path: Path) -> None:
+    assert stable_baselines3.ppo.ppo.PPO is classes_in_place
+    train = classes_in_place.train
+    replace_classes(stable_baselines3)  # as after a reload
+    assert classes_in_place.train is train
+
+    class Own(stable_baselines3.PPO):
+        def train(self) -> None:
+            self._n_updates += 1
+
+    learn(Own)
+    learn(stable_baselines3.PPO, use_sde=False, policy_kwargs={"optimizer_class": _sgd()})
+    lines = report.report_lines(tmp_path)
+    assert lines[0].startswith("Own (ActorCriticPolicy), ")
+    assert (
+        "  updates: Stable-Baselines3's own code, since its class has its own `train`" in lines[2]
+    )
+    assert "since its optimizer is SGD, not Adam" in "".join(lines[3:])
+
+
+def _sgd() -> Any:
+    import torch
+
+    return torch.optim.SGD
+
+
+def test_a_failing_hook_leaves_the_classes_in_place(tmp_path: Path) -> None:
+    hooks = ImportHooks({})
+    hooks.problems["stable_baselines3"] = "MissingExtraError: too old"
+    assert import_hook.final_report(hooks, tmp_path) == (
+        "hotloop accelerate: Stable-Baselines3's classes are not replaced: stable_baselines3: "
+        "MissingExtraError: too old"
+    )
+    hooks = ImportHooks({})
+    hooks.called.add("stable_baselines3")
+    text = import_hook.final_report(hooks, tmp_path)
+    assert text.endswith("since the script has not called `learn` of a model of Stable-Baselines3")
