@@ -49,7 +49,9 @@ class RandomEnv(gym.Env[Any, Any]):
         return self.observation_space.sample(), reward, is_terminated, is_truncated, info
 
     def action_masks(self) -> Any:
-        """Return random masks of a discrete action space, with action 0 always allowed."""
-        masks = self.np_random.random(int(self.action_space.n)) < 0.6  # pyright: ignore
-        masks[0] = True
-        return masks
+        """Return random masks of the discrete actions. The first of each group is allowed."""
+        sizes = getattr(self.action_space, "nvec", [getattr(self.action_space, "n", 0)])
+        masks = [self.np_random.random(int(size)) < 0.6 for size in sizes]
+        for mask in masks:
+            mask[0] = True
+        return np.concatenate(masks)

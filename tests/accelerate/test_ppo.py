@@ -15,18 +15,12 @@ from gymnasium import spaces
 from torch import nn
 
 from hotloop.accelerate import PPO, accelerate
-from hotloop.accelerate.acceleration import SETTINGS
 from hotloop.learner import artifacts
 from tests.accelerate.parity import assert_equal_learning, flat, set_up, train_both, twins
 from tests.accelerate.random_env import RandomEnv
 
 NETS = {"pi": [8, 8], "vf": [8]}
 SMALL: dict[str, Any] = {"n_steps": 40, "batch_size": 20, "n_epochs": 5}
-
-
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SETTINGS, "execution", "eager")
 
 
 class DoubledFeatures(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
@@ -135,7 +129,9 @@ def test_updates_can_be_compiled(name: str) -> None:
     assert len(graph.graph.nodes) > 10
 
 
-@pytest.mark.parametrize("space", [RandomEnv().action_space, spaces.Discrete(3)])
+@pytest.mark.parametrize(
+    "space", [RandomEnv().action_space, spaces.Discrete(3), spaces.MultiDiscrete([3, 2])]
+)
 def test_it_acts_the_same(space: spaces.Space[Any]) -> None:
     """One seed gives the same rollout, apart from rounding."""
     buffers: list[Any] = []

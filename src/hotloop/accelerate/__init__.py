@@ -27,12 +27,16 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hotloop.accelerate.a2c import A2C
     from hotloop.accelerate.classes import accelerate
+    from hotloop.accelerate.maskable_ppo import MaskablePPO
     from hotloop.accelerate.ppo import PPO
 
-__all__ = ["PPO", "accelerate"]
+__all__ = ["A2C", "PPO", "MaskablePPO", "accelerate"]
 
 _PUBLIC = {
+    "A2C": "hotloop.accelerate.a2c",
+    "MaskablePPO": "hotloop.accelerate.maskable_ppo",
     "PPO": "hotloop.accelerate.ppo",
     "accelerate": "hotloop.accelerate.classes",
 }
@@ -42,7 +46,7 @@ def __getattr__(name: str) -> object:
     if name in _PUBLIC:
         from hotloop.accelerate.libraries import check_libraries
 
-        check_libraries()
+        check_libraries(needs_contrib=name == "MaskablePPO")
         # First, since hooks of `hotloop accelerate` import this package when its import ends.
         importlib.import_module("stable_baselines3")
         return getattr(importlib.import_module(_PUBLIC[name]), name)

@@ -8,14 +8,12 @@ gives the original's actions, apart from rounding.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from stable_baselines3.common import distributions
-from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.torch_layers import FlattenExtractor, MlpExtractor
 from torch import Tensor, nn
@@ -25,6 +23,14 @@ from hotloop.policies.forward_numpy import Perceptron
 from hotloop.types import Array
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+_MINUS_HALF, _FORBIDDEN = np.float32(-0.5), np.float32(-1e8)
+# Modules of the policies and distributions that the twin computes.
+_ORIGINALS = (
+    "stable_baselines3.common.policies",
+    "stable_baselines3.common.distributions",
+    "sb3_contrib.common.maskable.policies",
+    "sb3_contrib.common.maskable.distributions",
+)
 
 
 class ActingTwin:
@@ -35,10 +41,10 @@ class ActingTwin:
 
     Args:
         policy: the policy.
-        draw: samples actions from the head's outputs, see `_draws`.
+        draw: samples actions from the head's outputs.
     """
 
-    def __init__(self, policy: Any, draw: Callable[[Array], tuple[Array, Array]]) -> None:
+    def __init__(self, policy: Any, draw: _GaussianDraw | _CategoryDraw) -> None:
         self._policy = policy
         self._forward = policy.forward
         self._draw = draw
@@ -56,18 +62,21 @@ class ActingTwin:
 
     def refresh(self) -> bool:
         """Read the policy's current parameters. Return whether all of them are finite."""
-        copies = [head.copy() for head in self._heads]
+        are_finite = [self._draw.refresh(), *(head.copy() for head in self._heads)]
         for perceptron in self._perceptrons:
             perceptron.refresh()
-        return all(copies)
+        return all(are_finite)
 
-    def __call__(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self, obs: Tensor, deterministic: bool = False, action_masks: Array | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return actions, values and log-probabilities."""
         if deterministic:
-            return self._forward(obs, deterministic)
+            masks = {} if action_masks is None else {"action_masks": action_masks}
+            return self._forward(obs, deterministic, **masks)
         rows = obs.numpy()
         policy, value = self._perceptrons
-        actions, log_prob = self._draw(policy(rows, None))
+        actions, log_prob = self._draw(policy(rows, None), action_masks)
         return (
             torch.from_numpy(actions.reshape(-1, *self._shape)),
             torch.from_numpy(value(rows, None)),
@@ -92,7 +101,7 @@ def acting_twin(policy: Any) -> ActingTwin:
             raise Unsupported(f"its features extractor is {type(extractor).__name__}")
     if type(policy.mlp_extractor) is not MlpExtractor:
         raise Unsupported(f"its hidden layers are {type(policy.mlp_extractor).__name__}")
-    return ActingTwin(policy, _draw_function(policy))
+    return ActingTwin(policy, _action_draw(policy))
 
 
 def _check_methods(policy: Any) -> None:
@@ -102,8 +111,11 @@ def _check_methods(policy: Any) -> None:
         Unsupported: a class or the user has replaced a method.
     """
     names = ("forward", "extract_features", "_get_action_dist_from_latent")
-    changed = [x for x in names if getattr(type(policy), x) is not getattr(ActorCriticPolicy, x)]
-    changed += [x for x in names if x in vars(policy)]
+    changed = [
+        name
+        for name in names
+        if getattr(type(policy), name).__module__ not in _ORIGINALS or name in vars(policy)
+    ]
     if changed:
         raise Unsupported(f"its {type(policy).__name__} has its own {', '.join(changed)}")
 
@@ -155,14 +167,44 @@ def _linear_layers(net: nn.Sequential) -> tuple[list[nn.Linear], str]:
 _ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 
 
-def _draw_function(policy: Any) -> Callable[[Array], tuple[Array, Array]]:
-    """Return a function of the head's outputs, (N, H), to actions and log-probabilities, (N,)."""
-    kind = type(policy.action_dist)
-    if kind is distributions.DiagGaussianDistribution:
+def _action_draw(policy: Any) -> _GaussianDraw | _CategoryDraw:
+    """Return the sampling of actions from the head's outputs."""
+    distribution = policy.action_dist
+    name = type(distribution).__name__
+    if type(distribution).__module__ not in _ORIGINALS:
+        raise Unsupported(f"its distribution of actions is {name}")
+    if name == "DiagGaussianDistribution":
         return _GaussianDraw(policy.log_std)
-    if kind is distributions.CategoricalDistribution:
-        return _draw_category
-    raise Unsupported(f"its distribution of actions is {kind.__name__}")
+    if name in ("CategoricalDistribution", "MaskableCategoricalDistribution"):
+        return _CategoryDraw([int(policy.action_space.n)])
+    if name in ("MultiCategoricalDistribution", "MaskableMultiCategoricalDistribution"):
+        return _CategoryDraw([int(n) for n in policy.action_space.nvec])
+    raise Unsupported(f"its distribution of actions is {name}")
+
+
+class _Noise:
+    """Random numbers of torch's generator, in one array that the next draw overwrites."""
+
+    def __init__(self) -> None:
+        self._tensor = torch.empty(0)
+        self._array = self._tensor.numpy()
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Return standard normal numbers."""
+        self._allocate(shape)
+        self._tensor.normal_()
+        return self._array
+
+    def exponential(self, shape: tuple[int, ...]) -> Array:
+        """Return exponentially distributed numbers with mean 1."""
+        self._allocate(shape)
+        self._tensor.exponential_()
+        return self._array
+
+    def _allocate(self, shape: tuple[int, ...]) -> None:
+        if self._array.shape != shape:
+            self._tensor = torch.empty(shape)
+            self._array = self._tensor.numpy()
 
 
 class _GaussianDraw:
@@ -170,20 +212,54 @@ class _GaussianDraw:
 
     def __init__(self, log_std: nn.Parameter) -> None:
         self._log_std = log_std
+        self._noise = _Noise()
 
-    def __call__(self, mean: Array) -> tuple[Array, Array]:
+    def refresh(self) -> bool:
+        """Read the standard deviation again, and return whether it is finite."""
         log_std = self._log_std.detach().numpy()
-        noise = torch.empty(mean.shape).normal_().numpy()
-        actions = mean + np.exp(log_std) * noise
-        constant = log_std.sum() + _LOG_SQRT_2PI * len(log_std)
-        return actions, -0.5 * np.square(noise).sum(1) - np.float32(constant)
+        self._std = np.exp(log_std)
+        self._constant = np.float32(log_std.sum() + _LOG_SQRT_2PI * len(log_std))
+        return math.isfinite(self._constant)
+
+    def __call__(self, mean: Array, masks: Array | None) -> tuple[Array, Array]:
+        """Return actions, (N, A), and their log-probabilities, (N,)."""
+        noise = self._noise.normal(mean.shape)
+        actions = mean + self._std * noise
+        return actions, _MINUS_HALF * np.add.reduce(noise * noise, 1) - self._constant
 
 
-def _draw_category(logits: Array) -> tuple[Array, Array]:
-    shifted = logits - logits.max(1, keepdims=True)
+class _CategoryDraw:
+    """Draws from one or several categorical distributions.
+
+    Args:
+        sizes: their numbers of categories.
+    """
+
+    def __init__(self, sizes: list[int]) -> None:
+        ends = list(accumulate(sizes))
+        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        self._parts = [(part, _Noise()) for part in parts]
+
+    def refresh(self) -> bool:
+        """Return True, since there is nothing to read."""
+        return True
+
+    def __call__(self, logits: Array, masks: Array | None) -> tuple[Array, Array]:
+        """Return actions, (N, distributions), and their log-probabilities, (N,)."""
+        if masks is not None:
+            # The number by which sb3-contrib replaces the logits of forbidden actions.
+            logits = np.where(masks.reshape(logits.shape), logits, _FORBIDDEN)
+        draws = [_draw_category(logits[:, part], noise) for part, noise in self._parts]
+        if len(draws) == 1:
+            return draws[0]
+        actions, log_probs = zip(*draws, strict=True)
+        return np.stack(actions, 1), np.sum(log_probs, 0)
+
+
+def _draw_category(logits: Array, noise: _Noise) -> tuple[Array, Array]:
+    shifted = logits - np.maximum.reduce(logits, 1, keepdims=True)
     weights = np.exp(shifted)
     # As torch's multinomial: the largest of p / q, where q is exponentially distributed.
-    noise = torch.empty(weights.shape).exponential_().numpy()
-    actions = (weights / noise).argmax(1)
-    log_prob = shifted[np.arange(len(actions)), actions] - np.log(weights.sum(1))
+    actions = (weights / noise.exponential(weights.shape)).argmax(1)
+    log_prob = shifted[np.arange(len(actions)), actions] - np.log(np.add.reduce(weights, 1))
     return actions, log_prob

@@ -11,6 +11,8 @@ Model = TypeVar("Model")
 
 # The module of the original and of the accelerated class, by the name of both.
 CLASSES = {
+    "A2C": ("stable_baselines3.a2c.a2c", "hotloop.accelerate.a2c"),
+    "MaskablePPO": ("sb3_contrib.ppo_mask.ppo_mask", "hotloop.accelerate.maskable_ppo"),
     "PPO": ("stable_baselines3.ppo.ppo", "hotloop.accelerate.ppo"),
 }
 

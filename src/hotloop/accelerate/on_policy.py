@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from gymnasium import spaces
+from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 
 from hotloop.accelerate.acceleration import (
@@ -262,3 +264,13 @@ def normalized(advantages: Tensor) -> Tensor:
 def entropy_loss(entropy: Tensor | None, log_prob: Tensor) -> Tensor:
     """Return −H, estimated by the log-probabilities if the distribution has no formula."""
     return log_prob.mean() if entropy is None else -entropy.mean()
+
+
+def record_policy(model: Any) -> None:
+    """Record the explained variance, the standard deviation and the number of updates."""
+    buffer, record = model.rollout_buffer, model.logger.record
+    variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
+    record("train/explained_variance", variance)
+    if hasattr(model.policy, "log_std"):
+        record("train/std", torch.exp(model.policy.log_std).mean().item())
+    record("train/n_updates", model._n_updates, exclude="tensorboard")

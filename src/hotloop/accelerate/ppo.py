@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import stable_baselines3
 import torch
-from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
@@ -20,6 +19,7 @@ from hotloop.accelerate.on_policy import (
     Terms,
     entropy_loss,
     normalized,
+    record_policy,
 )
 from hotloop.learner import Scalar
 
@@ -85,18 +85,14 @@ class ClippedPolicyModel(OnPolicyModel):
             return
         with self.acceleration.measured("train"), few_threads(update.num_parameters):
             metrics, last_epoch = self._pass_over_rollout(update)
-        buffer, record = model.rollout_buffer, model.logger.record
+        record = model.logger.record
         record("train/entropy_loss", np.mean([x["entropy_loss"] for x in metrics]))
         record("train/policy_gradient_loss", np.mean([x["policy_loss"] for x in metrics]))
         record("train/value_loss", np.mean([x["value_loss"] for x in metrics]))
         record("train/approx_kl", np.mean([x["approx_kl"] for x in last_epoch]))
         record("train/clip_fraction", np.mean([x["clip_fraction"] for x in metrics]))
         record("train/loss", metrics[-1]["loss"])
-        variance = explained_variance(buffer.values.flatten(), buffer.returns.flatten())
-        record("train/explained_variance", variance)
-        if hasattr(model.policy, "log_std"):
-            record("train/std", torch.exp(model.policy.log_std).mean().item())
-        record("train/n_updates", model._n_updates, exclude="tensorboard")
+        record_policy(model)
         progress = model._current_progress_remaining
         record("train/clip_range", model.clip_range(progress))
         if model.clip_range_vf is not None:

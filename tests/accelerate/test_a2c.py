@@ -1,0 +1,31 @@
+"""A2C: the accelerated class learns as the original does."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import stable_baselines3
+from gymnasium import spaces
+
+from tests.accelerate.parity import assert_equal_learning, train_both, twins
+from tests.accelerate.random_env import RandomEnv
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "defaults": (RandomEnv, {}),
+    "adam": (RandomEnv, {"use_rms_prop": False}),
+    "discrete": (partial(RandomEnv, action_space=spaces.Discrete(3)), {"ent_coef": 0.01}),
+    "normalized": (RandomEnv, {"normalize_advantage": True, "vf_coef": 0.25}),
+    "gsde": (RandomEnv, {"use_sde": True}),
+    "schedule": (RandomEnv, {"learning_rate": lambda progress: 1e-3 * progress}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_learns_the_same(name: str) -> None:
+    env, options = CASES[name]
+    original, accelerated = twins(stable_baselines3.A2C, env, **options)
+    train_both(original, accelerated, 100)
+    assert_equal_learning(original, accelerated)
+    assert not accelerated.acceleration.reasons().get("updates")
