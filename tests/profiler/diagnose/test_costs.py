@@ -321,6 +321,42 @@ def test_work_that_a_wrapper_calls_is_its_own(tmp_path):
     assert "a whole batch" in first.advice
 
 
+GAME = """
+    class Game:
+        def step(self, action):
+            return self.screen, 1.0, False, False, {}
+
+    class Frames:
+        def shrink(self, frame):
+            return frame[::2]
+
+        def step(self, action):
+            frame, reward, terminated, truncated, info = self.game.step(action)
+            self.frames.append(self.shrink(frame))
+            return np.stack(self.frames), reward, terminated, truncated, info
+
+    def train(env):
+        for _ in range(100):
+            env.step(0)
+            net(obs)
+
+    train()
+"""
+
+
+@pytest.mark.parametrize("unpacked", ["frame, reward, terminated, truncated, info", "frame, more"])
+def test_a_wrapper_whose_inner_step_is_too_fast_for_samples(tmp_path, unpacked):
+    """It is recognized by the parts of a step's result. A robot's step has no such result."""
+    text = GAME.replace("frame, reward, terminated, truncated, info =", f"{unpacked} =")
+    program = Program(tmp_path, text)
+    step = (*ROOT, ("Frames.step", "self.frames.append"))
+    program.at(*step, ("Frames.shrink", "return frame[::2]"), seconds=4)
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=6)
+    found = [cost.places[0].line for cost in program.diagnoses() if cost.rule == "wrapper"]
+    is_wrapper = unpacked != "frame, more"
+    assert found == ([program.line("return frame[::2]")] if is_wrapper else [])
+
+
 def test_a_library_s_wrappers_are_found_where_they_are_made(tmp_path):
     program = Program(tmp_path, WRAPPERS)
     program.at(*ROOT, below=RESIZES, seconds=3, path="env_step")
@@ -384,7 +420,7 @@ GETS = f"Queue.get ({PYTHON}/multiprocessing/queues.py:103)"
     ("num_children", "worked_s", "lived_s", "shares"),
     [
         (20, 0.0, 0.2, [0.8]),  # the child's start is what the queue waits for
-        (20, 0.2, 0.2, []),  # the children work while the queue waits
+        (20, 0.2, 0.2, [0.4]),  # the children work for 4 of 8 s
         (2, 0.0, 0.2, []),  # one was replaced
         (20, 0.0, 10.0, []),  # workers that live on
     ],

@@ -876,6 +876,32 @@ def test_parallel_workers_count_once():
     assert evidence.stage_ns("update") == pytest.approx(8e9)
 
 
+def test_children_that_replace_each_other_add_up():
+    """Twenty children work for 0.2 s each, while main waits for 4 s."""
+    waiting = f"Future.result ({QUEUES}:1)"
+    main = process(
+        samples=[
+            sample("f (a.py:1)", waiting, elapsed_s=4, on_core_s=0.0),
+            sample("f (a.py:2)", elapsed_s=6, on_core_s=6),
+        ]
+    )
+    children = [
+        process(
+            f"child-{number}",
+            role="helper",
+            pid=201 + number,
+            start_s=0.5 * number,
+            end_s=0.5 * number + 0.2,
+            samples=[sample("play (a.py:9)", elapsed_s=0.2, on_core_s=0.2)],
+        )
+        for number in range(20)
+    ]
+    evidence = Evidence(session(main, *children))
+    played = sum(row.ns for row in evidence.rows if row.leaf.line == 9)
+    assert played == pytest.approx(4e9)
+    assert sum(row.ns for row in evidence.rows) == pytest.approx(10e9)
+
+
 def test_lines_of_a_missing_file():
     assert sources.eager_log_lines("/nowhere/x.py") == frozenset()
     assert sources.sync_lines("/nowhere/x.py") == {}

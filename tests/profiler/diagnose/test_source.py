@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from hotloop.profiler.diagnose import source
+from hotloop.profiler.diagnose import episodes, source
 
 SCORE = """
     def score(env, policy, episodes=3):
@@ -50,12 +50,12 @@ def write_source(tmp_path, text):
 )
 def test_functions_that_only_score_episodes(tmp_path, old, new, is_scoring):
     file = write_source(tmp_path, SCORE.replace(old, new) if old else SCORE)
-    assert source.only_scores_episodes(file, 1) is is_scoring
+    assert episodes.only_scores_episodes(file, 1) is is_scoring
 
 
 def test_missing_functions_score_nothing(tmp_path):
-    assert not source.only_scores_episodes(write_source(tmp_path, "x = 1\n"), 1)
-    assert not source.only_scores_episodes(str(tmp_path / "gone.py"), 1)
+    assert not episodes.only_scores_episodes(write_source(tmp_path, "x = 1\n"), 1)
+    assert not episodes.only_scores_episodes(str(tmp_path / "gone.py"), 1)
 
 
 def test_calls_per_element_of_a_comprehension(tmp_path):

@@ -257,3 +257,105 @@ def test_stages_of_a_single_file_script(tmp_path: Path) -> None:
         with attempt:
             assert min(times.share(stage) for stage in ("env", "act", "update")) > 0
             assert times.share("replay") < min(times.share("act"), times.share("update"))
+
+
+BY_HAND = """
+class Maze:
+    def reset(self):
+        self.position = 0
+        return self.position
+
+    def step(self, action):
+        self.position = self.move(action)
+        return self.position, 1.0, False
+
+    def move(self, action):
+        return self.position + action
+
+
+class Agent:
+    def reset(self):
+        self.noise = 0.0
+
+    def step(self, state, action, reward, next_state, done):
+        self.learn(reward)
+        return self.noise
+
+
+class Policy:
+    def reset(self):
+        self.hidden = 0.0
+
+    def step(self, obs):
+        return self.hidden
+
+
+for iteration in range(10):
+    for step in range(128):
+        logits = net(obs)
+        obs, reward, done = env.step(action)
+        agent.step(obs, action, reward, obs, done)
+        policy.step(obs)
+    loss = net(obs)
+    loss.backward()
+"""
+
+
+def test_environments_without_a_base_class(tmp_path: Path) -> None:
+    """The forward pass before their step acts, although no span or library shows the step."""
+    file = write(tmp_path, BY_HAND, "train.py")
+    lines = file.read_text().splitlines()
+
+    def at(function: str, text: str) -> str:
+        (number,) = [i for i, line in enumerate(lines, 1) if line.strip() == text]
+        return f"{function} ({file}:{number})"
+
+    step = at("<module>", "obs, reward, done = env.step(action)")
+    backward = at("<module>", "loss.backward()")
+    rows = [
+        (sample(step, at("Maze.step", "self.position = self.move(action)")), "env"),
+        (
+            sample(
+                step,
+                at("Maze.step", "self.position = self.move(action)"),
+                at("Maze.move", "return self.position + action"),
+            ),
+            "env",
+        ),
+        (sample(at("<module>", "logits = net(obs)"), FORWARD), "act"),
+        (sample(at("<module>", "loss = net(obs)"), FORWARD), "update"),
+        (sample(backward, f"Tensor.backward ({SITE}/torch/_tensor.py:9)"), "update"),
+        (
+            sample(
+                at("<module>", "agent.step(obs, action, reward, obs, done)"),
+                at("Agent.step", "self.learn(reward)"),
+            ),
+            "other",
+        ),
+        (
+            sample(at("<module>", "policy.step(obs)"), at("Policy.step", "return self.hidden")),
+            "other",
+        ),
+    ]
+    main = process(samples=[row for row, _ in rows])
+    first_lines = {
+        name: lines.index(line) + 1
+        for name, line in (
+            ("Maze.step", "    def step(self, action):"),
+            ("Agent.step", "    def step(self, state, action, reward, next_state, done):"),
+            ("Policy.step", "    def step(self, obs):"),
+        )
+    }
+    main.stacks = [
+        Stack(
+            tuple(
+                frame._replace(first_line=first_lines.get(frame.function, frame.first_line))
+                for frame in stack.frames
+            ),
+            stack.lines,
+        )
+        for stack in main.stacks
+    ]
+    stages = stage_by_key(main, by_name=False)
+    found = [stages[recorded.path, recorded.stack] for recorded in main.samples]
+    assert found == [stage for _, stage in rows]

@@ -23,6 +23,7 @@ from functools import cached_property, lru_cache
 
 from hotloop.profiler.diagnose import (
     causes,
+    episodes,
     growing_structures,
     libraries,
     matrix_products,
@@ -71,7 +72,6 @@ class Program:
         self._busy_by_file: dict[str, set[source.CodeBlock]] = {}
         self.wrappers = WrapperFinder(rows)
         self._restarts_processes = evidence is not None and evidence.restarts_processes
-        self._waits_for_starts = evidence is not None and evidence.waits_for_starts
         # Sum up the time of each line: below it in total, in environments and in networks.
         driving: dict[CodePosition, float] = {}
         in_networks: dict[CodePosition, float] = {}
@@ -135,7 +135,7 @@ class Program:
         playing = {
             frame
             for frame in frames - named
-            if not is_library(frame) and source.only_scores_episodes(frame.file, frame.first_line)
+            if not is_library(frame) and episodes.only_scores_episodes(frame.file, frame.first_line)
         }
         evaluations: set[Frame] = set()
         for candidates in (named, named | playing):
@@ -184,7 +184,8 @@ class Program:
         is_start = self._restarts_processes and any(
             is_in("process_starts", frame) for frame in inner
         )
-        waits = self._waits_for_starts and is_blocked
+        # Waits that the work of other processes explains are no rows.
+        waits = self._restarts_processes and is_blocked
         if is_start or (waits and _made_in_function(at) & causes.PROCESS_MAKERS):
             cause = causes.PROCESSES
         cause = cause or causes.for_stage(row.stage)

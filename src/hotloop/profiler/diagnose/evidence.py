@@ -135,16 +135,37 @@ class Evidence:
         return sum(row.sample.elapsed_ns for row in rows) - waited
 
     @cached_property
-    def working_processes(self) -> list[ProfiledProcess]:
-        """Processes that the main process waits for, if it waits for a tenth of the time."""
+    def _lanes(self) -> list[list[ProfiledProcess]]:
+        """Processes that the main process waits for, those that never overlap in one list.
+
+        A program may start a child now and then. Such children replace each other, and their work
+        adds up, unlike that of workers side by side.
+        """
         main = self.main
         if self.waited_ns(main) < 0.1 * self.duration_ns:
             return []
-        return [
-            process
-            for process in self.session.processes
-            if process is not main and self.busy_ns(process) > 0.02 * self.duration_ns
-        ]
+        lanes: list[list[ProfiledProcess]] = []
+        for process in sorted(self.session.processes, key=lambda process: process.start_ns):
+            if process is not main and self.busy_ns(process):
+                ended = (lane for lane in lanes if lane[-1].end_ns <= process.start_ns)
+                lane = next(ended, None)
+                if lane is None:
+                    lanes.append(lane := [])
+                lane.append(process)
+        return [lane for lane in lanes if self._lane_busy_ns(lane) > 0.02 * self.duration_ns]
+
+    def _lane_busy_ns(self, lane: Iterable[ProfiledProcess]) -> int:
+        return sum(map(self.busy_ns, lane))
+
+    @cached_property
+    def working_processes(self) -> list[ProfiledProcess]:
+        """Processes that the main process waits for, if it waits for a tenth of the time."""
+        return [process for lane in self._lanes for process in lane]
+
+    @property
+    def num_side_by_side(self) -> int:
+        """Number of processes that work at the same time while the main process waits."""
+        return len(self._lanes)
 
     @cached_property
     def restarts_processes(self) -> bool:
@@ -152,20 +173,6 @@ class Evidence:
         children = [x for x in self.session.processes if x is not self.main]
         first_end_ns = min((child.end_ns for child in children), default=0)
         return sum(child.start_ns > first_end_ns for child in children) >= _MIN_RESTARTS
-
-    @cached_property
-    def waits_for_starts(self) -> bool:
-        """Whether the main process waits for processes that mostly start, and hardly work."""
-        if not self.restarts_processes:
-            return False
-        worked = sum(
-            row.sample.elapsed_ns
-            for process in self.session.processes
-            if process is not self.main
-            for row in self.rows_of(process)
-            if row.stage != "import" and not is_waiting(row)
-        )
-        return worked < 0.3 * self.waited_ns(self.main)
 
     @cached_property
     def other_threads(self) -> list[int]:
@@ -191,9 +198,10 @@ class Evidence:
         waiting = [row for row in self.rows_of(self.main) if is_waiting(row)]
         waited = sum(row.sample.elapsed_ns for row in waiting)
         workers = [(process, process.pid) for process in self.working_processes]
+        busy = list(map(self._lane_busy_ns, self._lanes))
         if waited >= 0.1 * self.duration_ns:
             workers += [(self.main, thread) for thread in self.other_threads]
-        busy = [self.busy_ns(*worker) for worker in workers]
+            busy += [self.busy_ns(self.main, thread) for thread in self.other_threads]
         if not workers or max(busy) <= 0:
             return rows + waiting
         side_by_side = sum(busy) / max(busy)
@@ -395,8 +403,10 @@ def time_by_line(rows: Iterable[SampleRow]) -> list[tuple[CodeLine, TimeSum]]:
 
 
 def top_places(rows: Iterable[SampleRow], at_most: int = 6) -> tuple[CodeLine, ...]:
-    """Return the most expensive of the user's lines in some rows."""
-    return tuple(leaf for leaf, _ in time_by_line(rows)[:at_most])
+    """Return the most expensive of the user's lines in some rows, a library's if there are none."""
+    rows = list(rows)
+    users = [row for row in rows if user_positions(row.stack)]
+    return tuple(leaf for leaf, _ in time_by_line(users or rows)[:at_most])
 
 
 def describe_lines(evidence: Evidence, rows: Iterable[SampleRow], at_most: int = 3) -> str:

@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 
 from hotloop.profiler.diagnose.source import CodeBlock
-from hotloop.profiler.session.syntax import parse_file
+from hotloop.profiler.session.syntax import names_in, parse_file
 
 _PRODUCTS = {"dot", "matmul", "inner", "mv", "mm"}
 # Up to this many products take no longer than stacking their operands.
@@ -28,9 +28,9 @@ def multiplies_row_by_row(file: str, loop: CodeBlock) -> bool:
             continue
         if any(_is_short_range(generator.iter) for generator in node.generators):
             continue
-        elements = {name for generator in node.generators for name in _names(generator.target)}
+        elements = {name for generator in node.generators for name in names_in(generator.target)}
         for left_operand, right_operand in _factors(node.elt):
-            if _names(left_operand) & elements and not _names(right_operand) & elements:
+            if names_in(left_operand) & elements and not names_in(right_operand) & elements:
                 return True
     return False
 
@@ -58,7 +58,3 @@ def _factors(tree: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             elif name in _PRODUCTS and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
                 found.append((node.func.value, node.args[0]))
     return found
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}

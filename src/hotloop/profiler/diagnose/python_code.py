@@ -41,7 +41,7 @@ def logging(evidence: Evidence) -> Explanation | None:
     written: list[SampleRow] = []
     for row in evidence.rows:
         # Environments and networks called on a message's line would run without the message, too.
-        if row.stage not in ("logging", "other"):
+        if is_core(row):
             continue
         leaf = row.leaf
         if leaf.line in source.eager_log_lines(leaf.file):

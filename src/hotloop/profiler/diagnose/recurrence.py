@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
-from hotloop.profiler.session.syntax import parse_file
+from hotloop.profiler.session.syntax import called_name, parse_file
 
 # Functions that only store their arguments.
 _STORING = {"append", "concatenate", "cat", "stack", "hstack", "vstack", "add", "extend"}
@@ -90,14 +90,10 @@ def _argument_names(node: ast.expr) -> set[str]:
     return {
         name
         for call in ast.walk(node)
-        if isinstance(call, ast.Call) and _called_name(call) not in _STORING
+        if isinstance(call, ast.Call) and called_name(call) not in _STORING
         for arg in (*call.args, *(keyword.value for keyword in call.keywords))
         for name in _dotted_names(arg)
     }
-
-
-def _called_name(call: ast.Call) -> str:
-    return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
 
 
 def _dotted_names(node: ast.AST) -> set[str]:

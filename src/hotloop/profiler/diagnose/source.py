@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from hotloop.profiler.session.syntax import parse_file, source_lines
+from hotloop.profiler.session.syntax import called_name, parse_file, source_lines
 
 _LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "log", "trace"}
 # Methods that wait for a device, or extract numbers from tensors.
@@ -53,12 +53,6 @@ _LIST_BUILDING = {
     *("dict", "set", "pop", "insert", "remove", "index", "count", "copy", "clone", "zip", "repeat"),
     *("tile", "roll", "delete", "deque", "sorted", "map", "filter", "enumerate"),
 }
-_YIELDS = (ast.Yield, ast.YieldFrom)
-_STORING = {
-    *("append", "add", "push", "store", "put", "insert", "extend", "remember", "observe", "send"),
-    *("save", "write", "record", "put_nowait", "appendleft", "add_transition", "store_transition"),
-}
-_LEARNING = {"learn", "update", "train", "fit", "backward", "partial_fit", "zero_grad"}
 
 
 class CodeBlock(NamedTuple):
@@ -354,7 +348,7 @@ def is_comprehension(file: str, loop: CodeBlock) -> bool:
 def calls_per_element(file: str, loop: CodeBlock, names: frozenset[str]) -> bool:
     """Return whether a comprehension calls one of the names for each of its elements."""
     return any(
-        isinstance(call, ast.Call) and _called_name(call) in names
+        isinstance(call, ast.Call) and called_name(call) in names
         for node in _comprehensions(file, loop)
         for part in ((node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,))
         for call in ast.walk(part)
@@ -373,63 +367,6 @@ def _comprehensions(file: str, loop: CodeBlock) -> tuple[_Comprehension, ...]:
         if isinstance(node, _Comprehension)
         and CodeBlock(node.lineno, node.end_lineno or node.lineno) == loop
     )
-
-
-@lru_cache(maxsize=4096)
-def only_scores_episodes(file: str, first_line: int) -> bool:
-    """Return whether the function at a line plays episodes and only keeps their returns.
-
-    Such a function resets an environment and steps it in a loop. It neither learns nor stores or
-    returns observations, actions or single rewards.
-    """
-    function = function_at(file, first_line)
-    if function is None or any(isinstance(x, _YIELDS) for x in ast.walk(function)):
-        return False
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    if _LEARNING & {_called_name(call) for call in calls} or "reset" not in map(
-        _called_name, calls
-    ):
-        return False
-    steps = [
-        node
-        for loop in ast.walk(function)
-        if isinstance(loop, ast.For | ast.While)
-        for node in ast.walk(loop)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and _called_name(node.value) == "step"
-        and isinstance(node.targets[0], ast.Tuple)
-        and len(node.targets[0].elts) >= 4
-    ]
-    # Names of observations, rewards and actions.
-    transition = {
-        name
-        for node in steps
-        for part in (*node.targets[0].elts[:2], *node.value.args)  # pyright: ignore
-        for name in _names(part)
-    }
-    return bool(steps) and not any(_stores_any(node, transition) for node in ast.walk(function))
-
-
-def _stores_any(node: ast.AST, names: set[str]) -> bool:
-    if isinstance(node, ast.Call):
-        return _called_name(node) in _STORING and any(names & _names(arg) for arg in node.args)
-    if isinstance(node, ast.Return):
-        return node.value is not None and bool(names & _names(node.value))
-    if isinstance(node, ast.Assign):
-        is_stored = any(isinstance(x, ast.Subscript | ast.Attribute) for x in node.targets)
-        return is_stored and bool(names & _names(node.value))
-    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
-        return bool(names & _names(node.target.slice))
-    return False
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-
-
-def _called_name(call: ast.Call) -> str:
-    return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
 
 
 @lru_cache(maxsize=4096)

@@ -97,7 +97,7 @@ def too_many_threads(evidence: Evidence) -> Explanation | None:
     if any("/jax/" in frame.file for row in evidence.rows for frame in row.stack.frames):
         return None  # JAX threads do the work that the main thread waits for
     at_work = [thread for thread in native if sum(_runnable(thread)) > 0.02 * whole]
-    running = len(at_work) + 1 + len(evidence.working_processes)
+    running = len(at_work) + 1 + evidence.num_side_by_side
     queued = numbers.queued_ns / numbers.ns if numbers.ns else 0.0
     mean_ns = evidence.mean_ns("backward")
     networks = evidence.stage_ns("act", "update")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from hotloop.profiler.diagnose import source
+from hotloop.profiler.diagnose import episodes, source
 from hotloop.profiler.diagnose.evidence import CodePosition, SampleRow, user_positions
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
@@ -31,7 +31,7 @@ class WrapperFinder:
     """
 
     def __init__(self, rows: list[SampleRow]) -> None:
-        self._users = {frame for row in rows for frame in _nesting_steps(row.stack)}
+        self._users = {frame for row in rows for frame in _users_wrappers(row.stack)}
 
     def position(self, stack: Stack) -> CodePosition | None:
         """Return the line of the wrapper whose own work runs, None if no wrapper's does."""
@@ -127,16 +127,28 @@ def _steps(stack: Stack) -> list[int]:
 
 
 @lru_cache(maxsize=65536)
-def _nesting_steps(stack: Stack) -> tuple[Frame, ...]:
-    """Return the user's methods in a stack that step another environment."""
-    frames = [stack.frames[i] for i in _steps(stack)[:-1]]
-    return tuple(frame for frame in frames if not is_library(frame) and _steps_inner(frame))
+def _users_wrappers(stack: Stack) -> tuple[Frame, ...]:
+    """Return the user's methods in a stack that step another environment.
+
+    The inner step may be too fast to be sampled. If the source is missing, only the stack shows it.
+    """
+    steps = _steps(stack)
+    users = [stack.frames[i] for i in steps if not is_library(stack.frames[i])]
+    inner = stack.frames[steps[-1]] if steps else None
+    return tuple(
+        frame
+        for frame in users
+        if _steps_inner(frame) or (frame != inner and source.parse_file(frame.file) is None)
+    )
 
 
 @lru_cache(maxsize=4096)
 def _steps_inner(frame: Frame) -> bool:
-    """Return whether a method's source calls another environment's step, True if it is missing."""
-    if source.parse_file(frame.file) is None:
-        return True
-    names = source.names_called(frame.file, source.function_around(frame.file, frame.first_line))
-    return any(_INNER_STEP.search(name) for name in names)
+    """Return whether a method's source calls another environment's step.
+
+    It has such a name, or a result of at least four parts, such as reward and termination.
+    """
+    block = source.function_around(frame.file, frame.first_line)
+    names = source.names_called(frame.file, block)
+    is_named = any(_INNER_STEP.search(name) for name in names)
+    return is_named or episodes.unpacks_step(frame.file, block)

@@ -11,6 +11,8 @@ environment step are learning. So are the lines between environment steps and th
 
 Assignments to elements in a loop that steps environments store data for learning.
 
+An environment without a known base class is recognized by its methods (`is_environment`).
+
 Lines that compute the action are acting: those before an environment step, in the same loop, that
 assign its arguments or the values that the arguments depend on. So are lines that compute other
 values from the same variables, such as the value and the log-probability of the action.
@@ -19,6 +21,7 @@ values from the same variables, such as the value and the log-probability of the
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -226,6 +229,40 @@ def _target_names(node: ast.expr) -> set[str]:
     if isinstance(node, (ast.Tuple, ast.List)):
         return set().union(*(_target_names(element) for element in node.elts))
     return {ast.unparse(node)} if isinstance(node, (ast.Name, ast.Attribute)) else set()
+
+
+# Names of what an environment's step takes, and an agent's as well.
+_ACTION = re.compile(r"^_?(a|u|acs?|act(ion)?s?(_\w+)?|moves?|arm|cmd|commands?|controls?)$")
+_RESULT = re.compile(r"reward|next|done|loss|terminat|truncat")
+
+
+def is_environment(frame: Frame) -> bool:
+    """Return whether a function is a step or reset of an environment written by hand."""
+    return not is_library(frame) and frame.first_line in _environment_methods(frame.file)
+
+
+@lru_cache(maxsize=256)
+def _environment_methods(file: str) -> frozenset[int]:
+    """Return the first lines of steps and resets of environments in a file.
+
+    The class has both methods. The step takes an action and returns something. It takes no result
+    of a step, unlike an agent's.
+    """
+    lines: set[int] = set()
+    tree = parse_file(file)
+    for owner in ast.walk(tree) if tree else ():
+        if not isinstance(owner, ast.ClassDef):
+            continue
+        methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
+        step, reset = methods.get("step"), methods.get("reset")
+        if step is None or reset is None:
+            continue
+        names = [arg.arg for arg in (*step.args.posonlyargs, *step.args.args)]
+        returns = any(isinstance(x, ast.Return) and x.value is not None for x in ast.walk(step))
+        if returns and any(map(_ACTION.search, names)) and not any(map(_RESULT.search, names)):
+            for node in (step, reset):
+                lines.add(min([node.lineno, *(x.lineno for x in node.decorator_list)]))
+    return frozenset(lines)
 
 
 class _StatementLines(NamedTuple):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, ProfiledProcess, Stack, is_library
 from hotloop.profiler.session.catalogues import FramePattern, frame_patterns, read_catalogue
-from hotloop.profiler.session.purpose import PurposeClassifier
+from hotloop.profiler.session.purpose import PurposeClassifier, is_environment
 
 STAGES = {
     "env": "stepping and resetting environments",
@@ -213,7 +213,7 @@ def stage_by_key(
         by_name: whether function names and kinds of statement classify otherwise unknown code.
     """
     stages = {
-        (sample.path, sample.stack): sample_stage(sample.path, process.stacks[sample.stack])
+        (sample.path, sample.stack): _stage(sample.path, process.stacks[sample.stack])
         for sample in process.samples
     }
     purpose = PurposeClassifier((process.stacks[key], stage) for (_, key), stage in stages.items())
@@ -235,6 +235,12 @@ def stage_by_key(
         return stage_by_name(stack) if stage == "other" and by_name else stage
 
     return {key: resolve(process.stacks[key[1]], stage) for key, stage in stages.items()}
+
+
+def _stage(path: tuple[str, ...], stack: Stack) -> str:
+    """Return the stage of a sample, with steps of environments that have no known base class."""
+    stage = sample_stage(path, stack)
+    return "env" if stage == "other" and any(map(is_environment, stack.frames)) else stage
 
 
 def stage_by_name(stack: Stack) -> str:

@@ -33,3 +33,13 @@ def split_lines(content: bytes) -> list[str]:
     """Return the lines of a file as Python counts them: a form feed ends no line."""
     text = content.decode("utf-8", "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def called_name(call: ast.Call) -> str:
+    """Return the last part of the name that a call calls, empty if it has none."""
+    return getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Return the plain names in a piece of source."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
