@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hotloop import bandits, timing
-from hotloop.cli import main, seeds
-from tests.cli.run_command import ChildInProcess
+from hotloop.cli import main
+from tests.warm_pool import use_warm_pool
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,7 +52,7 @@ SHORTER = {"200000": "1024", "50000": "1024", "1-5": "1-2"}
 def test_the_readmes_commands(tmp_path, monkeypatch, capsys, execution):
     """The commands run with fewer steps and seeds."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(seeds, "_Child", ChildInProcess)
+    use_warm_pool(monkeypatch)
     shutil.copytree(ROOT / "examples", "examples")
     blocks = re.findall(r"^```\n(.*?)^```", PAGES[0].read_text(), re.MULTILINE | re.DOTALL)
     commands = re.findall(r"^\$ hotloop (.*)$", "\n".join(blocks), re.MULTILINE)

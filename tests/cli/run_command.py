@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hotloop.base.children import python_command
 from hotloop.cli import main
 
 TIMEOUT_S = 60.0
@@ -66,16 +65,3 @@ def signal_when(condition: Callable[[], bool], number: int) -> Iterator[None]:
         finished.set()
         thread.join()
         signal.signal(number, before)
-
-
-class ChildInProcess:
-    """Stands in for `hotloop.cli.seeds._Child`: the training runs here, before it returns."""
-
-    def __init__(self, command: list[str], label: str, at_once: int) -> None:
-        assert command[:4] == python_command("hotloop")
-        print(f"{label} | begins")
-        self._code = main(command[4:])
-
-    def exit_code(self) -> int:
-        """Return the exit code."""
-        return self._code

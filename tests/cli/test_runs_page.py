@@ -4,8 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-from hotloop.cli import main, seeds
-from tests.cli.run_command import ChildInProcess
+from hotloop.cli import main
+from tests.warm_pool import use_warm_pool
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "runs.md"
 
@@ -16,7 +16,7 @@ def test_the_pages_commands(tmp_path, monkeypatch, capsys):
     assert {command.split()[0] for command in commands} == {
         *("train", "runs", "plot", "eval", "export", "doctor", "presets", "report")
     }
-    monkeypatch.setattr(seeds, "_Child", ChildInProcess)
+    use_warm_pool(monkeypatch)
     smaller = {"100000": "1024", "50000": "1024", "20": "2"}
     for command in commands:
         args = [smaller.get(arg, arg) for arg in shlex.split(command)]

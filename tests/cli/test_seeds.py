@@ -2,16 +2,16 @@
 
 import os
 import signal
-import sys
 
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli import seeds, training_plan
-from hotloop.cli.training_plan import parse_jobs, parse_seeds
 from hotloop.errors import ConfigError
+from hotloop.experiments import plan, read_table
+from hotloop.experiments.plan import default_jobs, parse_seeds
 from hotloop.runs.summary import summarize
-from tests.cli.run_command import run, signal_when
+from tests.cli.run_command import has_learned, run, signal_when
+from tests.warm_pool import use_warm_pool
 
 SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--execution", "eager"]
 
@@ -21,7 +21,7 @@ SHORT = ["--total-timesteps", "64", "--num-envs", "2", "--num-steps", "16", "--e
     [("1-5", [1, 2, 3, 4, 5]), ("3", [3]), ("1, 7-9,4", [1, 7, 8, 9, 4]), ("0-0", [0])],
 )
 def test_seeds(text, numbers):
-    assert parse_seeds(text) == tuple(numbers)
+    assert parse_seeds(text) == parse_seeds(numbers) == tuple(numbers)
 
 
 @pytest.mark.parametrize(
@@ -48,21 +48,18 @@ def test_invalid_seeds_are_rejected(text, message):
 
 
 def test_number_of_trainings_at_a_time(monkeypatch):
-    monkeypatch.setattr(training_plan, "available_cores", lambda: 8)
-    assert parse_jobs(None, ppo.Config()) == 8
-    assert parse_jobs(None, ppo.Config(workers=3, num_envs=3)) == 2
-    assert parse_jobs(None, ppo.Config(workers="auto")) == 1
-    assert parse_jobs("3", ppo.Config()) == 3
-    for text in ("0", "-1", "two", "1.5"):
-        with pytest.raises(ConfigError, match="must be a positive number of processes"):
-            parse_jobs(text, ppo.Config())
+    monkeypatch.setattr(plan, "available_cores", lambda: 8)
+    assert default_jobs(ppo.Config()) == 8
+    assert default_jobs(ppo.Config(workers=3, num_envs=3)) == 2
+    assert default_jobs(ppo.Config(workers="auto")) == 1
 
 
 def test_two_seeds(capfd, tmp_path):
     args = ["--seeds", "3,5", "--jobs", 2, "--run-dir", tmp_path / "both"]
     code, out, err = run(capfd, "train", "ppo", *SHORT, *args)
     assert (code, err) == (0, "")
-    assert sorted(os.listdir(tmp_path / "both")) == ["seed_3", "seed_5"]
+    names = ["output.log", "seed_3", "seed_5", "trainings.sqlite"]
+    assert sorted(os.listdir(tmp_path / "both")) == names
     assert [summarize(tmp_path / "both" / f"seed_{x}").seed for x in (3, 5)] == [3, 5]
     assert f"2 seeds, 2 at a time, in {tmp_path / 'both'}" in out
     assert "seed 3 | " in out
@@ -70,49 +67,45 @@ def test_two_seeds(capfd, tmp_path):
     assert "largest cost" not in out  # each run has it
     assert out.endswith(f"next: hotloop plot {tmp_path / 'both'}\n")
     assert out.count("finished") == 2
+    table = read_table(tmp_path / "both").table()
+    assert table["seed"].tolist() == [3, 5]
+    assert table["state"].tolist() == ["done", "done"]
     # More seeds go into the same directory, and none is repeated.
     code, _, err = run(capfd, "train", "ppo", *SHORT, "--seeds=5-6", "--run-dir", tmp_path / "both")
     assert code == 1
-    assert "seed_5 exists already, and runs are never overwritten: remove seed 5" in err
-    assert sorted(os.listdir(tmp_path / "both")) == ["seed_3", "seed_5"]
-
-
-# The trainings' processes run this instead of hotloop. It fails at once, or waits for a signal.
-CHILD = """
-import pathlib, signal, sys, time
-(path,) = (pathlib.Path(x[10:]) for x in sys.argv if x.startswith("--run-dir="))
-print("it begins", file=sys.stderr, flush=True)
-if "no-such-algorithm" in str(path):
-    sys.exit(2)
-def end(number, _):
-    print("interrupted by", number, file=sys.stderr)
-    sys.exit(128 + number)
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-    signal.signal(number, end)
-path.mkdir(parents=True)
-while True:
-    time.sleep(1)
-"""
-
-
-@pytest.fixture
-def child(tmp_path, monkeypatch):
-    """Replace each training by a small program."""
-    path = tmp_path / "python"
-    path.write_text(f"#!{sys.executable} -IS{CHILD}")
-    path.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(path))
-
-
-@pytest.mark.usefixtures("child")
-def test_a_seed_that_fails(capfd, tmp_path):
-    args = ["--seeds", "1-2", "--jobs", 1, "--run-dir", tmp_path / "no-such-algorithm"]
-    code, out, err = run(capfd, "train", "ppo", *SHORT, *args)
+    assert "seed_5 exists already, and runs are never overwritten: remove it" in err
+    assert sorted(os.listdir(tmp_path / "both")) == names
+    code, *_ = run(capfd, "train", "ppo", *SHORT, "--seeds=7", "--run-dir", tmp_path / "both")
+    assert code == 0
+    assert read_table(tmp_path / "both").table()["seed"].tolist() == [3, 5, 7]
+    args = ["--learning-rate=1e-2", "--seeds=8", "--run-dir", tmp_path / "both"]
+    code, _, err = run(capfd, "train", "ppo", *SHORT, *args)
     assert code == 2
-    assert f"in {tmp_path}" in out
-    assert "seed 1 | it begins" in err
-    assert "seed 1 failed with exit code 2: see its lines above" in err
-    assert "seed 2 failed with exit code 2" in err
+    assert "has trainings with other options, and only seeds can be added" in err
+
+
+def test_seeds_that_fail(capfd, tmp_path, monkeypatch):
+    use_warm_pool(monkeypatch)
+    env = ["--env-id", "tests.toy_envs:Misbehaves", "--env-kwargs", '{"how": "raises", "at": 9}']
+    args = [*env, "--seeds", "1-2", "--jobs", 1, "--run-dir", tmp_path / "it"]
+    code, out, err = run(capfd, "train", "ppo", *SHORT, *args)
+    assert code == 1
+    assert f"2 seeds, 1 at a time, in {tmp_path}" in out
+    assert "seed_1 failed: " in err
+    assert f"its output is in {tmp_path / 'it' / 'output.log'}" in err
+    assert "seed_2 failed: " in err
+    assert read_table(tmp_path / "it").table()["state"].tolist() == ["failed", "failed"]
+
+
+def test_a_killed_training_keeps_its_run(capfd, tmp_path, monkeypatch):
+    """It is not tried again, since `hotloop resume` may continue it."""
+    use_warm_pool(monkeypatch)
+    env = ["--env-id", "tests.experiments.crashing_env:CrashingEnv"]
+    args = [*env, "--seeds", "1", "--run-dir", tmp_path / "it"]
+    code, _, err = run(capfd, "train", "ppo", *SHORT, *args)
+    assert code == 1
+    assert "seed_1 failed: its process ended by SIGKILL; out of memory?" in err
+    assert (tmp_path / "it" / "seed_1" / "config.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -133,40 +126,17 @@ def test_mistakes(capsys, tmp_path, args, message):
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.usefixtures("child")
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1],
-    ids=["SIGINT", "SIGTERM", "SIGUSR1"],
-)
-def test_an_interrupt_reaches_the_trainings(capfd, tmp_path, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_an_interrupt_keeps_what_was_learned(capfd, tmp_path, monkeypatch, number):
+    use_warm_pool(monkeypatch)
     runs = tmp_path / "it"
-    args = ["--seeds", "1-3", "--jobs", "2", "--run-dir", runs]
-    with signal_when(lambda: runs.exists() and len(os.listdir(runs)) == 2, number):
-        code, _, err = run(capfd, "train", "ppo", *SHORT, *args)
+    args = ["--total-timesteps", "100000000", *SHORT[2:], "--seeds", "1-3", "--jobs", "2"]
+    with signal_when(lambda: all(has_learned(runs / f"seed_{k}") for k in (1, 2)), number):
+        code, out, err = run(capfd, "train", "ppo", *args, "--run-dir", runs)
     assert code == 128 + number
-    assert err.count(f"interrupted by {int(number)}") == 2
-    assert "interrupted: seeds 1, 2, 3 are not finished" in err
-    assert sorted(os.listdir(runs)) == ["seed_1", "seed_2"]
-
-
-@pytest.mark.usefixtures("child")
-def test_an_interrupt_reaches_a_training_that_starts(capfd, tmp_path, monkeypatch):
-    processes = []
-
-    class Child(seeds._Child):
-        def __init__(self, *args):
-            super().__init__(*args)
-            processes.append(self._process)
-            if len(processes) == 2:
-                signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(seeds, "_Child", Child)
-    args = ["--seeds", "1-2", "--jobs", "2", "--run-dir", tmp_path / "it"]
-    try:
-        code, *_ = run(capfd, "train", "ppo", *SHORT, *args)
-        assert code == 128 + signal.SIGTERM
-        assert [process.poll() is None for process in processes] == [False, False]
-    finally:
-        for process in processes:
-            process.kill()
+    assert "interrupted: `hotloop resume RUN` continues a run that is not finished" in err
+    assert out.count("stopped") == 2
+    assert not (runs / "seed_3").exists()
+    for seed in (1, 2):
+        assert summarize(runs / f"seed_{seed}").timesteps > 0
+        assert (runs / f"seed_{seed}" / "checkpoints" / "last").exists()

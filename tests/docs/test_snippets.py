@@ -103,7 +103,7 @@ def stop_after_options(monkeypatch):
     for name in ("parse_args", "parse_known_intermixed_args"):
         method = getattr(argparse.ArgumentParser, name)
         monkeypatch.setattr(argparse.ArgumentParser, name, stop_after(method))
-    monkeypatch.setattr("hotloop.cli.sweep._run_sweep", lambda *args: 0)
+    monkeypatch.setattr("hotloop.cli.sweep._run", lambda *args, **_: 0)
 
 
 def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:

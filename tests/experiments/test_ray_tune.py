@@ -13,9 +13,11 @@ import pytest
 from hotloop.algorithms import ppo
 from hotloop.cli import main
 from hotloop.errors import ConfigError
-from hotloop.experiments import Results
+from hotloop.experiments import Plan, Results
+from hotloop.experiments.plan import plan_options
+from hotloop.experiments.population import check_population
 from hotloop.experiments.ray_trainable import extend_schedule
-from hotloop.experiments.ray_tune import check_population, trial_resources
+from hotloop.experiments.ray_tune import trial_resources
 from hotloop.experiments.spaces import draw, parse
 from hotloop.ops.schedules import as_schedule
 from hotloop.training.forking import copy_last, fork
@@ -84,11 +86,10 @@ def test_resources_of_a_trial():
 )
 def test_invalid_populations_are_rejected(space, options, plan, message):
     config = ppo.Config(total_timesteps=20_000, **options)
-    settings = {"trials": 4, "seeds": (1,), "hours": None, "metric": "return", **plan}
+    settings = {"trials": 4, "generations": 8, "sampler": "pbt", **plan}
+    plan = Plan(algorithm="ppo", config=plan_options(config), space=space, **settings)
     with pytest.raises(ConfigError, match=message):
-        check_population(
-            parse(space, ppo.Config), SimpleNamespace(config=config, **settings), generations=8
-        )
+        check_population(parse(space, ppo.Config), plan, config)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_incompatible_options_are_rejected(args, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
     # The rejected sweep leaves no record, so another sweep may use the file.
     results = Results(path)
-    assert results.settings is None or "no Ray" in message
+    assert results.plan is None or "no Ray" in message
     results.close()
 
 

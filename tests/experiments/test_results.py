@@ -16,8 +16,8 @@ from hotloop.bandits.grids.grid_file import GridFile
 from hotloop.base import results_file
 from hotloop.base.processes import boot_id
 from hotloop.errors import BanditError, ConfigError, HotloopError, OutputError
-from hotloop.experiments import Results, Run
-from hotloop.experiments.results import ResumeOptions, SweepSettings, is_alive
+from hotloop.experiments import Plan, Results, Run, read_table
+from hotloop.experiments.results import is_alive
 
 
 @pytest.fixture
@@ -25,29 +25,15 @@ def path(tmp_path):
     return tmp_path / "sweep.sqlite"
 
 
-SETTINGS = SweepSettings(
-    key="{}",
+PLAN = Plan(
     algorithm="ppo",
-    args=["--env-id", "CartPole-v1"],
+    config={"env_id": "CartPole-v1", "total_timesteps": 100},
     space={"learning_rate": "log:1e-4,1e-2", "hidden_sizes": [[64, 64], [32]]},
     sampler="random",
-    sampler_seed=0,
-    metric="return",
-    generations=None,
-    steps=100,
+    trials=30,
+    seeds=(1, 2, 3),
+    jobs=2,
     runs_per_update=3,
-    options=ResumeOptions(
-        trials=30,
-        seeds="1-3",
-        hours=None,
-        jobs="2",
-        lanes="1",
-        pruner="none",
-        backend="processes",
-        ray_address=None,
-        ray_runtime_env=None,
-        trial_resources=None,
-    ),
 )
 
 
@@ -57,15 +43,15 @@ def finished(trial=1, seed=1, score=3.0, state="done"):
 
 def test_written_results_are_read_back(path):
     results = Results(path)
-    assert results.settings is None
-    results.settings = SETTINGS
+    assert results.plan is None
+    results.plan = PLAN
     assert results.add_trial(1, {"hidden_sizes": (64, 64)}, {"system": {}})
     assert not results.add_trial(1, {"hidden_sizes": (32,)}, {})
     assert results.claim(1, 1, 100, "tune", "0.1", "d")
     results.finish(finished())
     results.close()
     again = Results(path)
-    assert again.settings == SETTINGS
+    assert again.plan == PLAN
     assert again.trials() == [(1, {"hidden_sizes": [64, 64]}, {"system": {}})]
     (run,) = again.runs("tune")
     assert run.score == 3.0
@@ -200,7 +186,7 @@ def test_a_file_of_another_version_is_refused(path):
     file.execute("UPDATE sweep SET value = '99' WHERE name = 'format'")
     file.commit()
     file.close()
-    with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 2"):
+    with pytest.raises(ConfigError, match=r"of format 99, made by hotloop .* reads format 3"):
         Results(path)
 
 
@@ -210,7 +196,8 @@ def test_runs_are_exported_with_their_options(path, tmp_path):
     results.add_trial(1, {"learning_rate": 0.1}, {})
     results.claim(1, 1, 100, "tune", "0.1", "d")
     results.finish(finished())
-    results.export(tmp_path / "runs.parquet")
+    results.close()
+    read_table(path).to_parquet(tmp_path / "runs.parquet")
     (row,) = parquet.read_table(tmp_path / "runs.parquet").to_pylist()
     assert (row["score"], row["param.learning_rate"]) == (3.0, "0.1")
 
@@ -224,7 +211,7 @@ def intact(tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "sweep.sqlite"
     results = Results(path)
     results.enter(may_join=False)
-    results.settings = SETTINGS
+    results.plan = PLAN
     for trial in range(1, 31):
         results.add_trial(trial, {"learning_rate": 0.1 * trial, "hidden_sizes": [64, 64]}, {"a": 1})
         results.claim(trial, 1, 100, "tune", "0.1", f"sweep/trial_{trial:04}")
@@ -239,7 +226,7 @@ def read_all(path):
     results = Results(path)
     try:
         content = (
-            results.settings,
+            results.plan,
             results.trials(),
             results.runs(),
             results.tries(3, 1, 100, "tune"),
@@ -307,7 +294,7 @@ def test_changed_cells_are_detected(intact, tmp_path):
 def test_an_intact_checksum_of_an_invalid_row(path):
     for table, row in {
         "trials": (1, "[]", "{}"),
-        "sweep": ("settings", "{}"),
+        "sweep": ("plan", "{}"),
         "runs": (1, 1, 9, "tune", "0", "lost", "me", 1, None, "", None, "[]", "d"),
     }.items():
         results = Results(path.with_name(table))

@@ -3,9 +3,8 @@
 import pytest
 
 from hotloop.algorithms import ppo
-from hotloop.cli.sweep import _choose_sampler
 from hotloop.experiments import Trial
-from hotloop.experiments.samplers import SearchSampler, importances
+from hotloop.experiments.samplers import SearchSampler, choose_sampler, importances
 from hotloop.experiments.spaces import parse
 
 
@@ -21,9 +20,10 @@ from hotloop.experiments.spaces import parse
         ({"num_steps": "int:1,1000000"}, 20, "random", ""),
     ],
 )
-def test_a_finite_space_is_a_grid(spaces, trials, sampler, reason, capsys):
-    assert _choose_sampler(parse(spaces, ppo.Config), trials) == sampler
-    assert reason in capsys.readouterr().err
+def test_a_finite_space_is_a_grid(spaces, trials, sampler, reason):
+    choice = choose_sampler(parse(spaces, ppo.Config), trials)
+    assert choice[0] == sampler
+    assert reason in choice[1]
 
 
 class Diverging:

@@ -112,16 +112,16 @@ def test_the_same_sweep_in_lanes_and_processes(path, tmp_path):
 
 
 def test_auto_lanes_measures_both_ways(path, monkeypatch):
-    from hotloop.experiments.runner import Runner
+    from hotloop.experiments.pool import PoolExecutor
 
-    unit_counts, start = [], Runner._start
+    unit_counts, start = [], PoolExecutor._start
 
     def note(self, process, units):
         has_more = start(self, process, units)
         unit_counts.append(len(process.work or []))
         return has_more
 
-    monkeypatch.setattr(Runner, "_start", note)
+    monkeypatch.setattr(PoolExecutor, "_start", note)
     sweep(path, "learning_rate=log:1e-4,1e-2", "--trials=14", "--jobs=1", "--lanes", "auto")
     # The first run of a process is not measured. Two single runs and two batches of four follow.
     assert unit_counts[:5] == [1, 1, 1, 4, 4]
@@ -187,9 +187,9 @@ def test_failed_trials_are_stored_with_their_reason(path, capsys, monkeypatch):
 
 
 def test_a_killed_process_is_replaced_and_its_run_repeated(path, monkeypatch, capsys):
-    from hotloop.experiments.runner import Runner
+    from hotloop.experiments.pool import PoolExecutor
 
-    hear, killed = Runner._handle_messages, []
+    hear, killed = PoolExecutor._handle_messages, []
 
     def kill_once(self, process, messages):
         if messages is not None and not killed:
@@ -197,7 +197,7 @@ def test_a_killed_process_is_replaced_and_its_run_repeated(path, monkeypatch, ca
             os.kill(process.pid, signal.SIGKILL)
         hear(self, process, messages)
 
-    monkeypatch.setattr(Runner, "_handle_messages", kill_once)
+    monkeypatch.setattr(PoolExecutor, "_handle_messages", kill_once)
     args = ("learning_rate=log:1e-4,1e-2", "--trials", "2", "--jobs", "1")
     sweep(path, *args)
     monkeypatch.undo()
@@ -329,12 +329,17 @@ def test_the_report_tests_saves_and_plots_the_best_trial(path, capsys, tmp_path,
         (["learning_rat=0.1", "--trials", "2"], "did you mean 'learning_rate'"),
         (["learning_rate=log:1e-4,1e-2"], "needs an end: pass `--trials` or `--hours`"),
         (["num_minibatches=int:1,1000000"], "needs an end: pass `--trials` or `--hours`"),
-        (["learning_rate=log:1e-4,1e-2", "--trials", "0"], "`--trials` must be positive, got 0"),
+        (
+            ["learning_rate=log:1e-4,1e-2", "--trials", "0"],
+            "`--trials` must be a positive int",
+        ),
         (["learning_rate=0.1", "--sampler", "best", "--trials", "2"], "`--sampler` must be grid"),
         (
             ["learning_rate=0.1", "--learning-rate", "1", "--trials", "2"],
             "has a space and a fixed value",
         ),
+        ([], "needs options to sweep over, got none"),
+        (["learning_rate", "--trials", "2"], "`learning_rate` needs a space: write its"),
         (["learning_rate=0.1", "--metric", "x", "--trials", "2"], "`--metric` must be return or"),
         (["learning_rate=0.1", "--lanes", "x", "--trials", "2"], "`--lanes` must be"),
         (
@@ -362,6 +367,24 @@ def test_another_sweep_in_the_file_is_refused(path, capsys):
     assert "has another sweep, of ppo over gae_lambda" in capsys.readouterr().err
     assert main(["sweep", "resume", str(path.with_name("no.sqlite"))]) != 0
     assert "does not exist: `hotloop sweep" in capsys.readouterr().err
+
+
+def test_a_directory_is_the_sweep_whose_runs_it_has(path, tmp_path, capsys):
+    sweep(path, "learning_rate=1e-3", "--total-timesteps=64")
+    assert main(["sweep", "report", str(path.with_suffix(""))]) == 0
+    assert f"1 done, 0 pruned, 0 failed; {path}" in capsys.readouterr().out
+    assert main(["sweep", "report", str(tmp_path)]) == 2
+    assert "is a directory without results of a sweep: pass the file" in capsys.readouterr().err
+
+
+def test_a_sweep_may_complete_fixed_options(path, capsys):
+    """`max_policy_age` is valid with one value of the space only."""
+    space = ("schedule=barrier,async", "--max-policy-age", "2", "--workers", "1")
+    args = ["appo", *TINY, *space, "--file", str(path), "--jobs", "1"]
+    assert main(["sweep", *args]) == 1
+    states = {trial: state for (trial, _), (state, _, _) in table(path)[1].items()}
+    assert states == {1: "failed", 2: "done"}
+    assert "`max_policy_age` 2 is for `schedule` 'async'" in capsys.readouterr().err
 
 
 def test_without_optuna_the_extra_is_named(path, capsys, monkeypatch):

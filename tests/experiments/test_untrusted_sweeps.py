@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from hotloop.cli import main
-from hotloop.cli.stored_sweep import load_sweep, open_results
+from hotloop.cli.stored_sweep import open_results
 from hotloop.errors import ConfigError, UntrustedError
 from hotloop.experiments import Results
-from tests.experiments.test_results import SETTINGS, finished
+from hotloop.experiments.launch import make_runner
+from tests.experiments.test_results import PLAN, finished
 
 EVIL = "import pathlib\npathlib.Path(__file__).with_name('marker').write_text('it was imported')\n"
 
@@ -30,7 +31,7 @@ def folder(tmp_path, monkeypatch):
 def write(path, params=None, attrs=None, **changes):
     """Write a sweep of this user with a finished trial."""
     results = Results(path)
-    results.settings = dataclasses.replace(SETTINGS, **changes)
+    results.plan = dataclasses.replace(PLAN, **changes)
     results.add_trial(1, params or {"learning_rate": 0.001}, attrs or {})
     results.claim(1, 1, 100, "tune", "1", "d")
     results.finish(finished())
@@ -38,20 +39,25 @@ def write(path, params=None, attrs=None, **changes):
     return path
 
 
-def options(**values):
-    return {"options": dataclasses.replace(SETTINGS.options, **values)}
+def start(path, *, is_trusted):
+    results = open_results(path, is_trusted=is_trusted)
+    make_runner(results.plan, results)
+
+
+def config(**values):
+    return {"config": {**PLAN.config, **values}}
 
 
 HOSTILE = [
     ({"algorithm": "evil:algorithm"}, "evil:algorithm"),
-    ({"args": ["--env-id", "evil:make"]}, "evil:make"),
-    ({"args": ["--env-id", "CartPole-v1", "--network", "evil:Net"]}, "--network evil:Net"),
-    ({"args": ["--config", "evil.toml"]}, "--config evil.toml"),
-    ({"args": ["--env-id", "X", "--track", "wandb"]}, "--track wandb"),
-    ({"space": {"network": "evil:Net,evil:Other"}}, "network=evil:Net"),
-    ({"space": {"learning_rate": "evil:fall;0.1"}}, "learning_rate=evil:fall"),
-    (options(backend="ray", ray_runtime_env='{"env_vars": {}}'), "--ray-runtime-env="),
-    (options(backend="ray", ray_address="192.0.2.1:6379"), "--ray-address=192.0.2.1:6379"),
+    (config(env_id="evil:make"), '`env_id` "evil:make"'),
+    (config(network="evil:Net"), '`network` "evil:Net"'),
+    (config(track=["wandb"]), '`track` ["wandb"]'),
+    (config(env_kwargs={"script": "evil"}), '`env_kwargs` {"script": "evil"}'),
+    ({"space": {"network": "evil:Net,evil:Other"}}, '`network` "evil:Net,evil:Other"'),
+    ({"space": {"learning_rate": "evil:fall;0.1"}}, '`learning_rate` "evil:fall;0.1"'),
+    ({"backend": "ray", "ray_runtime_env": {"env_vars": {}}}, "`ray_runtime_env` {"),
+    ({"backend": "ray", "ray_address": "192.0.2.1:6379"}, '`ray_address` "192.0.2.1:6379"'),
 ]
 
 
@@ -70,10 +76,10 @@ def test_a_plain_sweep_of_another_user_needs_trust_too(folder, monkeypatch):
     path = write(folder / "sweep.sqlite")
     open_results(path, is_trusted=False).close()
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "other user"))
-    with pytest.raises(UntrustedError, match=r"ppo --env-id CartPole-v1"):
+    with pytest.raises(UntrustedError, match=r"`algorithm` \"ppo\", .*`env_id` \"CartPole-v1\""):
         open_results(path, is_trusted=False)
     results = open_results(path, is_trusted=True)
-    results.settings = results.settings  # as a resumed sweep does
+    results.plan = results.plan  # as a resumed sweep does
     results.close()
     open_results(path, is_trusted=False).close()
 
@@ -81,9 +87,9 @@ def test_a_plain_sweep_of_another_user_needs_trust_too(folder, monkeypatch):
 def test_changed_settings_are_refused(folder):
     path = write(folder / "sweep.sqlite")
     results = Results(path)
-    content = dataclasses.asdict(results.settings) | {"args": ["--env-id", "evil:make"]}
+    content = results._plan_content() | config(env_id="evil:make")
     with results._transaction():
-        results._store("sweep", "settings", json.dumps(content))
+        results._store("sweep", "plan", json.dumps(content))
     results.close()
     with pytest.raises(UntrustedError, match="evil:make"):
         open_results(path, is_trusted=False)
@@ -104,7 +110,7 @@ def test_trials_only_set_options_of_the_space(folder, params, attrs):
     path = write(folder / "sweep.sqlite", params, attrs)
     for is_trusted in (False, True):
         with pytest.raises(ConfigError, match="is damaged: trial 1 sets `"):
-            load_sweep(open_results(path, is_trusted=is_trusted))
+            start(path, is_trusted=is_trusted)
     assert sqlite3.connect(path).execute("SELECT count(*) FROM trials").fetchone() == (1,)
 
 
@@ -112,4 +118,4 @@ def test_values_of_the_space_are_accepted(folder):
     became = {"100": {"learning_rate": "steps:0=0.1,0.5=0.2"}}
     params = {"learning_rate": 0.1, "hidden_sizes": [64, 64]}
     path = write(folder / "sweep.sqlite", params, {"became": became})
-    load_sweep(open_results(path, is_trusted=False))
+    start(path, is_trusted=False)

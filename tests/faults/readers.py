@@ -208,10 +208,10 @@ def _seal_npz(name: str) -> Callable[[Path, random.Random], None]:
 
 def make_sweep(folder: Path) -> None:
     """Write a file of a sweep with two trials."""
-    from tests.experiments.test_results import SETTINGS, finished
+    from tests.experiments.test_results import PLAN, finished
 
     results = Results(folder / "sweep.sqlite")
-    results.settings = SETTINGS
+    results.plan = PLAN
     for number in (1, 2):
         results.add_trial(number, {"learning_rate": 0.1 * number}, {})
         results.claim(number, 1, 100, "tune", "0.1", "d")
@@ -222,7 +222,7 @@ def make_sweep(folder: Path) -> None:
 def _read_sweep(folder: Path) -> Any:
     results = Results(folder / "sweep.sqlite")
     try:
-        return repr((results.settings, results.trials(), results.runs()))
+        return repr((results.plan, results.trials(), results.runs()))
     finally:
         results.close()
 

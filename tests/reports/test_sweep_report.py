@@ -14,15 +14,15 @@ from hotloop.errors import ConfigError
 from hotloop.experiments import Results, Trial
 from hotloop.experiments.spaces import parse, stored_space
 from hotloop.training.options.option_files import toml_loads
-from tests.experiments.test_results import SETTINGS, finished
+from tests.experiments.test_results import PLAN, finished
 
 CONFIG = {"env_id": "CartPole-v1", "num_envs": 2, "target_kl": None, "env_kwargs": {}}
+CONFIG["total_timesteps"] = 100
 
 
 def write(path, *trials, **changes):
     results = Results(path)
-    settings = dataclasses.replace(SETTINGS, key=json.dumps({"config": CONFIG}), **changes)
-    results.settings = settings
+    results.plan = dataclasses.replace(PLAN, config=CONFIG, **changes)
     for number, params in enumerate(trials, 1):
         results.add_trial(number, params, {})
         for seed in (1, 2, 3):
@@ -76,21 +76,6 @@ def test_a_report_needs_no_torch(path):
         "assert not {'torch', 'gymnasium', 'tyro'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ)
-
-
-def test_a_key_without_configuration_is_damage(tmp_path, capsys):
-    results = Results(tmp_path / "sweep.sqlite")
-    results.settings = dataclasses.replace(SETTINGS, options=_one_seed())
-    results.add_trial(1, {"learning_rate": 0.1, "hidden_sizes": [32]}, {})
-    results.claim(1, 1, 100, "tune", "1", "d")
-    results.finish(finished())
-    results.close()
-    assert main(["sweep", "report", str(tmp_path / "sweep.sqlite")]) == 2
-    assert "its key has no configuration" in capsys.readouterr().err
-
-
-def _one_seed():
-    return dataclasses.replace(SETTINGS.options, seeds="1")
 
 
 @pytest.mark.parametrize(

@@ -15,20 +15,13 @@ from hotloop.base.streams import is_redrawable, make_console
 from hotloop.reports.sweep_table import format_params, format_score, state_table
 
 if TYPE_CHECKING:
-    from hotloop.experiments.runner import Runner, SweepPlan
+    from hotloop.experiments.runner import Runner
 
 
 class SweepProgress:
-    """The progress display of a sweep: a table in a terminal, else one line per trial.
+    """The progress display of a sweep: a table in a terminal, else one line per trial."""
 
-    Args:
-        plan: The plan of the sweep.
-        num_grid_points: The size of the grid, or None for other samplers.
-    """
-
-    def __init__(self, plan: SweepPlan, num_grid_points: int | None) -> None:
-        limits = [limit for limit in (plan.trials, num_grid_points) if limit is not None]
-        self._plan, self._num_trials = plan, min(limits, default=None)
+    def __init__(self) -> None:
         self._console = make_console()
         self._live: Live | None = None
         self._printed_trials: set[int] = set()
@@ -65,18 +58,19 @@ class SweepProgress:
             outcome = f"{status.state(number)} {format_score(status, number)}"
             if status.state(number) == "failed":
                 outcome = f"failed with seed {status.failed_run(number).seed}"
-            print(f"trial {number}{self._total_suffix()} · {params} · {outcome}", flush=True)
-
-    def _total_suffix(self) -> str:
-        return "" if self._num_trials is None else f"/{self._num_trials}"
+            print(f"trial {number}{_total_suffix(runner)} · {params} · {outcome}", flush=True)
 
     def _table(self, runner: Runner) -> Table:
         status = runner.status
         num_finished = sum(status.state(trial.number) != "running" for trial in status.trials)
-        text = f"{num_finished}{self._total_suffix()} trials · {len(self._plan.seeds)} seeds each"
-        remaining_s = runner.remaining_s(self._num_trials)
+        text = f"{num_finished}{_total_suffix(runner)} trials · {len(runner.plan.seeds)} seeds each"
+        remaining_s = runner.remaining_s()
         if remaining_s is not None:
             text += f" · {duration(remaining_s)} left"
         table = state_table(status)
         table.title, table.title_justify = Text(text), "left"
         return table
+
+
+def _total_suffix(runner: Runner) -> str:
+    return "" if runner.num_trials is None else f"/{runner.num_trials}"

@@ -12,8 +12,8 @@ from hotloop.base.files import make_directory
 from hotloop.base.importing import require_module
 from hotloop.base.streams import notify
 from hotloop.base.text_tables import print_json
-from hotloop.cli.command_parser import CommandParser, add_trust_option
-from hotloop.cli.stored_sweep import load_sweep, open_results
+from hotloop.cli.command_parser import CommandParser, add_trust_option, count
+from hotloop.cli.stored_sweep import open_results
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,12 @@ def run(args: list[str]) -> int:
     add = parser.add_argument
     add("path", type=Path, metavar="FILE", help="results of a sweep")
     add("--test-seeds", metavar="SEEDS", help="fresh seeds to train the best and the defaults with")
-    add("--jobs", metavar="N", help="number of processes for it; default: as the cores allow")
+    add(
+        "--jobs",
+        type=count,
+        metavar="N",
+        help="number of processes for it; default: as the cores allow",
+    )
     add("--output", type=Path, metavar="DIR", help="default: FILE's path with _report")
     add("--parquet", type=Path, metavar="FILE", help="also write all runs as Parquet")
     add("--json", action="store_true", help="print one JSON object instead")
@@ -46,17 +51,17 @@ def run(args: list[str]) -> int:
 
 
 def _report(results: Results, options: argparse.Namespace) -> int:
-    from hotloop.cli.training_plan import parse_seeds
+    from hotloop.experiments.plan import parse_seeds
+    from hotloop.experiments.tables import table_of
     from hotloop.reports.sweep_report import SweepReport
     from hotloop.reports.sweep_table import print_best
     from hotloop.training.options import option_files
 
-    settings = results.settings
-    assert settings is not None  # checked by `open_results`
-    seeds = parse_seeds(settings.options.seeds)
-    report = SweepReport(results, seeds)
+    plan = results.plan
+    assert plan is not None  # checked by `open_results`
+    report = SweepReport(results, plan)
     test_seeds = parse_seeds(options.test_seeds) if options.test_seeds else ()
-    if overlap := sorted(set(seeds) & set(test_seeds)):
+    if overlap := sorted(set(plan.seeds) & set(test_seeds)):
         raise ConfigError(
             f"`--test-seeds` must be fresh, but trials used {', '.join(map(str, overlap))}: pass "
             "others, such as 101-110"
@@ -65,11 +70,11 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     notes = [] if options.json else print_best(report.status, results.path)
     for note in notes:
         notify(note)
-    winner, algorithm = report.winner, settings.algorithm
+    winner, algorithm = report.winner, plan.algorithm
     if winner is None:
         raise ConfigError(f"{results.path} has no finished trial: continue the sweep first")
     if test_seeds:
-        _test(results, winner, seeds, test_seeds, options.jobs)
+        _test(results, winner, test_seeds, options.jobs)
     # Write the report.
     directory = options.output or results.report_directory
     make_directory(directory, f"the report's directory {directory}", "pass another `--output`")
@@ -78,7 +83,7 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     lines, importance = report.test_lines(), report.importances()
     page = report.write(directory, lines, importance)
     if options.parquet is not None:
-        results.export(options.parquet)
+        table_of(results).to_parquet(options.parquet)
     if options.json:
         files = {"page": str(page), "preset": str(preset)}
         return print_json(report.to_json() | {"importance": importance} | files)
@@ -99,25 +104,12 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     return 0
 
 
-def _test(
-    results: Results, winner: Trial, seeds: Sequence[int], test_seeds: Sequence[int], jobs: str
-) -> None:
+def _test(results: Results, winner: Trial, test_seeds: Sequence[int], jobs: int | None) -> None:
     """Train the defaults and the best trial with fresh seeds."""
-    from hotloop.cli.sweep import make_plan
     from hotloop.experiments import Trial
-    from hotloop.experiments.pruners import Pruner
-    from hotloop.experiments.runner import Runner
+    from hotloop.experiments.launch import make_test_runner
 
-    config, _ = load_sweep(results)
-    settings = results.settings
-    assert settings is not None
-    plan_options = argparse.Namespace(
-        trials=None, hours=None, jobs=jobs, lanes="1", metric=settings.metric
-    )
-    plan = make_plan(settings.algorithm, config, plan_options, seeds, len(test_seeds))
-    runner = Runner(plan, results, None, Pruner("none", config.total_timesteps), lambda _: None)
-    results.make_directory()
-    results.enter(may_join=True)
+    runner = make_test_runner(results, len(test_seeds), jobs)
     results.add_trial(0, {}, {})
     notify(f"training the best options and the defaults with {len(test_seeds)} fresh seeds")
     runner.test([Trial(0, {}, {}), winner], test_seeds)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hotloop import timing
 from hotloop.algorithms import ALGORITHMS, find
 from hotloop.base.importing import require_module
-from hotloop.cli.train_options import build_config, split_command_options
+from hotloop.cli.search_space import base_config
+from hotloop.cli.train_many import train_many, varied_options
+from hotloop.cli.train_options import split_command_options
 from hotloop.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hotloop.training.algorithm import Algorithm
 
 HELP = """usage: hotloop train ALGORITHM [options]
 
@@ -54,7 +53,8 @@ def run(args: list[str]) -> int:
             importlib.import_module("hotloop.training.run")
         with timing.span("read options"):
             options, config_args = split_command_options(args[1:])
-            config = build_config(algorithm, args[1:], args[0])
+            texts = varied_options(options, config_args)
+            config = base_config(algorithm, args[0], args[1:], texts)
     if options["--save-config"] is not None:
         return _save_config(args[0], config, options)
     if options["--seeds"] is None and not options["--vary"]:
@@ -67,7 +67,7 @@ def run(args: list[str]) -> int:
         from hotloop.training.terminal import train_in_terminal
 
         return train_in_terminal(algorithm, config, TrainingSummary().print)
-    return _train_several(algorithm, config, args[0], options, config_args)
+    return train_many(args[0], config, texts, options, config_args)
 
 
 def _save_config(name: str, config: Any, options: Mapping[str, Any]) -> int:
@@ -85,38 +85,3 @@ def _save_config(name: str, config: Any, options: Mapping[str, Any]) -> int:
     command += "".join(f" --vary {shlex.quote(text)}" for text in options["--vary"])
     print(f"configuration: {path}\nnext: {command}")
     return 0
-
-
-def _train_several(
-    algorithm: Algorithm, config: Any, name: str, options: Mapping[str, Any], config_args: list[str]
-) -> int:
-    """Train with several seeds or option values, and return the exit code."""
-    from hotloop.cli import lanes, seeds, training_plan
-
-    is_seeded = options["--seeds"] is not None
-    if is_seeded and any(arg.partition("=")[0] == "--seed" for arg in config_args):
-        raise ConfigError("`--seed` and `--seeds` can't be combined: remove one of them")
-    if options["--lanes"] not in (None, "on", "off"):
-        raise ConfigError(f"`--lanes` must be 'on' or 'off', got '{options['--lanes']}'")
-    plan = training_plan.TrainingPlan(
-        training_plan.parse_seeds(options["--seeds"]) if is_seeded else (config.seed,),
-        training_plan.parse_varied(options["--vary"], algorithm.config, config_args),
-    )
-    if options["--config"] is not None:
-        trust = ["--trust"] if options["--trust"] else []
-        config_args = ["--config", options["--config"], *trust, *config_args]
-    config_args = training_plan.without_seed(config_args)
-    jobs = training_plan.parse_jobs(options["--jobs"], config)
-    use_lanes = options["--lanes"] == "on"
-    directory = seeds.output_directory(config, algorithm.name)
-    if plan.varied or use_lanes:  # report errors before any training starts
-        trainings = plan.trainings()
-        configs = [build_config(algorithm, config_args, name, run.options) for run in trainings]
-        if use_lanes:
-            from hotloop.training.lanes import check_lanes
-
-            check_lanes(algorithm, configs)
-            jobs = jobs if options["--jobs"] else lanes.choose_jobs(jobs, configs)
-            if jobs == 1:
-                return lanes.train(algorithm, configs, trainings, directory)
-    return seeds.train(name, config_args, directory, plan=plan, jobs=jobs, lanes=use_lanes)

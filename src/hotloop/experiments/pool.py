@@ -1,4 +1,7 @@
-"""A pool of processes that train one run after another, and are replaced if they die."""
+"""A pool of processes that train one run after another, or several as lanes of one update.
+
+A process that dies is replaced.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,29 @@ import contextlib
 import json
 import os
 import selectors
+import signal
+import statistics
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base.children import python_command, search_path
 from hotloop.base.crowding import JOBS
+from hotloop.errors import ConfigError
 from hotloop.experiments.worker import pack
 
-_END_S = 5.0
+if TYPE_CHECKING:
+    from hotloop.experiments.runner import Runner, RunSpec
+
+_END_S, _POLL_S = 5.0, 0.25
+# With `--lanes auto`, a process uses either one lane or this number, which was the fastest one for
+# two processes on two cores.
+AUTO_LANES = 4
+# Number of batches that are measured each way. The first of a process is not measured, since it
+# imports and may compile.
+_MEASURED_BATCHES = 2
 
 
 class PoolProcess:
@@ -59,23 +75,20 @@ class PoolProcess:
         """The process id."""
         return self._process.pid
 
-    def train(
-        self, work: Any, algorithm: str, configs: Sequence[Any], metric: str, runs_per_update: int
-    ) -> None:
+    def train(self, work: Any, configs: Sequence[Any], **request: Any) -> None:
         """Start a training, or several as lanes of one.
 
         Args:
             work: any object that identifies the training, for `self.work`.
-            algorithm: name of the algorithm on the command line.
             configs: configurations of the lanes.
-            metric: a key of `worker.METRICS`.
-            runs_per_update: number of runs that share a compiled update.
+            request: other fields of the request, see `worker`.
         """
         self.work = work
-        texts = [pack(config) for config in configs]
-        self._send(
-            {"algorithm": algorithm, "configs": texts, "metric": metric, "runs": runs_per_update}
-        )
+        self._send({"configs": [pack(config) for config in configs], **request})
+
+    def interrupt(self) -> None:
+        """Let the current training write its last checkpoint, and end the process."""
+        self._process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
         """Stop the current training at its next report."""
@@ -171,3 +184,160 @@ class Pool:
             process.end(gently=process.work is None)
         self.processes.clear()
         self._selector.close()
+
+
+class PoolExecutor:
+    """An executor that trains in a pool of processes.
+
+    Args:
+        jobs: number of processes.
+        lanes: number of runs that a process trains in one update. None: one or `AUTO_LANES`,
+            whichever is measured to be faster.
+    """
+
+    def __init__(self, jobs: int, lanes: int | None) -> None:
+        self._jobs, self._lanes = jobs, lanes
+        self._deferred: RunSpec | None = None
+        self._stop_reasons: dict[tuple[int, int, str], str] = {}
+        self._rates: dict[int, list[float]] = {1: [], AUTO_LANES: []}
+        self._started: dict[int, tuple[float, int]] = {}
+
+    def run(self, runner: Runner, specs: Iterator[RunSpec]) -> None:
+        """Train the runs. See `Executor`."""
+        self._runner, has_more = runner, True
+        self._pool = Pool(self._jobs, runner.directory / "output.log")
+        try:
+            while has_more or self._pool.is_busy:
+                while has_more and not runner.is_out_of_time():
+                    process = self._pool.idle()
+                    if process is None:
+                        break
+                    has_more = self._start(process, specs)
+                has_more = has_more and not runner.is_out_of_time()
+                if self._pool.is_busy:
+                    for process, messages in self._pool.wait(_POLL_S):
+                        self._handle_messages(process, messages)
+                runner.show()
+        except KeyboardInterrupt:
+            if runner.results.is_group:  # its runs can be resumed
+                self._interrupt_all()
+            raise
+        finally:
+            self._pool.end()
+
+    def _start(self, process: PoolProcess, specs: Iterator[RunSpec]) -> bool:
+        """Start the next run, or several as lanes. Return False if there are none."""
+        chosen: list[tuple[RunSpec, Any]] = []
+        num_lanes = self._next_num_lanes()
+        while len(chosen) < num_lanes:
+            spec, self._deferred = self._deferred or next(specs, None), None
+            if spec is None:
+                break
+            config = self._runner.make_config(spec)
+            if config is None:
+                continue
+            if chosen and not self._can_share_update([*(x for _, x in chosen), config]):
+                self._deferred = spec
+                break
+            claimed_config = self._runner.claim(spec, config)
+            if claimed_config is not None:
+                chosen.append((spec, claimed_config))
+        if not chosen:
+            return False
+        self._runner.load()
+        self._started[process.pid] = time.monotonic(), len(chosen)
+        self._send(process, [spec for spec, _ in chosen], [config for _, config in chosen])
+        return True
+
+    def _send(self, process: PoolProcess, specs: Sequence[RunSpec], configs: Sequence[Any]) -> None:
+        plan = self._runner.plan
+        process.train(
+            specs,
+            configs,
+            algorithm=plan.algorithm,
+            metric=plan.metric,
+            runs=plan.runs_per_update,
+            lines=self._runner.on_line is not None,
+            is_group=self._runner.results.is_group,
+        )
+
+    def _next_num_lanes(self) -> int:
+        if self._lanes is not None:
+            return self._lanes
+        if self._runner.pruner.name in ("median", "asha"):
+            return 1
+        for lanes, rates in self._rates.items():
+            if len(rates) < _MEASURED_BATCHES:
+                return lanes
+        return max(self._rates, key=lambda lanes: statistics.median(self._rates[lanes]))
+
+    def _measure(self, process: PoolProcess, is_complete: bool) -> None:
+        start_s, lanes = self._started.pop(process.pid, (0.0, 0))
+        if is_complete and lanes in self._rates and lanes in process.trained_lanes:
+            self._rates[lanes].append(lanes / (time.monotonic() - start_s))
+        process.trained_lanes.add(lanes)
+
+    def _can_share_update(self, configs: Sequence[Any]) -> bool:
+        from hotloop.algorithms import find
+        from hotloop.training.lanes import check_lanes
+
+        try:
+            check_lanes(find(self._runner.plan.algorithm), configs)
+        except ConfigError:
+            return False
+        return True
+
+    def _handle_messages(self, process: PoolProcess, messages: list[dict[str, Any]] | None) -> None:
+        specs: list[RunSpec] = process.work or []
+        if messages is None:
+            self._retry_lost(process, specs)
+            return
+        for message in messages:
+            if "report" in message:
+                lane, timesteps, score = message["report"]
+                self._add_report(process, specs, lane, timesteps, score)
+            elif "line" in message:
+                if self._runner.on_line is not None:
+                    self._runner.on_line(self._runner.label(specs), message["line"])
+            else:
+                for spec, outcome in zip(specs, message["done"], strict=True):
+                    state, score, reason, seconds = outcome
+                    reason = reason or self._stop_reasons.pop(spec.key, "")
+                    self._runner.finish(spec, state, score, reason, seconds)
+                self._measure(process, all(outcome[0] == "done" for outcome in message["done"]))
+                process.work = None
+
+    def _add_report(
+        self, process: PoolProcess, specs: Sequence[RunSpec], lane: int, steps: int, score: float
+    ) -> None:
+        spec = specs[lane]
+        reason = self._runner.add_report(spec, steps, score)
+        if reason and len(specs) == 1 and spec.key not in self._stop_reasons:
+            self._stop_reasons[spec.key] = reason
+            process.stop()
+
+    def _retry_lost(self, process: PoolProcess, specs: Sequence[RunSpec]) -> None:
+        """Retry the runs of a dead process up to `max_tries` times, then store them as failed."""
+        code, runner = process.exit_code(), self._runner
+        cause = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        hint = "; out of memory?" if code == -signal.SIGKILL else ""
+        retries: list[RunSpec] = []
+        for spec in specs:
+            if runner.results.tries(*spec.primary_key(runner.steps)) < runner.results.max_tries:
+                retries.append(spec)
+            else:
+                runner.finish(spec, "failed", None, f"its process ended {cause}{hint}", None)
+        for spec in retries:
+            new_process = self._pool.idle() or self._pool.start()
+            config = runner.claim(spec, runner.make_config(spec))
+            if config is not None:
+                self._send(new_process, [spec], [config])
+
+    def _interrupt_all(self) -> None:
+        """Let all trainings write their last checkpoint, and wait for that."""
+        for process in self._pool.processes:
+            process.interrupt()
+        while self._pool.processes:
+            for process, messages in self._pool.wait(_POLL_S):
+                if messages is None:
+                    process.exit_code()

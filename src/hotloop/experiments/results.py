@@ -10,19 +10,20 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hotloop import __version__
 from hotloop.base import documents
 from hotloop.base.files import make_directory
-from hotloop.base.parquet import write
 from hotloop.base.processes import boot_id, is_running, process_start
 from hotloop.base.results_file import ResultsFile, checksum
 from hotloop.base.streams import printable
 from hotloop.errors import ConfigError, HotloopError
+from hotloop.experiments.plan import Plan
 from hotloop.runs import trust
 
 # The last column of each row is a checksum of the others.
@@ -40,70 +41,13 @@ CREATE TABLE runs (
 );
 CREATE TABLE owners (owner TEXT PRIMARY KEY, crc32 INTEGER NOT NULL);
 """
-_SETTINGS = "settings"  # the row of `sweep` with the settings as JSON
+_PLAN = "plan"  # the row of `sweep` with the plan as JSON
 _STATES = ("running", "done", "pruned", "failed")
 # Number of attempts at a run whose process dies, since something else may have killed it.
 MAX_TRIES = 2
+# The file of a group of trainings, whose directory has the runs.
+GROUP_FILE = "trainings.sqlite"
 _Decoded = TypeVar("_Decoded")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumeOptions:
-    """The options of the last command, which `hotloop sweep resume` repeats or changes."""
-
-    trials: int | None
-    seeds: str
-    hours: float | None
-    jobs: str | None
-    lanes: str
-    pruner: str
-    backend: str
-    ray_address: str | None
-    ray_runtime_env: str | None
-    trial_resources: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepSettings:
-    """The settings of a sweep, which its file stores.
-
-    Attributes:
-        key: a text that is equal for sweeps that may share a file.
-        algorithm: name of the algorithm on the command line.
-        args: fixed options of the trainings, as on the command line.
-        space: option → its space, as text or a list of values.
-        sampler, sampler_seed: name and seed of the sampler.
-        metric: a key of `worker.METRICS`.
-        generations: number of generations of a population, None for other samplers.
-        steps: number of steps of the last command's runs.
-        runs_per_update: number of runs that share a compiled update.
-        options: options of the last command.
-        signature: the user's signature of all these, see `hotloop.runs.trust`.
-    """
-
-    key: str
-    algorithm: str
-    args: list[str]
-    space: dict[str, Any]
-    sampler: str
-    sampler_seed: int
-    metric: str
-    generations: int | None
-    steps: int
-    runs_per_update: int
-    options: ResumeOptions
-    signature: str = field(default="", compare=False)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Fixed options of all trials as JSON values, without seed, steps and directories."""
-        try:
-            return documents.parse(self.key)["config"]
-        except (ValueError, TypeError, KeyError) as error:
-            raise ConfigError(
-                "the file of the sweep is damaged: its key has no configuration; restore the file, "
-                "or start another sweep"
-            ) from error
 
 
 class Trial(NamedTuple):
@@ -160,16 +104,22 @@ class Results(ResultsFile):
     Attributes:
         directory: parent directory of the run directories, which no other file shares.
         report_directory: default directory of the report.
+        is_group: whether these are the trainings of `hotloop train --seeds`, whose runs are named
+            by their options.
+        max_tries: number of attempts at a run whose process dies.
     """
 
     kind, error, made_by = "sweep", ConfigError, __version__
-    info_table, marks, tables = "sweep", {"format": "2"}, _TABLES
+    info_table, marks, tables = "sweep", {"format": "3"}, _TABLES
 
     def __init__(self, path: Path) -> None:
         # Files that differ only in their suffix get different directories.
         name = path.stem if path.suffix == ".sqlite" else f"{path.name}_sweep"
-        self.directory = path.with_name(name)
+        self.is_group = path.name == GROUP_FILE
+        self.directory = path.parent if self.is_group else path.with_name(name)
         self.report_directory = path.with_name(f"{name}_report")
+        # The runs of a group can be resumed, which a second try would prevent.
+        self.max_tries = 1 if self.is_group else MAX_TRIES
         self.owner = f"{boot_id()}:{os.getpid()}:{process_start(os.getpid())}"
         self._has_entered = False
         super().__init__(path)
@@ -212,23 +162,37 @@ class Results(ResultsFile):
     # --- the sweep --------------------------------------------------------------------------------
 
     @property
-    def settings(self) -> SweepSettings | None:
-        """The settings of the sweep, None if the file has no sweep yet."""
+    def plan(self) -> Plan | None:
+        """The plan of the last command, None if the file has none yet."""
+        content = self._plan_content()
+        return _plan(content) if content else None
 
-        def decode(_: str, value: str) -> SweepSettings:
-            return documents.record(SweepSettings, documents.parse(value))
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        content = asdict(plan)
+        content["signature"] = trust.signature(content)
+        with self._transaction():
+            self._store("sweep", _PLAN, json.dumps(content))
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether this user has written the plan on this machine."""
+        return trust.is_signed(self._plan_content())
+
+    def _plan_content(self) -> dict[str, Any]:
+        """Return the stored plan and its signature, after a check, or {} without any."""
+
+        def decode(_: str, value: str) -> dict[str, Any]:
+            content = documents.parse(value)
+            if not isinstance(content, dict):
+                raise ValueError("expected a plan")
+            _plan(content)
+            return content
 
         rows = self._stored("sweep", decode, "crc32 IS NOT NULL")
         if not rows and self.trials():
-            raise self._damaged("it has trials, but no settings")
-        return rows[0] if rows else None
-
-    @settings.setter
-    def settings(self, settings: SweepSettings) -> None:
-        content = asdict(settings)
-        content["signature"] = trust.signature(content)
-        with self._transaction():
-            self._store("sweep", _SETTINGS, json.dumps(content))
+            raise self._damaged("it has trials, but no plan")
+        return rows[0] if rows else {}
 
     def enter(self, *, may_join: bool) -> None:
         """Register this process as an owner of the sweep.
@@ -262,12 +226,21 @@ class Results(ResultsFile):
         """
         description = f"the directory {self.directory} for the runs of {self.path}"
         make_directory(self.directory, description, "pass another `--file`")
+        if self.is_group:  # it grows by other seeds
+            return
         # Another process would store a trial before its run.
         if any(self.directory.glob("trial_*")) and not self.trials():
             raise ConfigError(
                 f"{self.directory} has the runs of another sweep, whose file was moved or deleted: "
                 "move this directory too, or pass another `--file`"
             )
+
+    def run_directory(self, trial: Trial, seed: int, steps: int, purpose: str) -> Path:
+        """Return the directory of a run."""
+        if self.is_group and purpose == "tune":
+            return self.directory / group_run_name(trial.attrs.get("texts", {}), seed)
+        name = f"trial_{trial.number:04}__seed_{seed}__{steps}"
+        return self.directory / (name if purpose == "tune" else f"{name}__test")
 
     # --- trials -----------------------------------------------------------------------------------
 
@@ -346,20 +319,35 @@ class Results(ResultsFile):
         with self._transaction():
             self._sqlite.execute("DELETE FROM runs WHERE steps = ?", (steps,))
 
-    def export(self, path: Path) -> None:
-        """Write a Parquet file with a row for each run, including its trial's options.
 
-        Raises:
-            MissingExtraError: pyarrow is not installed.
-            OutputError: the file can't be written.
-        """
-        trials = {trial.number: trial for trial in self.trials()}
-        rows = [
-            {**run._asdict(), "curve": json.dumps(run.curve)}
-            | {f"param.{n}": json.dumps(x) for n, x in trials[run.trial].options(run.steps).items()}
-            for run in self.runs()
-        ]
-        write(path, rows)
+def results_path(path: Path) -> Path:
+    """Return the file of results that a path names: itself, or that of a directory of runs.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    if path.is_dir():
+        for file in (path / GROUP_FILE, path.with_name(f"{path.name}.sqlite")):
+            if file.is_file():
+                return file
+        raise ConfigError(
+            f"{path} is a directory without results of a sweep: pass the file that `hotloop sweep` "
+            "has printed, such as sweeps/CartPole-v1__ppo.sqlite"
+        )
+    if not path.exists():
+        raise ConfigError(f"{path} does not exist: `hotloop sweep ALGORITHM …` creates it")
+    return path
+
+
+def _plan(content: Mapping[str, Any]) -> Plan:
+    """Return the plan from its JSON object, which has a signature too."""
+    return documents.record(Plan, {k: v for k, v in content.items() if k != "signature"})
+
+
+def group_run_name(texts: Mapping[str, str], seed: int) -> str:
+    """Return the name of a run in a group, from its varied options and its seed."""
+    stem = "".join(f"{name}={text}__" for name, text in texts.items())
+    return re.sub(r"[^\w.+=-]+", "-", f"{stem}seed_{seed}")
 
 
 class _Claim(NamedTuple):

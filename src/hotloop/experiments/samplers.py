@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hotloop.errors import ConfigError, MissingExtraError, requires_extra
@@ -131,6 +130,24 @@ class SearchSampler:
         return study
 
 
+def choose_sampler(space: Space, trials: int | None) -> tuple[str, str]:
+    """Return the default sampler, and the reason, "" if there is no other one.
+
+    It is a grid if the space has a finite number of points, unless `trials` is lower.
+    """
+    try:
+        size = grid_size(space)
+    except ConfigError:  # a range without a number of points
+        return "random", ""
+    points = f"the space has {size:,} point{'s' * (size != 1)}"
+    if trials is not None and trials < size:
+        reason = f"{points}, more than `--trials {trials}`: random draws, or pass `--sampler grid`"
+        return "random", reason
+    if size > MAX_POINTS:
+        return "random", ""
+    return "grid", f"{points}: a grid, with a trial for each, or pass `--sampler random`"
+
+
 def importances(space: Space, status: SweepStatus) -> dict[str, float] | None:
     """Return the importance of each option as a share of 1, None without Optuna or enough trials.
 
@@ -162,8 +179,3 @@ def _import_optuna() -> Any:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     return optuna
-
-
-def params_key(params: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal options."""
-    return json.dumps(params, sort_keys=True)

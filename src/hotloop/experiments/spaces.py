@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.base.space_syntax import MAX_POINTS as MAX_POINTS
-from hotloop.base.space_syntax import SYNTAX, Choices, Range, parse_domain
+from hotloop.base.space_syntax import Choices, Range
 from hotloop.base.space_syntax import parse_assignments as parse_assignments
+from hotloop.base.space_syntax import parse_domain as parse_domain
 from hotloop.base.space_syntax import parse_value as parse_plain_value
 from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
 from hotloop.ops.schedules import names_function
@@ -81,15 +82,17 @@ def parse(texts: Mapping[str, Any], config_class: type) -> dict[str, Choices | R
                 "`--seeds`"
             )
         space[name] = _parse_domain(name, text, config_class)
-    if not space:
-        raise ConfigError(f"a sweep needs options to sweep over, got none: {SYNTAX}")
     return space
+
+
+def value_text(value: Any) -> str:
+    """Return an option's value as text on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _domain(name: str, text: Any, parse_item: Callable[[str], Any]) -> Choices | Range:
     if isinstance(text, list):
-        listed = [str(x) if not isinstance(x, list) else " ".join(map(str, x)) for x in text]
-        return Choices(tuple(map(parse_item, listed)))
+        return Choices(tuple(parse_item(value_text(x)) for x in text))
     return parse_domain(name, str(text), parse_item)
 
 

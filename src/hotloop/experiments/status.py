@@ -66,14 +66,15 @@ class SweepStatus:
             return "failed"
         if "pruned" in states or trial in self._rejected:
             return "pruned"
-        if len(self.scores(trial)) < len(self._seeds):
+        if states.count("done") < len(self._seeds):
             return "running"
         return "done"
 
     def best(self) -> int | None:
         """Return the number of the best finished trial, None if there is none."""
         finished = [trial for trial in self._runs if trial and self.state(trial) == "done"]
-        return max(finished, key=lambda trial: (self.score(trial), -trial), default=None)
+        scored = [trial for trial in finished if self.score(trial) is not None]
+        return max(scored, key=lambda trial: (self.score(trial), -trial), default=None)
 
     def ranked(self) -> list[Trial]:
         """Return all trials by score, best first, and trials without a score last."""

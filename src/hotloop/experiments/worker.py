@@ -2,16 +2,19 @@
 
     python -m hotloop.experiments.worker
 
-It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …, "runs": …}` starts a
-training. Configurations are pickles in base64, several are trained as lanes of one update, and
-`runs` is the number of runs that share it when compiled. `{"stop": true}` stops the training. The
-process writes `{"report": [lane, transitions, score]}`, and at the end `{"done": […]}` with
-[state, score, reason, seconds] for each lane. It exits at the end of its input.
+It reads lines of JSON: `{"algorithm": …, "configs": […], "metric": …, "runs": …, "lines": …,
+"is_group": …}` starts a training. Configurations are pickles in base64, several are trained as
+lanes of one update, and `runs` is the number of runs that share it when compiled. A group needs no
+score, and gets learning curves. `{"stop": true}` stops the training. The process writes `{"report":
+[lane, transitions, score]}`, with `lines` also `{"line": progress}`, and at the end `{"done": […]}`
+with [state, score, reason, seconds] for each lane. It exits at the end of its input.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
+import dataclasses
 import json
 import math
 import os
@@ -19,21 +22,22 @@ import pickle
 import queue
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
 
 from hotloop.base.cache import SHARING
 from hotloop.base.signals import ignore_job_warnings, start_thread
+from hotloop.base.statistics import interquartile_mean
 from hotloop.errors import HotloopError, NonFiniteError
 from hotloop.experiments.pruners import NUM_REPORTS
 
 if TYPE_CHECKING:
     from hotloop.runs import Report, RunResult
-
-METRICS = {
-    "return": "mean return of the last 100 training episodes",
-    "evaluation": "mean return of the last evaluation, which needs `--eval-interval`",
-}
 
 
 def main() -> int:
@@ -74,11 +78,13 @@ class ScoreTracker:
     """A tracker of a training's score, which selects the reports to send and gives the outcome.
 
     Args:
-        metric: a key of `METRICS`.
+        metric: a key of `plan.METRICS`.
+        is_required: whether a training without a score has failed.
     """
 
-    def __init__(self, metric: str) -> None:
+    def __init__(self, metric: str, *, is_required: bool = True) -> None:
         self._by_evaluation = metric == "evaluation"
+        self._is_required = is_required
         self._evaluation: float | None = None
         self._rung = -1
 
@@ -103,7 +109,10 @@ class ScoreTracker:
         if isinstance(result, Exception):
             return ["failed", None, failure_reason(result), None]
         score = self._evaluation if self._by_evaluation else result.mean_return
+        state = "done" if result.status == "finished" else "pruned"
         if score is None or not math.isfinite(score):
+            if not self._is_required:
+                return [state, None, "", result.elapsed_s]
             reason = "no evaluation was due: train for longer"
             if not self._by_evaluation:
                 reason = (
@@ -111,7 +120,6 @@ class ScoreTracker:
                     "`--eval-interval` if episodes have no end"
                 )
             return ["failed", None, reason, result.elapsed_s]
-        state = "done" if result.status == "finished" else "pruned"
         return [state, score, "", result.elapsed_s]
 
 
@@ -124,8 +132,12 @@ class _TrainingJob:
         SHARING.runs = request["runs"]
         self._algorithm = find(request["algorithm"])
         self._configs = [unpack(text) for text in request["configs"]]
-        self._out, self._stopping = out, stopping
-        self._trackers = [ScoreTracker(request["metric"]) for _ in self._configs]
+        self._out, self._stopping, self._should_draw = out, stopping, request["is_group"]
+        self._display = _ProgressLines(out, len(self._configs)) if request["lines"] else None
+        self._trackers = [
+            ScoreTracker(request["metric"], is_required=not request["is_group"])
+            for _ in self._configs
+        ]
 
     def train(self) -> list[list[Any]]:
         """Train, and return state, score, reason and seconds of each lane."""
@@ -142,14 +154,76 @@ class _TrainingJob:
             from hotloop.training.lanes import train_lanes
 
             results = train_lanes(self._algorithm, self._configs, on_report=self._on_report)
+        if self._display is not None:
+            self._display.close(results)
+        if self._should_draw:
+            _draw_curves([x.run_dir for x in results if not isinstance(x, Exception)])
         return [x.outcome(result) for x, result in zip(self._trackers, results, strict=True)]
 
     def _on_report(self, lane: int, report: Report) -> bool:
+        if self._display is not None:
+            self._display.show(lane, report)
         tracker = self._trackers[lane]
         score = tracker.update(report)
         if tracker.should_report(report, score):
             _write(self._out, {"report": [lane, report.timesteps, score]})
         return self._stopping.is_set()
+
+
+class _ProgressLines:
+    """The progress of a training as lines, of lanes all together.
+
+    Args:
+        out: the stream for messages.
+        num_lanes: number of lanes.
+    """
+
+    def __init__(self, out: TextIO, num_lanes: int) -> None:
+        from hotloop.training.live_line import LiveLine
+
+        self._out, start_s = out, time.monotonic()
+        self._live = LiveLine(
+            write=lambda text: _write(out, {"line": text}),
+            age_s=lambda: time.monotonic() - start_s,
+        )
+        self._num_lanes = num_lanes
+        self._reports: dict[int, Report] = {}
+
+    def show(self, lane: int, report: Report) -> None:
+        """Write a line, unless the last one was written too recently."""
+        if self._num_lanes == 1 or report.activity:
+            self._live.show(report)
+            return
+        self._reports[lane] = report
+        reports = self._reports.values()
+        returns = [x.mean_return for x in reports if not math.isnan(x.mean_return)]
+        mean = float(interquartile_mean(np.array(returns))) if returns else math.nan
+        total = dataclasses.replace(
+            report,
+            timesteps=sum(x.timesteps for x in reports),
+            total_timesteps=self._num_lanes * report.total_timesteps,
+            elapsed_s=max(x.elapsed_s for x in reports),
+            mean_return=mean,
+            num_episodes=sum(x.num_episodes for x in reports),
+        )
+        self._live.show(total)
+
+    def close(self, results: Sequence[RunResult | Exception]) -> None:
+        """Write the last line, and how lanes were updated."""
+        self._live.close()
+        finished = [result for result in results if not isinstance(result, Exception)]
+        if self._num_lanes > 1 and finished:
+            _write(self._out, {"line": finished[0].execution})
+
+
+def _draw_curves(paths: Sequence[Path]) -> None:
+    """Draw the learning curves of finished runs."""
+    from hotloop.runs import RunDirectory
+    from hotloop.runs.learning_curve import learning_curve
+
+    for path in paths:
+        with contextlib.suppress(Exception):  # the run is complete without its plot
+            learning_curve(RunDirectory.open(path))
 
 
 def pack(config: Any) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from hotloop.base.html_page import Page, Section, data_uri, escaped
 from hotloop.base.rounding import format_interval
 from hotloop.base.statistics import bootstrap_interval, interquartile_mean, stratified_interval
+from hotloop.experiments.plan import Plan
 from hotloop.experiments.results import Results
 from hotloop.experiments.samplers import importances
 from hotloop.experiments.spaces import stored_space
@@ -33,11 +34,11 @@ class SweepReport:
     """The results of a sweep, read from its file.
 
     Args:
-        results: the file of results, which must have a sweep.
-        seeds: seeds of each trial.
+        results: the file of results.
+        plan: its plan.
 
     Attributes:
-        settings: settings of the sweep.
+        plan: the plan.
         status: state and score of each trial.
         winner: the best finished trial, None without any.
 
@@ -45,21 +46,23 @@ class SweepReport:
         ConfigError: the file is damaged.
     """
 
-    def __init__(self, results: Results, seeds: Sequence[int]) -> None:
-        settings = results.settings
-        assert settings is not None
-        self._results, self.settings = results, settings
+    def __init__(self, results: Results, plan: Plan) -> None:
+        self._results, self.plan = results, plan
         trials = results.trials()
-        self._space = stored_space(results.path, settings.space, trials)
-        self.status = SweepStatus(trials, results.runs(), seeds, settings.steps, {})
+        self._space = stored_space(results.path, plan.space, trials)
+        self.status = SweepStatus(trials, results.runs(), plan.seeds, plan.steps, {})
         best = self.status.best()
         self.winner = next((trial for trial in trials if trial.number == best), None)
 
     def best_options(self) -> dict[str, Any]:
         """Return the options of the best trial as JSON values, without seed and directories."""
         assert self.winner is not None
-        steps = self.settings.steps
-        options = {**self.settings.config, **self.winner.options(steps), "total_timesteps": steps}
+        steps = self.plan.steps
+        options = {
+            **self.plan.fixed_options,
+            **self.winner.options(steps),
+            "total_timesteps": steps,
+        }
         return dict(sorted(options.items()))
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +71,7 @@ class SweepReport:
         assert winner is not None
         default, best = self._test_scores(winner.number)
         return {
-            "algorithm": self.settings.algorithm,
+            "algorithm": self.plan.algorithm,
             "best": {"trial": winner.number, "options": self.best_options()},
             "trials": [
                 {
@@ -118,12 +121,14 @@ class SweepReport:
 
     def importances(self) -> dict[str, float] | None:
         """Return the importance of each option as a share of 1, None if it is unknown."""
-        return None if self.is_population else importances(self._space, self.status)
+        if self.is_population or not self._space:
+            return None
+        return importances(self._space, self.status)
 
     @property
     def is_population(self) -> bool:
         """Whether the trials are members of a population, which change their options."""
-        return self.settings.sampler == "pbt"
+        return self.plan.sampler == "pbt"
 
     def write(
         self, directory: Path, lines: Sequence[str], importance: Mapping[str, float] | None
@@ -150,8 +155,8 @@ class SweepReport:
             (directory / f"{name}.png").write_bytes(image)
             tag = f'<img alt="{escaped(title)}" src="{data_uri(image, "image/png")}">'
             sections.append(Section(title.lower().replace(" ", "-"), title, tag))
-        settings, status = self.settings, self.status
-        spaces = ", ".join(f"{name}={x}" for name, x in settings.space.items())
+        plan, status = self.plan, self.status
+        spaces = ", ".join(f"{name}={x}" for name, x in plan.space.items()) or "seeds"
         states = [status.state(trial.number) for trial in status.trials]
         figures = [("trials", f"{len(states)}")]
         if self.winner is not None:
@@ -159,8 +164,8 @@ class SweepReport:
         figures += [(x, f"{states.count(x)}") for x in ("pruned", "failed") if x in states]
         page = Page(
             kind="sweep",
-            title=f"{settings.algorithm} over {spaces}",
-            overview=f"{settings.algorithm} over {spaces}",
+            title=f"{plan.algorithm} over {spaces}",
+            overview=f"{plan.algorithm} over {spaces}",
             figures=figures,
             sections=sections,
             has_media=True,
@@ -169,7 +174,7 @@ class SweepReport:
         return directory / "report.html"
 
     def _trial_section(self) -> Section:
-        status, names = self.status, list(self.settings.space)
+        status, names = self.status, list(self.plan.space)
         trials = status.ranked()[:_MAX_ROWS]
         head = "".join(f"<th>{escaped(x)}</th>" for x in ("trial", *names, "score", "state", "why"))
         rows: list[str] = []
@@ -199,7 +204,7 @@ class SweepReport:
         runs = [run for trial in trials for run in status.runs(trial.number)]
         best = None if self.winner is None else self.winner.number
         figures = {"Learning curves": ("curves", sweep_plots.learning_curves(runs, best))}
-        if not self.is_population:
+        if space and not self.is_population:
             figures |= {
                 "Scores over each option": (
                     "slices",

@@ -40,7 +40,7 @@ class TrainingSummary:
         curve = _run_part(draw_curve, "no learning curve was drawn")
         _run_part(lambda: _print_timing(run_dir, self._start), "no timing")
         _run_part(lambda: print_workers(run_dir), "no table of the workers")
-        _run_part(lambda: _print_crowding(run_dir), "no check of the cores")
+        _run_part(lambda: print_crowding(run_dir), "no check of the cores")
         _run_part(lambda: _print_returns(run_dir), "no returns")
         if curve is not None:
             print(f"learning curve: {curve}")
@@ -95,7 +95,8 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
         print(f"Recording this took {timing.cost_share(recording):.2%} of it.")
 
 
-def _print_crowding(run_dir: Path) -> None:
+def print_crowding(run_dir: Path) -> None:
+    """Print a warning if the threads of a run waited for cores."""
     with contextlib.suppress(FileNotFoundError):
         crowding = Crowding.from_json(documents.read(run_dir / "cores.json"))
         if crowding is not None and crowding.is_crowded:

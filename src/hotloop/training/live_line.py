@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,14 +26,24 @@ class LiveLine:
     """A progress line, redrawn in place in a terminal and printed every five seconds in a log.
 
     Only `show` draws, in the training's thread, at most four times a second.
+
+    Args:
+        write: function that receives each line, instead of standard output.
+        age_s: function that returns the time since the start, by default of the process.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        write: Callable[[str], None] | None = None,
+        age_s: Callable[[], float] = process_age_s,
+    ) -> None:
         self.report: Report | None = None
         self.evaluation: Evaluation | None = None
         self._first_timesteps = 0
         self._console = make_console()
-        self._is_live = is_redrawable(sys.stdout)
+        self._is_live = write is None and is_redrawable(sys.stdout)
+        self._write, self._age_s = write or (lambda text: print(text, flush=True)), age_s
         self._interval_s = 0.25 if self._is_live else 5.0
         self._last_draw_s = time.monotonic() - (self._interval_s if self._is_live else 0.0)
         self._live: Live | None = None
@@ -52,7 +62,7 @@ class LiveLine:
         """
         if report.activity:
             with self._ignore_errors():
-                print(report.activity, flush=True)
+                self._write(report.activity)
             return
         is_first, self.report = self.report is None, report
         self.evaluation = report.evaluation or self.evaluation
@@ -85,7 +95,7 @@ class LiveLine:
             execution = report.execution and f"update: {report.execution}"
             for line in (report.resumed, workers, report.interface, execution):
                 if line:
-                    print(line, flush=True)
+                    self._write(line)
         now = time.monotonic()
         if now - self._last_draw_s >= self._interval_s:
             self._last_draw_s = now
@@ -95,7 +105,7 @@ class LiveLine:
         self._last_drawn = report
         text = progress_text(
             report,
-            process_age_s(),
+            self._age_s(),
             first_timesteps=self._first_timesteps,
             evaluation=self.evaluation,
         )
@@ -106,7 +116,7 @@ class LiveLine:
                 self._live.start()
             self._live.update(text, refresh=True)
         else:
-            print(text.plain, flush=True)
+            self._write(text.plain)
 
 
 def remaining_s(report: Report) -> float:
