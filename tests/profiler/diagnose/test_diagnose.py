@@ -902,6 +902,19 @@ def test_children_that_replace_each_other_add_up():
     assert sum(row.ns for row in evidence.rows) == pytest.approx(10e9)
 
 
+def test_a_thread_works_where_it_computes():
+    """Beside long operations of torch, a thread is sampled where it releases the lock."""
+    matmul = sample("main (a.py:1)", elapsed_s=8, on_core_s=8)
+    sleeps = sample("watch (a.py:7)", elapsed_s=7, on_core_s=2, queued_s=1, thread=7, sleep=4)
+    counts = sample("watch (a.py:7)", "count (a.py:9)", elapsed_s=1, on_core_s=1, thread=7)
+    main = process(samples=[matmul, sleeps, counts], end_s=8)
+    times = {
+        row.leaf.line: (row.sample.elapsed_ns, row.sample.on_core_ns, row.sample.queued_ns)
+        for row in Evidence(session(main)).rows_of(main, 7)
+    }
+    assert times == {7: (ns(4), 0, 0), 9: (ns(4), ns(4), 0)}
+
+
 def test_lines_of_a_missing_file():
     assert sources.eager_log_lines("/nowhere/x.py") == frozenset()
     assert sources.sync_lines("/nowhere/x.py") == {}

@@ -121,7 +121,10 @@ class Evidence:
                     stage = stages[sample.path, sample.stack]
                     row = SampleRow(process, sample, stack, stage, leaves[sample.stack], 1.0)
                     by_thread.setdefault(sample.thread, []).append(row)
-            self._rows[process.pid] = by_thread
+            self._rows[process.pid] = {
+                number: rows if number == process.pid else _without_work_in_waits(rows)
+                for number, rows in by_thread.items()
+            }
         return self._rows[process.pid].get(process.pid if thread is None else thread, [])
 
     def waited_ns(self, process: ProfiledProcess) -> int:
@@ -322,6 +325,38 @@ class Evidence:
 
 
 _UNKNOWN = CodeLine("?", "?", 0)
+
+
+def _without_work_in_waits(rows: list[SampleRow]) -> list[SampleRow]:
+    """Return a thread's rows with the work of its blocking calls moved to where it computes.
+
+    The main thread takes the samples. While it is in long operations of torch, another thread has
+    the interpreter's lock, and is sampled where it releases the lock, such as where it sleeps.
+    """
+    blocking = {id(row) for row in rows if _blocked_ns(row) > 0.1 * row.sample.elapsed_ns}
+    computing_ns = sum(_runnable_ns(row) for row in rows if id(row) not in blocking)
+    moved_ns = sum(_runnable_ns(row) for row in rows if id(row) in blocking)
+    if not computing_ns or not moved_ns:
+        return rows
+    factor = moved_ns / computing_ns
+    moved: list[SampleRow] = []
+    for row in rows:
+        sample, share = row.sample, -1.0 if id(row) in blocking else factor
+        sample = sample._replace(
+            elapsed_ns=sample.elapsed_ns + round(share * _runnable_ns(row)),
+            on_core_ns=round((1.0 + share) * sample.on_core_ns),
+            queued_ns=round((1.0 + share) * sample.queued_ns),
+        )
+        moved.append(row._replace(sample=sample))
+    return moved
+
+
+def _blocked_ns(row: SampleRow) -> int:
+    return sum(ns for wait, ns in row.sample.waits.items() if wait != "interpreter")
+
+
+def _runnable_ns(row: SampleRow) -> int:
+    return row.sample.on_core_ns + row.sample.queued_ns
 
 
 class CodePosition(NamedTuple):
