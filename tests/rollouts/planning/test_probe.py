@@ -26,6 +26,7 @@ from hotloop.rollouts.planning.forecast import (
 from hotloop.runs import RunDirectory
 from hotloop.training import on_policy
 from tests import toy_envs
+from tests.attempts import attempts
 from tests.policies import nets
 
 TEN_MS = EnvTiming(step_s=0.01)
@@ -333,9 +334,10 @@ def test_the_real_clock_measures_computing(short_measurement):
             while time.thread_time() < until:
                 pass
 
-    measured = measure(Computes, num_envs=1)
-    assert measured.step_s >= 0.002
-    assert measured.busy_share > 0.6
+    for measured, attempt in attempts(lambda _: measure(Computes, num_envs=1)):
+        assert measured.step_s >= 0.002
+        with attempt:
+            assert measured.busy_share > 0.6
 
 
 def test_unobserved_resets_are_estimated_from_the_time_limit(clock):
@@ -347,10 +349,11 @@ def test_unobserved_resets_are_estimated_from_the_time_limit(clock):
 
 
 def test_a_group_of_cheap_environments_shares_its_loop(short_measurement):
-    measured = measure("CartPole-v1", num_envs=8)
-    assert measured.step_s > 0
-    assert measured.loop_s >= 0
-    assert measured.reset_share == pytest.approx(1 / 22, rel=0.3)  # of a random policy
+    for measured, attempt in attempts(lambda _: measure("CartPole-v1", num_envs=8)):
+        assert measured.step_s > 0
+        assert measured.loop_s >= 0
+        with attempt:
+            assert measured.reset_share == pytest.approx(1 / 22, rel=0.3)  # of a random policy
 
 
 def test_a_short_run_is_measured_briefly(clock):

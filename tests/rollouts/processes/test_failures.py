@@ -257,9 +257,9 @@ def test_a_reset_that_does_not_end_is_given_up(tmp_path):
 
 
 def test_a_process_that_does_not_start_again_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 1.2)  # else a minute
+    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 3.0)  # else a minute
     faults = {"0": {"step 3": "kill", "make 2": "hang"}}
-    result = play(tmp_path, 2, 1, faults, step_timeout_s=1.2)
+    result = play(tmp_path, 2, 1, faults, step_timeout_s=3.0)
     assert result.account.workers[0].restarts == 2
 
 

@@ -64,11 +64,11 @@ def test_a_worker_stopped_in_any_call_is_replaced(tmp_path, call, where, num_los
 
 @pytest.mark.parametrize("call", ["act 4", "evaluate 2"])
 def test_a_worker_that_deadlocks_is_replaced(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 1.5)  # else a minute
+    monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 3.0)  # else a minute
     result = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=0.5)
     assert [worker.restarts for worker in result.account.workers] == [0, 1]
     assert (result.account.collected, result.account.trained) == (48, 48)
-    limit = "0.5 s between" if call == "act 4" else "1.5 s while"
+    limit = "0.5 s between" if call == "act 4" else "3 s while"
     assert f"it made no progress for {limit}" in result.warnings[0]
     assert "(`step_timeout_s`); a deadlock?" in result.warnings[0]
 
