@@ -14,9 +14,8 @@ import numpy as np
 from bench.train.settings import CATCH, COMMON, SETTINGS
 
 
-def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
-    """Train once with Stable-Baselines3."""
-    import stable_baselines3  # pyright: ignore[reportMissingImports]
+def run_sb3(options: argparse.Namespace, library: str = "stable_baselines3") -> dict[str, Any]:
+    """Train once with Stable-Baselines3, or with the classes of another library."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -34,8 +33,16 @@ def run_sb3(options: argparse.Namespace) -> dict[str, Any]:
         }
     else:
         model_options = _off_policy_settings(options.algorithm, settings)
-    kind = getattr(stable_baselines3, options.algorithm.upper())
+    kind = getattr(importlib.import_module(library), options.algorithm.upper())
     return _run_baselines(kind, options, {**model_options, "device": "cpu"})
+
+
+def run_accelerated(options: argparse.Namespace) -> dict[str, Any]:
+    """Train once with Stable-Baselines3 and hotloop's updates."""
+    from hotloop.accelerate.acceleration import SETTINGS as ACCELERATION
+
+    ACCELERATION.execution = options.execution
+    return run_sb3(options, "hotloop.accelerate")
 
 
 def run_sbx(options: argparse.Namespace) -> dict[str, Any]:
@@ -190,10 +197,13 @@ def _run_baselines(
     adapt(model)
     started = time.perf_counter()
     model.learn(options.timesteps, callback=Episodes())
+    loop_s = time.perf_counter() - started
+    acceleration = getattr(model, "acceleration", None)  # only of an accelerated class
+    compile_s = 0.0 if acceleration is None else acceleration.compile_s
     return {
         "timesteps": model.num_timesteps,
-        "loop_s": time.perf_counter() - started,
-        "compile_s": 0.0,
+        "loop_s": loop_s - compile_s,
+        "compile_s": compile_s,
         "passed": passed,
         "episodes": episodes,
     }

@@ -2,6 +2,7 @@
 
     python -m bench train --algorithm ppo --env-id CartPole-v1 --against sb3
     python -m bench train --algorithm ppo --workers 2 --overlap
+    python -m bench train --algorithm ppo --contender accelerated
 
 Runs alternate, each in its own process. The figures are steps per second of the training loop, with
 and without compilation, and the time from prompt to end (with imports and start-up): medians,
@@ -25,7 +26,7 @@ from typing import Any
 
 from bench import storage
 from bench.measuring import spread
-from bench.train.peers import run_sb3, run_sbx
+from bench.train.peers import run_accelerated, run_sb3, run_sbx
 from bench.train.settings import (
     COMMON,
     SETTINGS,
@@ -69,7 +70,12 @@ def run_hotloop(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-RUNNERS = {"hotloop": run_hotloop, "sb3": run_sb3, "sbx": run_sbx}
+RUNNERS = {
+    "hotloop": run_hotloop,
+    "accelerated": run_accelerated,
+    "sb3": run_sb3,
+    "sbx": run_sbx,
+}
 
 
 def learning_steps_per_s(run: dict[str, Any], learning_starts: int) -> float:
@@ -130,6 +136,12 @@ def main() -> int:
     parser.add_argument(
         "--against", nargs="+", default=["sb3"], choices=["sb3", "sbx"], help="default: sb3"
     )
+    parser.add_argument(
+        "--contender",
+        default="hotloop",
+        choices=["hotloop", "accelerated"],
+        help="hotloop, or the peer's classes from hotloop.accelerate",
+    )
     parser.add_argument("--execution", default="compile", choices=["auto", "eager", "compile"])
     parser.add_argument("--cold", action="store_true", help="compile into an empty cache")
     parser.add_argument("--worker", choices=sorted(RUNNERS), help=argparse.SUPPRESS)
@@ -151,9 +163,9 @@ def main() -> int:
     if options.execution != "eager" and not options.cold:
         # Fill the compiler's cache, so that the measured runs have a warm one.
         short = argparse.Namespace(**{**vars(options), "timesteps": learning_starts + 1_000})
-        run_in_process("hotloop", short, seed=1)
+        run_in_process(options.contender, short, seed=1)
     runs: dict[str, list[dict[str, Any]]] = {
-        "hotloop": [],
+        options.contender: [],
         **{name: [] for name in options.against},
     }
     for seed in range(1, options.repeats + 1):
@@ -164,7 +176,7 @@ def main() -> int:
             rate = run["timesteps"] / run["loop_s"]
             learning = learning_steps_per_s(run, learning_starts)
             print(
-                f"{name:8} seed {seed}: {rate:8,.0f} steps/s, {learning:8,.0f} while learning, "
+                f"{name:11} seed {seed}: {rate:8,.0f} steps/s, {learning:8,.0f} while learning, "
                 f"{run['compile_s']:5.1f} s compiling, {run['total_s']:6.1f} s in total, "
                 f"return {last_tenth_return(run, options.timesteps):.1f}",
                 flush=True,
@@ -175,18 +187,18 @@ def main() -> int:
     for name, contender_runs in runs.items():
         rates = [learning_steps_per_s(run, learning_starts) for run in contender_runs]
         summaries[name]["steps_per_s_while_learning"] = spread(rates)
-    hotloop = summaries["hotloop"]
+    contender = summaries[options.contender]
     ratios = {
         name: {
-            "steps_per_s": hotloop["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
-            "with_compiling": hotloop["steps_per_s_with_compiling"]["median"]
+            "steps_per_s": contender["steps_per_s"]["median"] / peer["steps_per_s"]["median"],
+            "with_compiling": contender["steps_per_s_with_compiling"]["median"]
             / peer["steps_per_s"]["median"],
-            "while_learning": hotloop["steps_per_s_while_learning"]["median"]
+            "while_learning": contender["steps_per_s_while_learning"]["median"]
             / peer["steps_per_s_while_learning"]["median"],
-            "total": peer["total_s"]["median"] / hotloop["total_s"]["median"],
+            "total": peer["total_s"]["median"] / contender["total_s"]["median"],
         }
         for name, peer in summaries.items()
-        if name != "hotloop"
+        if name != options.contender
     }
     first = ratios[options.against[0]]
     result = {
@@ -216,15 +228,16 @@ def main() -> int:
     suffix += "_cold" if options.cold else ""
     suffix += "" if options.precision == "float32" else f"_{options.precision}"
     suffix += worker_suffix(options)
+    kind = "train" if options.contender == "hotloop" else options.contender
     path = storage.save(
-        f"train_{options.algorithm}_{storage.file_name(options.env_id)}{suffix}", result
+        f"{kind}_{options.algorithm}_{storage.file_name(options.env_id)}{suffix}", result
     )
     for name, values in summaries.items():
         rate, total = values["steps_per_s"], values["total_s"]
         within = values["steps_per_s_with_compiling"]["median"]
         learning = values["steps_per_s_while_learning"]
         print(
-            f"{name:8} {rate['median']:8,.0f} steps/s ({rate['min']:,.0f}–{rate['max']:,.0f}), "
+            f"{name:11} {rate['median']:8,.0f} steps/s ({rate['min']:,.0f}–{rate['max']:,.0f}), "
             f"{within:,.0f} with compiling, {learning['median']:,.0f} "
             f"({learning['min']:,.0f}–{learning['max']:,.0f}) while learning, "
             f"{total['median']:.1f} s from prompt to end ({total['min']:.1f}–{total['max']:.1f})"

@@ -81,6 +81,11 @@ class Acceleration:
         """Return the reasons of the parts that run Stable-Baselines3's own code, by part."""
         return {name: part.reason for name, part in self.parts.items() if part.reason}
 
+    @property
+    def compile_s(self) -> float:
+        """The seconds of compiling the model's updates."""
+        return sum(update.execution.compile_s for update in self.updates.values())
+
     def bind(
         self,
         function: Callable[..., Any],
