@@ -13,7 +13,8 @@ from tests.runs.run_factory import make_run
 
 @pytest.fixture(autouse=True)
 def without_matplotlib(monkeypatch):
-    """Hide a loaded matplotlib, as at the start of a training."""
+    """Hide a loaded matplotlib, as at the start of a training, on a machine that may be busy."""
+    monkeypatch.setattr(background_plot, "_TIMEOUT_S", 200.0)
     monkeypatch.setattr(background_plot, "sys", SimpleNamespace(modules={}))
     monkeypatch.delenv("HOTLOOP_PROFILE", raising=False)
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -131,11 +132,12 @@ def test_trains_where_resets_cost_a_step(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_torch_threads_are_limited_and_numpy_uses_one(tmp_path, count):
+def test_torch_threads_are_limited_and_numpy_uses_one(tmp_path, count, request):
     def count_threads():
         blas = [x["num_threads"] for x in threadpool_info() if x["user_api"] == "blas"]
         return (torch.get_num_threads(), *blas)
 
+    request.addfinalizer(partial(torch.set_num_threads, torch.get_num_threads()))
     torch.set_num_threads(3 - count)
     before, counts = count_threads(), []
     train(
