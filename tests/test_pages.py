@@ -27,6 +27,7 @@ def test_python_runs_as_it_stands(page, tmp_path, monkeypatch, capsys):
     """Run the blocks of a page in order, since they build on each other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    use_warm_pool(monkeypatch)
     for play in (bandits.run, bandits.compare):
         monkeypatch.setitem(play.__kwdefaults__, "num_runs", MOST["num_runs"])
     names = {"__name__": "page"}

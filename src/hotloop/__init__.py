@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hotloop.envs import EnvSpec, make_vec
+    from hotloop.experiments import sweep, train_many
     from hotloop.ops import gae
     from hotloop.timing import Timing, span
     from hotloop.training.trained_policy import evaluate, load
 
 __version__ = "0.1.0"
 
-__all__ = ["EnvSpec", "Timing", "__version__", "evaluate", "gae", "load", "make_vec", "span"]
+__all__ = [
+    "EnvSpec",
+    "Timing",
+    "__version__",
+    "evaluate",
+    "gae",
+    "load",
+    "make_vec",
+    "span",
+    "sweep",
+    "train_many",
+]
 
 _PUBLIC = {
     "EnvSpec": "hotloop.envs",
@@ -26,6 +38,8 @@ _PUBLIC = {
     "load": "hotloop.training.trained_policy",
     "make_vec": "hotloop.envs",
     "span": "hotloop.timing",
+    "sweep": "hotloop.experiments",
+    "train_many": "hotloop.experiments",
 }
 
 

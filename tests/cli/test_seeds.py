@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -140,3 +143,21 @@ def test_an_interrupt_keeps_what_was_learned(capfd, tmp_path, monkeypatch, numbe
     for seed in (1, 2):
         assert summarize(runs / f"seed_{seed}").timesteps > 0
         assert (runs / f"seed_{seed}" / "checkpoints" / "last").exists()
+
+
+def test_a_kill_of_the_command_keeps_what_was_learned(tmp_path):
+    """The trainings save their last checkpoint when it ends."""
+    args = ["--total-timesteps", "100000000", *SHORT[2:], "--seeds", "1"]
+    command = [sys.executable, "-m", "hotloop", "train", "ppo", *args, "--run-dir", tmp_path / "it"]
+    process, run_dir = subprocess.Popen(command), tmp_path / "it" / "seed_1"
+    try:
+        deadline = time.monotonic() + 120
+        while not has_learned(run_dir) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    while summarize(run_dir).status == "running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert summarize(run_dir).status == "stopped"
+    assert (run_dir / "checkpoints" / "last").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hotloop.base.space_syntax import Choices, Range
+from hotloop.experiments.launch import sweep, train_many
 from hotloop.experiments.plan import Plan
 from hotloop.experiments.results import Results, Run, Trial
 from hotloop.experiments.spaces import Space
@@ -18,4 +19,6 @@ __all__ = [
     "Space",
     "Trial",
     "read_table",
+    "sweep",
+    "train_many",
 ]

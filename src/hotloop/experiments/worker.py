@@ -20,6 +20,7 @@ import math
 import os
 import pickle
 import queue
+import signal
 import sys
 import threading
 import time
@@ -49,24 +50,32 @@ def main() -> int:
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     stopping = threading.Event()
     start_thread(_listen, requests, stopping)
-    while True:
-        request = requests.get()
-        stopping.clear()
-        try:
-            outcomes = _TrainingJob(request, out, stopping).train()
-        except Exception as error:  # the trial failed, the next one may not
-            outcomes = [["failed", None, failure_reason(error), None]] * len(request["configs"])
-        _write(out, {"done": outcomes})
+    with contextlib.suppress(KeyboardInterrupt):  # a group ends, and the last checkpoint is saved
+        while True:
+            request = requests.get()
+            stopping.clear()
+            try:
+                outcomes = _TrainingJob(request, out, stopping).train()
+            except Exception as error:  # the trial failed, the next one may not
+                outcomes = [["failed", None, failure_reason(error), None]] * len(request["configs"])
+            _write(out, {"done": outcomes})
+    return 0
 
 
 def _listen(requests: queue.Queue[dict[str, Any]], stopping: threading.Event) -> None:
+    is_group = False
     for line in sys.stdin:
         message = json.loads(line)
         if "stop" in message:
             stopping.set()
         else:
+            is_group = message["is_group"]
             requests.put(message)
-    os._exit(0)  # the sweep has ended; processes of environments detect that themselves
+    # The sweep has ended, perhaps by a kill. Processes of environments detect that themselves.
+    if is_group:
+        os.kill(os.getpid(), signal.SIGINT)
+    else:
+        os._exit(0)
 
 
 def _write(out: TextIO, message: dict[str, Any]) -> None:

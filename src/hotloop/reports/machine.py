@@ -32,6 +32,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
+    "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "video": ("imageio_ffmpeg", "pygame"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
