@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from hotloop.profiler.diagnose import (
     causes,
     diagnose,
     environments,
+    limits,
     networks,
     over_time,
     pipeline,
@@ -23,6 +26,7 @@ from hotloop.profiler.diagnose import source as sources
 from hotloop.profiler.diagnose.findings import explain
 from hotloop.profiler.render.text import diagnosis_lines
 from hotloop.profiler.session import Session, Stack, ThreadTotals
+from hotloop.profiler.session.catalogues import read_catalogue
 from tests.profiler.sessions import ns, period, process, sample, session, span
 
 TORCH = "/x/lib/python3.11/site-packages/torch"
@@ -652,6 +656,11 @@ def test_no_tiny_operations(script):
     assert apply(networks.tiny_operations, updating(file, 11, 4, function="loop")) is None
 
 
+def test_a_loop_over_large_products_has_no_tiny_operations(script):
+    file = script(UPDATE.replace("self.reward[i] + self.value[i].max()", "self.weights @ self.x"))
+    assert apply(networks.tiny_operations, updating(file, 6, 4)) is None
+
+
 def small_updates(backward_s, dispatch_s):
     other_s = 8 - dispatch_s
     return process(
@@ -938,3 +947,10 @@ def test_functions_that_handle_tensors(tmp_path):
     other = tmp_path / "other.py"
     other.write_text("def soft(x):\n    return x.data\n")
     assert not sources.handles_tensors(str(other), 2)
+
+
+def test_limits_have_reasons():
+    rows = read_catalogue(Path(limits.__file__).with_name("limits.json"))
+    assert all(value > 0 and why.endswith(".") for value, why in rows.values())
+    text = "".join(path.read_text() for path in Path(limits.__file__).parent.glob("*.py"))
+    assert [name for name in rows if f"LIMITS.{name}" not in text] == []

@@ -27,6 +27,7 @@ from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence
 from hotloop.profiler.diagnose.findings import describe_inherent, explain, findings
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import Session
 from hotloop.profiler.session.catalogues import FramePattern
 
@@ -70,9 +71,6 @@ STRUCTURES: dict[str, Structure] = {
 }
 """The structure by which each of hotloop's causes is found, by name of the cause."""
 
-# A smaller gain does not justify building the program in another way.
-MIN_REBUILD_GAIN = 1.5
-
 
 def diagnose(session: Session) -> list[Diagnosis]:
     """Return the causes that slow a program down, largest time saving first."""
@@ -112,7 +110,7 @@ def _explanations(
         if explanation is None:
             continue
         gain = evidence.gain(explanation.saved_ns or 0.0)
-        if not cause.is_rebuild or gain >= MIN_REBUILD_GAIN:
+        if not cause.is_rebuild or gain >= LIMITS.rebuild_gain:
             found.append((cause, explanation))
             subjects.update(filter(None, [cause.subject]))
     return found

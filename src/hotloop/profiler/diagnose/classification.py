@@ -40,12 +40,11 @@ from hotloop.profiler.diagnose.evidence import (
     library_frames,
     user_positions,
 )
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
 
-# A function, loop or line with a larger share of the time is the program itself, not a part of it.
-MAIN_SHARE = 0.85
 # Calls that a loop over elements does not contain.
 _TRAINING_CALLS = {"step", "reset", "backward"}
 
@@ -107,12 +106,18 @@ class Program:
                 thread_function_ns[key] = thread_function_ns.get(key, 0.0) + ns
         # Select the lines and functions above the thresholds.
         self.inclusive_ns = inclusive_ns
-        self.has_core = core_ns > 0.05 * whole
-        self.driving_lines = {at for at, ns in driving.items() if ns > 0.3 * inclusive_ns[at]}
-        self._network_lines = {at for at, ns in in_networks.items() if ns > 0.15 * inclusive_ns[at]}
+        self.has_core = core_ns > LIMITS.core_share * whole
+        self.driving_lines = {
+            at for at, ns in driving.items() if ns > LIMITS.driving_share * inclusive_ns[at]
+        }
+        self._network_lines = {
+            at
+            for at, ns in in_networks.items()
+            if ns > LIMITS.network_line_share * inclusive_ns[at]
+        }
         self.core_lines: dict[str, set[int]] = {}
         for position, ns in (*driving.items(), *stepping.items()):
-            if ns > 0.02 * whole:
+            if ns > LIMITS.present_share * whole:
                 self.core_lines.setdefault(position.frame.file, set()).add(position.line)
         self.function_ns: dict[Frame, float] = {}
         for (_, _, frame), ns in thread_function_ns.items():
@@ -120,7 +125,7 @@ class Program:
         self.main_functions = {
             frame
             for (pid, thread, frame), ns in thread_function_ns.items()
-            if ns > MAIN_SHARE * thread_ns[pid, thread] > 0.1 * MAIN_SHARE * whole
+            if ns > LIMITS.main_share * thread_ns[pid, thread] > 0.1 * LIMITS.main_share * whole
         }
 
     @cached_property
@@ -147,8 +152,10 @@ class Program:
                 for row in outside
                 if row.stage in ("env", "act", "update") or libraries.is_core(row)
             )
-            num_kinds = (stepping > 0.02 * self.loop_ns) + (learning > 0.05 * self.loop_ns)
-            if work_ns > 0.2 * self.loop_ns and num_kinds >= (1 if candidates is named else 2):
+            steps = stepping > LIMITS.present_share * self.loop_ns
+            num_kinds = steps + (learning > LIMITS.learning_share * self.loop_ns)
+            has_work = work_ns > LIMITS.evaluation_work_share * self.loop_ns
+            if has_work and num_kinds >= (1 if candidates is named else 2):
                 evaluations = candidates
         return evaluations
 
@@ -242,7 +249,7 @@ class Program:
         loop = source.loop_in_function(file, at.line)
         if loop is not None and matrix_products.multiplies_row_by_row(file, loop):
             return causes.ONE_AT_A_TIME
-        is_main_line = self.inclusive_ns.get(at, 0.0) > MAIN_SHARE * self.loop_ns
+        is_main_line = self.inclusive_ns.get(at, 0.0) > LIMITS.main_share * self.loop_ns
         if inner and (
             at in self.driving_lines or (is_main_line and libraries.may_run_program(row))
         ):
@@ -340,7 +347,7 @@ class Program:
                         inclusive_ns += ns
                         self_ns += ns * (i == 0)
                         break
-            self._inside_loops[key] = self_ns >= 0.7 * inclusive_ns
+            self._inside_loops[key] = self_ns >= LIMITS.self_share * inclusive_ns
         return self._inside_loops[key]
 
 

@@ -13,23 +13,13 @@ import numpy as np
 from hotloop.base.statistics import Floats, keeps_rising
 from hotloop.profiler.diagnose import causes, growing_structures, source
 from hotloop.profiler.diagnose.causes import Cause, Explanation
-from hotloop.profiler.diagnose.classification import MAIN_SHARE, Program
+from hotloop.profiler.diagnose.classification import Program
 from hotloop.profiler.diagnose.cost import Cost
 from hotloop.profiler.diagnose.evidence import CodePosition, Evidence, SampleRow, user_positions
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.wrappers import class_name
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.stages import stage_by_name
-
-# Minimum share for one line to stand for its function, or one function for its caller.
-_DOMINANT, _DOMINANT_WASTE = 0.5, 0.75
-# A larger loop over elements is a cost even in a program without networks.
-LARGE_SHARE = 0.5
-
-# Minimum share of the loop to report a line or function, and minimum share of costs in a function.
-MIN_SHARE, _MIN_FUNCTION_SHARE = 0.15, 0.7
-
-# Minimum growth of a cost during the run, from the first to the last third of the run.
-_GROWTH = 2.5
 
 # Causes that are recognized by more than the names on their line.
 _VERIFIED = (causes.ONE_AT_A_TIME,)
@@ -96,12 +86,12 @@ class Costs:
         if not counts.sum():
             return "repeated"
         largest = np.convolve(counts, np.ones(2), "same").max()
-        if len(counts) >= 6 and largest >= 0.9 * counts.sum():
+        if len(counts) >= 6 and largest >= LIMITS.once_share * counts.sum():
             return "once"
         # Compare with the other work of each second, whose time per step is constant.
         at = np.flatnonzero(counts)
         share = (counts / np.maximum(other_counts, 1))[at[0] : at[-1] + 1]
-        return "growing" if keeps_rising(share, _GROWTH) else "repeated"
+        return "growing" if keeps_rising(share, LIMITS.growth) else "repeated"
 
     def _counts(self, stacks: Iterable[int] | None = None) -> Floats:
         """Return the samples of the main process by period, of the given stacks or of all."""
@@ -203,7 +193,7 @@ def _wrapper_costs(program: Program, by_class: dict[str, list[SampleRow]]) -> li
     A wrapper's lines are no part of the line that steps the environment, which is inherent.
     """
     sums = {name: sum(row.ns for row in rows) for name, rows in by_class.items()}
-    large = [name for name in by_class if sums[name] >= MIN_SHARE * program.loop_ns]
+    large = [name for name in by_class if sums[name] >= LIMITS.cost_share * program.loop_ns]
     small = [row for name, rows in by_class.items() if name not in large for row in rows]
     costs: list[Cost] = []
     for rows in (*(by_class[name] for name in large), small):
@@ -240,11 +230,11 @@ def _merge_by_caller(program: Program, costs: list[Cost]) -> list[Cost]:
     while pending:
         cost = pending.pop(0)
         line = CodePosition(cost.function, cost.places[0].line)
-        is_part = program.inclusive_ns.get(line, 0.0) < MAIN_SHARE * program.loop_ns
+        is_part = program.inclusive_ns.get(line, 0.0) < LIMITS.main_share * program.loop_ns
         if (
             is_part
             and line not in program.driving_lines
-            and cost.ns > 0.3 * program.inclusive_ns.get(line, 0.0)
+            and cost.ns > LIMITS.inside_share * program.inclusive_ns.get(line, 0.0)
         ):
             # The line takes much of its time itself, so the costs that it calls belong to it.
             inside = [other for other in pending if _is_under(other, line)]
@@ -259,7 +249,7 @@ def _merge_by_caller(program: Program, costs: list[Cost]) -> list[Cost]:
             )
             whole = cost.ns + sum(other.ns for other in inside)
             # Known waste is not mixed with other work of its caller.
-            minimum = _DOMINANT_WASTE if cost.is_waste else _DOMINANT
+            minimum = LIMITS.dominant_waste_share if cost.is_waste else LIMITS.dominant_share
             if caller in program.driving_lines or alike < minimum * max(
                 whole, program.inclusive_ns.get(caller, 0.0)
             ):
@@ -278,7 +268,7 @@ def _merge_by_function(program: Program, costs: list[Cost]) -> list[Cost]:
     """Merge costs that are too small to report into one cost per function."""
     # The function is the innermost of the user's that consists mostly of such costs. A thread's
     # main functions are excluded.
-    small = [cost for cost in costs if cost.ns < MIN_SHARE * program.loop_ns]
+    small = [cost for cost in costs if cost.ns < LIMITS.cost_share * program.loop_ns]
     inside: dict[Frame, list[Cost]] = {}
     for part in small:
         for frame in _common_functions(part) - program.main_functions:
@@ -288,14 +278,14 @@ def _merge_by_function(program: Program, costs: list[Cost]) -> list[Cost]:
         parts = [part for part in inside[frame] if part in small]
         whole = sum(part.ns for part in parts)
         if len(parts) < 2 or whole < max(
-            MIN_SHARE * program.loop_ns, _MIN_FUNCTION_SHARE * function_ns[frame]
+            LIMITS.cost_share * program.loop_ns, LIMITS.self_share * function_ns[frame]
         ):
             continue
         by_cause: dict[Cause | None, float] = {}
         for part in parts:
             by_cause[part.cause] = by_cause.get(part.cause, 0.0) + part.ns
         known = max(by_cause, key=lambda cause: by_cause[cause])
-        if by_cause[known] < 0.6 * whole:
+        if by_cause[known] < LIMITS.alike_share * whole:
             known = None
         rows = [row for part in parts for row in part.rows]
         line = next(at.line for at in user_positions(rows[0].stack) if at.frame == frame)
@@ -314,7 +304,7 @@ def _common_functions(cost: Cost) -> set[Frame]:
 
 
 def _is_core_work(program: Program, cost: Cost) -> bool:
-    is_large = cost.ns > LARGE_SHARE * program.loop_ns
+    is_large = cost.ns > LIMITS.large_share * program.loop_ns
     if program.has_core or cost.wait not in ("computing", "queued"):
         return False
     if cost.is_waste or (cost.is_sure and is_large):
@@ -347,7 +337,8 @@ def _caller(program: Program, cost: Cost) -> CodePosition | None:
             position = chain[at[-1] + 1]
             times[position] = times.get(position, 0.0) + row.ns
     caller = max(times, key=lambda position: times[position], default=None)
-    return caller if caller is not None and times[caller] > 0.9 * cost.ns else None
+    is_only = caller is not None and times[caller] > LIMITS.only_caller_share * cost.ns
+    return caller if is_only else None
 
 
 def _is_under(cost: Cost, caller: CodePosition) -> bool:
@@ -383,7 +374,7 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
         return found
     whole = sum(cost.ns for cost in found)
     largest = max(found, key=lambda cost: cost.ns)
-    if len(found) == 1 or largest.ns >= _DOMINANT * whole:
+    if len(found) == 1 or largest.ns >= LIMITS.dominant_share * whole:
         # One line dominates the function.
         return found
     by_cause: dict[Cause, float] = {}
@@ -391,7 +382,7 @@ def _function_costs(program: Program, frame: Frame, rows: list[SampleRow]) -> li
         if cost.cause is not None:
             by_cause[cost.cause] = by_cause.get(cost.cause, 0.0) + cost.ns
     known = max(by_cause, key=lambda cause: by_cause[cause], default=None)
-    if sum(by_cause.values()) > 0.6 * whole:
+    if sum(by_cause.values()) > LIMITS.alike_share * whole:
         return [Cost(known, frame, function, rows)]
     return [Cost(None, frame, function, rows, is_spread=True)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session.stages import CodeLine
 
 # The `rule` of a diagnosis of a line of code that no rule recognizes.
@@ -57,4 +58,6 @@ class Diagnosis:
 
         If the gain is unknown, the diagnosis's share is used, and at least 5 %.
         """
-        return max(0.05, self.share) if self.gain is None else 1.0 - 1.0 / self.gain
+        return (
+            max(LIMITS.unknown_saving, self.share) if self.gain is None else 1.0 - 1.0 / self.gain
+        )

@@ -8,14 +8,10 @@ import numpy as np
 
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, total_time
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session.lockstep import lockstep
 from hotloop.timing.table import duration
 
-# Overhead of a step in another process: pickling, two pipes, a wake-up. It takes 0.1 to 0.3 ms with
-# Gymnasium's and Stable-Baselines3's vector environments.
-_TRANSFER_NS = 200_000
-# Overhead of a vector environment in one process: stacking observations takes 10 to 30 µs.
-_STACKING_NS = 20_000
 _STEPS = ("env_step", "env_reset")
 
 
@@ -23,8 +19,6 @@ def environment_bound(evidence: Evidence) -> Explanation | None:
     """Detect environments that the main process steps one after another while cores are idle.
 
     Blocked environments need no idle core, since simulators outside the process do the work.
-    Environments must take half of the time, since less saves less than a third on two cores. A step
-    must take 0.5 ms, since a shorter one costs no more than the round trip to another process.
     """
     main = evidence.main
     if any(evidence.span_totals(worker, "env_step")[0] for worker in evidence.session.workers):
@@ -34,7 +28,8 @@ def environment_bound(evidence: Evidence) -> Explanation | None:
         return None  # it measured that workers are slower in a run of this length
     count, _ = evidence.span_totals(main, "env_step")
     _, total_ns = evidence.span_totals(main, *_STEPS)
-    if not count or total_ns < 0.5 * evidence.duration_ns or total_ns < 500_000 * count:
+    is_small = total_ns < LIMITS.environment_share * evidence.duration_ns
+    if not count or is_small or total_ns < LIMITS.parallel_step_ns * count:
         return None
     num_envs = int(evidence.fact("num_envs")) or 1
     steps = total_time(row for row in evidence.rows_of(main) if row.stage == "env")
@@ -45,8 +40,8 @@ def environment_bound(evidence: Evidence) -> Explanation | None:
         used = evidence.cpu_ns / evidence.duration_ns
         idle = main.cores - max(1.0, used)
         side_by_side = min(side_by_side, 1 + max(0, round(idle)))
-    saved = (total_ns - _TRANSFER_NS * count) * (1 - 1 / side_by_side)
-    if saved < 0.15 * evidence.duration_ns:
+    saved = (total_ns - LIMITS.transfer_ns * count) * (1 - 1 / side_by_side)
+    if saved < LIMITS.structure_share * evidence.duration_ns:
         return None
     own_options = f"--num-envs {side_by_side} --workers auto" if num_envs == 1 else "--workers auto"
     texts = {"workers": str(side_by_side)}
@@ -104,7 +99,7 @@ def lockstep_times(evidence: Evidence) -> LockstepTimes | None:
                 typical_ns = node.percentile(50)
                 inline_ns += node.count * (typical_ns if node.mean_ns < 1e6 else node.mean_ns)
                 typical.append(typical_ns)
-    inline_ns += steps * _STACKING_NS
+    inline_ns += steps * LIMITS.stacking_ns
     slowest_ns, mean_ns = max(totals), sum(totals) / len(totals)
     by_step = lockstep(evidence.session)
     is_by_step = by_step is not None and by_step.num_steps >= 20
@@ -128,16 +123,13 @@ def lockstep_times(evidence: Evidence) -> LockstepTimes | None:
 
 
 def stragglers(evidence: Evidence) -> Explanation | None:
-    """Detect vector steps that wait for their slowest environment.
-
-    The wait must take 15 % of the time, and the slowest environment 1.3 times the mean. Two equal
-    environments that share a core with other work reach 1.1 to 1.2.
-    """
+    """Detect vector steps that wait for their slowest environment."""
     times = lockstep_times(evidence)
     if times is None or not times.is_by_step or times.num_workers < 2:
         return None
     waste = times.slowest_ns - times.mean_ns
-    if waste < 0.15 * evidence.duration_ns or times.slowest_ns < 1.3 * times.mean_ns:
+    is_even = times.slowest_ns < LIMITS.straggler_ratio * times.mean_ns
+    if is_even or waste < LIMITS.structure_share * evidence.duration_ns:
         return None
     return Explanation(
         waste,
@@ -165,7 +157,7 @@ def transfer(evidence: Evidence) -> Explanation | None:
     sending = times.total_ns - times.slowest_ns
     saved = times.total_ns - times.inline_ns
     per_step = sending / times.steps
-    if per_step < times.own_ns or saved < 0.1 * evidence.duration_ns:
+    if per_step < times.own_ns or saved < LIMITS.transfer_share * evidence.duration_ns:
         return None
     return Explanation(
         saved,

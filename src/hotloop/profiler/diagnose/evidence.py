@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotloop.profiler.diagnose import source
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
 from hotloop.profiler.session.gpu import gpu_use
@@ -20,10 +21,6 @@ from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.purpose import PurposeClassifier
 from hotloop.profiler.session.stages import CodeLine, TimeSum, innermost_user_line, stage_by_key
 
-# Half a second of samples. With 50 samples, a share of 20 % is known to ±11 points, with 200 to ±6.
-MIN_SAMPLES = 50
-# Number of processes that start after others have ended, from which on it is no exception.
-_MIN_RESTARTS = 4
 # Functions that Python compiles from parts of a line.
 INLINE_FUNCTIONS = ("<listcomp>", "<genexpr>", "<dictcomp>", "<setcomp>", "<lambda>")
 # Waits during which another thread of the program may be working. The network and disks are outside
@@ -87,8 +84,6 @@ class Evidence:
     def gain(self, saved_ns: float, *, fills_caches: bool = False) -> float:
         """Return the program's speed-up if some of its time is saved.
 
-        At least 2 % of the time remains, since a profile at 100 Hz cannot resolve less.
-
         Args:
             fills_caches: whether the removed code is a lot of Python that slows down the other code
                 by filling the caches. In a bandit sweep, that took 1.2 to 1.5 times as long beside
@@ -98,7 +93,7 @@ class Evidence:
         remaining = 1.0 - share
         if fills_caches:
             remaining *= 1.0 - share / 3
-        return 1.0 / max(0.02, remaining)
+        return 1.0 / max(LIMITS.remaining_share, remaining)
 
     def share(self, ns: float) -> float:
         """Return a time as a share of the program's duration."""
@@ -145,7 +140,7 @@ class Evidence:
         adds up, unlike that of workers side by side.
         """
         main = self.main
-        if self.waited_ns(main) < 0.1 * self.duration_ns:
+        if self.waited_ns(main) < LIMITS.wait_share * self.duration_ns:
             return []
         lanes: list[list[ProfiledProcess]] = []
         for process in sorted(self.session.processes, key=lambda process: process.start_ns):
@@ -155,7 +150,8 @@ class Evidence:
                 if lane is None:
                     lanes.append(lane := [])
                 lane.append(process)
-        return [lane for lane in lanes if self._lane_busy_ns(lane) > 0.02 * self.duration_ns]
+        min_ns = LIMITS.present_share * self.duration_ns
+        return [lane for lane in lanes if self._lane_busy_ns(lane) > min_ns]
 
     def _lane_busy_ns(self, lane: Iterable[ProfiledProcess]) -> int:
         return sum(map(self.busy_ns, lane))
@@ -175,7 +171,7 @@ class Evidence:
         """Whether the program starts processes again after others of its processes have ended."""
         children = [x for x in self.session.processes if x is not self.main]
         first_end_ns = min((child.end_ns for child in children), default=0)
-        return sum(child.start_ns > first_end_ns for child in children) >= _MIN_RESTARTS
+        return sum(child.start_ns > first_end_ns for child in children) >= LIMITS.min_restarts
 
     @cached_property
     def other_threads(self) -> list[int]:
@@ -187,7 +183,8 @@ class Evidence:
         numbers = {
             sample.thread for sample in main.samples if user_positions(main.stacks[sample.stack])
         } - {main.pid, 0}
-        return [n for n in sorted(numbers) if self.busy_ns(main, n) > 0.02 * self.duration_ns]
+        min_ns = LIMITS.present_share * self.duration_ns
+        return [number for number in sorted(numbers) if self.busy_ns(main, number) > min_ns]
 
     @cached_property
     def rows(self) -> list[SampleRow]:
@@ -202,7 +199,7 @@ class Evidence:
         waited = sum(row.sample.elapsed_ns for row in waiting)
         workers = [(process, process.pid) for process in self.working_processes]
         busy = list(map(self._lane_busy_ns, self._lanes))
-        if waited >= 0.1 * self.duration_ns:
+        if waited >= LIMITS.wait_share * self.duration_ns:
             workers += [(self.main, thread) for thread in self.other_threads]
             busy += [self.busy_ns(self.main, thread) for thread in self.other_threads]
         if not workers or max(busy) <= 0:
@@ -217,7 +214,7 @@ class Evidence:
                 if not is_waiting(row)
             ]
         unexplained = 1.0 - min(1.0, max(busy) / waited) if waited else 0.0
-        if unexplained > 0.2:
+        if unexplained > LIMITS.unexplained_share:
             rows += [row._replace(weight=unexplained) for row in waiting]
         return rows
 
@@ -237,7 +234,7 @@ class Evidence:
     @property
     def has_enough_samples(self) -> bool:
         """Whether there are enough samples to estimate shares."""
-        return self.num_samples >= MIN_SAMPLES
+        return self.num_samples >= LIMITS.min_samples
 
     def stage_ns(self, *stages: str) -> float:
         """Return the time in some stages."""

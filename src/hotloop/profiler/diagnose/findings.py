@@ -7,7 +7,7 @@ from dataclasses import replace
 from hotloop.profiler.diagnose import causes
 from hotloop.profiler.diagnose.causes import Cause, Explanation
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import MIN_SHARE, Costs
+from hotloop.profiler.diagnose.costs import Costs
 from hotloop.profiler.diagnose.diagnosis import UNNAMED, Diagnosis
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
@@ -16,18 +16,8 @@ from hotloop.profiler.diagnose.evidence import (
     library_frames,
     short_path,
 )
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.wrappers import describe_wrappers
-
-# Minimum shares of the loop to report a cost: one that no program needs, and any other.
-WASTE_SHARE, COST_SHARE = 0.1, MIN_SHARE
-# Minimum share to promise a gain for a cost that is no known waste. Healthy programs have lines of
-# up to a fifth.
-GAIN_SHARE = 0.2
-# Minimum share for a whole function that steps, acts or learns, which is usually the program's
-# purpose, and for a cost that occurs once, which is not part of the loop.
-SPREAD_SHARE = 0.3
-# Shorter loops have too few samples for a finding.
-MIN_LOOP_NS = 0.5e9
 
 
 def explain(evidence: Evidence, cause: Cause, explanation: Explanation) -> Diagnosis:
@@ -58,7 +48,7 @@ def explain(evidence: Evidence, cause: Cause, explanation: Explanation) -> Diagn
 def findings(evidence: Evidence, costs: Costs) -> list[Diagnosis]:
     """Return a diagnosis for each cost that is large enough to report."""
     found: list[Diagnosis] = []
-    for cost in costs.costs if costs.loop_ns >= MIN_LOOP_NS else ():
+    for cost in costs.costs if costs.loop_ns >= LIMITS.min_loop_ns else ():
         share, pace = cost.ns / costs.loop_ns, costs.pace(cost)
         if cost.explanation is None and share < _min_share(cost, pace):
             continue
@@ -78,16 +68,15 @@ def _min_share(cost: Cost, pace: str) -> float:
     """Return the minimum share of the loop to report a cost."""
     # A longer run does not repeat a cost that occurs once.
     if (cost.is_spread and cost.is_core_work) or pace == "once":
-        return SPREAD_SHARE
-    return WASTE_SHARE if cost.is_waste else COST_SHARE
+        return LIMITS.spread_share
+    return LIMITS.waste_share if cost.is_waste else LIMITS.cost_share
 
 
 def _min_gain_share(cost: Cost) -> float:
     """Return the minimum share of the loop for which a gain is promised."""
     if cost.is_waste:
-        return WASTE_SHARE
-    # Workers are never quite balanced: two workers wait for a sixth of a round of eight jobs.
-    return SPREAD_SHARE if cost.cause is causes.WAITING_FOR_OTHERS else GAIN_SHARE
+        return LIMITS.waste_share
+    return LIMITS.spread_share if cost.cause is causes.WAITING_FOR_OTHERS else LIMITS.gain_share
 
 
 def _diagnosis(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagnosis:
@@ -95,7 +84,7 @@ def _diagnosis(evidence: Evidence, costs: Costs, cost: Cost, pace: str) -> Diagn
     saved_ns = cost.ns * (1.0 if cause is None else cause.gain)
     if explanation is not None and explanation.saved_ns is not None:
         saved_ns = explanation.saved_ns
-    loop_gain = 1.0 / max(0.02, 1.0 - saved_ns / costs.loop_ns)
+    loop_gain = 1.0 / max(LIMITS.remaining_share, 1.0 - saved_ns / costs.loop_ns)
     if cause is not None and explanation is not None:
         diagnosis = explain(evidence, cause, explanation)
         gain = evidence.gain(saved_ns) if diagnosis.gain is None else diagnosis.gain

@@ -12,36 +12,32 @@ from dataclasses import replace
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import Evidence, describe_place
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session.gpu import GpuUse
 from hotloop.profiler.session.gpu_host import Host
 from hotloop.profiler.session.stages import STAGES, CodeLine
 from hotloop.timing.table import duration
 
-# Minimum total length of the windows.
-_MIN_NS = 50_000_000
 # Causes based on measured waits of the GPU, whose gains need no further limit.
 _MEASURED = {"gpu-waits-for-launches", "gpu-synchronisations", "gpu-idle-in-environments"}
 _MEASURED |= {"pageable-copies"}
-# From this share of GPU work on, the GPU limits the gain of changes on the host.
-MIN_BOUND_SHARE = 0.5
-# A smaller gain does not justify a change.
-_MIN_GAIN = 1.1
-# Maximum number of workers for environments that run in parallel with learning.
-_MAX_WORKERS = 8
 
 
 def observed_host(evidence: Evidence) -> Host | None:
     """Return the host's GPU windows, None if they are too short or the device was always idle."""
     host = evidence.gpu
-    return host if host is not None and host.use.ns >= _MIN_NS and host.use.busy_ns else None
+    return (
+        host
+        if host is not None and host.use.ns >= LIMITS.gpu_window_ns and host.use.busy_ns
+        else None
+    )
 
 
 def waits_for_launches(evidence: Evidence) -> Explanation | None:
     """Detect a GPU that idles because the host launches kernels more slowly than they run.
 
-    The rule adds up gaps of at most 100 µs between kernels before the launch of the next kernel,
-    minus the host's environment steps. They must take a quarter of the time, with 1,000 launches
-    per second and more launches than copies. CUDA graphs leave 10 % of the gaps.
+    Gaps of at most 100 µs between kernels before the launch of the next kernel count, minus the
+    host's environment steps. There must be more launches than copies.
     """
     host = observed_host(evidence)
     if host is None or "cudagraph" in evidence.training.get("execution", ""):
@@ -52,13 +48,14 @@ def waits_for_launches(evidence: Evidence) -> Explanation | None:
     short_ns = sum(gap.ns for gap in gaps)
     waited = min(short_ns, use.gaps_ns("launch", "sync", "host") - stepping)
     is_of_launches = use.num_launches > sum(copy.count for copy in use.copies)
-    if waited < 0.25 * use.ns or use.launches_per_s < 1000 or not is_of_launches:
+    is_small = waited < LIMITS.launch_gap_share * use.ns
+    if is_small or use.launches_per_s < LIMITS.launches_per_s or not is_of_launches:
         return None
     updates = use.launches_per_update
     each = f", {updates:,.0f} per update" if updates else ""
     lines = list(host.by_line(use.host_in_gaps, without=("env", "import", "wait")))
     return Explanation(
-        0.9 * _loop_part_ns(evidence, host, waited, "update"),
+        LIMITS.graph_saving * _loop_part_ns(evidence, host, waited, "update"),
         (
             f"the GPU is busy {use.busy_share:.0%} of the time and waits {waited / use.ns:.0%} "
             f"of it for the next launch, {len(gaps) / use.ns * 1e9:,.0f} times per second for "
@@ -74,9 +71,8 @@ def waits_for_launches(evidence: Evidence) -> Explanation | None:
 def synchronizations(evidence: Evidence) -> Explanation | None:
     """Detect a host that waits for the GPU during updates instead of launching more work.
 
-    Waiting calls, except those that fetch actions, must take a twelfth of the time, and the gain
-    must be 1.1. The GPU's idle time limits the gain, since a host that runs ahead of a busy GPU
-    waits later.
+    Calls that fetch actions do not count. The GPU's idle time limits the gain, since a host that
+    runs ahead of a busy GPU waits later.
     """
     host = observed_host(evidence)
     if host is None or not len(host.use.syncs_ns):
@@ -88,7 +84,7 @@ def synchronizations(evidence: Evidence) -> Explanation | None:
     in_update = waited - acting
     saved = min(in_update, use.ns - use.busy_ns - use.gaps_ns("device"))
     saved_ns = _loop_part_ns(evidence, host, saved, "update")
-    if in_update < use.ns / 12 or evidence.gain(saved_ns) < _MIN_GAIN:
+    if in_update < LIMITS.gpu_sync_share * use.ns or evidence.gain(saved_ns) < LIMITS.gpu_gain:
         return None
     lines = host.by_line(use.host_in_syncs, without=("act", "env"))
     locations = describe_lines(use, lines)
@@ -109,7 +105,7 @@ def synchronizations(evidence: Evidence) -> Explanation | None:
 def pageable_copies(evidence: Evidence) -> Explanation | None:
     """Detect copies to the GPU from pageable memory, which block the host.
 
-    The driver first copies the bytes into its own memory, on the host. The gain must be 1.1.
+    The driver first copies the bytes into its own memory, on the host.
     """
     host = observed_host(evidence)
     if host is None:
@@ -120,9 +116,8 @@ def pageable_copies(evidence: Evidence) -> Explanation | None:
         return None
     lines = host.by_line(use.host_in_copies)
     locations = describe_lines(use, lines)
-    # The host must also fill pinned memory, so about half of the time remains.
-    saved_ns = 0.5 * _loop_part_ns(evidence, host, copies.host_ns, "update")
-    if evidence.gain(saved_ns) < _MIN_GAIN:
+    saved_ns = LIMITS.pinned_saving * _loop_part_ns(evidence, host, copies.host_ns, "update")
+    if evidence.gain(saved_ns) < LIMITS.gpu_gain:
         return None
     return Explanation(
         saved_ns,
@@ -150,10 +145,10 @@ def idle_in_environments(evidence: Evidence) -> Explanation | None:
         return None
     use = host.use
     stepping = host.by_stage(use.host_in_gaps).get("env", 0.0)
-    if stepping < use.ns / 3:
+    if stepping < LIMITS.gpu_idle_share * use.ns:
         return None
     share = _loop_part_ns(evidence, host, stepping, "env") / loop_ns(evidence)
-    side_by_side = min(_MAX_WORKERS, max(2, evidence.main.cores - 1))
+    side_by_side = min(LIMITS.gpu_workers, max(2, evidence.main.cores - 1))
     remaining = max(1.0 - share, share / side_by_side)
     lines = host.by_line(use.host_in_gaps, without=_ALL_BUT_ENV)
     return Explanation(
@@ -178,7 +173,7 @@ def gpu_bound(evidence: Evidence) -> Explanation | None:
     Gaps between kernels that are already launched count as work.
     """
     host = observed_host(evidence)
-    if host is None or work_share(evidence, host) < 0.85:
+    if host is None or work_share(evidence, host) < LIMITS.gpu_full_share:
         return None
     use, share = host.use, work_share(evidence, host)
     kernel_ns = sum(use.kernels.values()) or 1
@@ -191,7 +186,7 @@ def gpu_bound(evidence: Evidence) -> Explanation | None:
 def limit_gains(evidence: Evidence, found: Iterable[Diagnosis]) -> list[Diagnosis]:
     """Return the diagnoses with gains limited to what a busy GPU allows."""
     host = observed_host(evidence)
-    if host is None or work_share(evidence, host) < MIN_BOUND_SHARE:
+    if host is None or work_share(evidence, host) < LIMITS.gpu_bound_share:
         return list(found)
     share = work_share(evidence, host)
     max_gain = evidence.gain((1.0 - share) * loop_ns(evidence))
@@ -199,7 +194,7 @@ def limit_gains(evidence: Evidence, found: Iterable[Diagnosis]) -> list[Diagnosi
     for item in found:
         if item.gain is None or item.gain <= max_gain or item.rule in _MEASURED:
             limited.append(item)
-        elif max_gain >= _MIN_GAIN:
+        elif max_gain >= LIMITS.gpu_gain:
             text = f"the GPU has work for {share:.0%} of the time, which limits the gain"
             limited.append(
                 replace(item, gain=max_gain, loop_gain=None, evidence=(*item.evidence, text))

@@ -16,6 +16,7 @@ from hotloop.profiler.diagnose.evidence import (
     total_time,
     user_positions,
 )
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import is_library
 from hotloop.profiler.session.catalogues import is_in
 from hotloop.timing.table import duration
@@ -25,25 +26,20 @@ _OPERATION_STAGES = ("other", "update", "act", "replay")
 
 
 def tiny_batches(evidence: Evidence) -> Explanation | None:
-    """Detect policies that choose actions for only one or two environments at a time.
-
-    Acting must take at least a third of the time. Eight observations cost a network hardly more
-    than one if overhead exceeds arithmetic: 28 µs instead of 21 through 64×64.
-    """
+    """Detect policies that choose actions for only one or two environments at a time."""
     main, whole = evidence.main, evidence.duration_ns
     # Blocked time is a wait for earlier work, as in JAX, and does not count.
     chosen = total_time(row for row in evidence.rows if row.stage == "act")
     acting = chosen.on_core_ns + chosen.queued_ns
-    if not evidence.has_enough_samples or acting < 0.33 * whole:
+    if not evidence.has_enough_samples or acting < LIMITS.acting_share * whole:
         return None
     calls, calls_ns = evidence.span_totals(main, "act")
     steps = evidence.span_totals_of_all("env_step")[0]
     batch = steps / calls if calls and steps else (evidence.fact("num_envs") or 1.0)
-    if batch > 2.5 or (calls and calls_ns / calls > 10e6):
-        return None  # calls of more than 10 ms are arithmetic
+    if batch > LIMITS.small_batch or (calls and calls_ns / calls > LIMITS.arithmetic_call_ns):
+        return None
     side_by_side = 8
-    # Eight at once take 1.3 times as long as one.
-    saved = acting * (1 - 1.3 * max(batch, 1.0) / side_by_side)
+    saved = acting * (1 - LIMITS.batch_of_eight_cost * max(batch, 1.0) / side_by_side)
     call_time = f", a call takes {duration(calls_ns / calls)}" if calls else ""
     return Explanation(
         saved,
@@ -66,17 +62,16 @@ def host_syncs(evidence: Evidence) -> Explanation | None:
         return None
     rows = [row for row in evidence.rows if _is_sync(row) and evidence.purpose(row) == "update"]
     totals = total_time(rows)
-    if totals.ns < 0.08 * evidence.duration_ns:
+    if totals.ns < LIMITS.sync_share * evidence.duration_ns:
         return None
     top = time_by_line(rows)[0][0]
     call = source.sync_lines(top.file)[top.line]
     loop = source.loop_around(top.file, top.line)
     on_device = any("cuda" in thread.name.lower() for thread in evidence.main.threads)
     if loop is not None and not on_device:
-        confidence, saved = 0.9, 0.95 * totals.ns
+        confidence, saved = 0.9, LIMITS.operation_saving * totals.ns
     elif on_device:
-        # Part of the wait is for arithmetic that is needed anyway.
-        confidence, saved = 0.6, 0.5 * totals.ns
+        confidence, saved = 0.6, LIMITS.device_sync_saving * totals.ns
     else:
         confidence, saved = 0.4, None
     return Explanation(
@@ -123,7 +118,12 @@ def tiny_operations(evidence: Evidence) -> Explanation | None:
         leaf = row.leaf
         loop = source.loop_around(leaf.file, leaf.line) if user_positions(row.stack) else None
         is_blocked = row.sample.blocked_ns > 0.5 * row.sample.elapsed_ns
-        if loop is not None and not is_blocked and row.stage in _OPERATION_STAGES:
+        block = source.statement_at(leaf.file, leaf.line)
+        # A matrix product may be a large operation, and samples do not show its size.
+        is_product = source.multiplies_matrices(leaf.file, block)
+        if loop is None or is_blocked or is_product:
+            continue
+        if row.stage in _OPERATION_STAGES:
             direct.setdefault((leaf.file, loop), []).append(row)
     # Select the loops that consist of operations on tensors.
     chosen: list[SampleRow] = []
@@ -132,11 +132,11 @@ def tiny_operations(evidence: Evidence) -> Explanation | None:
             syncs = source.sync_lines(key[0])
             chosen += [row for row in rows if row.leaf.line not in syncs]
     totals = total_time(chosen)
-    if totals.ns < 0.15 * evidence.duration_ns:
+    if totals.ns < LIMITS.structure_share * evidence.duration_ns:
         return None
     top = time_by_line(chosen)[0][0]
     return Explanation(
-        0.95 * totals.ns,
+        LIMITS.operation_saving * totals.ns,
         (
             f"{evidence.share(totals.ns):.0%} of the time: {describe_lines(evidence, chosen)}",
             f"`{source.source_line(top.file, top.line)}` is a small operation: it has some "
@@ -150,7 +150,7 @@ def tiny_operations(evidence: Evidence) -> Explanation | None:
 def _consists_of_operations(direct: list[SampleRow], inclusive: list[SampleRow]) -> bool:
     """Return whether a loop's samples are on its own lines, in C or in torch's thin wrappers."""
     count = sum(row.sample.count for row in direct if _is_operation(row))
-    return count >= 0.9 * sum(row.sample.count for row in inclusive)
+    return count >= LIMITS.operations_share * sum(row.sample.count for row in inclusive)
 
 
 def _is_operation(row: SampleRow) -> bool:
@@ -168,20 +168,19 @@ def _is_operation(row: SampleRow) -> bool:
 def launch_bound(evidence: Evidence) -> Explanation | None:
     """Detect updates of small networks that spend more time on overhead than on arithmetic.
 
-    A profile of Python frames does not show kernel times, so the conditions are strict: updates
-    take much of the time, backward passes take less than a millisecond, and at least a quarter of
-    their samples are scattered over torch's Python code instead of in a few large products.
+    A profile of Python frames does not show kernel times, so the conditions are strict.
     """
     if evidence.training.get("execution", "eager") != "eager":
         return None  # the training has chosen by its length, or has done what is advised
     updating = evidence.stage_ns("update")
-    if not evidence.has_enough_samples or updating < 0.4 * evidence.duration_ns:
+    is_small = updating < LIMITS.launch_bound_share * evidence.duration_ns
+    if not evidence.has_enough_samples or is_small:
         return None
     mean_ns = evidence.mean_ns("backward")
     rows = [row for row in evidence.rows if row.stage == "update"]
     dispatch = total_time(row for row in rows if is_in("dispatch", row.stack.frames[-1]))
     share = dispatch.ns / updating
-    if mean_ns > 1e6 or share < 0.25:
+    if mean_ns > LIMITS.launch_bound_ns or share < LIMITS.dispatch_share:
         return None
     places = {(row.stack.frames[-1].file, row.stack.lines[-1]) for row in rows}
     return Explanation(

@@ -7,6 +7,7 @@ import numpy as np
 from hotloop.base.statistics import keeps_rising, theil_sen, thirds
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, describe_place, total_time
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series
 from hotloop.profiler.session import ProfiledProcess
 from hotloop.profiler.session.stages import CodeLine
@@ -17,9 +18,10 @@ _BINS = 10
 
 
 def start_up(evidence: Evidence) -> Explanation | None:
-    """Detect runs that spend half of their time, and at least 2 s, on importing and starting."""
+    """Detect runs that spend most of their time on importing and starting."""
     starting = evidence.stage_ns("import")
-    if starting < max(0.5 * evidence.duration_ns, 2e9) or not evidence.has_enough_samples:
+    min_ns = max(LIMITS.start_up_share * evidence.duration_ns, LIMITS.start_up_ns)
+    if starting < min_ns or not evidence.has_enough_samples:
         return None
     other_ns = evidence.duration_ns - starting
     importing = [x for x in evidence.session.processes if _imports_ns(evidence, x) > 5e8]
@@ -41,12 +43,15 @@ def _imports_ns(evidence: Evidence, process: ProfiledProcess) -> float:
 def decay(evidence: Evidence) -> Explanation | None:
     """Detect a rate of updates or steps that falls during the run.
 
-    The last third must have 25 % fewer than the first, and ten bins must show a fall until the end
-    that chance and a warm-up do not explain (`keeps_rising`). Only the time from the first to the
-    last update counts, so a late start of learning, a final evaluation or a pause is no decay.
+    Ten bins must show a fall until the end that chance and a warm-up do not explain. Only the time
+    from the first to the last update counts, so that a late start of learning, a final evaluation
+    or a pause is no decay.
     """
     main = evidence.main
-    if total_time(evidence.rows_of(main)).queued_ns > 0.33 * evidence.duration_ns:
+    if (
+        total_time(evidence.rows_of(main)).queued_ns
+        > LIMITS.taken_queued_share * evidence.duration_ns
+    ):
         return None  # the rate depends on other programs
     found = first_nonempty_series(main, UPDATES, STEPS)
     if found is None:
@@ -56,13 +61,14 @@ def decay(evidence: Evidence) -> Explanation | None:
     learning = np.flatnonzero(series.counts > 0)
     while_learning = slice(learning[0], learning[-1] + 1) if len(learning) else slice(0)
     seconds, counts = series.seconds[while_learning], series.counts[while_learning]
-    if len(counts) < _BINS or seconds.sum() < 8.0 or counts.sum() < 50:
+    is_short = seconds.sum() < LIMITS.decay_s or counts.sum() < LIMITS.decay_count
+    if len(counts) < _BINS or is_short:
         return None
     clock = np.concatenate(([0.0], np.cumsum(seconds)))
     step_counts = np.concatenate(([0.0], np.cumsum(counts)))
     edges = np.linspace(0.0, clock[-1], _BINS + 1)
     rates = np.diff(np.interp(edges, clock, step_counts)) / np.diff(edges)
-    if rates.min() <= 0 or not keeps_rising(1.0 / rates, 4 / 3):
+    if rates.min() <= 0 or not keeps_rising(1.0 / rates, LIMITS.decay_ratio):
         return None
     first, last = thirds(rates)
     # Estimate the initial time per step by a line through all bins, at most the fastest bin's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.cost import Cost
-from hotloop.profiler.diagnose.costs import LARGE_SHARE, costs_of
+from hotloop.profiler.diagnose.costs import costs_of
 from hotloop.profiler.diagnose.evidence import (
     Evidence,
     describe_lines,
@@ -13,16 +13,15 @@ from hotloop.profiler.diagnose.evidence import (
     library_frames,
     time_by_line,
 )
-from hotloop.profiler.diagnose.findings import COST_SHARE, WASTE_SHARE
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import ProfiledProcess, is_library
 
 
 def starved_stage(evidence: Evidence) -> Explanation | None:
     """Detect three or more processes of which exactly one works all the time and the others wait.
 
-    The busy process works for at least 85 % of its time, each other one for less than two thirds.
-    Values in between are normal for queues. The processes of a vector environment wait by design
-    and do not count, nor does a learner that only learns.
+    The processes of a vector environment wait by design and do not count, nor does a learner that
+    only learns.
     """
     session, whole = evidence.session, evidence.duration_ns
     if evidence.span_totals(evidence.main, "vector_step")[0]:
@@ -50,7 +49,7 @@ def starved_stage(evidence: Evidence) -> Explanation | None:
     }
     shares = {pid: max(0, ns - starting[pid]) / lived[pid] for pid, ns in busy.items()}
     first, second, *_ = sorted(shares, key=lambda pid: -shares[pid])
-    if shares[first] < 0.85 or shares[second] > 0.67:
+    if shares[first] < LIMITS.busy_share or shares[second] > LIMITS.idle_share:
         return None
     busiest = next(process for process in session.processes if process.pid == first)
     saved = (shares[first] - shares[second]) * lived[first]
@@ -61,7 +60,7 @@ def starved_stage(evidence: Evidence) -> Explanation | None:
     costs = [cost for cost in costs_of(rows) if _is_removable(cost, cost.ns / at_work)]
     removable = sum(cost.ns for cost in costs)
     saved = min(saved, removable, whole - cpu / max(evidence.main.cores, 1))
-    if saved < 0.15 * whole:
+    if saved < LIMITS.structure_share * whole:
         return None
     waiting = sorted(1 - share for pid, share in shares.items() if pid != first)
     line = time_by_line(rows)[0][0]
@@ -93,8 +92,8 @@ def _is_removable(cost: Cost, share: float) -> bool:
     if between > 0.5 * cost.ns:
         return False
     if cost.is_core_work or cost.is_spread:
-        return share >= LARGE_SHARE
-    return share >= (WASTE_SHARE if cost.is_waste else COST_SHARE)
+        return share >= LIMITS.large_share
+    return share >= (LIMITS.waste_share if cost.is_waste else LIMITS.cost_share)
 
 
 def _describe_process(process: ProfiledProcess, evidence: Evidence) -> str:

@@ -16,12 +16,9 @@ from hotloop.profiler.diagnose.evidence import (
     total_time,
 )
 from hotloop.profiler.diagnose.libraries import formats_traceback, is_core
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import Frame, is_library
 
-# A smaller share does not justify a change, and is within the error of a few dozen samples.
-_MIN_SHARE = 0.1
-# Assumed share of a debug mode, since samples do not show it.
-_DEBUG_MODE_SHARE = 0.25
 # Functions that write messages out. They run after the level check.
 _WRITE_FUNCTIONS = (
     "Logger.handle",
@@ -49,7 +46,7 @@ def logging(evidence: Evidence) -> Explanation | None:
         elif row.stage == "logging" or leaf.line in source.print_lines(leaf.file):
             written.append(row)
     formatting, writing = total_time(eager), total_time(written)
-    if formatting.ns + writing.ns < _MIN_SHARE * evidence.duration_ns:
+    if formatting.ns + writing.ns < LIMITS.python_share * evidence.duration_ns:
         return None
     is_eager = formatting.ns >= writing.ns
     # Describe the evidence.
@@ -69,7 +66,7 @@ def logging(evidence: Evidence) -> Explanation | None:
         "f-string, and log no arrays in the loop.",
     }
     return Explanation(
-        0.95 * (formatting.ns + writing.ns),
+        LIMITS.log_saving * (formatting.ns + writing.ns),
         tuple(evidences),
         [*eager, *written],
         top_places([*eager, *written]),
@@ -88,7 +85,7 @@ def configuration(evidence: Evidence) -> Explanation | None:
         return None
     rows = [row for row in evidence.rows if row.stage == "config"]
     totals = total_time(rows)
-    if totals.ns < _MIN_SHARE * evidence.duration_ns:
+    if totals.ns < LIMITS.python_share * evidence.duration_ns:
         return None
     libraries = sorted(
         {
@@ -99,7 +96,7 @@ def configuration(evidence: Evidence) -> Explanation | None:
         }
     )
     return Explanation(
-        0.97 * totals.ns,  # plain dictionary look-ups remain
+        LIMITS.configuration_saving * totals.ns,
         (
             f"{evidence.share(totals.ns):.0%} of the time is spent in their code: "
             f"{describe_lines(evidence, rows)}",
@@ -129,20 +126,21 @@ def slow_argmax(evidence: Evidence) -> Explanation | None:
     # Find the function that saves most.
     best: Explanation | None = None
     for frame, rows in by_function.items():
-        if inclusive.get(frame, 0) > 0.85 * evidence.num_samples:
+        if inclusive.get(frame, 0) > LIMITS.main_share * evidence.num_samples:
             continue  # it is the whole program
         # Skip functions that mostly call other functions, step environments or wait.
-        if sum(row.sample.count for row in rows) < 0.8 * inclusive.get(frame, 0):
+        num_samples = sum(row.sample.count for row in rows)
+        if num_samples < LIMITS.argmax_self_share * inclusive.get(frame, 0):
             continue
         function = source.function_at(frame.file, frame.first_line)
-        if function is None or (function.end_lineno or 0) - function.lineno > 40:
+        if function is None or (function.end_lineno or 0) - function.lineno > LIMITS.argmax_lines:
             continue
         direct = [row for row in rows if row.leaf.line not in source.eager_log_lines(frame.file)]
         numbers = total_time(direct)
         # Queued time counts as work, blocked time does not.
         at_work = numbers.on_core_ns + numbers.queued_ns
         share = evidence.share(at_work)
-        if not source.is_argmax(function) or share <= _MIN_SHARE:
+        if not source.is_argmax(function) or share <= LIMITS.python_share:
             continue
         found = _argmax(evidence, frame, direct, at_work)
         if best is None or (found.saved_ns or 0.0) > (best.saved_ns or 0.0):
@@ -171,8 +169,7 @@ def _outermost(row: SampleRow) -> Frame | None:
 
 def _argmax(evidence: Evidence, frame: Frame, rows: list[SampleRow], at_work: float) -> Explanation:
     return Explanation(
-        # NumPy's argmax takes 1 to 3 µs over an array with ties, 10 to 15 µs over a list of ten.
-        0.9 * at_work,
+        LIMITS.argmax_saving * at_work,
         (
             f"{frame.function} ({short_path(frame.file)}:{frame.first_line}) takes "
             f"{evidence.share(at_work):.0%} of the time: {describe_lines(evidence, rows)}",
@@ -210,7 +207,7 @@ def debug_mode(evidence: Evidence) -> Explanation | None:
     name, switches, cure = _MODES[active[0]]
     rows = [row for row in evidence.rows if is_core(row) and formats_traceback(row)]
     return Explanation(
-        max(_DEBUG_MODE_SHARE * evidence.duration_ns, total_time(rows).ns),
+        max(LIMITS.debug_mode_share * evidence.duration_ns, total_time(rows).ns),
         (
             f"{name} was on while the program ran",
             "its cost is spread over the whole program and not measured here, the estimate assumes "

@@ -9,6 +9,7 @@ import numpy as np
 from hotloop.base.statistics import Floats, keeps_rising, kendall, theil_sen, thirds
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, describe_lines, top_places
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.span_series import STEPS, UPDATES, first_nonempty_series, span_series
 from hotloop.timing.table import duration
 
@@ -24,12 +25,7 @@ class _DrawSeries(NamedTuple):
 
 
 def sampling_grows(evidence: Evidence) -> Explanation | None:
-    """Detect draws of a batch that take longer during the run.
-
-    The time per draw must grow by half between the first and the last third, beyond chance.
-    From 1e5 to 1e6 entries, a draw from a tree takes a seventh longer, colder caches add a third.
-    The saving must be a tenth of the time.
-    """
+    """Detect draws of a batch that take longer during the run, beyond chance."""
     series = _by_spans(evidence) or _by_samples(evidence)
     if series is None:
         return None
@@ -38,7 +34,7 @@ def sampling_grows(evidence: Evidence) -> Explanation | None:
     if len(cost) < 6:
         return None
     per_draw = cost / draws
-    if not keeps_rising(per_draw, 1.5):
+    if not keeps_rising(per_draw, LIMITS.draw_growth):
         return None
     first, last = thirds(per_draw)
     slope, _ = theil_sen(filled, per_draw)
@@ -48,7 +44,7 @@ def sampling_grows(evidence: Evidence) -> Explanation | None:
     early, intercept = theil_sen(filled[:half], per_draw[:half])
     constant = float(np.clip(intercept if early > 0 else first, 0.0, np.quantile(per_draw, 0.1)))
     saved = float((cost - constant * draws).sum()) * 1e9
-    if saved < 0.1 * evidence.duration_ns or slope <= 0:
+    if saved < LIMITS.draw_share * evidence.duration_ns or slope <= 0:
         return None
     rows = [row for row in evidence.rows if row.stage == "replay"]
     lines = describe_lines(evidence, rows)

@@ -8,15 +8,12 @@ from hotloop.base.crowding import Crowding
 from hotloop.profiler.collect.samples import THREAD_PREFIX
 from hotloop.profiler.diagnose.causes import Explanation
 from hotloop.profiler.diagnose.evidence import Evidence, total_time
+from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.session import ProfiledProcess, ThreadTotals
 from hotloop.timing.table import duration
 
-# A shorter backward pass gains nothing from a second thread. It has dozens of operations, and each
-# hand-over to another thread takes 5 to 20 µs.
-_TINY_NS = 2_000_000
-# Operations over several threads, and the mean relative to the median of a usual and a heavy tail.
+# Operations over several threads.
 _OPERATIONS = ("backward", "optimizer_step")
-_MIN_OPERATIONS, _USUAL_TAIL, _HEAVY_TAIL = 20, 1.2, 2.0
 
 
 def _native(process: ProfiledProcess) -> list[ThreadTotals]:
@@ -91,7 +88,7 @@ def too_many_threads(evidence: Evidence) -> Explanation | None:
     is_queue = waiting > extra > 0.2 * numbers.on_core_ns
     stalled = _stalled_ns(evidence, waiting)
     if not evidence.has_enough_samples or not (
-        extra > 0.5 * numbers.on_core_ns or is_queue or stalled
+        extra > LIMITS.library_thread_share * numbers.on_core_ns or is_queue or stalled
     ):
         return None
     if any("/jax/" in frame.file for row in evidence.rows for frame in row.stack.frames):
@@ -103,11 +100,14 @@ def too_many_threads(evidence: Evidence) -> Explanation | None:
     networks = evidence.stage_ns("act", "update")
     # If other programs use the cores, library threads are not the cause of the wait.
     at_work_ns = extra + numbers.on_core_ns
-    fills_cores = at_work_ns > 0.6 * cores * whole or running > 2 * cores
+    fills_cores = at_work_ns > LIMITS.filled_cores_share * cores * whole or running > 2 * cores
     is_crowded = (
-        running >= cores and fills_cores and (queued > 0.15 or (is_queue and running > cores))
+        running >= cores
+        and fills_cores
+        and (queued > LIMITS.queued_share or (is_queue and running > cores))
     )
-    is_tiny = running > cores and mean_ns < _TINY_NS and networks > 0.3 * whole
+    has_networks = networks > LIMITS.shared_networks_share * whole
+    is_tiny = running > cores and mean_ns < LIMITS.tiny_backward_ns and has_networks
     if not (is_crowded or is_tiny or stalled):
         return None
     threads = int(evidence.fact("torch_threads"))
@@ -154,13 +154,13 @@ def _stalled_ns(evidence: Evidence, waiting_ns: float) -> float:
     locked_ns = sum(row.sample.waits.get("lock", 0) for row in inside)
     medians_ns = totals_ns = tail_ns = 0.0
     for _, node in evidence.main.tree.walk():
-        if node.name in _OPERATIONS and node.count >= _MIN_OPERATIONS:
+        if node.name in _OPERATIONS and node.count >= LIMITS.min_operations:
             median_ns = node.count * node.percentile(50)
             medians_ns, totals_ns = medians_ns + median_ns, totals_ns + node.total_ns
-            tail_ns += max(0.0, node.total_ns - _USUAL_TAIL * median_ns)
-    has_tail = totals_ns > _HEAVY_TAIL * medians_ns > 0
+            tail_ns += max(0.0, node.total_ns - LIMITS.usual_tail * median_ns)
+    has_tail = totals_ns > LIMITS.heavy_tail * medians_ns > 0
     if (
-        networks.ns < 0.2 * evidence.duration_ns
+        networks.ns < LIMITS.stalled_share * evidence.duration_ns
         or locked_ns + networks.queued_ns < networks.ns / 3
         or waiting_ns < networks.ns / 6
         or not (has_tail or locked_ns > networks.ns / 10)
@@ -191,11 +191,7 @@ def _describe_stalls(evidence: Evidence, waiting_ns: float) -> list[str]:
 
 
 def cores_taken(evidence: Evidence) -> Explanation | None:
-    """Detect other programs that use the cores.
-
-    The program's critical work is queued for a core for at least a third of the time, while all its
-    processes together use less than two thirds of the cores available to them.
-    """
+    """Detect other programs that use the cores: the program waits for cores and fills none."""
     whole, cores = evidence.duration_ns, max(evidence.main.cores, 1)
     numbers = total_time(evidence.rows)
     cpu = evidence.cpu_ns
@@ -203,8 +199,8 @@ def cores_taken(evidence: Evidence) -> Explanation | None:
         return None  # `crowded_cores` reports this in more detail
     if (
         not evidence.has_enough_samples
-        or numbers.queued_ns < 0.33 * whole
-        or cpu > 0.67 * cores * whole
+        or numbers.queued_ns < LIMITS.taken_queued_share * whole
+        or cpu > LIMITS.taken_cores_share * cores * whole
     ):
         return None
     return Explanation(
@@ -218,30 +214,27 @@ def cores_taken(evidence: Evidence) -> Explanation | None:
 
 
 def pegged_core(evidence: Evidence) -> Explanation | None:
-    """Detect collecting and learning that alternate on one core while other cores are idle.
-
-    Each must take at least a quarter of the time, since with less, running both at the same time
-    saves less than a fifth.
-    """
+    """Detect collecting and learning that alternate on one core while other cores are idle."""
     main, whole = evidence.main, evidence.duration_ns
     training = evidence.training
     if not evidence.has_enough_samples or main.cores < 2 or training.get("has_auto_workers"):
         return None  # `--workers auto` measured that workers are slower in a run of this length
     numbers = total_time(evidence.rows_of(main))
     cpu = evidence.cpu_ns
-    if numbers.on_core_ns < 0.85 * whole or cpu > 1.3 * whole:
+    is_pegged = numbers.on_core_ns >= LIMITS.pegged_share * whole
+    if not is_pegged or cpu > LIMITS.pegged_cores * whole:
         return None
     collecting = evidence.stage_ns("env", "act")
     learning = evidence.stage_ns("update", "replay")
     both = min(collecting, learning)
-    if both < 0.25 * whole:
+    if both < LIMITS.alternating_share * whole:
         return None
     texts: dict[str, str] = {}
     if training:
         option = "--schedule async" if training["has_replay"] else "--overlap"
         texts["advice"] = f"Collect while learning, in another process: `--workers 1 {option}`."
     return Explanation(
-        0.8 * both,  # the transfer of fragments and weights takes some of the saving
+        LIMITS.overlap_saving * both,
         (
             f"the main thread was on a core for {numbers.on_core_ns / whole:.0%} of the time, all "
             f"processes together used {cpu / whole:.1f} of {main.cores} cores",
