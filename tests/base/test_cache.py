@@ -221,8 +221,8 @@ def test_one_process_builds_while_others_wait():
     assert first.stdout.readline() == "makes\n"
     waiting = [start() for _ in range(2)]
     assert [entry.stdout.readline() for entry in waiting] == ["waits\n"] * 2
-    first.communicate(timeout=60)
-    assert [entry.communicate(timeout=60)[0] for entry in waiting] == ["found\n"] * 2
+    first.communicate(timeout=200)
+    assert [entry.communicate(timeout=200)[0] for entry in waiting] == ["found\n"] * 2
     assert len(cache.entries()) == 1
 
 
@@ -234,5 +234,5 @@ def test_a_killed_builder_is_replaced():
     time.sleep(0.2)
     first.send_signal(signal.SIGKILL)
     first.communicate()
-    assert other.communicate(timeout=60)[0] == "makes\n"
+    assert other.communicate(timeout=200)[0] == "makes\n"
     assert len(cache.entries()) == 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from hotloop.cli import main
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 200.0
 
 
 def run(capsys: Any, *args: Any) -> tuple[Any, str, str]:

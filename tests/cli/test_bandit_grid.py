@@ -201,7 +201,7 @@ def test_live_on_a_terminal(folder):
             break
         output += piece
     os.close(outer)
-    assert child.wait(60) == 0
+    assert child.wait(200) == 0
     lines = re.findall(
         r"(\d+)/50 points · (\d+)% of 200 M run·steps · \S+ \w?/s · ", output.decode()
     )

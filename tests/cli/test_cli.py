@@ -197,7 +197,7 @@ def test_repeated_signals_lose_nothing(tmp_path):
         for _ in range(5):
             process.send_signal(signal.SIGINT)
             time.sleep(0.01)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=200)
     assert process.returncode == 130
     assert_kept(run_dir, out, err)
 

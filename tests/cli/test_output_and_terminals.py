@@ -236,7 +236,6 @@ def test_an_ignored_hangup_stays_ignored():
 # --- terminals and places -------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("columns", ["0", "1", "5", "", "x", "-1", "1000000000", None])
 def test_a_terminal_of_any_width(tmp_path, columns, monkeypatch, capsys):
     """None stands for a real terminal with a single column."""
@@ -312,7 +311,7 @@ def test_an_environment_that_never_closes(tmp_path, is_interrupted, code):
         if is_interrupted:
             assert "update: " in out.partition("next: ")[2]
             process.send_signal(signal.SIGINT)
-        last_output, err = process.communicate(timeout=60)
+        last_output, err = process.communicate(timeout=200)
     assert process.returncode == code, err
     assert f"next: hotloop eval {tmp_path / 'run'}\n" in out + last_output
     assert_whole(tmp_path / "run")

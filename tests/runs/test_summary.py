@@ -67,7 +67,7 @@ def test_how_a_run_ended(tmp_path, ending, status):
     subprocess.run([sys.executable, "-c", code + first])
     process = subprocess.Popen([sys.executable, "-c", code + ending], stdout=subprocess.PIPE)
     try:
-        process.stdout.readline() if status == "running" else process.wait(timeout=60)
+        process.stdout.readline() if status == "running" else process.wait(timeout=200)
         assert summarize(run).status == status
     finally:
         process.kill()

@@ -487,14 +487,14 @@ def test_a_thread_that_attaches_during_a_switch_keeps_its_segment(span, tmp_path
     def work():
         with span("a"):
             has_attached.set()
-            may_end.wait(60)
+            may_end.wait(200)
 
     thread = threading.Thread(target=work)
     close = Recorder.close
 
     def close_later(recorder):
         thread.start()
-        has_attached.wait(60)
+        has_attached.wait(200)
         return close(recorder)
 
     timing.start(tmp_path)

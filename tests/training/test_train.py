@@ -500,7 +500,6 @@ def test_error_of_on_end_is_raised(tmp_path, at_close):
     assert len(closed) == 4
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("how", [hang, hang_twice])
 def test_closing_has_a_limit(tmp_path, at_close, short_limit, how):
     """Also if the first interruption is swallowed. An existing alarm is restored."""
@@ -522,7 +521,6 @@ def test_closing_has_a_limit(tmp_path, at_close, short_limit, how):
     assert result.status == "finished"
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("how", "error"), [("raises", EnvironmentFailure), ("interrupt", KeyboardInterrupt)]
 )

@@ -198,7 +198,7 @@ def profile(
         [*command, *options, str(tmp_path / "script.py"), str(seconds)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 

@@ -211,7 +211,7 @@ def test_an_interrupted_script(tmp_path) -> None:
     os.kill(child.pid, signal.SIGUSR1)  # as a cluster does, which knows this process alone
     assert child.stdout.readline() == "warned\n"
     os.killpg(child.pid, signal.SIGINT)  # as a terminal does
-    stdout, stderr = child.communicate(timeout=60)
+    stdout, stderr = child.communicate(timeout=200)
     assert stdout == "cleaned\n"
     assert child.returncode == 130
     assert "KeyboardInterrupt" in stderr

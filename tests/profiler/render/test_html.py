@@ -542,7 +542,7 @@ def test_profile_writes_a_page(tmp_path: Path) -> None:
     script.write_text("import time\ntime.sleep(0.3)\nprint('done')\nraise SystemExit(3)\n")
     out = tmp_path / "profile"
     command = [sys.executable, "-m", "hotloop", "profile", "--out", str(out), str(script)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert (result.returncode, result.stdout) == (3, "done\n")
     assert f"report: {out / 'report.html'}" in result.stderr
     page = ParsedPage()

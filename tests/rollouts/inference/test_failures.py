@@ -184,7 +184,7 @@ def test_more_workers_than_open_files_allow():
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
         "WorkerPool(EnvSpec('CartPole-v1'), num_workers=20, inference='central')\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
     assert "21 event descriptors can't be created" in last

@@ -342,9 +342,9 @@ def test_an_interrupted_training_ends_its_workers_and_goes_on_later(tmp_path):
         start_new_session=True,
     )
     metrics = run_dir / "metrics.jsonl"
-    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, timeout_s=60)
+    wait_until(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, timeout_s=200)
     os.killpg(learner.pid, signal.SIGINT)  # as a terminal does
-    _, err = learner.communicate(timeout=60)
+    _, err = learner.communicate(timeout=200)
     assert learner.returncode == 130
     assert err == (
         "hotloop: interrupted; metrics, timing and the last checkpoint are kept: "
@@ -356,7 +356,7 @@ def test_an_interrupted_training_ends_its_workers_and_goes_on_later(tmp_path):
         [*program, "resume", str(run_dir), "--total-timesteps", str(128 * (reached + 2))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert resumed.stdout.startswith(f"resumed at {128 * reached:,} steps")

@@ -256,7 +256,7 @@ def test_a_pause_replaces_no_worker(tmp_path):
         for pid in paused:
             os.kill(pid, signal.SIGCONT)
             time.sleep(0.1 * (pid == learner.pid))  # the learner polls before the others continue
-    out, _ = learner.communicate(timeout=60)
+    out, _ = learner.communicate(timeout=200)
     assert out == "[0, 0]\n"
 
 

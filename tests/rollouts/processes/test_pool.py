@@ -128,7 +128,7 @@ def test_a_factory_of_the_main_script_is_refused():
         "def make(): return ConstantReward()\n"
         "WorkerPool(EnvSpec(make), num_workers=1)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert run.returncode == 1
     assert "the factory make is defined in the main script, which workers don't import: put" in (
         run.stderr
@@ -219,7 +219,7 @@ def test_more_workers_than_open_files_allow():
         "resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))\n"
         "WorkerPool(EnvSpec('CartPole-v1'), num_workers=20)\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
     assert run.returncode == 1
     last = run.stderr.strip().splitlines()[-1]
     assert "of 20 can't be started" in last

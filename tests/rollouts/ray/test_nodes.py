@@ -232,7 +232,7 @@ def start_run(command, cluster, run, *options):
     )
 
 
-def wait_until(condition, timeout_s=60.0):
+def wait_until(condition, timeout_s=200):
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
