@@ -15,7 +15,7 @@ from tests.accelerate.random_env import RandomEnv
 
 DISCRETE = partial(RandomEnv, action_space=spaces.Discrete(4))
 MULTI_DISCRETE = partial(RandomEnv, action_space=spaces.MultiDiscrete([3, 2]))
-SMALL: dict[str, Any] = {"n_steps": 40, "batch_size": 20, "n_epochs": 5}
+SMALL: dict[str, Any] = {"n_steps": 20, "batch_size": 10, "n_epochs": 10}
 
 
 @pytest.mark.parametrize("env", [DISCRETE, MULTI_DISCRETE])
@@ -33,12 +33,12 @@ def test_it_acts_the_same(env: Any) -> None:
     for model in twins(sb3_contrib.MaskablePPO, env, **SMALL):
         model.set_random_seed(5)
         callback = set_up(model)
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 40)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
         buffers.append(model.rollout_buffer)
     assert not model.acceleration.reasons()
     for name in ("observations", "actions", "values", "log_probs", "advantages", "action_masks"):
         expected, actual = (getattr(x, name) for x in buffers)
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=name)
     if isinstance(model.action_space, spaces.Discrete):
-        masks = actual.reshape(40, -1)
-        assert masks[np.arange(40), buffers[1].actions.astype(int).reshape(40)].all()
+        masks = actual.reshape(20, -1)
+        assert masks[np.arange(20), buffers[1].actions.astype(int).reshape(20)].all()

@@ -5,22 +5,28 @@ from __future__ import annotations
 import io
 import pickle
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import stable_baselines3
 import torch
 from gymnasium import spaces
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
 from hotloop.accelerate import PPO, accelerate
+from hotloop.accelerate.acceleration import SETTINGS
 from hotloop.learner import artifacts
 from tests.accelerate.parity import assert_equal_learning, flat, set_up, train_both, twins
 from tests.accelerate.random_env import RandomEnv
 
 NETS = {"pi": [8, 8], "vf": [8]}
-SMALL: dict[str, Any] = {"n_steps": 40, "batch_size": 20, "n_epochs": 5}
+SMALL: dict[str, Any] = {"n_steps": 20, "batch_size": 10, "n_epochs": 10}
 
 
 class DoubledFeatures(stable_baselines3.common.torch_layers.BaseFeaturesExtractor):
@@ -48,7 +54,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "dict": (partial(RandomEnv, observation_space=DICT), {"policy": "MultiInputPolicy"}),
     "images": (
         partial(RandomEnv, observation_space=IMAGE),
-        {"policy": "CnnPolicy", "n_steps": 20, "batch_size": 10, "n_epochs": 1},
+        {"policy": "CnnPolicy", "n_epochs": 5},
     ),
     "no_normalization": (RandomEnv, {"normalize_advantage": False}),
     "value_clip": (RandomEnv, {"clip_range_vf": 0.1, "ent_coef": 0.01, "vf_coef": 0.7}),
@@ -66,7 +72,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
         RandomEnv,
         {"use_sde": True, "policy_kwargs": {"squash_output": True, "net_arch": [8]}},
     ),
-    "truncated_minibatch": (RandomEnv, {"batch_size": 16}),
+    "truncated_minibatch": (RandomEnv, {"batch_size": 8}),
     "large_minibatch": (RandomEnv, {"batch_size": 100}),
     "extractor": (
         RandomEnv,
@@ -114,19 +120,45 @@ def test_it_learns_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_updates_can_be_compiled(name: str) -> None:
+    """An update's operations do not depend on values, and repeat in another process's model."""
     env, options = CASES[name]
     small = {"policy_kwargs": {"net_arch": NETS}} if "policy" not in options else {}
-    _, model = twins(stable_baselines3.PPO, env, **{**SMALL, **small, **options})
-    callback = set_up(model)
-    model.collect_rollouts(model.env, callback, model.rollout_buffer, model.n_steps)
-    update = model.prepared_update()
-    minibatch = update.minibatch(next(model.rollout_buffer.get(update.batch_size)))
-    arguments = (update.parameters.state, minibatch, None, update.hyper)
-    step = lambda *x: tuple(update.step(*x).values())  # noqa: E731
-    assert artifacts.record(step, arguments).returns_tuple
-    graph, _, _ = artifacts.trace(step, arguments)
-    assert isinstance(graph, torch.fx.GraphModule)
-    assert len(graph.graph.nodes) > 10
+    keys: list[str] = []
+    for model in twins(stable_baselines3.PPO, env, **{**SMALL, **small, **options}):
+        accelerated = accelerate(model)
+        callback = set_up(accelerated)
+        accelerated.collect_rollouts(accelerated.env, callback, accelerated.rollout_buffer, 20)
+        update = accelerated.prepared_update()
+        minibatch = update.minibatch(next(accelerated.rollout_buffer.get(update.batch_size)))
+        step = lambda *x: tuple(update.step(*x).values())  # noqa: B023, E731
+        arguments = (update.parameters.state, minibatch, None, update.hyper)
+        keys.append(artifacts.record(step, arguments).key)
+    assert keys[0] == keys[1]
+
+
+@pytest.mark.slow
+def test_compiled_updates_learn_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SETTINGS, "execution", "compile")
+    original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **{**SMALL, "batch_size": 8})
+    train_both(original, accelerated, 100)
+    assert_equal_learning(original, accelerated)
+    (update,) = accelerated.acceleration.updates.values()
+    assert update.execution.mode_used == "compile"
+    assert update.execution.num_recompilations == 0
+    assert accelerated.acceleration.compile_s > 0
+
+
+def test_it_compiles_when_more_updates_are_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short calls of `learn` compile once enough updates have been made."""
+    monkeypatch.setattr(SETTINGS, "execution", "auto")
+    _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
+    model.learn(20)
+    (update,) = model.acceleration.updates.values()
+    assert not update.execution.choice.is_compiled
+    model.prepared_update().learn_id = 0
+    model.acceleration.num_calls["train"] = 10**6
+    model.prepared_update()
+    assert update.execution.choice.is_compiled
 
 
 @pytest.mark.parametrize(
@@ -135,12 +167,13 @@ def test_updates_can_be_compiled(name: str) -> None:
 def test_it_acts_the_same(space: spaces.Space[Any]) -> None:
     """One seed gives the same rollout, apart from rounding."""
     buffers: list[Any] = []
-    original, accelerated = twins(stable_baselines3.PPO, partial(RandomEnv, action_space=space))
+    original, accelerated = twins(
+        stable_baselines3.PPO, partial(RandomEnv, action_space=space), **SMALL
+    )
     for model in (original, accelerated):
-        model.n_steps = model.rollout_buffer.buffer_size = 50
         model.set_random_seed(5)
         callback = set_up(model)
-        model.collect_rollouts(model.env, callback, model.rollout_buffer, 50)
+        model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
         buffers.append(model.rollout_buffer)
     assert not accelerated.acceleration.reasons()
     for name in ("observations", "actions", "rewards", "values", "log_probs", "advantages"):
@@ -202,13 +235,13 @@ def test_replaced_values_are_taken_over() -> None:
 
 def test_models_are_pickled_and_copied() -> None:
     _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
-    model.learn(40)
-    copy = pickle.loads(pickle.dumps(model))
+    model.learn(20)
+    copy = pickle.loads(cloudpickle.dumps(model))
     assert type(copy) is PPO
     assert copy._hotloop is None
     assert torch.equal(flat(copy), flat(model))
     before = flat(model)
-    copy.learn(40)
+    copy.learn(20)
     assert torch.equal(flat(model), before)
     assert not torch.equal(flat(copy), before)
 
@@ -254,3 +287,70 @@ def test_other_classes_stay_as_they_are() -> None:
 
     model = Own("MlpPolicy", RandomEnv(), device="cpu")
     assert type(accelerate(model)) is Own
+
+
+class OwnForward(stable_baselines3.common.policies.ActorCriticPolicy):
+    """A policy with a forward of its own."""
+
+    def forward(self, obs: torch.Tensor, deterministic: bool = False) -> Any:
+        return super().forward(obs, deterministic=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"policy": OwnForward}, "its OwnForward has its own forward"),
+        ({"policy_kwargs": {"activation_fn": nn.ELU}}, "its activations are ELU, not Tanh or ReLU"),
+        ({"use_sde": True}, "its distribution of actions is StateDependentNoiseDistribution"),
+    ],
+)
+def test_acting_falls_back_alone(
+    options: dict[str, Any], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL, **options)
+    model.learn(60)
+    assert model.acceleration.reasons() == {"acting": reason}
+    assert capsys.readouterr().err.count(reason) <= 1
+
+
+def test_parameters_that_are_not_finite_raise_the_originals_error() -> None:
+    _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
+    model.learn(20)
+    with torch.no_grad():
+        model.policy.action_net.bias.fill_(float("nan"))
+    with pytest.raises(ValueError, match="to satisfy the constraint"):
+        model.learn(20)
+
+
+def test_callbacks_and_wrappers_see_the_original_loop(tmp_path: Path) -> None:
+    """Evaluation, checkpoints and normalized environments work, and read the same locals."""
+    seen: list[set[str]] = []
+
+    class Reader(BaseCallback):
+        def _on_step(self) -> bool:
+            seen.append(set(self.locals))
+            assert isinstance(self.locals["values"], torch.Tensor)
+            assert "TimeLimit.truncated" in self.locals["infos"][0]
+            return True
+
+    results: list[Any] = []
+    for cls in (stable_baselines3.PPO, PPO):
+        env = VecNormalize(DummyVecEnv([RandomEnv, RandomEnv]))
+        model = cls("MlpPolicy", env, seed=1, device="cpu", **SMALL)
+        folder = tmp_path / cls.__module__
+        callbacks = [
+            Reader(),
+            CheckpointCallback(20, str(folder), save_vecnormalize=True),
+            EvalCallback(
+                VecNormalize(DummyVecEnv([lambda: Monitor(RandomEnv())]), training=False),
+                eval_freq=20,
+                n_eval_episodes=2,
+                verbose=0,
+            ),
+        ]
+        model.learn(120, callback=callbacks)
+        files = sorted(x.name for x in folder.iterdir())
+        results.append((files, seen[-1], model.num_timesteps, len(model.ep_info_buffer)))
+        loaded = cls.load(folder / "rl_model_40_steps.zip", env=env, device="cpu")
+        assert loaded.num_timesteps == 40
+    assert results[0] == results[1]
