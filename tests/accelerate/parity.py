@@ -56,7 +56,7 @@ def train_both(original: Any, accelerated: Any, num_updates: int, changes: Any =
             vars(model.rollout_buffer).update(copy.deepcopy(arrays))
             model.rollout_buffer.full = True
             model.rollout_buffer.generator_ready = False
-            np.random.seed(k)  # noqa: NPY002
+            np.random.seed(k)
             torch.manual_seed(k)
             model.train()
         k += 1

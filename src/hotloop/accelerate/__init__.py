@@ -14,7 +14,9 @@ How the package is divided:
   the module's and the optimizer's own tensors view.
 * `module_calls.py`: a module as a function of these vectors.
 * `on_policy.py`: the mixin of on-policy classes; `ppo.py`, `a2c.py` and others: one class each.
-* `acting.py`: the twin on NumPy that acts for perceptrons.
+* `off_policy.py`: the mixin of off-policy classes; `sac.py`, `td3.py`, `dqn.py`.
+* `acting.py`, `acting_off_policy.py`: the twins on NumPy that act for perceptrons.
+* `sampling.py`: batches of the replay buffer, which stays Stable-Baselines3's own.
 * `script.py`: the process of `hotloop accelerate`; `import_hook.py` puts the classes in place, and
   `report.py` makes the text at the end.
 
@@ -29,15 +31,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hotloop.accelerate.a2c import A2C
     from hotloop.accelerate.classes import accelerate
+    from hotloop.accelerate.dqn import DQN
     from hotloop.accelerate.maskable_ppo import MaskablePPO
     from hotloop.accelerate.ppo import PPO
+    from hotloop.accelerate.sac import SAC
+    from hotloop.accelerate.td3 import DDPG, TD3
 
-__all__ = ["A2C", "PPO", "MaskablePPO", "accelerate"]
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "MaskablePPO", "accelerate"]
 
 _PUBLIC = {
     "A2C": "hotloop.accelerate.a2c",
+    "DDPG": "hotloop.accelerate.td3",
+    "DQN": "hotloop.accelerate.dqn",
     "MaskablePPO": "hotloop.accelerate.maskable_ppo",
     "PPO": "hotloop.accelerate.ppo",
+    "SAC": "hotloop.accelerate.sac",
+    "TD3": "hotloop.accelerate.td3",
     "accelerate": "hotloop.accelerate.classes",
 }
 

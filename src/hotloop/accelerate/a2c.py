@@ -84,7 +84,10 @@ class A2C(OnPolicyModel, stable_baselines3.A2C):  # pyright: ignore
             with self.acceleration.measured("original train"):
                 super().train()
             return
-        with self.acceleration.measured("train"), few_threads(update.num_parameters):
+        with (
+            self.acceleration.measured("train"),
+            few_threads(update.batch_size, update.num_parameters),
+        ):
             metrics = [update(samples) for samples in self.rollout_buffer.get(batch_size=None)][-1]
         self._n_updates += 1
         for name in ("entropy_loss", "policy_loss", "value_loss"):

@@ -24,7 +24,7 @@ from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -32,8 +32,8 @@ from hotloop.learner import Mode, choose
 from hotloop.learner.updates import BoundUpdate
 
 LOGGER = logging.getLogger("hotloop.accelerate")
-# Threads of updates of small networks, see `hotloop.learner.threads.torch_threads`.
-_SMALL_NETWORK = 2**20
+# Rows times parameters of an update below which a second thread costs more than it saves.
+_SMALL_UPDATE = 2**24
 
 
 class Unsupported(Exception):
@@ -47,9 +47,11 @@ class Settings:
     Attributes:
         execution: how updates are executed. "auto" compiles an update where this pays, and uses
             the compiled updates that earlier runs have stored.
+        precision: precision of the matrix products of off-policy updates.
     """
 
     execution: Mode = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
 
 
 SETTINGS = Settings()
@@ -203,12 +205,12 @@ def compile_if_worthwhile(
 
 
 @contextmanager
-def few_threads(num_parameters: int) -> Iterator[None]:
-    """Run the body with one thread of torch if the network is small."""
-    # Waking a second thread costs more than it saves. `torch_threads` also limits NumPy, which
-    # takes milliseconds: too long for algorithms that update at every step.
+def few_threads(batch_size: int, num_parameters: int) -> Iterator[None]:
+    """Run the body with one thread of torch if its updates are small."""
+    # `torch_threads` also limits NumPy, which takes milliseconds: too long for algorithms that
+    # update at every step.
     count = torch.get_num_threads()
-    if num_parameters > _SMALL_NETWORK or count == 1:
+    if count == 1 or batch_size * num_parameters > _SMALL_UPDATE:
         yield
         return
     torch.set_num_threads(1)

@@ -50,10 +50,10 @@ class ActingTwin:
         self._draw = draw
         extractor = policy.mlp_extractor
         self._heads = [
-            _LinearLayers([*_linear_layers(extractor.policy_net)[0], policy.action_net]),
-            _LinearLayers([*_linear_layers(extractor.value_net)[0], policy.value_net]),
+            _LinearLayers([*linear_layers(extractor.policy_net)[0], policy.action_net]),
+            _LinearLayers([*linear_layers(extractor.value_net)[0], policy.value_net]),
         ]
-        activations = [_linear_layers(x)[1] for x in (extractor.policy_net, extractor.value_net)]
+        activations = [linear_layers(x)[1] for x in (extractor.policy_net, extractor.value_net)]
         self._perceptrons = [
             head.perceptron(activation)
             for head, activation in zip(self._heads, activations, strict=True)
@@ -148,7 +148,7 @@ class _LinearLayers:
         return is_finite
 
 
-def _linear_layers(net: nn.Sequential) -> tuple[list[nn.Linear], str]:
+def linear_layers(net: nn.Sequential) -> tuple[list[nn.Linear], str]:
     """Return the linear layers of a network and the activation after each of them.
 
     Raises:

@@ -14,6 +14,10 @@ CLASSES = {
     "A2C": ("stable_baselines3.a2c.a2c", "hotloop.accelerate.a2c"),
     "MaskablePPO": ("sb3_contrib.ppo_mask.ppo_mask", "hotloop.accelerate.maskable_ppo"),
     "PPO": ("stable_baselines3.ppo.ppo", "hotloop.accelerate.ppo"),
+    "SAC": ("stable_baselines3.sac.sac", "hotloop.accelerate.sac"),
+    "TD3": ("stable_baselines3.td3.td3", "hotloop.accelerate.td3"),
+    "DDPG": ("stable_baselines3.ddpg.ddpg", "hotloop.accelerate.td3"),
+    "DQN": ("stable_baselines3.dqn.dqn", "hotloop.accelerate.dqn"),
 }
 
 

@@ -16,14 +16,15 @@ def install(settings: dict[str, Any]) -> ImportHooks:
     """Replace the classes as soon as a program imports a library.
 
     Args:
-        settings: `execution` of `hotloop.accelerate.acceleration.Settings`, and `directory`, where
-            child processes store their results for the report.
+        settings: `execution` and `precision` of `hotloop.accelerate.acceleration.Settings`, and
+            `directory`, where child processes store their results for the report.
     """
 
     def replace(library: ModuleType) -> None:
         from hotloop.accelerate import acceleration, report
 
         acceleration.SETTINGS.execution = settings["execution"]
+        acceleration.SETTINGS.precision = settings["precision"]
         report.begin(settings["directory"])
         replace_classes(library)
 

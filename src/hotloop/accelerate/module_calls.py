@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
@@ -88,6 +89,17 @@ def replaced_method(module: nn.Module, name: str, method: Callable[..., Any]) ->
         yield
     finally:
         del vars(module)[name]
+
+
+@contextmanager
+def unchanged_generators() -> Iterator[None]:
+    """Restore the global generators of NumPy and torch after the body."""
+    numpy_state, torch_state = np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)
 
 
 class RandomOperations(TorchDispatchMode):

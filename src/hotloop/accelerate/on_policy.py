@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.utils import explained_variance
@@ -27,7 +26,12 @@ from hotloop.accelerate.acceleration import (
 )
 from hotloop.accelerate.acting import acting_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
-from hotloop.accelerate.module_calls import ModuleFunction, RandomOperations, replaced_method
+from hotloop.accelerate.module_calls import (
+    ModuleFunction,
+    RandomOperations,
+    replaced_method,
+    unchanged_generators,
+)
 from hotloop.accelerate.optimizer_rules import optimizer_settings
 from hotloop.learner import clip_grad_norm, value_and_grad
 from hotloop.learner.cuda_graphs import first_line
@@ -230,11 +234,9 @@ class OnPolicyModel(AcceleratedModel):
         update = PolicyUpdate(
             self, self._objective(), hyper, size, self._fields, self.acceleration, calls
         )
-        # The trial must not change the order of the minibatches.
-        random_state = np.random.get_state()  # noqa: NPY002
         model: Any = self
-        update.try_out(next(model.rollout_buffer.get(size)))
-        np.random.set_state(random_state)  # noqa: NPY002
+        with unchanged_generators():  # for the order of the minibatches
+            update.try_out(next(model.rollout_buffer.get(size)))
         return update
 
     def _expected_calls(self) -> int:

@@ -83,7 +83,10 @@ class ClippedPolicyModel(OnPolicyModel):
             with self.acceleration.measured("original train"):
                 super().train()  # pyright: ignore
             return
-        with self.acceleration.measured("train"), few_threads(update.num_parameters):
+        with (
+            self.acceleration.measured("train"),
+            few_threads(update.batch_size, update.num_parameters),
+        ):
             metrics, last_epoch = self._pass_over_rollout(update)
         record = model.logger.record
         record("train/entropy_loss", np.mean([x["entropy_loss"] for x in metrics]))

@@ -22,7 +22,7 @@ def run(args: list[str]) -> int:
     from hotloop.accelerate.script import script_command
 
     check_libraries()
-    command = script_command(arguments, execution=options.execution)
+    command = script_command(arguments, execution=options.execution, precision=options.precision)
     # The script gets this process: its signals, its terminal and its exit code.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -44,5 +44,12 @@ def parser() -> CommandParser:
         choices=("auto", "eager", "compile"),
         default="auto",
         help="how updates run (default: auto, which compiles them where this pays)",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="type of the matrix products in updates of SAC, TD3, DDPG and DQN (default: float32). "
+        "Try bfloat16 on a processor with AMX or AVX512-BF16",
     )
     return parser

@@ -1,0 +1,142 @@
+"""Off-policy policies of Stable-Baselines3 that act on NumPy.
+
+They read the policy's parameters where they are, since these change before almost every action.
+Random numbers come from the generators of the original, in its order, so that a seed gives the
+original's actions, apart from rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.torch_layers import FlattenExtractor
+from torch import nn
+
+from hotloop.accelerate.acceleration import Unsupported
+from hotloop.accelerate.acting import linear_layers
+from hotloop.types import Array
+
+_LIBRARIES = ("stable_baselines3.", "sb3_contrib.", "hotloop.")
+# The limits of the logarithm of a standard deviation, as in `stable_baselines3.sac.policies`.
+_MIN_LOG_STD, _MAX_LOG_STD = -20.0, 2.0
+
+
+class LayerStack:
+    """Linear layers with an activation between them, on NumPy.
+
+    Args:
+        layers: the layers.
+        activation: the activation after each layer but the last, "tanh" or "relu".
+    """
+
+    def __init__(self, layers: list[nn.Linear], activation: str) -> None:
+        self._parameters = [x for layer in layers for x in (layer.weight, layer.bias)]
+        self._is_relu = activation == "relu"
+        self._addresses: list[int] = []
+        self._arrays: list[tuple[Array, Array]] = []
+
+    def __call__(self, rows: Array) -> Array:
+        """Return the outputs, float32, (N, outputs), of rows, float32, (N, inputs)."""
+        addresses = [x.data_ptr() for x in self._parameters]
+        if addresses != self._addresses:  # other code has replaced the tensors
+            arrays = [x.detach().numpy() for x in self._parameters]
+            self._arrays = [(x.T, bias) for x, bias in zip(arrays[::2], arrays[1::2], strict=True)]
+            self._addresses = addresses
+        *hidden_layers, (last_weight, last_bias) = self._arrays
+        for weight, bias in hidden_layers:
+            rows = np.dot(rows, weight)
+            rows += bias
+            if self._is_relu:
+                np.maximum(rows, 0.0, out=rows)
+            else:
+                np.tanh(rows, out=rows)
+        return np.dot(rows, last_weight) + last_bias
+
+
+def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], Array]:
+    """Return a function of observations to sampled actions in [−1, 1], (N, *action shape).
+
+    Raises:
+        Unsupported: the actor is not a perceptron on vectors, or has methods of its own.
+    """
+    actor = model.actor
+    _check(model, actor, actor_class)
+    if model.use_sde:
+        raise Unsupported("it explores by state-dependent noise (use_sde)")
+    hidden, activation = linear_layers(actor.latent_pi)
+    mean_stack = LayerStack([*hidden, actor.mu], activation)
+    std_stack = LayerStack([*hidden, actor.log_std], activation)
+    shape = model.action_space.shape
+
+    def act(obs: Array) -> Array:
+        rows = _rows(obs)
+        mean = mean_stack(rows)
+        log_std = np.clip(std_stack(rows), _MIN_LOG_STD, _MAX_LOG_STD)
+        noise = torch.empty(mean.shape).normal_().numpy()
+        return np.tanh(mean + np.exp(log_std) * noise).reshape(-1, *shape)
+
+    return act
+
+
+def deterministic_twin(model: Any, actor_class: type) -> Callable[[Array], Array]:
+    """Return a function of observations to actions in [−1, 1], (N, *action shape).
+
+    Raises:
+        Unsupported: the actor is not a perceptron on vectors, or has methods of its own.
+    """
+    actor = model.actor
+    _check(model, actor, actor_class)
+    *layers, last = list(actor.mu)
+    if type(last) is not nn.Tanh:
+        raise Unsupported(f"its actor ends in {type(last).__name__}")
+    hidden, activation = linear_layers(nn.Sequential(*layers[:-1]))
+    stack = LayerStack([*hidden, layers[-1]], activation)
+    shape = model.action_space.shape
+    return lambda obs: np.tanh(stack(_rows(obs))).reshape(-1, *shape)
+
+
+def greedy_twin(model: Any, network: Any, network_class: type) -> Callable[[Array], Array]:
+    """Return a function of observations to ε-greedy actions, int64, (N,).
+
+    Raises:
+        Unsupported: the network is not a perceptron on vectors, or has methods of its own.
+    """
+    _check(model, network, network_class)
+    layers = list(network.q_net)
+    hidden, activation = linear_layers(nn.Sequential(*layers[:-1]))
+    stack = LayerStack([*hidden, layers[-1]], activation)
+
+    def act(obs: Array) -> Array:
+        # As `predict` of the original.
+        if np.random.rand() < model.exploration_rate:
+            return np.array([model.action_space.sample() for _ in range(len(obs))])
+        return stack(_rows(obs)).argmax(1)
+
+    return act
+
+
+def _rows(obs: Array) -> Array:
+    return obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+
+
+def _check(model: Any, network: Any, network_class: type) -> None:
+    """Check that a model acts by a network of a known class, on vectors, as the original does."""
+    space = model.observation_space
+    if not isinstance(space, spaces.Box) or is_image_space(space):
+        raise Unsupported(f"its observations are {type(space).__name__}, not vectors")
+    if model.policy.device.type != "cpu":
+        raise Unsupported(f"its policy is on {model.policy.device}, not the CPU")
+    if type(network) is not network_class:
+        raise Unsupported(f"its network is {type(network).__name__}")
+    if type(network.features_extractor) is not FlattenExtractor:
+        raise Unsupported(f"its features extractor is {type(network.features_extractor).__name__}")
+    for owner, names in ((model, ("predict",)), (model.policy, ("predict", "_predict"))):
+        for name in names:
+            method = getattr(type(owner), name)
+            if name in vars(owner) or not method.__module__.startswith(_LIBRARIES):
+                raise Unsupported(f"its {type(owner).__name__} has its own {name}")

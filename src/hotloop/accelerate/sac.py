@@ -1,0 +1,263 @@
+"""SAC of Stable-Baselines3 with hotloop's update and acting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, NamedTuple
+
+import stable_baselines3
+import torch
+from stable_baselines3.common.distributions import SquashedDiagGaussianDistribution
+from stable_baselines3.sac.policies import Actor
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from hotloop.accelerate.acceleration import Acceleration, Unsupported
+from hotloop.accelerate.acting_off_policy import squashed_gaussian_twin
+from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
+from hotloop.accelerate.module_calls import ModuleFunction
+from hotloop.accelerate.off_policy import OffPolicyModel, OffPolicyUpdate, Transitions, means
+from hotloop.learner import Scalar, move_towards, value_and_grad
+
+_LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+_SHARED = "features_extractor."
+
+
+class Hyper(NamedTuple):
+    """Hyper-parameters that may change during training.
+
+    Attributes:
+        ent_coef: the temperature, unused if it is learned.
+        tau: step size of the target critics, 0 in steps that do not move them.
+    """
+
+    actor_rate: Scalar
+    critic_rate: Scalar
+    temperature_rate: Scalar
+    ent_coef: Scalar
+    target_entropy: Scalar
+    gamma: Scalar
+    tau: Scalar
+
+
+@dataclass(slots=True)
+class State:
+    """The tensors that a gradient step changes in place. A fixed temperature has no state."""
+
+    actor: ModuleState
+    critic: ModuleState
+    target: ModuleState
+    temperature: ModuleState | None
+
+
+class SacUpdate(OffPolicyUpdate):
+    """A gradient step of the critics, the actor and the temperature.
+
+    Haarnoja et al. 2018, arXiv:1812.05905, as Stable-Baselines3 computes it: the actor's step uses
+    the critics after their step, and the temperature before its step.
+    """
+
+    def __init__(
+        self, model: Any, batch_size: int, hyper: Hyper, acceleration: Acceleration, num_calls: int
+    ) -> None:
+        actor, critic, target = model.actor, model.critic, model.critic_target
+        self._actor = FlatParameters(actor, actor.optimizer)
+        self._critic = FlatParameters(critic, critic.optimizer)
+        self._target = FlatParameters(target)
+        networks = [self._actor, self._critic, self._target]
+        temperature = None
+        if model.ent_coef_optimizer is not None:
+            holder = nn.Module()
+            holder._parameters["log_ent_coef"] = model.log_ent_coef
+            self._temperature = FlatParameters(holder, model.ent_coef_optimizer)
+            networks.append(self._temperature)
+            temperature = self._temperature.state
+        # A shared features extractor belongs to the actor, which alone learns it.
+        constants = self._critic.state.constants
+        self._is_shared = critic.features_extractor is actor.features_extractor
+        if self._is_shared:
+            for name in [x for x in constants if x.startswith(_SHARED)]:
+                del constants[name]
+        state = State(self._actor.state, self._critic.state, self._target.state, temperature)
+        super().__init__(model, batch_size, networks, hyper, state)
+
+        self._epsilon = actor.action_dist.epsilon
+        self._distribution = ModuleFunction(self._actor, actor.get_action_dist_params)
+        self._critic_values = ModuleFunction(self._critic, critic.forward)
+        self._target_values = ModuleFunction(self._target, target.forward)
+        self._step = self.bind(acceleration, self.step, "update", num_calls)
+
+    def draw_noise(self, actions: Tensor) -> Tensor:
+        """Return standard normal numbers for the observations and the next ones, (2, B, A)."""
+        noise = torch.empty((2, *actions.shape))
+        noise[0].normal_()
+        noise[1].normal_()
+        return noise
+
+    def run(self, model: Any, gradient_steps: int, hyper: Hyper) -> dict[str, float]:
+        """See `OffPolicyUpdate.run`."""
+        rows: list[Tensor] = []
+        for k in range(gradient_steps):
+            batch = self.next_batch(model)
+            moves_targets = k % model.target_update_interval == 0
+            self.set_hyper(hyper if moves_targets else hyper._replace(tau=0.0))
+            rows.append(self._step(batch, self.draw_noise(batch[0]))[0])
+        model._n_updates += gradient_steps
+        return means(self._step, rows)
+
+    def step(
+        self, state: State, batch: tuple[Any, ...], noise: Tensor, hyper: Hyper
+    ) -> dict[str, Tensor]:
+        """Make one gradient step in place, and return metrics. A pure function of tensors."""
+        rows = self.unpack(batch, hyper.gamma)
+        learned = state.temperature
+        alpha = hyper.ent_coef.expand(1) if learned is None else learned.params.exp()
+        with torch.enable_grad():
+            actor_params = state.actor.params.detach().requires_grad_()
+            action, log_prob = self._sample(actor_params, state, rows.obs, noise[0])
+
+        # The critics.
+        with torch.no_grad():
+            next_action, next_log_prob = self._sample(
+                state.actor.params, state, rows.next_obs, noise[1]
+            )
+            values = self._target_values(
+                state.target.params, state.target.constants, rows.next_obs, next_action
+            )
+            target = self.target(values, alpha * next_log_prob, rows)
+
+        def critic_loss(params: Tensor) -> tuple[Tensor, tuple[()]]:
+            values = self._critic_values(
+                params, self._critic_constants(state), rows.obs, rows.actions
+            )
+            return self.critic_loss(values, target), ()
+
+        critic_total, _, grad = value_and_grad(critic_loss, state.critic.params)
+        self.optimize(self._critic, state.critic, grad, hyper.critic_rate)
+
+        # The actor, by the new critics.
+        with torch.enable_grad():
+            values = self._critic_values(
+                state.critic.params,
+                self._critic_constants(state, actor_params),
+                rows.obs,
+                action,
+            )
+            actor_total = (alpha * log_prob - self.actor_value(values)).mean()
+            (grad,) = torch.autograd.grad(actor_total, actor_params)
+        self.optimize(self._actor, state.actor, grad, hyper.actor_rate)
+
+        # The temperature: its loss is −log α (log π + H̄), so its gradient does not contain α.
+        difference = (log_prob.detach() + hyper.target_entropy).mean()
+        metrics = {
+            "critic_loss": critic_total,
+            "actor_loss": actor_total.detach(),
+            "ent_coef": alpha[0],
+        }
+        if learned is not None:
+            metrics["ent_coef_loss"] = -(learned.params * difference)[0]
+            self.optimize(self._temperature, learned, -difference.expand(1), hyper.temperature_rate)
+        self._move_target(state, hyper)
+        return metrics
+
+    def target(self, values: Any, entropy_cost: Tensor, rows: Transitions) -> Tensor:
+        """Return y = r + γ (min_k Q'_k − α log π), (B, 1)."""
+        return rows.rewards + rows.discounts * (reduce(torch.minimum, values) - entropy_cost)
+
+    def critic_loss(self, values: Any, target: Tensor) -> Tensor:
+        """Return half the sum of the critics' mean squared errors."""
+        return 0.5 * torch.stack([mse_loss(value, target) for value in values]).sum()
+
+    def actor_value(self, values: Any) -> Tensor:
+        """Return the value that the actor maximizes, (B, 1)."""
+        return reduce(torch.minimum, values)
+
+    def _sample(self, params: Tensor, state: State, obs: Any, noise: Tensor) -> Any:
+        """Return actions in [−1, 1], (B, A), and their log-probabilities, (B, 1)."""
+        mean, log_std, _ = self._distribution(params, state.actor.constants, obs)
+        action = torch.tanh(mean + log_std.exp() * noise)
+        log_prob = -0.5 * noise.square() - log_std - _LOG_SQRT_2PI
+        log_prob = log_prob - torch.log(1.0 - action.square() + self._epsilon)
+        return action, log_prob.sum(1, keepdim=True)
+
+    def _critic_constants(
+        self, state: State, actor_params: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return what the critics read but do not learn, with a shared features extractor."""
+        if not self._is_shared:
+            return state.critic.constants
+        params = state.actor.params if actor_params is None else actor_params
+        shared = {**state.actor.constants, **self._actor.split(params)}
+        shared = {name: x for name, x in shared.items() if name.startswith(_SHARED)}
+        return {**state.critic.constants, **shared}
+
+    def _move_target(self, state: State, hyper: Hyper) -> None:
+        """Make a soft update of the target critics, with copies of their running statistics."""
+        sources = {**self._critic_constants(state), **self._critic.split(state.critic.params)}
+        source = state.critic.params
+        if self._is_shared:
+            source = torch.cat([sources[name].flatten() for name in self._target.names])
+        move_towards(state.target.params, source, hyper.tau)
+        for name, value in state.target.constants.items():
+            if "running_" in name:
+                value.copy_(torch.where(hyper.tau > 0, sources[name], value))
+
+
+class EntropyModel(OffPolicyModel):
+    """The mixin of SAC and its relatives."""
+
+    _update_class = SacUpdate
+
+    def _optimizers(self) -> list[Any]:
+        model: Any = self
+        optimizers = [model.actor.optimizer, model.critic.optimizer]
+        if model.ent_coef_optimizer is not None:
+            optimizers.append(model.ent_coef_optimizer)
+        return optimizers
+
+    def _structure(self) -> tuple[Any, ...]:
+        model: Any = self
+        return (model.log_ent_coef, bool(model.use_sde))
+
+    def _hyper(self) -> Hyper:
+        model: Any = self
+        rates = [float(x.param_groups[0]["lr"]) for x in self._optimizers()]
+        is_learned = model.ent_coef_optimizer is not None
+        return Hyper(
+            actor_rate=rates[0],
+            critic_rate=rates[1],
+            temperature_rate=rates[2] if is_learned else 0.0,
+            ent_coef=0.0 if is_learned else float(model.ent_coef_tensor),
+            target_entropy=float(model.target_entropy),
+            gamma=float(model.gamma),
+            tau=float(model.tau),
+        )
+
+    def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
+        model: Any = self
+        if model.use_sde:
+            raise Unsupported("state-dependent exploration (use_sde) is not supported")
+        actor = model.actor
+        if type(actor).action_log_prob is not self._actor_class.action_log_prob:
+            raise Unsupported(f"its {type(actor).__name__} has its own action_log_prob")
+        if type(actor.action_dist) is not SquashedDiagGaussianDistribution:
+            raise Unsupported(f"its actions follow a {type(actor.action_dist).__name__}")
+        return self._update_class(model, batch_size, self._hyper(), self.acceleration, num_calls)
+
+    _actor_class: type = Actor
+
+    def _record(self, means: dict[str, float]) -> None:
+        model: Any = self
+        for name in ("ent_coef", "actor_loss", "critic_loss", "ent_coef_loss"):
+            if name in means:
+                model.logger.record(f"train/{name}", means[name])
+
+    def _prepare_twin(self) -> Any:
+        model: Any = self
+        return squashed_gaussian_twin(model, self._actor_class)
+
+
+class SAC(EntropyModel, stable_baselines3.SAC):  # pyright: ignore
+    """`stable_baselines3.SAC` with hotloop's update and acting."""
