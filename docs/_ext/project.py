@@ -10,6 +10,5 @@ _DECLARED = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 _URL = re.search(r'^(?:Repository|Source|Homepage) = "(https://[^"]+)"', _DECLARED, re.MULTILINE)
 
 REPOSITORY = (_URL[1] if _URL else "https://github.com/hotloop/hotloop").rstrip("/") + "/"
-VERSION = re.search(
-    r'^__version__ = "(.+)"', (ROOT / "src/hotloop/__init__.py").read_text("utf-8"), re.MULTILINE
-)[1]
+_VERSION_FILE = ROOT / "src/hotloop/base/version.py"
+VERSION = re.search(r'^__version__ = "(.+)"', _VERSION_FILE.read_text("utf-8"), re.MULTILINE)[1]

@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from hotloop.base.version import __version__
+
 if TYPE_CHECKING:
     from hotloop.envs import EnvSpec, make_vec
     from hotloop.experiments import sweep, train_many
     from hotloop.ops import gae
     from hotloop.timing import Timing, span
     from hotloop.training.trained_policy import evaluate, load
-
-__version__ = "0.1.0"
 
 __all__ = [
     "EnvSpec",

@@ -1,10 +1,13 @@
 import itertools
+import subprocess
+import sys
 
 import pytest
 
 from hotloop.base import crowding
 from hotloop.base.crowding import Crowding, CrowdingMonitor
 from hotloop.base.processes import CoreTimes
+from hotloop.rollouts.processes.process import INFERENCE_PROGRAM, WORKER_PROGRAM
 
 
 def crowded(**changed):
@@ -166,10 +169,13 @@ class Machine:
             target[path] = CoreTimes(round(on_core_s * 1e9), round(queued_s * 1e9))
 
 
+PROGRAMS = {"worker_program": "a worker's module", "inference_program": "a server's module"}
+
+
 def test_times_add_up(monkeypatch):
     machine = Machine(monkeypatch)
     machine.times = {"/proc/1/task/1/schedstat": (50.0, 50.0)}  # importing does not count
-    monitor = CrowdingMonitor(1)
+    monitor = CrowdingMonitor(1, **PROGRAMS)
     monitor.start()
     machine.now_s = 104.0
     machine.times = {
@@ -202,12 +208,23 @@ def test_times_add_up(monkeypatch):
 
 
 def test_this_process_is_read():
-    times = CrowdingMonitor(1)
+    times = CrowdingMonitor(1, **PROGRAMS)
     times.start()
     sum(range(1_000_000))
     times.update(is_final=True)
     assert 0.0 < times.crowding().on_core_s < 60.0
     assert times.crowding().workers == 0
+
+
+def test_workers_are_found_by_their_program():
+    programs = {"worker_program": WORKER_PROGRAM, "inference_program": INFERENCE_PROGRAM}
+    command = [sys.executable, "-c", "input()", WORKER_PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as worker:
+        monitor = CrowdingMonitor(1, **programs)
+        monitor.start()
+        assert worker.stdin is not None
+        worker.stdin.write(b"\n")
+    assert monitor.crowding().workers == 1
 
 
 @pytest.mark.parametrize(

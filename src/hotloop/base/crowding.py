@@ -23,7 +23,6 @@ _WORKING_SHARE = 0.02
 _READ_INTERVAL_S = 5.0
 # Minimum speed-up to report. Fewer workers do not help if the cores are full of their work.
 _MIN_GAIN = 1.1
-_WORKER, _INFERENCE = "hotloop.rollouts.worker", "hotloop.rollouts.inference"
 # Without other programs, cores that a training leaves idle for a larger share would be free.
 _FULL_SHARE = 0.8
 # Environment variable with the number of trainings that `--seeds` runs at a time.
@@ -171,10 +170,13 @@ class CrowdingMonitor:
 
     Args:
         torch_threads: limit of torch threads, 0 for the number of free cores.
+        worker_program: a text in the command line of each worker.
+        inference_program: the same of each inference process.
     """
 
-    def __init__(self, torch_threads: int) -> None:
+    def __init__(self, torch_threads: int, *, worker_program: str, inference_program: str) -> None:
         self._torch_threads = torch_threads
+        self._programs = worker_program, inference_program
         self._main_times: dict[str, CoreTimes] = {}
         self._worker_times: dict[str, CoreTimes] = {}
         self._inference_times: dict[str, CoreTimes] = {}
@@ -231,7 +233,7 @@ class CrowdingMonitor:
         processes = descendants()
         workers, inference = (
             [process.pid for process in processes if program in process.command]
-            for program in (_WORKER, _INFERENCE)
+            for program in self._programs
         )
         for times, pids in (
             (self._main_times, [os.getpid()]),

@@ -131,7 +131,7 @@ def _run(args: list[str]) -> int:
         print(HELP.format(commands="\n".join(lines)), end="")
         return 0 if args else 2
     if args[0] == "--version":
-        from hotloop import __version__
+        from hotloop.base.version import __version__
 
         print(f"hotloop {__version__}")
         return 0

@@ -40,7 +40,7 @@ def run(args: list[str]) -> int:
         raise ConfigError(f"`--output` must be a directory for --format numpy, got file '{output}'")
     require_module("safetensors", extra="train", purpose="reading a checkpoint")
 
-    from hotloop import __version__
+    from hotloop.base.version import __version__
     from hotloop.policies.export import OPSET, export_numpy, export_onnx
     from hotloop.runs import RunDirectory
     from hotloop.runs.trust import check_links

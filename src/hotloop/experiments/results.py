@@ -16,12 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from hotloop import __version__
 from hotloop.base import documents
 from hotloop.base.files import make_directory
 from hotloop.base.processes import boot_id, is_running, process_start
 from hotloop.base.results_file import ResultsFile, checksum
 from hotloop.base.streams import printable
+from hotloop.base.version import __version__
 from hotloop.errors import ConfigError, HotloopError
 from hotloop.experiments.plan import Plan
 from hotloop.runs import trust

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from hotloop import __version__
+from hotloop.base.version import __version__
 from hotloop.experiments.plan import Plan, option_words
 from hotloop.experiments.pruners import Pruner
 from hotloop.experiments.results import Results, Run, Trial

@@ -199,7 +199,7 @@ def _machine_description() -> str:
 
 
 def _compile_environment() -> str:
-    from hotloop import __version__
+    from hotloop.base.version import __version__
 
     return f"{_machine_description()}\n{graph_threads()}\n{sorted(OPTIONS.items())}\n{__version__}"
 

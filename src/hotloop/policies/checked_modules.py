@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from hotloop.base.importing import describe_exception
 from hotloop.errors import ConfigError, HotloopError, ShapeError
 from hotloop.ops.products import Precision
-from hotloop.policies.user_modules import UserModule
 from hotloop.types import Array
 
 
@@ -28,7 +27,8 @@ class CheckedModule:
     and buffers keep their values from construction with seed 0.
 
     Args:
-        body: the factory and its name.
+        factory: the class or function that returns the module.
+        name: its name in errors.
         arguments: arguments of the factory by name, in order.
         inputs: inputs of `forward` by description: shape and dtype of one row.
         outputs: float32 outputs of `forward` by name: shape of one row, and its meaning. For the
@@ -50,13 +50,14 @@ class CheckedModule:
 
     def __init__(
         self,
-        body: UserModule,
+        factory: Callable[..., Any],
+        name: str,
         *,
         arguments: Mapping[str, Any],
         inputs: Mapping[str, tuple[tuple[int, ...], str]],
         outputs: Mapping[str, tuple[tuple[int, ...], str]],
     ) -> None:
-        self._factory, self._name = body.factory, body.name
+        self._factory, self._name = factory, name
         self._arguments, self._inputs, self._outputs = arguments, inputs, outputs
         self._module = self._construct(0)
         params = self._module.named_parameters()

@@ -182,7 +182,8 @@ class ModuleCritics(Critics):
         obs, size = self.obs_spec, num_action_values(self.action_spec)
         outputs = {} if self.num_outputs == 1 else {"num_outputs": self.num_outputs}
         return CheckedModule(
-            self.body,
+            self.body.factory,
+            self.body.name,
             arguments={"obs_shape": obs.shape, "action_size": size, **outputs},
             inputs={"observations": (obs.shape, obs.dtype), "actions": ((size,), "float32")},
             outputs={"values": ((self.num_outputs,), "")} if outputs else {"value": ((), "")},

@@ -50,7 +50,8 @@ class UserModule:
                 f"computes {head.description} with its own: leave out the head or `network`"
             )
         module = CheckedModule(
-            self,
+            self.factory,
+            self.name,
             arguments={"obs_shape": obs_spec.shape, "head_size": head.size},
             inputs={"observations": (obs_spec.shape, obs_spec.dtype)},
             outputs={

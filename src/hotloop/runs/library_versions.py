@@ -9,7 +9,7 @@ import platform
 
 def library_versions() -> dict[str, str]:
     """Return the versions of hotloop, Python, the system and the libraries, by name."""
-    from hotloop import __version__
+    from hotloop.base.version import __version__
 
     versions = {"hotloop": __version__, "python": platform.python_version()}
     for library in ("numpy", "torch", "gymnasium", "mujoco", "envpool", "vizdoom"):

@@ -11,6 +11,7 @@ from hotloop.base.signals import delayed_interrupt
 from hotloop.envs import advice_for_non_finite
 from hotloop.errors import NonFiniteError, NonFiniteUpdate
 from hotloop.policies import TrainedPolicy
+from hotloop.rollouts.processes.process import INFERENCE_PROGRAM, WORKER_PROGRAM
 from hotloop.runs import Checkpoint, RunResult
 from hotloop.timing import span
 from hotloop.training.checkpoint_state import CompletedIteration
@@ -52,7 +53,11 @@ class Observers:
         self._latest = None if run.checkpoint is None else run.checkpoint.checkpoint
         self._saved_at = self._timesteps
         num_threads = config.torch_threads
-        self._cores = CrowdingMonitor(num_threads if isinstance(num_threads, int) else 0)
+        self._cores = CrowdingMonitor(
+            num_threads if isinstance(num_threads, int) else 0,
+            worker_program=WORKER_PROGRAM,
+            inference_program=INFERENCE_PROGRAM,
+        )
         self._is_stopped = False
 
     def begin(self) -> bool:

@@ -47,7 +47,9 @@ def make_snapshot(network, version=1, *, scale=False):
 def make_inference(network, monkeypatch):
     """Make the actor's class in this process."""
     monkeypatch.setattr("hotloop.rollouts.ray.inference.start_recording", lambda options: "here")
-    return InferenceActor(network.to_json(), "cpu", RecordingOptions("inference-0", "", "", "", ""))
+    return InferenceActor(
+        network.to_json(), "cpu", RecordingOptions("inference-0", "", "", "", "", "")
+    )
 
 
 class Ref:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hotloop import __version__
 from hotloop.bandits.results import RunSums
 from hotloop.base.results_file import ResultsFile, checksum
+from hotloop.base.version import __version__
 from hotloop.errors import BanditError
 
 # `seed` is text: seeds go up to 2⁶⁴ − 1, SQLite's integers to 2⁶³ − 1.

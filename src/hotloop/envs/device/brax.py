@@ -14,9 +14,8 @@ from typing import Any
 import jax  # pyright: ignore[reportMissingImports]
 import torch
 
-from hotloop.envs.device.factory import missing_library
 from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported_space
-from hotloop.envs.device.specs import box_actions
+from hotloop.envs.device.specs import box_actions, missing_library
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 # Initial states are regenerated after this number of steps. Episodes of an environment that end

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from hotloop.base.importing import describe_exception
 from hotloop.envs.checks import describe_value
 from hotloop.envs.device.protocol import DeviceVectorEnv
+from hotloop.envs.device.specs import missing_library
 from hotloop.envs.spec import EnvSpec
 from hotloop.errors import (
     ConfigError,
     EnvironmentFailure,
     HotloopError,
-    MissingExtraError,
     UnknownNameError,
     nearest,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DeviceFactory = Callable[..., DeviceVectorEnv]
 
-_PACKAGE = "hotloop.envs.device"
+_PACKAGE = __package__
 # Module and function of built-in environments, by id.
 _BUILT_IN = {"hotloop:CartPole": (f"{_PACKAGE}.cartpole", "make_cartpole")}
 # Module and function of environment libraries, by the prefix of ids.
@@ -128,20 +128,6 @@ def make_host_vec(spec: EnvSpec, num_envs: int) -> HostVectorEnv:
     from hotloop.envs.device.host import HostVectorEnv
 
     return HostVectorEnv(make_device_vec(spec, num_envs, torch.device("cpu")), spec)
-
-
-def missing_library(env: str, error: ImportError, packages: str) -> MissingExtraError:
-    """Return the error for a library of environments that cannot be imported.
-
-    Args:
-        env: id of the environment that needs the library.
-        error: exception of the import.
-        packages: packages to install.
-    """
-    return MissingExtraError(
-        f"environments such as '{env}' need a library that cannot be imported ({error}): "
-        f"pip install {packages}"
-    )
 
 
 def _find_factory(spec: EnvSpec) -> DeviceFactory:

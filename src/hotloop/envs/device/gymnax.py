@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from hotloop.envs.device.factory import missing_library
 from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupported_space
-from hotloop.envs.device.specs import box_actions, discrete_actions
+from hotloop.envs.device.specs import box_actions, discrete_actions, missing_library
 from hotloop.envs.spaces import ActionSpec
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 

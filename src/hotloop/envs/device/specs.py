@@ -1,4 +1,4 @@
-"""Constructors of observation and action specs for device environments."""
+"""Constructors of observation and action specs for device environments, and of their errors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.envs.spaces import ActionSpec, ObsField, ObsSpec
+from hotloop.errors import MissingExtraError
 
 
 def box_observations(*shape: int) -> ObsSpec:
@@ -32,4 +33,18 @@ def box_actions(low: Any, high: Any, shape: tuple[int, ...]) -> ActionSpec:
         dtype="float32",
         low=tuple(map(float, low)),
         high=tuple(map(float, high)),
+    )
+
+
+def missing_library(env: str, error: ImportError, packages: str) -> MissingExtraError:
+    """Return the error for a library of environments that cannot be imported.
+
+    Args:
+        env: id of the environment that needs the library.
+        error: exception of the import.
+        packages: packages to install.
+    """
+    return MissingExtraError(
+        f"environments such as '{env}' need a library that cannot be imported ({error}): "
+        f"pip install {packages}"
     )

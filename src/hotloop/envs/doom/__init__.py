@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from hotloop.envs.doom.view import View
 from hotloop.errors import ConfigError, nearest, requires_extra
 
 _MODULE = "vizdoom"
@@ -38,22 +39,6 @@ _UNSUPPORTED_SCENARIOS = {"basic_audio.cfg": "sound", "basic_notifications.cfg":
 # The weapon bobs, by an amount that depends on the end of the last episode. Without bobbing, an
 # episode is the same in every process.
 _NO_WEAPON_BOB = "+movebob 0"
-
-
-@dataclass(frozen=True, kw_only=True)
-class View:
-    """The image, variables and frame skip of an agent's observations."""
-
-    frame_skip: int = 4
-    """Game tics per step, at 35 tics per second. Only the last one is rendered."""
-    resolution: tuple[int, int] = (128, 72)
-    """Width and height of the image, in pixels."""
-    grayscale: bool = False
-    """Whether the image has one channel instead of three."""
-    game_variables: bool = True
-    """Whether the scenario's variables are observed, if it has any."""
-    variable_scale: float = 0.01
-    """Factor for the variables: health, armor and ammunition are some hundreds at most."""
 
 
 _VIEW_OPTIONS = tuple(field.name for field in fields(View))

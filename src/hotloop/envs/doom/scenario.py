@@ -21,7 +21,7 @@ from hotloop.errors import requires_extra
 from hotloop.types import Array
 
 if TYPE_CHECKING:
-    from hotloop.envs.doom import View
+    from hotloop.envs.doom.view import View
 
 _TICS_PER_S = 35
 _NEVER = 2**31 - 1  # ViZDoom's largest number of tics

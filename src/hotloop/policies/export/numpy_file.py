@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from collections.abc import Mapping
 from itertools import chain
@@ -46,7 +45,7 @@ def export_numpy(
     """
     weights = path if path.suffix == ".npz" else path / "policy.npz"
     code = weights.with_suffix(".py")
-    source = importlib.resources.files("hotloop.policies.export") / "standalone.py"
+    source = Path(__file__).with_name("standalone.py")
     content = source.read_text(encoding="utf-8")
     # Files of hotloop start with the same line. Do not overwrite any other file.
     first_line = content.partition("\n")[0].encode()

@@ -14,6 +14,9 @@ from hotloop.rollouts.processes.guard import MARK, mark_value
 from hotloop.rollouts.processes.messages import INFERENCE, Failure, Greeting, Ready
 
 IN_A_STEP = "in a step"
+# The modules that the processes run.
+WORKER_PROGRAM = "hotloop.rollouts.processes.worker"
+INFERENCE_PROGRAM = "hotloop.rollouts.inference.server"
 # One thread per process unless set by the user: more threads are no faster on one core.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -68,8 +71,7 @@ class WorkerProcess:
             MARK: mark_value(token),
         }
         # Start the process.
-        module = "processes.worker" if is_worker else "inference.server"
-        command = python_command(f"hotloop.rollouts.{module}")
+        command = python_command(WORKER_PROGRAM if is_worker else INFERENCE_PROGRAM)
         try:
             self._process = subprocess.Popen(
                 [*command, str(remote_end.fileno()), str(os.getpid())],

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from hotloop.base import startup
 from hotloop.base.children import module_paths
 from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
@@ -213,7 +214,10 @@ class RayEnvironments:
 
     def _recording_options(self, component: str) -> RecordingOptions:
         profile = os.environ.get("HOTLOOP_PROFILE", "")
-        return RecordingOptions(component, self.timing_dir, self._learner_node, self._job, profile)
+        functions = os.environ.get(startup.VARIABLE, "")
+        return RecordingOptions(
+            component, self.timing_dir, self._learner_node, self._job, profile, functions
+        )
 
     def _scheduling_strategy(self, worker: int) -> Any:
         """Choose the node with the fewest actors, or leave the choice to Ray."""

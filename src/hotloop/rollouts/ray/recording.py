@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from typing import NamedTuple
 
 from hotloop import timing
+from hotloop.base import startup
 from hotloop.rollouts.ray.node_watch import directory_on
 
 
@@ -19,6 +19,7 @@ class RecordingOptions(NamedTuple):
         timing_dir: Directory on the learner's node. Empty: no recording.
         learner_node, job: Ray's ids. An actor on another node records where a `NodeWatch` reads it.
         profile: Settings of the learner's profile, from `HOTLOOP_PROFILE`. Empty: no profile.
+        functions: Functions that begin the profile of a program, see `hotloop.base.startup`.
     """
 
     component: str
@@ -26,6 +27,7 @@ class RecordingOptions(NamedTuple):
     learner_node: str
     job: str
     profile: str
+    functions: str
 
 
 def start_recording(options: RecordingOptions) -> str:
@@ -45,7 +47,8 @@ def start_recording(options: RecordingOptions) -> str:
         if is_elsewhere:
             settings["directory"] = node_dir
         os.environ["HOTLOOP_PROFILE"] = json.dumps(settings)
-        importlib.import_module("hotloop.profiler.collect.processes").begin_in_child()
+        os.environ[startup.VARIABLE] = options.functions
+        startup.call_functions()
     if timing_dir and (is_elsewhere or os.path.isdir(timing_dir)):
         directory = os.path.join(node_dir, "timing") if is_elsewhere else timing_dir
         timing.start(directory, component=options.component)

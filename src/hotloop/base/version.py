@@ -1,0 +1,3 @@
+"""The version of hotloop, which files and caches name."""
+
+__version__ = "0.1.0"
