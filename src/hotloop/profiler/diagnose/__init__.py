@@ -15,6 +15,7 @@ from __future__ import annotations
 from hotloop.profiler.diagnose import (
     environments,
     gpu,
+    memory,
     networks,
     over_time,
     pipeline,
@@ -68,6 +69,7 @@ STRUCTURES: dict[str, Structure] = {
     "pageable-copies": gpu.pageable_copies,
     "gpu-idle-in-environments": gpu.idle_in_environments,
     "gpu-bound": gpu.gpu_bound,
+    "memory-grows": memory.growing_memory,
 }
 """The structure by which each of hotloop's causes is found, by name of the cause."""
 
@@ -91,7 +93,7 @@ def diagnose(session: Session) -> list[Diagnosis]:
 
 
 def banners(session: Session) -> list[Diagnosis]:
-    """Return what affects the whole report: busy cores, a dominant start-up, a busy GPU."""
+    """Return what affects the whole report: busy cores, a long start-up, a leak."""
     evidence = Evidence(session)
     return [explain(evidence, *pair) for pair in _explanations(evidence, of_report=True)]
 
