@@ -34,6 +34,12 @@ def run(args: list[str]) -> int:
         help="metric of runs: return or length of training episodes, evaluation, or any logged "
         "number, such as entropy (default: return, and evaluation if the runs have it)",
     )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write one HTML page about two profiles, with a flame graph of the changes; "
+        ".html",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     options = parser.parse_args(args)
     # Check the paths.
@@ -50,7 +56,14 @@ def run(args: list[str]) -> int:
                 "exist: `hotloop runs` lists the runs made here"
             )
     # Compare runs, or else two profiles.
+    if options.html is not None and not options.html.endswith((".html", ".htm")):
+        raise ConfigError(f"`--html` must end in .html or .htm, got '{options.html}'")
     if all(map(_has_runs, paths)):
+        if options.html is not None:
+            raise ConfigError(
+                f"expected two profiles with `--html`, got the run {paths[0]}: `hotloop report "
+                "DIR --html FILE` writes the page of a run"
+            )
         return _compare_runs(paths, options)
     if len(paths) > 2 or options.metric is not None:
         other = next(path for path in paths if not _has_runs(path))
@@ -59,13 +72,21 @@ def run(args: list[str]) -> int:
             f"{feature} needs run directories, got {other}, which has no config.json of a run: "
             "pass only run directories, or two profiles"
         )
+    from hotloop.profiler.diagnose.comparison import compare
     from hotloop.profiler.render.comparison import render
-    from hotloop.reports.comparison import compare_profiles
+    from hotloop.profiler.session.reading import read
 
-    speed = compare_profiles(*paths)
+    a, b = map(read, paths)
+    speed = compare(a, b)
     if options.json:
-        return print_json({"speed": speed.to_json()})
-    print(render(speed, max_width=terminal_width()))
+        print_json({"speed": speed.to_json()})
+    else:
+        print(render(speed, max_width=terminal_width()))
+    if options.html is not None:
+        from hotloop.profiler.render.html import comparison
+
+        comparison.write(speed, a, b, options.html)
+        notify(f"wrote {options.html}")
     return 0
 
 

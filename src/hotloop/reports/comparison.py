@@ -184,20 +184,11 @@ def compare_runs(paths: Sequence[Path], *, metric: str | None = None) -> RunComp
     speed, note = None, "it needs one run on each side"
     if all(len(side.runs) == 1 for side in sides):
         try:
-            speed, note = compare_profiles(*(next(iter(side.runs)) for side in sides)), ""
+            speed, note = compare(*(read(next(iter(side.runs))) for side in sides)), ""
         except ProfileError as error:
             note = str(error)
     notes = [*result.notes, *([f"speed is not compared: {note}"] if note else [])]
     return replace(result, speed=speed, notes=notes)
-
-
-def compare_profiles(a: Path, b: Path) -> ProfileComparison:
-    """Compare the speed of two runs, profiles or saved sessions.
-
-    Raises:
-        ProfileError: they can't be read, or have nothing in common.
-    """
-    return compare(read(a), read(b))
 
 
 def load_sides(paths: Sequence[Path]) -> list[RunSide]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -20,9 +21,11 @@ from hotloop import cli, profiler
 from hotloop.errors import OutputError
 from hotloop.profiler import diagnose
 from hotloop.profiler.diagnose import Diagnosis
+from hotloop.profiler.diagnose.comparison import compare
 from hotloop.profiler.render import html, text
 from hotloop.profiler.render.html import chart_data
-from hotloop.profiler.session import ProfiledProcess, Session, UnrecordedProcess
+from hotloop.profiler.render.html import comparison as comparison_page
+from hotloop.profiler.session import Frame, ProfiledProcess, Session, UnrecordedProcess
 from hotloop.profiler.session.stages import STAGES, CodeLine
 from hotloop.timing.reader import EVENT, SpanPath
 from tests import browser
@@ -346,7 +349,7 @@ def test_the_most_expensive_lines_are_listed_open(tmp_path: Path) -> None:
     )
     page = parse_page(example)
     titles = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
-    assert titles[:3] == ["diagnosis", "lines", "functions"]
+    assert titles[:4] == ["diagnosis", "lines", "flame", "functions"]
     # Adjacent lines are listed once with three lines around them, like the start of the file.
     listing = f"{file}, lines 17 to 25"
     assert [row[0] for row in page.tables[listing]] == [str(n) for n in range(17, 26)]
@@ -427,6 +430,150 @@ def test_an_empty_session() -> None:
     assert "environment steps" not in page.words
 
 
+# --- flame graph, links and memory ----------------------------------------------------------------
+
+
+def flame_rows(page: ParsedPage) -> list[tuple[int, str, str, int]]:
+    """Return depth, function, kind and milliseconds of the flame graph's nodes."""
+    flame = page.chart_values["flame"]
+    nodes = flame["nodes"]
+    return [
+        (depth, flame["frames"][frame]["function"], flame["frames"][frame]["kind"], ns // 10**6)
+        for frame, depth, ns in zip(nodes["frame"], nodes["depth"], nodes["ns"], strict=True)
+    ]
+
+
+def test_the_flame_graph_has_processes_spans_and_kinds() -> None:
+    library = "forward (/x/site-packages/torch/nn.py:7)"
+    page = parse_page(
+        session(
+            process(
+                samples=[
+                    sample("main (/t.py:3)", library, path="learn", elapsed_s=3.0),
+                    sample("main (/t.py:3)", elapsed_s=1.0),
+                ]
+            )
+        )
+    )
+    assert flame_rows(page) == [
+        (1, "main", "process", 4000),
+        (2, "[learn]", "span", 3000),
+        (3, "main", "user", 3000),
+        (4, "forward", "library", 3000),
+        (2, "main", "user", 1000),
+    ]
+
+
+def test_a_large_flame_graph_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chart_data, "MAX_FRAMES", 10)
+    stacks = {(Frame("main", "", 0), Frame(f"f{n}", "/t.py", n)): 2**n for n in range(20)}
+    graph = chart_data.flame_graph(stacks, {})
+    assert graph["nodes"]["ns"] == [2**20 - 1, *(2**n for n in range(19, 11, -1))]
+
+
+def test_findings_link_to_source_flame_graph_and_timeline(
+    tmp_path: Path, diagnoses: list[Diagnosis]
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("".join(f"line_{n} = {n}\n" for n in range(1, 61)))
+    diagnoses[:] = [
+        dataclasses.replace(DIAGNOSES[0], places=(CodeLine("work", str(file), line),))
+        for line in (20, 50)
+    ]
+    example = session(
+        process(
+            samples=[
+                sample(f"main ({file}:20)", elapsed_s=9.0),
+                sample(f"main ({file}:50)", elapsed_s=0.05),
+            ],
+            periods=[
+                period(t)._replace(by_stack={0: 75, 1: 25 * (t == 2)} if t > 1 else {0: 100})
+                for t in range(1, 4)
+            ],
+        )
+    )
+    page = parse_page(example)
+    links = [attrs for tag, attrs in page.tags if tag == "a" and "href" in attrs]
+    targets = {attrs.get("id") for _, attrs in page.tags}
+    sources = [x["href"] for x in links if str(x["href"]).startswith("#source")]
+    assert sources == ["#source-0-20", "#source-0-50"]
+    assert {str(x["href"])[1:] for x in links} - {"report"} <= targets
+    flames = [(x["data-function"], x["data-file"]) for x in links if "data-function" in x]
+    assert flames == [("work", str(file))] * 2
+    assert [x["data-place"] for x in links if "data-place" in x] == ["0", "1"]
+    places = page.chart_values["timeline"]["places"]
+    assert [x["percents"] for x in places] == [[[100, 75, 100]], [[0, 25, 0]]]
+
+
+def test_memory_by_process_and_its_growth() -> None:
+    periods = [period(t, resident=(300 + 10 * t) * 1_000_000) for t in range(1, 41)]
+    steady = [period(t, resident=90_000_000) for t in range(1, 41)]
+    page = parse_page(
+        session(
+            process(end_s=40.0, periods=periods),
+            process("worker-0", role="worker", pid=201, end_s=40.0, periods=steady),
+        )
+    )
+    assert "The memory of main keeps growing: 410 MB after the start, 700 MB at the" in page.words
+    assert page.row("Resident memory", "main") == [
+        "310 MB", "700 MB", "700 MB", "600 MB per minute",
+    ]  # fmt: skip
+    main, worker = page.chart_values["memory"]
+    assert (main["name"], main["values"][0], main["values"][-1]) == ("main", 310, 700)
+    assert set(worker["values"]) == {90}
+
+
+# --- comparisons ----------------------------------------------------------------------------------
+
+
+def compared_sessions(hostile: str = "") -> tuple[Session, Session]:
+    """Return two sessions of which the second spends less time in a function."""
+    return tuple(  # pyright: ignore[reportReturnType]
+        session(
+            process(
+                samples=[
+                    sample(f"main (/{folder}/t.py:3)", f"slow{hostile} (/{folder}/t.py:{line})",
+                           elapsed_s=slow, on_core_s=slow),
+                    sample(f"main (/{folder}/t.py:3)", elapsed_s=10.0 - slow),
+                ],
+                periods=[
+                    period(t, resident=memory * 1_000_000)._replace(
+                        by_stack={0: round(10 * slow), 1: round(100 - 10 * slow)}
+                    )
+                    for t in range(1, 11)
+                ],
+            )
+        )
+        for folder, line, slow, memory in (("v1/maze", 9, 6.0, 300), ("v2/maze", 12, 2.0, 200))
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", ["", HOSTILE, BREAKOUT, "'\"&<>"])
+def test_the_page_of_a_comparison(hostile: str) -> None:
+    a, b = compared_sessions(hostile)
+    page = ParsedPage()
+    page.feed(comparison_page.comparison_page(compare(a, b), a, b).render())
+    functions = {row[0]: row[1:4] for row in page.tables["Shares of own time"]}
+    assert functions[f"slow{hostile}"] == ["60.0%", "20.0%", "-40.0%"]
+    flame = page.chart_values["flame"]
+    names = [flame["frames"][frame]["function"] for frame in flame["nodes"]["frame"]]
+    place = names.index(f"slow{hostile}")
+    assert (flame["before"][place], flame["nodes"]["ns"][place]) == (600_000_000, 200_000_000)
+    assert page.row("Peak of resident memory", "main") == ["300 MB", "200 MB"]
+    assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "link")]
+
+
+def test_compare_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(tmp_path / name) for name in ("a.npz", "b.npz")]
+    for example, path in zip(compared_sessions(), paths, strict=True):
+        profiler.save(example, path)
+    target = str(tmp_path / "c.html")
+    assert cli.main(["compare", *paths, "--html", target]) == 0
+    assert "Flame graph of the changes" in Path(target).read_text(encoding="utf-8")
+    assert cli.main(["compare", *paths, "--html", "c.txt"]) == 2
+    assert "`--html` must end in .html" in capsys.readouterr().err
+
+
 # --- escaping and external resources --------------------------------------------------------------
 
 
@@ -441,7 +588,7 @@ def test_session_content_is_escaped(hostile: str, tmp_path: Path) -> None:
         {},
     ]
     assert page.chart_values["timeline"]["processes"][0]["spans"][2][0] == [hostile]
-    assert page.scripts[1][1] == (Path(html.__file__).parent / "page.js").read_text()
+    assert page.scripts[1][1] == html.profile_page(example_session()).script
     assert not [tag for tag, _ in page.tags if tag in ("img", "iframe", "object", "link")]
     visible = hostile.replace("\ud800", "?")
     assert visible.strip() in [row[0].strip() for row in page.tables["main"]]
@@ -702,6 +849,88 @@ def test_narrow_screens_need_no_horizontal_scrolling(
 ) -> None:
     open_page(chromium, tmp_path, width=360)
     assert chromium.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def flame_session(hostile: str = HOSTILE) -> Session:
+    """Return a session with 6 s in a library that a hostile function of the user calls, of 10 s."""
+    library = "forward (/x/site-packages/torch/nn.py:7)"
+    return session(
+        process(
+            samples=[
+                sample("main (/t.py:3)", f"{hostile} (/t.py:9)", library, elapsed_s=6.0),
+                sample("main (/t.py:3)", elapsed_s=4.0),
+            ],
+            periods=[period(t)._replace(by_stack={0: 60, 1: 40}) for t in range(1, 11)],
+        )
+    )
+
+
+def test_the_flame_graph_zooms_searches_and_hides_libraries(
+    chromium: browser.Browser, tmp_path: Path, diagnoses: list[Diagnosis]
+) -> None:
+    diagnoses[:] = [dataclasses.replace(DIAGNOSES[0], places=(CodeLine(HOSTILE, "/t.py", 9),))]
+    open_page(chromium, tmp_path, flame_session())
+    details = "document.getElementById('flame-details').textContent"
+    matched = "document.getElementById('flame-matched').textContent"
+    assert chromium.evaluate(details) == "all · 10.00 s, 100.0 % of all; own time 0.0 %"
+    chromium.evaluate("document.getElementById('flame-graph').focus()")
+    # Own code first: the function has the time of the library that it calls.
+    for _ in range(3):
+        chromium.press("ArrowDown")
+    assert chromium.evaluate(details) == (
+        f"{HOSTILE} · /t.py:9 · 6.00 s, 60.0 % of all; own time 60.0 %"
+    )
+    chromium.press("ArrowUp")
+    assert chromium.evaluate(details).endswith("100.0 % of all; own time 40.0 %")
+    height = "document.getElementById('flame-graph').clientHeight"
+    before = chromium.evaluate(height)
+    chromium.evaluate("document.getElementById('flame-libraries').click()")
+    assert chromium.evaluate(height) > before
+    search = """((text) => {
+        const field = document.getElementById('flame-search');
+        field.value = text;
+        field.dispatchEvent(new Event('input'));
+    })"""
+    chromium.evaluate(f"{search}('FORWARD')")
+    assert chromium.evaluate(matched) == "60.0 % matched"
+    chromium.evaluate(f"{search}('(')")
+    assert chromium.evaluate(matched) == "not a regular expression"
+    chromium.evaluate("document.getElementById('flame-reset').click()")
+    assert chromium.evaluate(matched) == ""
+    # The finding's links.
+    chromium.evaluate("document.querySelector('a[data-function]').click()")
+    assert chromium.evaluate(matched) == "60.0 % matched"
+    assert chromium.evaluate(details).startswith(HOSTILE)
+    assert pixels(chromium, "overview", "--alarm")[0] == 0
+    chromium.evaluate("document.querySelector('a[data-place]').click()")
+    assert pixels(chromium, "overview", "--alarm")[0] > 1000
+
+
+def test_tables_are_sorted_by_a_click(chromium: browser.Browser, tmp_path: Path) -> None:
+    open_page(chromium, tmp_path)
+    table = "document.querySelector('#functions table')"
+    column = f"[...{table}.tBodies[0].rows].map((row) => row.cells[%d].textContent)"
+    names = chromium.evaluate(column % 0)
+    own = [float(text.rstrip("%")) for text in chromium.evaluate(column % 1)]
+    assert own == sorted(own, reverse=True)
+    chromium.evaluate(f"{table}.querySelectorAll('button.sort')[1].click()")
+    chromium.evaluate(f"{table}.querySelectorAll('button.sort')[1].click()")
+    ascending = [float(text.rstrip("%")) for text in chromium.evaluate(column % 1)]
+    assert ascending == sorted(own)
+    chromium.evaluate(f"{table}.querySelectorAll('button.sort')[0].click()")
+    assert chromium.evaluate(column % 0) == sorted(names)
+    assert chromium.evaluate(f"{table}.querySelector('[aria-sort]').ariaSort") == "ascending"
+
+
+def test_the_comparison_is_drawn(chromium: browser.Browser, tmp_path: Path) -> None:
+    a, b = compared_sessions(HOSTILE)
+    comparison_page.write(compare(a, b), a, b, tmp_path / "c.html")
+    chromium.open(tmp_path / "c.html", width=400, dark=True)
+    assert chromium.problems == []
+    assert chromium.evaluate("document.documentElement.dataset.drawn") == "true"
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= 400
+    assert pixels(chromium, "flame-graph", "--good")[0] > 500, "less time in one function"
+    assert chromium.evaluate("document.querySelectorAll('main img').length") == 0
 
 
 def test_a_large_page_is_drawn(chromium: browser.Browser, tmp_path: Path) -> None:

@@ -27,6 +27,12 @@ def test_steady_growth():
     assert growth.bytes_per_s == pytest.approx(10 * MB)
 
 
+def test_memory_that_is_freed_at_the_end_was_a_leak():
+    growth = memory_growth(megabytes(*(300 + 10 * t for t in range(40)), 20))
+    assert growth is not None
+    assert growth.last_bytes == 690 * MB
+
+
 @pytest.mark.parametrize(
     "sizes",
     [

@@ -29,11 +29,11 @@ def _heading(comparison: ProfileComparison) -> list[str]:
         lines.append(line)
     if overall is not None:
         speeds = 1e9 / overall.a.value, 1e9 / overall.b.value
-        interval = _interval(1 / overall.ratio, _inverse(overall.high), _inverse(overall.low))
+        ratio = interval(1 / overall.ratio, _inverse(overall.high), _inverse(overall.low))
         lines += [
             "",
-            f"environment steps per second: {speeds[0]:,.0f} → {speeds[1]:,.0f}, {interval}: "
-            f"{_verdict(overall)}",
+            f"environment steps per second: {speeds[0]:,.0f} → {speeds[1]:,.0f}, {ratio}: "
+            f"{verdict(overall)}",
         ]
     return lines
 
@@ -46,10 +46,10 @@ def _tables(comparison: ProfileComparison, max_width: int | None) -> list[str]:
         rows = [
             (
                 STAGES[row.name],
-                _amount(row.a.value, of_shares=comparison.overall is None),
-                _amount(row.b.value, of_shares=comparison.overall is None),
-                _interval(row.ratio, row.low, row.high),
-                _verdict(row),
+                amount(row.a.value, of_shares=comparison.overall is None),
+                amount(row.b.value, of_shares=comparison.overall is None),
+                interval(row.ratio, row.low, row.high),
+                verdict(row),
             )
             for row in comparison.stages
         ]
@@ -65,8 +65,8 @@ def _tables(comparison: ProfileComparison, max_width: int | None) -> list[str]:
                 duration(row.b.value),
                 duration(row.mean_a),
                 duration(row.mean_b),
-                _interval(row.ratio, row.low, row.high),
-                _verdict(row),
+                interval(row.ratio, row.low, row.high),
+                verdict(row),
             )
             for row in spans
         ]
@@ -78,7 +78,8 @@ def _tables(comparison: ProfileComparison, max_width: int | None) -> list[str]:
     return [*lines, ""] if comparison.notes else lines
 
 
-def _amount(value: float, *, of_shares: bool) -> str:
+def amount(value: float, *, of_shares: bool) -> str:
+    """Return a duration or a share as text."""
     return f"{value:.1%}" if of_shares and not math.isnan(value) else duration(value)
 
 
@@ -86,7 +87,8 @@ def _inverse(value: float) -> float:
     return 1.0 / value if value else math.inf
 
 
-def _interval(ratio: float, low: float, high: float) -> str:
+def interval(ratio: float, low: float, high: float) -> str:
+    """Return a ratio with its interval as text."""
     if math.isnan(ratio):
         return "–"
     if ratio in (0.0, math.inf):
@@ -96,7 +98,8 @@ def _interval(ratio: float, low: float, high: float) -> str:
     return f"{ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 
-def _verdict(row: ComparisonRow) -> str:
+def verdict(row: ComparisonRow) -> str:
+    """Return a row's verdict, with the length of run that it needs."""
     if row.verdict != "within noise":
         return row.verdict
     if math.isnan(row.ratio) or row.low == 0.0 or row.high == math.inf:

@@ -42,7 +42,7 @@ class _Node:
         self.children: dict[Frame, _Node] = {}
 
 
-class _Placed(NamedTuple):
+class PlacedFrame(NamedTuple):
     """A frame with its position in the graph. `start` and `weight` are in nanoseconds.
 
     `process` is the name and the weight of the outermost frame around it, a process.
@@ -62,14 +62,8 @@ def draw(stacks: Mapping[tuple[Frame, ...], int], title: str) -> str:
         stacks: nanoseconds by stack. A stack starts with the outermost frame, a process.
         title: the graph's title.
     """
-    root = _Node()
-    for stack, weight in stacks.items():
-        node = root
-        node.weight += weight
-        for frame in stack:
-            node = node.children.setdefault(frame, _Node())
-            node.weight += weight
-    placed = _place(root)
+    placed = place_frames(stacks, MIN_SHARE)
+    total = placed[0].weight
     height = _TOP + (1 + max(item.depth for item in placed)) * _ROW + _BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
@@ -83,21 +77,33 @@ def draw(stacks: Mapping[tuple[Frame, ...], int], title: str) -> str:
         f'<foreignObject x="{WIDTH - 330}" y="5" width="320" height="26">'
         '<input xmlns="http://www.w3.org/1999/xhtml" type="search" '
         'placeholder="search: a regular expression"/></foreignObject>',
-        *(_element(item, root.weight) for item in placed),
+        *(_element(item, total) for item in placed),
         f"<script><![CDATA[{_script()}]]></script>",
         "</svg>\n",
     ]
     return "\n".join(parts)
 
 
-def _place(root: _Node) -> list[_Placed]:
-    """Return all visible frames, each before its inner ones."""
-    smallest = root.weight * MIN_SHARE
-    placed: list[_Placed] = []
+def place_frames(stacks: Mapping[tuple[Frame, ...], int], min_share: float) -> list[PlacedFrame]:
+    """Return the frames of stacks, each before its inner ones, and "all" first.
+
+    Args:
+        stacks: nanoseconds by stack.
+        min_share: minimum share of a frame in all of the time.
+    """
+    root = _Node()
+    for stack, weight in stacks.items():
+        node = root
+        node.weight += weight
+        for frame in stack:
+            node = node.children.setdefault(frame, _Node())
+            node.weight += weight
+    smallest = root.weight * min_share
+    placed: list[PlacedFrame] = []
     pending = [(Frame("all", "", 0), root, 0, 0, ("all", root.weight))]
     while pending:
         frame, node, depth, start, process = pending.pop()
-        placed.append(_Placed(frame, depth, start, node.weight, process))
+        placed.append(PlacedFrame(frame, depth, start, node.weight, process))
         inner = []
         for child, below in sorted(
             node.children.items(), key=lambda item: (-item[1].weight, item[0])
@@ -110,7 +116,7 @@ def _place(root: _Node) -> list[_Placed]:
     return placed
 
 
-def _element(item: _Placed, total: int) -> str:
+def _element(item: PlacedFrame, total: int) -> str:
     scale = (WIDTH - 2 * _PAD) / total
     x, width = _PAD + item.start * scale, item.weight * scale
     y = _TOP + item.depth * _ROW
@@ -124,7 +130,7 @@ def _element(item: _Placed, total: int) -> str:
     )
 
 
-def _tooltip(item: _Placed, total: int) -> str:
+def _tooltip(item: PlacedFrame, total: int) -> str:
     """Return the function, its position and its share, one line each."""
     lines = [item.frame.function]
     if item.frame.file:

@@ -46,6 +46,8 @@ def memory_growth(process: ProfiledProcess) -> MemoryGrowth | None:
     seconds, sizes = memory_series(process)
     if len(sizes) < 2 * _BINS:
         return None
+    if sizes[-1] < sizes[-2]:  # freed when the process ended
+        seconds, sizes = seconds[:-1], sizes[:-1]
     is_late = seconds >= seconds[0] + _START_SHARE * (seconds[-1] - seconds[0])
     seconds, sizes = seconds[is_late], sizes[is_late]
     length_s = float(seconds[-1] - seconds[0])

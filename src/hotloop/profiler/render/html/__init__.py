@@ -3,7 +3,7 @@
     html.write(session, "report.html")
 
 Python renders the text and tables (`tables`) with the kit of `hotloop.base.html_page`. The page's
-script (`page.js`) draws charts from JSON in the page (`chart_data`).
+script (`script/`) draws charts from JSON in the page (`chart_data`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotloop.base.html_page import Page, Section, escaped, prose, table
-from hotloop.profiler.render import gpu, phrases, text
+from hotloop.errors import ProfileError
+from hotloop.profiler.render import flame, gpu, phrases, text
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import chart_data, tables
+from hotloop.profiler.render.lines import LineCost
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
-from hotloop.profiler.session.stages import STAGES, StageTimes
+from hotloop.profiler.session.memory import memory_growth
+from hotloop.profiler.session.stages import STAGES, StageTimes, TimeSum
 from hotloop.profiler.session.throughput import Throughput
 
 __all__ = ["profile_page", "render", "write"]
 
 # For each group of threads, the number of lines with source code, and of all lines.
 _TOP_LINES, _MAX_LINES = 5, 20
+# Number of processes whose growth is a sentence. The table has all.
+_MAX_GROWING = 5
 
 
 def write(source: Session | Findings, path: str | os.PathLike[str]) -> None:
@@ -45,31 +50,56 @@ def profile_page(source: Session | Findings) -> Page:
     """Return the page of a session, which may become a part of another page."""
     findings = Findings.from_source(source)
     session, steps, waste = findings.session, findings.throughput, findings.lockstep
+    # The listings come first, since findings and the flame graph link to their lines.
+    anchors = tables.Anchors()
+    lines = _lines(findings, anchors)
+    stacks = _stacks(session)
     return Page(
         kind="profile",
         title=phrases.one_line(" ".join(session.command)) or session.main.name,
         overview=text.overview(findings),
         figures=_figures(findings),
         sections=[
-            Section("diagnosis", "Diagnosis", _diagnoses(findings)),
-            Section("lines", "Most expensive lines", _lines(findings)),
+            Section("diagnosis", "Diagnosis", _diagnoses(findings, anchors)),
+            Section("lines", "Most expensive lines", lines),
+            Section("flame", "Flame graph", _flame(session) if stacks else ""),
             Section("functions", "Functions", _functions(findings)),
             Section("stages", "Stages", _stages(session.main, findings.stages(session.main))),
             Section("gpu", "GPU", _gpu(findings)),
             Section("timeline", "Timeline", _timeline(findings)),
+            Section("memory", "Memory", _memory(session)),
             Section("throughput", "Throughput", _throughput(steps)),
             Section("lockstep", "Waiting for the slowest worker", _lockstep(waste)),
             Section("trees", "Time by span", _trees(session)),
             Section("notes", "Missing data", _notes(session)),
         ],
         footer=f"{text.recording_overhead(session)}.",
-        script=Path(__file__).with_name("page.js").read_text(encoding="utf-8"),
+        script=page_script("kit", "timeline", "over_time", "flame", "sorting", "trees", "start"),
         chart_data={
-            "timeline": chart_data.timeline(session),
+            "timeline": chart_data.timeline(
+                session, [diagnosis.places for diagnosis in findings.diagnoses]
+            ),
+            "flame": chart_data.flame_graph(stacks, anchors.by_function) if stacks else None,
+            "memory": chart_data.memory_lines(session),
             "throughput": chart_data.throughput_line(session, steps) if steps else None,
             "lockstep": chart_data.lockstep_line(session, waste) if waste else None,
         },
     )
+
+
+def page_script(*names: str) -> str:
+    """Return a page's JavaScript, made of files of `script/`."""
+    folder = Path(__file__).with_name("script")
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in names]
+    return "\n".join(['"use strict";', "(() => {", *parts, "})();"])
+
+
+def _stacks(session: Session) -> flame.Folded:
+    """Return the stacks of all processes, with those of several workers merged; empty if none."""
+    try:
+        return flame.folded(session, merge_workers=len(session.workers) > 1)
+    except ProfileError:
+        return {}
 
 
 # --- sections: HTML, or empty if there is nothing to show -----------------------------------------
@@ -84,8 +114,8 @@ def _figures(findings: Findings) -> list[tuple[str, str]]:
         figures.append((STAGES["import"], f"{start_up_ns / 1e9:,.1f} s"))
         figures.append(("loop", f"{max(0.0, wall - start_up_ns / 1e9):,.1f} s"))
     figures.append(("processes", str(len(session.processes))))
-    if any(process.periods for process in session.processes):
-        cpu = sum(process.cpu_ns for process in session.processes) / 1e9 / wall
+    if cpu_ns := sum(process.cpu_ns for process in session.processes):
+        cpu = cpu_ns / 1e9 / wall
         total = f" of {session.main.cores}" if session.main.cores else ""
         figures.append(("cores in use", f"{cpu:.1f}{total}"))
     if steps is not None:
@@ -98,7 +128,8 @@ def _figures(findings: Findings) -> list[tuple[str, str]]:
     return figures
 
 
-def _diagnoses(findings: Findings) -> str:
+def _diagnoses(findings: Findings, anchors: tables.Anchors) -> str:
+    timed = any(period.by_stack for x in findings.session.processes for period in x.periods)
     summary = [phrases.banner_text(diagnosis) for diagnosis in findings.banners]
     if findings.has_no_removable_cost:
         summary.append(findings.bound)
@@ -106,15 +137,15 @@ def _diagnoses(findings: Findings) -> str:
         [
             *(f'<p class="card">{prose(sentence)}</p>' for sentence in summary),
             *(
-                tables.diagnosis_card(diagnosis, number, findings.sources)
+                tables.diagnosis_card(diagnosis, number, findings.sources, anchors, timed)
                 for number, diagnosis in enumerate(findings.diagnoses, 1)
             ),
         ]
     )
 
 
-def _lines(findings: Findings) -> str:
-    """Return the most expensive lines, with the code around them."""
+def _lines(findings: Findings, anchors: tables.Anchors) -> str:
+    """Return the most expensive lines, with the code around them and that of the findings."""
     parts: list[str] = []
     for costs in findings.costs:
         if not costs.lines:
@@ -125,7 +156,7 @@ def _lines(findings: Findings) -> str:
             tables.line_table(top, findings.sources, f"Most expensive lines ({costs.name})")
         )
         parts += [
-            tables.listing(listing, findings.sources)
+            tables.listing(listing, findings.sources, anchors)
             for listing in findings.sources.listings(costs.lines, _TOP_LINES)
         ]
         parts += [
@@ -138,11 +169,91 @@ def _lines(findings: Findings) -> str:
             parts.append(f"<details><summary>More lines</summary>{rest}</details>")
     if not parts:
         return ""
+    parts += _listings_of_findings(findings, anchors)
     return (
         "<p>Time of your lines, including all that they call, as a share of each thread's time. "
         "Importing and starting are excluded, and so is the time in which workers wait.</p>\n"
         + "\n".join(parts)
     )
+
+
+def _listings_of_findings(findings: Findings, anchors: tables.Anchors) -> list[str]:
+    """Return the code around the places of findings that no listing has yet."""
+    costs = {(x.file, x.line): x for item in reversed(findings.costs) for x in item.lines}
+    missing = [
+        costs.get((file, line)) or LineCost(file, line, function, "other", TimeSum(), 0.0)
+        for function, file, line in (x.places[0] for x in findings.diagnoses if x.places)
+        if not anchors.find(file, line)
+    ]
+    listings = findings.sources.listings(missing, len(missing))
+    parts = [tables.listing(listing, findings.sources, anchors) for listing in listings]
+    return ["<h3>Other places of the findings</h3>", *parts] if parts else []
+
+
+def _flame(session: Session) -> str:
+    workers = len(session.workers)
+    merged = f" The {workers} workers are merged." if workers > 1 else ""
+    return f"""<p>Wider frames took more time. Processes are on top, then open spans in brackets,
+then functions.{merged} Click a frame to see only what it contains. The arrow keys, Enter and Escape
+also work.</p>
+{flame_controls()}
+<div class="picture tall"><canvas id="flame-graph" role="img" tabindex="0"
+aria-label="Flame graph. The table of functions has the numbers"></canvas></div>
+<p class="flame-line"><output id="flame-details" aria-live="polite"></output>
+<a id="flame-source" href="#lines" hidden>source</a></p>
+"""
+
+
+def flame_controls(*, has_kinds: bool = True) -> str:
+    """Return the search field and the switch for libraries of a flame graph.
+
+    Args:
+        has_kinds: whether colors are those of the frames' kinds, so that there is a legend.
+    """
+    kinds = (
+        ("user", "your code"),
+        ("library", "libraries"),
+        ("python", "Python itself"),
+        ("span", "[span]"),
+        ("process", "process or thread"),
+    )
+    legend = "".join(
+        f'<li><i class="swatch" style="background:var(--frame-{kind})"></i>{name}</li>'
+        for kind, name in kinds
+    )
+    return f"""{f'<ul class="legend">{legend}</ul>' if has_kinds else ""}
+<div class="buttons" role="group" aria-label="Flame graph">
+<input type="search" id="flame-search" placeholder="search functions and files"
+aria-label="Search functions and files: a regular expression">
+<label><input type="checkbox" id="flame-libraries"> libraries</label>
+<button type="button" id="flame-reset">reset</button>
+<output id="flame-matched" aria-live="polite"></output></div>"""
+
+
+def _memory(session: Session) -> str:
+    lines = chart_data.memory_lines(session)
+    if not lines:
+        return ""
+    growing = [
+        f"<p>The memory of {escaped(process.name)} keeps growing: "
+        f"{growth.first_bytes / 1e6:,.0f} MB after the start, {growth.last_bytes / 1e6:,.0f} MB at "
+        f"the end, {60 * growth.bytes_per_s / 1e6:,.0f} MB per minute.</p>"
+        for process in session.processes
+        if (growth := memory_growth(process)) is not None
+    ]
+    sentences = "\n".join(growing[:_MAX_GROWING]) or "<p>No process keeps growing.</p>"
+    legend = "".join(
+        f"<li>{tables.swatch(line['color'])}{escaped(line['name'])}</li>" for line in lines
+    )
+    number = len(session.processes)
+    largest = f" The {len(lines)} largest of {number} processes:" if len(lines) < number else ""
+    return f"""{sentences}
+<p>Resident memory, which includes memory that processes share.{largest}</p>
+<ul class="legend">{legend}</ul>
+<div class="picture"><canvas id="memory-lines" role="img"
+aria-label="Memory over time. The table below has the numbers"></canvas></div>
+<details><summary>Memory of all processes</summary>{tables.memory_table(session)}</details>
+"""
 
 
 def _functions(findings: Findings) -> str:
@@ -187,6 +298,8 @@ def _timeline(findings: Findings) -> str:
     return f"""<p>One row per process: the share of each stage in its main thread, by second.
 Pale parts were not sampled. The frame marks the time range of the chart below.</p>
 <ul class="legend">{legend}</ul>
+<p id="marked-place" class="card" hidden><span></span>
+<button type="button">show the stages</button></p>
 <div class="picture"><canvas id="overview" role="img"
 aria-label="Stages of {processes} over {seconds}. The table below has the numbers">
 </canvas></div>

@@ -14,6 +14,7 @@ from hotloop.profiler.render import phrases, text
 from hotloop.profiler.render.lines import LineCost, Listing, Sources, ThreadCosts
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
+from hotloop.profiler.session.memory import memory_growth, memory_series
 from hotloop.profiler.session.stages import STAGES, CodeLine, StageTimes
 from hotloop.timing import Node
 from hotloop.timing.table import REST, duration
@@ -21,8 +22,8 @@ from hotloop.timing.table import REST, duration
 # Minimum share of a shown node in its component's time.
 MIN_SHARE = 0.001
 # Minimum own share of a shown function, minimum inclusive share of a user's function, and maximum
-# number of functions.
-_OWN_SHARE, _INCLUSIVE_SHARE, _MAX_FUNCTIONS = 0.01, 0.05, 20
+# number of functions. Longer tables scroll in a box.
+_OWN_SHARE, _INCLUSIVE_SHARE, _MAX_FUNCTIONS, _TALL_ROWS = 0.002, 0.01, 100, 20
 _CPU_HEADINGS = ("on CPU", "queued", "blocked")
 
 
@@ -175,7 +176,7 @@ def line_table(lines: Sequence[LineCost], sources: Sources, caption: str) -> str
         for line in lines
     ]
     headings = ("line", "share", *_CPU_HEADINGS, "stage", "source")
-    return table(headings, rows, caption, kind="lines")
+    return table(headings, rows, caption, kind="lines sortable")
 
 
 def _cpu_cells(line: LineCost) -> tuple[str, str, str]:
@@ -183,18 +184,43 @@ def _cpu_cells(line: LineCost) -> tuple[str, str, str]:
     return on_cpu, queued, f"{blocked} {escaped(line.blocked_on)}".strip()
 
 
-def listing(snippet: Listing, sources: Sources) -> str:
+class Anchors:
+    """The anchors of listed source lines. The first listing of a line has its anchor."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, int] = {}
+        self._lines: dict[tuple[str, int], str] = {}
+        self.by_function: dict[tuple[str, str], str] = {}
+
+    def add(self, file: str, line: int) -> str:
+        """Return the new anchor of a line, empty if another listing has it."""
+        if (file, line) in self._lines:
+            return ""
+        number = self._files.setdefault(file, len(self._files))
+        anchor = self._lines[file, line] = f"source-{number}-{line}"
+        return anchor
+
+    def find(self, file: str, line: int) -> str:
+        """Return the anchor of a line, empty without a listing of it."""
+        return self._lines.get((file, line), "")
+
+
+def listing(snippet: Listing, sources: Sources, anchors: Anchors) -> str:
     """Return some lines of a file, with the shares of the expensive ones."""
     rows: list[str] = []
     for number, line in enumerate(snippet.text, snippet.first_line):
         cost = snippet.hot_lines.get(number)
         share = "" if cost is None else percent_bar(cost.share)
         mark = "" if cost is None else ' class="hot"'
+        anchor = anchors.add(snippet.file, number)
+        name = f' id="{anchor}"' if anchor else ""
+        if cost is not None and anchor:
+            anchors.by_function.setdefault((snippet.file, cost.function), anchor)
         # Preserve tabs and spaces.
         code = escaped(line.rstrip()) or " "
         rows.append(
-            f'<tr{mark}><th scope="row">{number}</th><td>{share}</td><td><code>{code}</code></td>'
-            "</tr>"
+            f'<tr{mark}{name}><th scope="row">{number}</th><td>{share}</td>'
+            f"<td><code>{code}</code></td></tr>"
         )
     problem = sources.problem(snippet.file)
     last = snippet.first_line + len(snippet.text) - 1
@@ -227,7 +253,8 @@ def function_table(costs: ThreadCosts) -> str:
         for x in functions
     ]
     headings = ("function", "own", "inclusive", "code", "location")
-    return table(headings, rows, f"Functions ({costs.name})", kind="lines")
+    content = table(headings, rows, f"Functions ({costs.name})", kind="lines sortable")
+    return f'<div class="tall">{content}</div>' if len(rows) > _TALL_ROWS else content
 
 
 def process_table(session: Session, stages_by_pid: Mapping[int, StageTimes]) -> str:
@@ -257,7 +284,8 @@ def process_table(session: Session, stages_by_pid: Mapping[int, StageTimes]) -> 
         )
     columns = (STAGES[stage] for stage in used)
     headings = ("process", "pid", "start", "duration", "state", "cores", "memory", *columns)
-    return table(headings, rows, "All processes, with the stages of their main threads")
+    caption = "All processes, with the stages of their main threads"
+    return table(headings, rows, caption, kind="sortable")
 
 
 def slowest_table(waste: LockstepWaste) -> str:
@@ -266,11 +294,40 @@ def slowest_table(waste: LockstepWaste) -> str:
         (escaped(name), f"{times:,}", percent_bar(times / waste.num_steps))
         for name, times in sorted(waste.times_slowest.items(), key=lambda item: -item[1])
     ]
-    return table(("worker", "steps", "share"), rows, "Steps in which each worker was the slowest")
+    caption = "Steps in which each worker was the slowest"
+    return table(("worker", "steps", "share"), rows, caption, kind="sortable")
 
 
-def diagnosis_card(diagnosis: Diagnosis, number: int, sources: Sources) -> str:
-    """Return a card with a cause, its confidence, gain, places, evidence and advice."""
+def memory_table(session: Session) -> str:
+    """Return a table of the processes' memory and its growth."""
+    rows: list[Sequence[str]] = []
+    for process in session.processes:
+        _, sizes = memory_series(process)
+        growth = memory_growth(process)
+        if len(sizes):
+            rows.append(
+                (
+                    escaped(process.name),
+                    *(f"{size / 1e6:,.0f} MB" for size in (sizes[0], sizes.max(), sizes[-1])),
+                    f"{60 * growth.bytes_per_s / 1e6:,.0f} MB per minute" if growth else "",
+                )
+            )
+    headings = ("process", "first", "peak", "last", "keeps growing by")
+    return table(headings, rows, "Resident memory", kind="sortable")
+
+
+def diagnosis_card(
+    diagnosis: Diagnosis, number: int, sources: Sources, anchors: Anchors, timed: bool
+) -> str:
+    """Return a card with a cause, its confidence, gain, places, evidence and advice.
+
+    Args:
+        diagnosis: the cause.
+        number: its rank, from 1.
+        sources: the source files.
+        anchors: the listed source lines, which the card links to.
+        timed: whether the timeline can mark the place.
+    """
     gain, confidence = phrases.gain_text(diagnosis), f"confidence {diagnosis.confidence:.0%}"
     badges = [f'<span class="gain">{escaped(gain)}</span>'] if gain else []
     badges += [
@@ -282,10 +339,24 @@ def diagnosis_card(diagnosis: Diagnosis, number: int, sources: Sources) -> str:
     return f"""<article class="card diagnosis" aria-labelledby="diagnosis-{number}">
 <h3 id="diagnosis-{number}">{escaped(diagnosis.title)}</h3>
 <p class="badges">{"".join(badges)}</p>
-{_places(diagnosis.places, sources)}<ul>{evidence}</ul>
+{_places(diagnosis.places, sources)}{_links(diagnosis, number, anchors, timed)}<ul>{evidence}</ul>
 <p>{prose(diagnosis.advice)}</p>
 <p class="verify"><span>Check the effect:</span> <code>{escaped(diagnosis.verify)}</code></p>
 </article>"""
+
+
+def _links(diagnosis: Diagnosis, number: int, anchors: Anchors, timed: bool) -> str:
+    """Return links to the most expensive place in the source, the flame graph and the timeline."""
+    if not diagnosis.places:
+        return ""
+    function, file, line = diagnosis.places[0]
+    anchor = anchors.find(file, line)
+    links = [f'<a href="#{anchor}">source</a>'] if anchor else []
+    name = f'data-function="{escaped(function)}" data-file="{escaped(file)}"'
+    links.append(f'<a href="#flame" {name}>flame graph</a>')
+    if timed:
+        links.append(f'<a href="#timeline" data-place="{number - 1}">timeline</a>')
+    return f'<p class="links">Show it in: {" · ".join(links)}</p>\n'
 
 
 def _places(places: Sequence[CodeLine], sources: Sources) -> str:
