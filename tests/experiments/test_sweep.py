@@ -1,13 +1,9 @@
 """Sweeps from the command line: finished, killed, resumed and reported."""
 
-import contextlib
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -219,40 +215,37 @@ def test_a_run_fails_if_its_process_dies_repeatedly(path, capsys):
     assert "its process ended by SIGKILL; out of memory?" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_sweep_killed_twenty_times_has_the_same_table(tmp_path):
-    args = ["learning_rate=log:1e-4,1e-2,4", "gae_lambda=0.9,1", "--sampler", "grid"]
-    args += ["--seeds", "1-2", "--total-timesteps", "2048"]
-    command = [sys.executable, "-m", "hotloop", "sweep", "ppo", *TINY, *args, "--file"]
-    whole, cut = tmp_path / "whole.sqlite", tmp_path / "cut.sqlite"
-    subprocess.run([*command, whole], check=True, capture_output=True)
-    chance = random.Random(2)
-    num_hit = 0  # kills before the sweep finished
-    for _ in range(20):
-        process = subprocess.Popen([*command, cut], stdout=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0.5, 4.0))
-        num_hit += process.poll() is None
-        process.kill()
-        process.wait()
-    assert num_hit >= 5
-    left_until = time.monotonic() + 20
-    while _workers_of(tmp_path) and time.monotonic() < left_until:
-        time.sleep(0.2)
-    assert not _workers_of(tmp_path)
-    subprocess.run([*command, cut], check=True, capture_output=True)
-    assert table(cut) == table(whole)
+def test_lanes_of_a_killed_process_are_repeated_together(path, monkeypatch):
+    from hotloop.experiments.pool import PoolExecutor
+
+    handle, send, sizes = PoolExecutor._handle_messages, PoolExecutor._send, []
+
+    def kill_once(self, process, messages):
+        if messages is not None and len(sizes) == 1:
+            os.kill(process.pid, signal.SIGKILL)
+            messages = []
+        handle(self, process, messages)
+
+    def count(self, process, specs, configs):
+        sizes.append(len(specs))
+        send(self, process, specs, configs)
+
+    args = ("learning_rate=log:1e-4,1e-2", "--trials", "4", "--jobs", "1", "--lanes", "4")
+    sweep(path.with_name("whole.sqlite"), *args)
+    monkeypatch.setattr(PoolExecutor, "_handle_messages", kill_once)
+    monkeypatch.setattr(PoolExecutor, "_send", count)
+    sweep(path, *args)
+    assert sizes == [4, 4]
+    assert table(path) == table(path.with_name("whole.sqlite"))
 
 
-def _workers_of(directory):
-    """Return the log files of pool processes that write into a directory."""
-    logs = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if b"hotloop.experiments.worker" in (process / "cmdline").read_bytes():
-                log = os.readlink(process / "fd" / "2")
-                logs += [log] if log.startswith(str(directory)) else []
-    return logs
+def test_a_lane_that_kills_its_process_does_not_fail_the_others(path, capsys):
+    """Lanes that die twice are trained alone."""
+    env = ["--env-id", "tests.experiments.crashing_env:CrashesWithSeed", "--seeds", "1-3"]
+    args = ["sweep", "ppo", *TINY, *env, "gamma=0.9", "--lanes", "3", "--jobs", "1"]
+    assert main([*args, "--file", str(path)]) == 1
+    states = {seed: state for (_, seed), (state, _, _) in table(path)[1].items()}
+    assert states == {1: "done", 2: "failed", 3: "done"}
 
 
 def test_processes_get_the_number_of_runs_per_compiled_update(path, monkeypatch):

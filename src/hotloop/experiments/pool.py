@@ -23,7 +23,7 @@ from hotloop.errors import ConfigError
 from hotloop.experiments.worker import pack
 
 if TYPE_CHECKING:
-    from hotloop.experiments.runner import Runner, RunSpec
+    from hotloop.experiments.runner import Outcome, Runner, RunSpec
 
 _END_S, _POLL_S = 5.0, 0.25
 # With `--lanes auto`, a process uses either one lane or this number, which was the fastest one for
@@ -300,10 +300,13 @@ class PoolExecutor:
                 if self._runner.on_line is not None:
                     self._runner.on_line(self._runner.label(specs), message["line"])
             else:
-                for spec, outcome in zip(specs, message["done"], strict=True):
-                    state, score, reason, seconds = outcome
+                outcomes: list[tuple[RunSpec, Outcome]] = []
+                for spec, (state, score, reason, seconds) in zip(
+                    specs, message["done"], strict=True
+                ):
                     reason = reason or self._stop_reasons.pop(spec.key, "")
-                    self._runner.finish(spec, state, score, reason, seconds)
+                    outcomes.append((spec, (state, score, reason, seconds)))
+                self._runner.finish(outcomes)
                 self._measure(process, all(outcome[0] == "done" for outcome in message["done"]))
                 process.work = None
 
@@ -317,21 +320,29 @@ class PoolExecutor:
             process.stop()
 
     def _retry_lost(self, process: PoolProcess, specs: Sequence[RunSpec]) -> None:
-        """Retry the runs of a dead process up to `max_tries` times, then store them as failed."""
+        """Retry the runs of a dead process up to `max_tries` times, then store them as failed.
+
+        Lanes are retried together, with the same results, and at last alone: one of them may be the
+        cause.
+        """
         code, runner = process.exit_code(), self._runner
         cause = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         hint = "; out of memory?" if code == -signal.SIGKILL else ""
-        retries: list[RunSpec] = []
-        for spec in specs:
-            if runner.results.tries(*spec.primary_key(runner.steps)) < runner.results.max_tries:
-                retries.append(spec)
-            else:
-                runner.finish(spec, "failed", None, f"its process ended {cause}{hint}", None)
-        for spec in retries:
+        outcome: Outcome = ("failed", None, f"its process ended {cause}{hint}", None)
+        tries = [runner.results.tries(*spec.primary_key(runner.steps)) for spec in specs]
+        if max(tries, default=0) < runner.results.max_tries:
+            batches = [specs] if specs else []
+        elif len(specs) > 1 and not runner.results.is_group:
+            batches = [[spec] for spec in specs]
+        else:
+            runner.finish([(spec, outcome) for spec in specs])
+            return
+        for batch in batches:
             new_process = self._pool.idle() or self._pool.start()
-            config = runner.claim(spec, runner.make_config(spec))
-            if config is not None:
-                self._send(new_process, [spec], [config])
+            configs = [runner.claim(spec, runner.make_config(spec)) for spec in batch]
+            claimed = [x for x in zip(batch, configs, strict=True) if x[1] is not None]
+            if claimed:
+                self._send(new_process, [spec for spec, _ in claimed], [x for _, x in claimed])
 
     def _interrupt_all(self) -> None:
         """Let all trainings write their last checkpoint, and wait for that."""

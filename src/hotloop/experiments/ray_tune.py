@@ -245,16 +245,19 @@ class RayExecutor:
                 steps, attrs = str(self.plan.steps), spec.trial.attrs
                 became = {**attrs.get("became", {}), steps: result["became"]}
                 self.runner.results.update_attrs(spec.trial.number, {"became": became})
-            self.runner.finish(spec, state, score, reason, seconds)
+            self._finish(spec, state, score, reason, seconds)
         elif error:
-            self.runner.finish(spec, "failed", None, error, None)
+            self._finish(spec, "failed", None, error, None)
         else:
             score, steps = result.get("score", math.nan), result.get("timesteps", 0)
             text = format_number(score)
             reason = (
                 f"{text} after {steps:,} steps: stopped by Ray Tune's {self.runner.pruner.name}"
             )
-            self.runner.finish(spec, "pruned", score, reason, result.get("time_total_s"))
+            self._finish(spec, "pruned", score, reason, result.get("time_total_s"))
+
+    def _finish(self, spec: RunSpec, *outcome: Any) -> None:
+        self.runner.finish([(spec, outcome)])  # pyright: ignore[reportArgumentType]
 
 
 def _trial_name(trial: Any) -> str:

@@ -290,12 +290,14 @@ class Results(ResultsFile):
         claim = self._find_claim(trial, seed, steps, purpose)
         return claim.tries if claim else 0
 
-    def finish(self, run: Run) -> None:
-        """Store the outcome of a claimed run."""
+    def finish(self, *runs: Run) -> None:
+        """Store the outcomes of claimed runs, all or none."""
         with self._transaction():
-            claim = self._find_claim(run.trial, run.seed, run.steps, run.purpose)
-            if claim is not None:
-                self._store_claim(claim._replace(run=run._replace(directory=claim.run.directory)))
+            for run in runs:
+                claim = self._find_claim(run.trial, run.seed, run.steps, run.purpose)
+                if claim is not None:
+                    run = run._replace(directory=claim.run.directory)
+                    self._store_claim(claim._replace(run=run))
 
     def _find_claim(self, *key: Any) -> _Claim | None:
         condition = "trial = ? AND seed = ? AND steps = ? AND purpose = ?"

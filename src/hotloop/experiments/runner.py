@@ -17,6 +17,9 @@ from hotloop.experiments.samplers import SearchSampler
 from hotloop.experiments.spaces import Choices, from_json, point
 from hotloop.experiments.status import SweepStatus
 
+Outcome = tuple[str, "float | None", str, "float | None"]
+"""State, score, reason of a failure or a stop, and seconds of a run."""
+
 
 class RunSpec(NamedTuple):
     """A run to train: a trial, a seed and a purpose, `tune` or `test`."""
@@ -179,7 +182,7 @@ class Runner:
             return self._config(spec)
         except ValueError as error:  # options contradict each other
             if self.results.claim(*spec.primary_key(self.steps), __version__, ""):
-                self.finish(spec, "failed", None, str(error), None)
+                self.finish([(spec, ("failed", None, str(error), None))])
             return None
 
     def _config(self, spec: RunSpec) -> Any:
@@ -220,14 +223,13 @@ class Runner:
         ]
         return self.pruner.stop_reason(curve, other_runs)
 
-    def finish(
-        self, spec: RunSpec, state: str, score: float | None, reason: str, seconds: float | None
-    ) -> None:
-        """Store the outcome of a run."""
-        run = Run(
-            *(*spec.primary_key(self.steps), state, score, reason),
-            *(seconds, self.curves.pop(spec.key, []), str(self.run_directory(spec))),
-        )
-        self.results.finish(run)
-        self.num_finished += 1
+    def finish(self, outcomes: Sequence[tuple[RunSpec, Outcome]]) -> None:
+        """Store the outcomes of one run, or of all lanes of an update."""
+        runs: list[Run] = []
+        for spec, (state, score, reason, seconds) in outcomes:
+            directory, curve = str(self.run_directory(spec)), self.curves.pop(spec.key, [])
+            key = spec.primary_key(self.steps)
+            runs.append(Run(*key, state, score, reason, seconds, curve, directory))
+        self.results.finish(*runs)
+        self.num_finished += len(runs)
         self.load()
