@@ -40,8 +40,8 @@ def write(path, params=None, attrs=None, **changes):
 
 
 def start(path, *, is_trusted):
-    results = open_results(path, is_trusted=is_trusted)
-    make_runner(results.plan, results)
+    results, plan = open_results(path, is_trusted=is_trusted)
+    make_runner(plan, results)
 
 
 def config(**values):
@@ -74,14 +74,14 @@ def test_a_sweep_of_another_user_is_refused_by_name(folder, monkeypatch, capsys,
 
 def test_a_plain_sweep_of_another_user_needs_trust_too(folder, monkeypatch):
     path = write(folder / "sweep.sqlite")
-    open_results(path, is_trusted=False).close()
+    open_results(path, is_trusted=False)[0].close()
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "other user"))
     with pytest.raises(UntrustedError, match=r"`algorithm` \"ppo\", .*`env_id` \"CartPole-v1\""):
         open_results(path, is_trusted=False)
-    results = open_results(path, is_trusted=True)
-    results.plan = results.plan  # as a resumed sweep does
+    results, plan = open_results(path, is_trusted=True)
+    results.plan = plan  # as a resumed sweep does
     results.close()
-    open_results(path, is_trusted=False).close()
+    open_results(path, is_trusted=False)[0].close()
 
 
 def test_changed_settings_are_refused(folder):

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from hotloop.experiments import Plan, Results
 
 
-def open_results(path: Path, *, is_trusted: bool) -> Results:
-    """Open the file of a sweep, or of the trainings in a directory.
+def open_results(path: Path, *, is_trusted: bool) -> tuple[Results, Plan]:
+    """Open the file of a sweep, or of the trainings in a directory. Return it and its plan.
 
     Raises:
         ConfigError: the file does not exist, or has no sweep.
@@ -39,7 +39,7 @@ def open_results(path: Path, *, is_trusted: bool) -> Results:
     except BaseException:
         results.close()
         raise
-    return results
+    return results, plan
 
 
 def _describe(plan: Plan) -> str:

@@ -95,10 +95,8 @@ def _resume(args: list[str]) -> int:
     from hotloop.cli.stored_sweep import open_results
 
     options = sweep_options.resume_parser().parse_args(args)
-    results = open_results(options.path, is_trusted=options.trust)
+    results, stored = open_results(options.path, is_trusted=options.trust)
     try:
-        stored = results.plan
-        assert stored is not None  # checked by `open_results`
         if results.is_group:
             raise ConfigError(
                 f"{results.path} has the trainings of `hotloop train --seeds`: `hotloop resume RUN`"

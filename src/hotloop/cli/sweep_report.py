@@ -17,7 +17,7 @@ from hotloop.cli.stored_sweep import open_results
 from hotloop.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hotloop.experiments import Results, Trial
+    from hotloop.experiments import Plan, Results, Trial
 
 
 def run(args: list[str]) -> int:
@@ -43,22 +43,20 @@ def run(args: list[str]) -> int:
     add_trust_option(parser)
     options = parser.parse_args(args)
     require_module("matplotlib", extra="train", purpose="drawing plots")
-    results = open_results(options.path, is_trusted=options.trust)
+    results, plan = open_results(options.path, is_trusted=options.trust)
     try:
-        return _report(results, options)
+        return _report(results, plan, options)
     finally:
         results.close()
 
 
-def _report(results: Results, options: argparse.Namespace) -> int:
+def _report(results: Results, plan: Plan, options: argparse.Namespace) -> int:
     from hotloop.experiments.plan import parse_seeds
     from hotloop.experiments.tables import table_of
     from hotloop.reports.sweep_report import SweepReport
     from hotloop.reports.sweep_table import print_best
     from hotloop.training.options import option_files
 
-    plan = results.plan
-    assert plan is not None  # checked by `open_results`
     report = SweepReport(results, plan)
     test_seeds = parse_seeds(options.test_seeds) if options.test_seeds else ()
     if overlap := sorted(set(plan.seeds) & set(test_seeds)):
@@ -74,7 +72,7 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     if winner is None:
         raise ConfigError(f"{results.path} has no finished trial: continue the sweep first")
     if test_seeds:
-        _test(results, winner, test_seeds, options.jobs)
+        _test(results, plan, winner, test_seeds, options.jobs)
     # Write the report.
     directory = options.output or results.report_directory
     make_directory(directory, f"the report's directory {directory}", "pass another `--output`")
@@ -104,12 +102,14 @@ def _report(results: Results, options: argparse.Namespace) -> int:
     return 0
 
 
-def _test(results: Results, winner: Trial, test_seeds: Sequence[int], jobs: int | None) -> None:
+def _test(
+    results: Results, plan: Plan, winner: Trial, test_seeds: Sequence[int], jobs: int | None
+) -> None:
     """Train the defaults and the best trial with fresh seeds."""
     from hotloop.experiments import Trial
     from hotloop.experiments.launch import make_test_runner
 
-    runner = make_test_runner(results, len(test_seeds), jobs)
+    runner = make_test_runner(plan, results, len(test_seeds), jobs)
     results.add_trial(0, {}, {})
     notify(f"training the best options and the defaults with {len(test_seeds)} fresh seeds")
     runner.test([Trial(0, {}, {}), winner], test_seeds)

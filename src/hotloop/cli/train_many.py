@@ -60,16 +60,8 @@ def train_many(
         RunDirectoryError: a run directory exists already.
     """
     from hotloop.algorithms import find
-    from hotloop.experiments import Results
-    from hotloop.experiments.launch import (
-        check_group,
-        group_directory,
-        group_paths,
-        make_runner,
-        plan_group,
-    )
+    from hotloop.experiments.launch import group_directory, group_paths, open_group, plan_group
     from hotloop.experiments.plan import parse_seeds
-    from hotloop.experiments.results import GROUP_FILE
 
     # Check the options, and make the plan.
     is_seeded = options["--seeds"] is not None
@@ -81,28 +73,25 @@ def train_many(
     jobs, has_lanes = _parse_jobs(options["--jobs"]), options["--lanes"] == "on"
     plan = plan_group(name, config, texts, seeds, jobs, has_lanes=has_lanes)
     directory = group_directory(config, find(name).name)
-    check_group(plan, directory)
     # Train.
-    results = Results(directory / GROUP_FILE)
-    print(f"{_describe(plan, has_lanes=has_lanes)}, in {directory}", flush=True)
     code = 0
-    try:
-        with interrupt_once() as guard:
+    with interrupt_once() as guard:
 
-            def on_change(_: Runner) -> None:
-                guard.check()
+        def on_change(_: Runner) -> None:
+            guard.check()
 
-            def on_line(label: str, text: str) -> None:
-                print(f"{label} | {text}", flush=True)
+        def on_line(label: str, text: str) -> None:
+            print(f"{label} | {text}", flush=True)
 
-            runner = make_runner(plan, results, may_join=True, on_change=on_change, on_line=on_line)
-            try:
-                runner.tune()
-            except Interrupted as interrupt:
-                code = interrupt.exit_code
-        return _conclude(runner, group_paths(plan, directory), code)
-    finally:
-        results.close()
+        runner = open_group(plan, directory, on_change=on_change, on_line=on_line)
+        print(f"{_describe(plan, has_lanes=has_lanes)}, in {directory}", flush=True)
+        try:
+            runner.tune()
+        except Interrupted as interrupt:
+            code = interrupt.exit_code
+        finally:
+            runner.results.close()
+    return _conclude(runner, group_paths(plan, directory), code)
 
 
 def _parse_jobs(text: str | None) -> int | None:

@@ -160,14 +160,16 @@ def train_many(
     plan = plan_group(
         algorithm, config, _as_texts(vary or {}), parse_seeds(seeds), jobs, has_lanes=lanes
     )
-    check_group(plan, directory)
-    results = Results(directory / GROUP_FILE)
-    on_line = (lambda label, text: print(f"{label} | {text}", flush=True)) if progress else None
+    runner = open_group(plan, directory, on_line=_print_line if progress else None)
     try:
-        make_runner(plan, results, may_join=True, on_line=on_line).tune()
-        return table_of(results)
+        runner.tune()
+        return table_of(runner.results)
     finally:
-        results.close()
+        runner.results.close()
+
+
+def _print_line(label: str, text: str) -> None:
+    print(f"{label} | {text}", flush=True)
 
 
 def plan_sweep(
@@ -296,11 +298,17 @@ def group_paths(plan: Plan, directory: Path) -> list[Path]:
     ]
 
 
-def check_group(plan: Plan, directory: Path) -> None:
-    """Check that a group of trainings would overwrite nothing.
+def open_group(plan: Plan, directory: Path, **callbacks: Any) -> Runner:
+    """Return the runner of a group of trainings, whose results must be closed.
+
+    Args:
+        plan: the plan.
+        directory: parent of the run directories.
+        callbacks: `on_change` and `on_line` of `Runner`.
 
     Raises:
         RunDirectoryError: a run directory exists already.
+        ConfigError: the directory has trainings with other options.
     """
     for path in group_paths(plan, directory):
         if path.exists():
@@ -308,6 +316,12 @@ def check_group(plan: Plan, directory: Path) -> None:
                 f"{path} exists already, and runs are never overwritten: remove it, or pass "
                 "another --run-dir"
             )
+    results = Results(directory / GROUP_FILE)
+    try:
+        return make_runner(plan, results, may_join=True, **callbacks)
+    except BaseException:
+        results.close()
+        raise
 
 
 def group_directory(config: Any, name: str) -> Path:
@@ -406,11 +420,9 @@ def _make_executor(plan: Plan, config: Any, space: Space) -> Executor:
     return PoolExecutor(plan.jobs or default_jobs(config), plan.lanes)
 
 
-def make_test_runner(results: Results, num_seeds: int, jobs: int | None) -> Runner:
+def make_test_runner(plan: Plan, results: Results, num_seeds: int, jobs: int | None) -> Runner:
     """Return a runner of stored trials with fresh seeds, in processes of this machine."""
-    stored = results.plan
-    assert stored is not None
-    plan = replace(stored, trials=None, hours=None, runs_per_update=num_seeds)
+    plan = replace(plan, trials=None, hours=None, runs_per_update=num_seeds)
     config = plan.make_config()
     check_trials(
         results.path,

@@ -21,7 +21,7 @@ from hotloop.experiments.worker import pack
 
 if TYPE_CHECKING:
     from hotloop.experiments.plan import Plan
-    from hotloop.experiments.runner import Runner, RunSpec
+    from hotloop.experiments.runner import Outcome, Runner, RunSpec
 
 # Time in which a stopped training can write its last checkpoint.
 _TIMEOUT_S = 30
@@ -239,25 +239,20 @@ class RayExecutor:
             error: why its process died, "" if it finished or Tune stopped it.
         """
         spec = self._specs[name]
+        outcome: Outcome = ("failed", None, error, None)
         if "ended" in result:
             state, score, reason, seconds = result["ended"]
+            outcome = (state, score, reason, seconds)
             if result.get("became"):
                 steps, attrs = str(self.plan.steps), spec.trial.attrs
                 became = {**attrs.get("became", {}), steps: result["became"]}
                 self.runner.results.update_attrs(spec.trial.number, {"became": became})
-            self._finish(spec, state, score, reason, seconds)
-        elif error:
-            self._finish(spec, "failed", None, error, None)
-        else:
+        elif not error:
             score, steps = result.get("score", math.nan), result.get("timesteps", 0)
-            text = format_number(score)
-            reason = (
-                f"{text} after {steps:,} steps: stopped by Ray Tune's {self.runner.pruner.name}"
-            )
-            self._finish(spec, "pruned", score, reason, result.get("time_total_s"))
-
-    def _finish(self, spec: RunSpec, *outcome: Any) -> None:
-        self.runner.finish([(spec, outcome)])  # pyright: ignore[reportArgumentType]
+            reason = f"{format_number(score)} after {steps:,} steps: stopped by Ray Tune's "
+            reason += self.runner.pruner.name
+            outcome = ("pruned", score, reason, result.get("time_total_s"))
+        self.runner.finish([(spec, outcome)])
 
 
 def _trial_name(trial: Any) -> str:
