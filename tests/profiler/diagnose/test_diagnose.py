@@ -25,8 +25,8 @@ from hotloop.profiler.diagnose import (
 from hotloop.profiler.diagnose import source as sources
 from hotloop.profiler.diagnose.findings import explain
 from hotloop.profiler.render.text import diagnosis_lines
-from hotloop.profiler.session import Session, Stack, ThreadTotals
-from hotloop.profiler.session.catalogues import read_catalogue
+from hotloop.profiler.session import Frame, Session, Stack, ThreadTotals
+from hotloop.profiler.session.catalogues import is_in, read_catalogue
 from tests.profiler.sessions import ns, period, process, sample, session, span
 
 TORCH = "/x/lib/python3.11/site-packages/torch"
@@ -691,6 +691,54 @@ def test_a_training_that_compiles_when_it_pays_off_is_not_advised_to(execution, 
 @pytest.mark.parametrize(("backward_s", "dispatch_s"), [(0.005, 4), (0.0005, 1)])
 def test_not_launch_bound(backward_s, dispatch_s):
     assert apply(networks.launch_bound, small_updates(backward_s, dispatch_s)) is None
+
+
+SB3 = "/x/lib/python3.11/site-packages/stable_baselines3"
+
+
+def learning_with_sb3(backward_s=0.0005, file=f"{SB3}/ppo/ppo.py", train=f"{SB3}/ppo/ppo.py"):
+    learn, forward = f"PPO.learn ({file}:311)", f"Linear.forward ({TORCH}/nn/modules/linear.py:9)"
+    return process(
+        spans=repeat("backward", 1000, 0.01, took_s=backward_s),
+        samples=[
+            sample("main (a.py:9)", learn, f"PPO.train ({train}:250)", path="update", elapsed_s=6),
+            sample("main (a.py:9)", learn, forward, path="act", elapsed_s=2),
+            sample("main (a.py:9)", learn, path="env_step", elapsed_s=2),
+        ],
+    )
+
+
+def test_a_class_of_stable_baselines3_with_a_faster_twin():
+    diagnosis = apply(networks.stable_baselines3, learning_with_sb3())
+    assert diagnosis.rule == "stable-baselines3"
+    assert diagnosis.gain == pytest.approx(10 / (10 - 0.7 * 8))
+    assert diagnosis.advice.startswith("Run the same script as `hotloop accelerate SCRIPT`")
+    assert "from hotloop.accelerate import PPO" in diagnosis.advice
+    # Of both causes of slow updates, only this one is reported.
+    rules = [x.rule for x in diagnose(session(learning_with_sb3())) if x.is_rebuild]
+    assert rules == ["stable-baselines3"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"backward_s": 0.005},
+        {"file": "/x/lib/python3.11/site-packages/sb3_contrib/ars/ars.py"},
+        {"train": "/x/lib/python3.11/site-packages/hotloop/accelerate/ppo.py"},
+    ],
+    ids=["large networks", "no twin", "accelerated"],
+)
+def test_a_class_of_stable_baselines3_without_a_faster_twin(fields):
+    assert apply(networks.stable_baselines3, learning_with_sb3(**fields)) is None
+
+
+def test_every_accelerated_class_is_known():
+    pytest.importorskip("stable_baselines3")
+    from hotloop.accelerate.classes import CLASSES
+
+    for name, (module, _) in CLASSES.items():
+        file = f"/x/lib/python3.11/site-packages/{module.replace('.', '/')}.py"
+        assert is_in("accelerated", Frame(f"{name}.learn", file, 1)), name
 
 
 # --- over time ------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ STRUCTURES: dict[str, Structure] = {
     "debug-mode": python_code.debug_mode,
     "tiny-batches": networks.tiny_batches,
     "tiny-operations": networks.tiny_operations,
+    "stable-baselines3": networks.stable_baselines3,
     "launch-bound": networks.launch_bound,
     "host-sync": networks.host_syncs,
     "decay": over_time.decay,

@@ -165,6 +165,33 @@ def _is_operation(row: SampleRow) -> bool:
     return False
 
 
+def stable_baselines3(evidence: Evidence) -> Explanation | None:
+    """Detect classes of Stable-Baselines3 on small networks that hotloop has a faster twin of."""
+    names: dict[str, float] = {}
+    for row in evidence.rows:
+        frames = row.stack.frames
+        if any("/hotloop/accelerate/" in frame.file for frame in frames):
+            return None
+        known = next((frame for frame in frames if is_in("accelerated", frame)), None)
+        if known is not None and row.stage in ("update", "act"):
+            name = known.function.split(".")[0]
+            names[name] = names.get(name, 0.0) + row.ns
+    name = max(names, key=lambda name: names[name], default="")
+    mean_ns = evidence.mean_ns("backward")
+    is_large = mean_ns > LIMITS.launch_bound_ns or evidence.gpu is not None
+    if not name or is_large or not evidence.has_enough_samples:
+        return None
+    return Explanation(
+        LIMITS.accelerated_saving * names[name],
+        (
+            f"its updates and acting take {evidence.share(names[name]):.0%} of the time, "
+            f"a backward pass {duration(mean_ns)} on average",
+        ),
+        places=evidence.lines_calling(frozenset({name})),
+        texts={"name": name},
+    )
+
+
 def launch_bound(evidence: Evidence) -> Explanation | None:
     """Detect updates of small networks that spend more time on overhead than on arithmetic.
 
