@@ -321,6 +321,52 @@ def test_work_that_a_wrapper_calls_is_its_own(tmp_path):
     assert "a whole batch" in first.advice
 
 
+SIMULATED = """
+    class Remote:
+        def ask(self, action):
+            self.socket.sendall(action)
+            return self.socket.recv(99)
+
+        def step(self, action):
+            reply = self.ask(action)
+            self.socket.recv(1)
+            obs = decode(reply)
+            return obs, 0.0, False, False, {}
+
+    def train(env):
+        for _ in range(100):
+            env.step(0)
+            net(obs)
+
+    train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("places", "rules"),
+    [
+        ((("Remote.step", "reply = self.ask"), ("Remote.ask", "return self.socket.recv(99)")), []),
+        ((("Remote.step", "self.socket.recv(1)"),), ["network-requests"]),
+    ],
+    ids=["the observation", "something else"],
+)
+def test_waiting_for_a_simulator_is_inherent(tmp_path, places, rules):
+    program = Program(tmp_path, SIMULATED)
+    program.at(*ROOT, *places, seconds=6, blocked="network")
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=4)
+    assert [cost.rule for cost in program.diagnoses() if not cost.is_rebuild] == rules
+
+
+def test_data_frames_in_a_market_environment(tmp_path):
+    program = Program(tmp_path, OWN)
+    rows = f"_iLocIndexer.__getitem__ ({SITE}/pandas/core/indexing.py:1191)"
+    program.at(*WRAPPED, ("Walker.step", "self.physics(action)"), below=(rows,), seconds=6)
+    program.at(ROOT[0], ("train", "net(obs)"), below=(FORWARD,), seconds=4)
+    first = program.diagnoses()[0]
+    assert (first.rule, first.gain) == ("data-frames", pytest.approx(2.5))
+    assert first.places[0].line == program.line("self.physics(action)")
+
+
 GAME = """
     class Game:
         def step(self, action):

@@ -49,6 +49,10 @@ from hotloop.profiler.session.catalogues import is_in
 _TRAINING_CALLS = {"step", "reset", "backward"}
 
 
+# Waits for a simulator in another process or on another machine.
+_SIMULATOR_WAITS = ("pipe", "network", "child", "events", "something")
+
+
 class Program:
     """The samples that determine a program's duration, and their classification.
 
@@ -182,6 +186,9 @@ class Program:
         inner, at = library_frames(stack), chain[0]
         file, called = at.frame.file, _called_names(at)
         is_blocked = row.sample.blocked_ns >= 0.5 * row.sample.elapsed_ns
+        is_external = is_blocked and main_wait([row]) in _SIMULATOR_WAITS
+        if is_external and self._waits_for_simulator(row, chain):
+            return "environments"
         # Recognize known causes by library functions and stages.
         cause = next((known for frame in inner if (known := causes.for_frame(frame))), None)
         if libraries.formats_traceback(row) and libraries.is_core(row):
@@ -271,6 +278,14 @@ class Program:
         if known is causes.FILES and any("/asyncio/" in frame.file for frame in inner):
             known = None  # a stream's `write`
         return known
+
+    def _waits_for_simulator(self, row: SampleRow, chain: tuple[CodePosition, ...]) -> bool:
+        """Return whether a step of the user's environment returns what it waits for."""
+        environment = self._environment_frame(row, chain)
+        if environment is None:
+            return False
+        index = next(i for i, position in enumerate(chain) if position.frame == environment)
+        return all(recurrence.returns_result(at.frame.file, at.line) for at in chain[: index + 1])
 
     def _is_one_at_a_time(self, row: SampleRow, *, is_compiled: bool = False) -> bool:
         """Return whether a network is called in a loop without environment steps or learning."""

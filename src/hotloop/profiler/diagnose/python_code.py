@@ -91,7 +91,7 @@ def configuration(evidence: Evidence) -> Explanation | None:
         {
             library
             for row in rows
-            for library in ("omegaconf", "ml_collections", "hydra", "absl")
+            for library in ("omegaconf", "ml_collections", "hydra", "absl", "pydantic", "gin")
             if any(f"/{library}/" in frame.file for frame in row.stack.frames)
         }
     )

@@ -1,4 +1,4 @@
-"""Recurrences, and other loops over networks that cannot become a single call."""
+"""Results of calls: recurrences, loops over networks, and values that a function returns."""
 
 from __future__ import annotations
 
@@ -64,6 +64,27 @@ def is_recurrent(file: str, loop: CodeBlock, line: int) -> bool:
             if assign not in at_line and _assigned_names(assign) & inputs:
                 inputs |= _dotted_names(assign.value)
     return bool(results & inputs)
+
+
+@lru_cache(maxsize=4096)
+def returns_result(file: str, line: int) -> bool:
+    """Return whether the result of a statement is part of what its function returns."""
+    statement, around = source.statement_at(file, line), source.function_around(file, line)
+    tree = parse_file(file)
+    nodes = [node for node in (ast.walk(tree) if tree else ()) if _line(node) in around]
+    results: set[str] = set()
+    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
+    returns = [node for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    if any(node.lineno == statement.first for node in returns):
+        return True
+    for node in sorted(assignments, key=lambda node: node.lineno):
+        if node.lineno == statement.first or _dotted_names(node.value) & results:
+            results |= {name for target in node.targets for name in _dotted_names(target)}
+    return any(_dotted_names(node) & results for node in returns)
+
+
+def _line(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
 
 
 def _loop_at(file: str, loop: CodeBlock) -> ast.For | ast.While | None:
