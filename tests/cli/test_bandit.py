@@ -303,6 +303,28 @@ def test_mistakes(capsys, tmp_path, monkeypatch, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (
+            ["compare", "ucb", "c=2"],
+            "got the setting 'c=2': write an agent and its settings in quotes, such as \"ucb c=2\"",
+        ),
+        (["run", "ucb", "c=2"], "can't take 'c=2' here: write it as an option, `--c 2`"),
+        (
+            ["run", "ucb", "--epsilon", "1"],
+            "'--epsilon'; settings of this agent are --c, --step-size",
+        ),
+        (["run", "ucb", "--stepsize", "1"], "did you mean '--step-size'"),
+        (["grid", "ucb", "--c", "1"], "write a setting of the agent without dashes, `c=RANGE`"),
+    ],
+)
+def test_misplaced_settings_of_an_agent_get_the_right_place(capsys, args, message):
+    code, _, err = bandit(capsys, *args)
+    assert code == 2
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
         (["compare"], "the following arguments are required: AGENT"),
         (["figure"], "the following arguments are required: NUMBER"),
         (["run", "ucb", "--runs", "many"], "`--runs` must be a positive integer, got many"),

@@ -6,7 +6,7 @@ import pytest
 from hotloop import gae
 from hotloop.base import memory
 from hotloop.envs import EnvSpec, make_vec
-from hotloop.errors import ConfigError, EnvironmentFailure
+from hotloop.errors import ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.policies import (
     ActingPolicy,
     EpsilonGreedy,
@@ -383,3 +383,19 @@ def test_more_episodes_than_fit_are_refused_before_one_is_played(monkeypatch):
     with pytest.raises(ConfigError, match=message):
         evaluate(None, rollout.policy, num_episodes=10**9)
     rollout.close()
+
+
+class NaNNoise(GaussianNoise):
+    """Exploration of a user that returns NaN at step 3."""
+
+    def action_noise(self, head, seed, **block):
+        noise = super().action_noise(head, seed, **block)
+        noise[block["first_step"] + np.arange(len(noise)) == 3] = np.nan
+        return noise
+
+
+@pytest.mark.parametrize("env", ["Pendulum-v1", toy_envs.ReachTheTarget])
+def test_exploration_that_returns_nan_is_not_blamed_on_the_environment(monkeypatch, env):
+    monkeypatch.setitem(ACTORS, "nan", (env, Deterministic(), NaNNoise(std=0.1)))
+    with pytest.raises(NonFiniteError, match="actions must be finite, but at step 3 they were not"):
+        make_actors_rollout("nan", 8).collect()

@@ -104,3 +104,11 @@ def test_libraries_and_broken_modules_have_digests(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = module_digests.digests(["broken", "numpy.linalg", "json", "no_such_module", "a.b"])
     assert set(found) == {"broken", "numpy.linalg", "json"}
+
+
+def test_hotloops_own_modules_are_no_modules_of_the_user(tmp_path, monkeypatch):
+    """hotloop may run from a clone, and an update of it changes no module of the user's."""
+    (tmp_path / "mine.py").write_text("import hotloop.types\nimport hotloop\n")
+    monkeypatch.chdir(tmp_path)
+    assert set(module_digests.imported_from(["mine"])) == {"mine"}
+    assert set(module_digests.digests(["mine", "hotloop.types"])) == {"mine"}

@@ -420,6 +420,21 @@ def test_mlflow_continues_the_same_curves(tmp_path, mlflow_client):
     assert mlflow_points(mlflow_client, run, "losses/policy_loss") == losses
 
 
+def test_mlflow_has_options_that_a_resume_changed_as_tags(tmp_path, mlflow_client):
+    run = create(tmp_path / "run")
+    open_trackers(["mlflow"], run, resumed=False).close("failed")
+    run = RunDirectory.open(run.path)
+    before = run.config["config"]["total_timesteps"]
+    changed = {**dataclasses.asdict(TrackedConfig()), "total_timesteps": before + 1}
+    run.resume(changed, timesteps=0, iteration=0)
+    open_trackers(["mlflow"], run, resumed=True).close("finished")
+    run_id = json.loads((run.path / "mlflow.json").read_text())["run_id"]
+    stored = mlflow_client.get_run(run_id).data
+    assert stored.params["total_timesteps"] == str(before)
+    assert stored.tags["total_timesteps"] == str(before + 1)
+    assert "env_id" not in stored.tags
+
+
 def test_mlflow_without_its_server_stops_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nowhere://x")
     with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI to a server"):

@@ -226,6 +226,10 @@ def test_configurations_are_values():
             "needs a number of `workers`, got 'auto', which assumes that each worker acts for its",
         ),
         (
+            {"num_envs": 1, "workers": 2},
+            "2 workers need at least 2 environments, got `num_envs` = 1: set `num_envs` to 2 or a",
+        ),
+        (
             {"workers": 3},
             "8 can't be divided evenly among 3 workers: set `num_envs` to a multiple of 3, or",
         ),

@@ -353,7 +353,7 @@ def check_rows(slot: Slot, start: int, stop: int, spec: ObsSpec, first_step: int
         first_step: Step of row `start`, counted from the start of the run.
 
     Raises:
-        NonFiniteError: The policy's outputs were NaN or infinite.
+        NonFiniteError: The policy's outputs, or the actions, were NaN or infinite.
         EnvironmentFailure: An environment returned NaN or infinity.
     """
     first_env = slot.fragment.first_env
@@ -367,6 +367,17 @@ def check_rows(slot: Slot, start: int, stop: int, spec: ObsSpec, first_step: int
                 f"they were not: {advice_for_non_finite({'obs': obs})}"
             )
     fragment = slot.fragment
+    actions = fragment.action[start : stop + 1]
+    if actions.dtype.kind == "f" and not (is_finite := np.isfinite(actions)).all():
+        step = int(is_finite.reshape(len(actions), -1).all(axis=1).argmin())
+        if (
+            np.isfinite(fragment.obs[start + step]).all()
+            and np.isfinite(slot.head[start + step]).all()
+        ):
+            raise NonFiniteError(
+                f"actions must be finite, but at step {first_step + step} they were not, although "
+                "the policy's outputs were: check the noise of your exploration or head"
+            )
     check_finite(fragment, spec, first_step, slice(start, stop))
     # The environments check the first observation.
     if first_env == first_step == 0 and start < stop:

@@ -68,7 +68,7 @@ class EpisodeNoiseBuffer(NoiseBuffer):
         self._exploration = policy.exploration
         self._num_numbers = num_action_values(policy.network.action_spec)
         # The current chunk of each environment, with a flag of 0: these actions are not uniform.
-        shape = (num_envs, self._exploration.chunk_steps, self._num_numbers + 1)
+        shape = (num_envs, self._exploration.num_chunk_steps(), self._num_numbers + 1)
         self._chunks = np.zeros(shape, np.float32)
         self._chunk_starts = np.full(num_envs, -1)
         self._chunk_episodes = np.full(num_envs, -1)

@@ -21,6 +21,8 @@ _LIBRARY_PATHS = tuple(
     for name, path in sysconfig.get_paths().items()
     if name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
+# hotloop may run from anywhere, such as a clone. An update is no change of the user's modules.
+_OWN_PATH = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 def digests(modules: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -31,7 +33,7 @@ def digests(modules: Iterable[str]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for name in modules:
         file = find_file(name)
-        if file is not None:
+        if file is not None and not str(file).startswith(_OWN_PATH):
             with contextlib.suppress(OSError):
                 found[name] = {"file": str(file), "sha256": _digest(name, file)}
     return found
@@ -82,17 +84,17 @@ def _digest(name: str, file: Path) -> str:
 def _contents(name: str, file: Path) -> dict[str, bytes]:
     """Return the source of a module, and of the user's modules that it imports, by name."""
     contents: dict[str, bytes] = {}
-    pending = {name: file}
+    pending, libraries = {name: file}, (*_LIBRARY_PATHS, _OWN_PATH)
     while pending:
         module, path = pending.popitem()
         contents[module] = read_regular(path)
-        if str(path).startswith(_LIBRARY_PATHS):
+        if str(path).startswith(libraries):
             continue
         for imported in _imported_modules(module, path, contents[module]):
             if imported in contents or imported in pending:
                 continue
             imported_file = find_file(imported)
-            if imported_file is not None and not str(imported_file).startswith(_LIBRARY_PATHS):
+            if imported_file is not None and not str(imported_file).startswith(libraries):
                 pending[imported] = imported_file
     return contents
 

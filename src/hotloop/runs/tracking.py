@@ -308,6 +308,11 @@ class _MLflow:
                     self._client.log_batch(self._run_id, params=chunk)
             else:
                 self._client.update_run(self._run_id, status="RUNNING")
+                # MLflow's parameters can't change: tags have the options of the resumed run.
+                logged = self._client.get_run(self._run_id).data.params
+                for name, value in _hyperparameters(run).items():
+                    if logged.get(name, value := str(value)[:_MAX_PARAM]) != value:
+                        self._client.set_tag(self._run_id, name, value)
                 points = self._client.get_metric_history(self._run_id, _RATE)
                 self._logged_until = max((point.step for point in points), default=0)
         except Exception as error:

@@ -7,6 +7,7 @@ import pytest
 
 from hotloop.errors import ConfigError
 from hotloop.policies import OrnsteinUhlenbeckNoise, PinkNoise
+from hotloop.policies.exploration import EpisodeNoise
 
 
 def draw_first_chunks(noise, num_envs, size=4):
@@ -97,3 +98,24 @@ def test_episodes_and_environments_are_independent(noise):
 def test_values_are_checked(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("chunk_steps", "correlate", "message"),
+    [
+        (0, None, "`chunk_steps` of Custom must be a positive integer, got 0"),
+        (2.5, None, "`chunk_steps` of Custom must be a positive integer, got 2.5"),
+        (4, lambda white, state: white, "must return the noise and the state .* got ndarray"),
+        (4, lambda white, state: (white[1:], state), r"shape \(C, A\) = \(4, 2\), got .* \(3, 2\)"),
+        (4, lambda white, state: (white * np.nan, state), "that are no finite numbers"),
+        (4, lambda white, state: ([["a"] * 2] * 4, state), "must return finite numbers"),
+    ],
+)
+def test_noise_of_the_users_own_is_checked(chunk_steps, correlate, message):
+    methods = {
+        "chunk_steps": property(lambda self: chunk_steps),
+        "correlate": lambda self, white, state: correlate(white, state),
+    }
+    noise = type("Custom", (EpisodeNoise,), methods)(std=1.0)
+    with pytest.raises(ConfigError, match=message):
+        noise.draw_chunk(1, env=0, first_step=0, size=2, state=None)

@@ -18,6 +18,7 @@ from hotloop.cli.bandit.options import (
 from hotloop.cli.bandit.plots import add_plots, draw_plots, plot_paths, plots_json, print_plots
 from hotloop.cli.bandit.progress import ProgressLine
 from hotloop.cli.bandit.tables import print_comparison, print_speed
+from hotloop.errors import ConfigError
 
 
 def run(args: list[str]) -> int:
@@ -46,6 +47,12 @@ def run(args: list[str]) -> int:
     agents = []
     for text in options.agents:
         name, *settings = text.split() or [""]
+        if "=" in name:
+            agent = agents[-1].name if agents else "AGENT"
+            raise ConfigError(
+                f"expected an agent, got the setting '{text}': write an agent and its settings in "
+                f'quotes, such as "{agent} {text}"'
+            )
         agents.append(parse_agent(name, settings))
     environment = parse_environment(options)
     pictures = plot_paths(options)

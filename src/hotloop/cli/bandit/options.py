@@ -87,14 +87,21 @@ def parse_options(
     parse = parser.parse_known_intermixed_args if is_intermixed else parser.parse_known_args
     options, unknown = parse([_with_dashes(arg) for arg in args])
     if unknown:
-        name = unknown[0].split("=")[0]
+        name, _, value = unknown[0].partition("=")
+        actions = [(x, action.dest) for action in parser._actions for x in action.option_strings]
+        settings = ", ".join(option for option, dest in actions if dest == "settings")
+        help_hint = f"; `{parser.prog} --help` lists them"
         if not name.startswith("-"):
-            raise ConfigError(f"`{parser.prog}` can't take '{unknown[0]}' here: see its --help")
-        names = [name for action in parser._actions for name in action.option_strings]
-        raise UnknownNameError(
-            f"`{parser.prog}` has no option '{name}'"
-            + (nearest(name, names) or f"; `{parser.prog} --help` lists them")
-        )
+            hint = (
+                f": write it as an option, `--{name} {value}`" if value and settings else help_hint
+            )
+            raise ConfigError(f"`{parser.prog}` can't take '{unknown[0]}' here{hint}")
+        hint = nearest(name[2:], [option[2:] for option, _ in actions], prefix="--")
+        if not hint and settings:
+            hint = f"; settings of this agent are {settings}"
+        elif not hint and "ranges" in options:
+            hint = f"; write a setting of the agent without dashes, `{name[2:]}=RANGE`"
+        raise UnknownNameError(f"`{parser.prog}` has no option '{name}'{hint or help_hint}")
     return options
 
 

@@ -7,6 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from hotloop.errors import ConfigError
 from hotloop.ops.noise import counter_normal
 from hotloop.policies.exploration.gaussian import GaussianNoise
 from hotloop.types import Array
@@ -51,7 +54,7 @@ class EpisodeNoise(GaussianNoise, ABC):
             size: A.
             state: the state after the previous chunk of the episode; None: there is none.
         """
-        shape = (self.chunk_steps, size)
+        shape = (self.num_chunk_steps(), size)
         # A chunk's numbers belong to its first step, so no other episode shares them.
         white = counter_normal(
             seed,
@@ -62,5 +65,29 @@ class EpisodeNoise(GaussianNoise, ABC):
             size=math.prod(shape),
             stream=_STREAM,
         )
-        noise, state = self.correlate(white.reshape(shape), state)
+        result = self.correlate(white.reshape(shape), state)
+        kind = type(self).__name__
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise ConfigError(
+                f"`correlate` of {kind} must return the noise and the state for the next call, got "
+                f"{type(result).__name__}: end it with `return noise, state`"
+            )
+        noise, state = np.asarray(result[0]), result[1]
+        if noise.shape != shape or noise.dtype.kind not in "fiu" or not np.isfinite(noise).all():
+            found = f"{noise.dtype} of shape {noise.shape}"
+            if noise.shape == shape:
+                found += " with values that are no finite numbers"
+            raise ConfigError(
+                f"`correlate` of {kind} must return finite numbers of the shape (C, A) = {shape}, "
+                f"got {found}: check its computation"
+            )
         return self.std * noise, state
+
+    def num_chunk_steps(self) -> int:
+        """Return `chunk_steps`, checked, since it comes from the user's class."""
+        steps = self.chunk_steps
+        if type(steps) is not int or steps < 1:
+            raise ConfigError(
+                f"`chunk_steps` of {type(self).__name__} must be a positive integer, got {steps!r}"
+            )
+        return steps

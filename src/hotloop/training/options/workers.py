@@ -83,6 +83,12 @@ class WorkerOptions(TaskOptions):
         if self.workers in (0, "auto"):
             if self.envs_per_worker is not None:  # 'auto' chooses the number
                 raise ConfigError("`envs_per_worker` needs a number of `workers`: set it")
+        elif self.total_envs < self.num_groups:
+            raise ConfigError(
+                f"{self.workers} workers need at least {self.num_groups} environments, got "
+                f"`num_envs` = {self.total_envs}: set `num_envs` to {self.num_groups} or a "
+                "multiple of it, or lower `workers`"
+            )
         elif self.total_envs % self.num_groups:
             raise ConfigError(
                 f"`num_envs` = {self.num_envs} can't be divided evenly among {self.workers} "
