@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
 from hotloop.base.program_arguments import program_name, python_arguments
-from hotloop.cli.command_parser import CommandParser, milliseconds
+from hotloop.cli.command_parser import CommandParser, count, milliseconds, positive
+from hotloop.errors import ConfigError, HotloopError
 from hotloop.timing.gpu_window import LENGTH_S
 
 # Commands of hotloop that run long enough for a profile.
@@ -11,30 +17,78 @@ OWN_COMMANDS = ("train", "resume", "eval", "bandit")
 _USAGE = """hotloop profile [OPTIONS] SCRIPT [ARGUMENT ...]
        hotloop profile [OPTIONS] -m MODULE [ARGUMENT ...]
        hotloop profile [OPTIONS] train ppo ...
-       hotloop profile [OPTIONS] python SCRIPT [ARGUMENT ...]"""
+       hotloop profile [OPTIONS] python SCRIPT [ARGUMENT ...]
+       hotloop profile --pid N [--seconds S] [--out DIR]"""
 
 
 def run(args: list[str]) -> int:
     """Run the command. See `hotloop profile --help`."""
     from hotloop.profiler.collect import launch
+    from hotloop.profiler.render.live import LiveReport, check_terminal
 
     own_args, program_args = parser().split_program(args)
     options = parser().parse_own(own_args)
+    if options.pid is not None:
+        return _attach(options, own_args, program_args)
+    if options.seconds is not None:
+        raise ConfigError("`--seconds` needs `--pid`: a script is recorded until it ends")
+    if options.live:
+        check_terminal()
     arguments = python_arguments(program_args, "profile", OWN_COMMANDS)
     directory = launch.make_directory(options.out, program_name(program_args))
-    code = launch.record_program(
-        arguments,
-        directory,
-        interval_s=options.interval,
-        gpu_window_s=options.gpu_window,
-        hooks=not options.no_hooks,
-        py_spy=options.py_spy,
-        options=_out_parser().parse_known_args(own_args)[1],
-    )
+    with LiveReport(directory) if options.live else nullcontext():
+        code = launch.record_program(
+            arguments,
+            directory,
+            interval_s=options.interval,
+            gpu_window_s=options.gpu_window,
+            hooks=not options.no_hooks,
+            py_spy=options.py_spy,
+            is_live=options.live,
+            options=_out_parser().parse_known_args(own_args)[1],
+        )
+    if options.live:
+        _print_output(directory / launch.OUTPUT_FILE)
     from hotloop.profiler.render import final_report  # not before: the script would start later
 
     final_report.print_and_write(directory)
     return code
+
+
+def _attach(options: argparse.Namespace, own_args: list[str], program_args: list[str]) -> int:
+    """Record a process that already runs."""
+    from hotloop.profiler.collect import launch
+    from hotloop.profiler.collect.attach import check_process, record_process
+
+    taken = {"--pid", "--seconds", "--out"}
+    others = [x for x in own_args if x.startswith("--") and x.partition("=")[0] not in taken]
+    if program_args or others:
+        raise ConfigError(
+            "expected `--pid N` with `--seconds` and `--out` alone, got "
+            f"'{(others + program_args)[0]}': a running process has its own arguments, and py-spy "
+            "samples it from outside"
+        )
+    check_process(options.pid)
+    directory = launch.make_directory(options.out, f"pid-{options.pid}")
+    try:
+        record_process(options.pid, directory, seconds=options.seconds)
+    except HotloopError:
+        with suppress(OSError):  # it has a recording
+            directory.rmdir()
+        raise
+    from hotloop.profiler.render import final_report
+
+    final_report.print_and_write(directory)
+    return 0
+
+
+def _print_output(path: Path) -> None:
+    """Print what the program has printed to the terminal, and remove the file."""
+    with suppress(OSError):
+        content = path.read_bytes()
+        path.unlink()
+        sys.stdout.write(content.decode("utf-8", "replace"))
+        sys.stdout.flush()
 
 
 def parser() -> CommandParser:
@@ -70,6 +124,19 @@ def parser() -> CommandParser:
         action="store_true",
         help="sample with py-spy too, into py-spy.txt in the profile directory",
     )
+    parser.add_argument(
+        "--pid",
+        metavar="N",
+        type=count,
+        help="attach py-spy to a running process and its children, instead of starting a script; "
+        "without spans, causes of waits and memory",
+    )
+    parser.add_argument(
+        "--seconds",
+        metavar="S",
+        type=positive,
+        help="time to record with --pid (default: until the process ends, or Ctrl-C)",
+    )
     return parser
 
 
@@ -80,5 +147,10 @@ def _out_parser() -> CommandParser:
         "--out",
         metavar="DIR",
         help="directory of the profile (default: profiles/<script>__<time>)",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="show the report while the script runs; its output to the terminal follows at its end",
     )
     return parser

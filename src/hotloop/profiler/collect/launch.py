@@ -7,9 +7,10 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ _SPEED = re.compile(
     r"XLA_FLAGS|LD_PRELOAD|MALLOC_ARENA_MAX|PYTHON(DEVMODE|ASYNCIODEBUG|MALLOC|OPTIMIZE|"
     r"TRACEMALLOC|HASHSEED))$"
 )
+# The output of a program whose terminal shows a live report.
+OUTPUT_FILE = "output.txt"
 # Signals to this process are for the program. Clusters send SIGUSR1 or 2 before they end a job.
 _FORWARDED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 
@@ -41,6 +44,7 @@ def record_program(
     gpu_window_s: float = LENGTH_S,
     hooks: bool = True,
     py_spy: bool = False,
+    is_live: bool = False,
     options: Sequence[str] = (),
 ) -> int:
     """Run a Python program to its end while it is recorded.
@@ -52,6 +56,8 @@ def record_program(
         gpu_window_s: Length of each recording with torch's profiler. 0 makes none.
         hooks: Whether to wrap functions of other libraries.
         py_spy: Whether py-spy samples the program too.
+        is_live: Whether a report takes the terminal. The program's output to it is then stored in
+            the profile, and printed at the end.
         options: The options of `hotloop profile` that a comparable profile needs.
 
     Returns:
@@ -76,7 +82,8 @@ def record_program(
         "start_ns": time.monotonic_ns(),
     }
     _write_metadata(directory, metadata)
-    code, problem = _run_command(command, directory / "py-spy.txt" if py_spy else None)
+    spied = directory / "py-spy.txt" if py_spy else None
+    code, problem = _run_command(command, spied, directory / OUTPUT_FILE if is_live else None)
     problems = [problem] if problem is not None else []
     if MISSING_EXTENSION and interval_s:
         problems.append(
@@ -118,11 +125,18 @@ def _write_metadata(directory: Path, metadata: dict[str, Any]) -> None:
         (directory / "profile.json").write_text(text, encoding="utf-8")
 
 
-def _run_command(command: list[str], py_spy: Path | None) -> tuple[int, str | None]:
+def _run_command(
+    command: list[str], py_spy: Path | None, output: Path | None
+) -> tuple[int, str | None]:
     """Run the command. Return its exit code, −N after signal N, and the error of py-spy, if any."""
     # The terminal sends Ctrl-C to the command directly, so this process ignores it and waits.
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, *_FORWARDED)}
-    process = subprocess.Popen(command, env={**os.environ})
+    with ExitStack() as exits:
+        streams: dict[str, Any] = {}
+        if output is not None:
+            file = exits.enter_context(output.open("wb"))
+            streams = {name: file for name in ("stdout", "stderr") if getattr(sys, name).isatty()}
+        process = subprocess.Popen(command, env={**os.environ}, **streams)
     spy = attach(process.pid, py_spy) if py_spy is not None else None
 
     def forward(number: int, _: Any) -> None:

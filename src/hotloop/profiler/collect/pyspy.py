@@ -47,6 +47,16 @@ class PySpy:
         self._errors = errors
         self._problem = problem
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it still samples."""
+        return self._process is not None and self._process.poll() is None
+
+    def interrupt(self) -> None:
+        """Let it write its stacks now, while the program may go on."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGINT)
+
     def stop(self, grace_s: float = _GRACE_S) -> str | None:
         """Wait until py-spy has written its stacks, after the program's end. Repeatable.
 
@@ -75,7 +85,9 @@ class PySpy:
         return ""
 
 
-def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
+def attach(
+    pid: int, path: str | os.PathLike[str], *, rate: int = 100, with_waits: bool = False
+) -> PySpy:
     """Start py-spy on a process and its children, if it is installed and permitted.
 
     It does not pause the processes (`--nonblocking`), so that profiling does not slow them down.
@@ -84,6 +96,8 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
         pid: process id of the program.
         path: file of the stacks, which `hotloop report` reads.
         rate: samples per second.
+        with_waits: whether to sample threads that wait too, each on its own, into a file of
+            speedscope. Otherwise the file has stacks as text.
     """
     path = Path(path)
     program = _find_program()
@@ -98,7 +112,7 @@ def attach(pid: int, path: str | os.PathLike[str], *, rate: int = 100) -> PySpy:
         "record",
         *("--pid", str(pid)),
         "--subprocesses",
-        *("--format", "raw"),
+        *(("--format", "speedscope", "--threads", "--idle") if with_waits else ("--format", "raw")),
         *("--rate", str(rate)),
         "--nonblocking",
         "--full-filenames",

@@ -19,6 +19,7 @@ from hotloop import timing
 from hotloop.base import documents
 from hotloop.errors import ProfileError
 from hotloop.profiler.collect import samples as samples_file
+from hotloop.profiler.collect.attach import ATTACHED_FILE
 from hotloop.profiler.session import (
     STEP_SPANS,
     ProfiledProcess,
@@ -78,6 +79,11 @@ def read(directory: str | os.PathLike[str]) -> Session:
     problems += other_problems
     if not recordings and not totals and (root / SESSION_FILE).is_file():
         return load(root / SESSION_FILE)
+    if not recordings and not totals and (root / ATTACHED_FILE).is_file():
+        session = other_profilers.read(root / ATTACHED_FILE)
+        session.metadata |= metadata
+        session.directory, session.problems = str(root), problems
+        return session
     if not recordings and not totals:
         raise ProfileError(
             f"expected recordings (*.hlt) in {root} or its `timing` directory, got none: profile "
