@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -47,6 +48,10 @@ OUTSIDE = {"chromium", "cluster", "ray"}
 # Two Rays on one machine find each other, so one process runs them (--dist loadgroup).
 ONE_RAY = [pytest.mark.outside, pytest.mark.xdist_group("ray")]
 
+
+# Programs that a shell starts in the background ignore it, and so would the tests' own programs.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 with contextlib.suppress(ImportError):  # as on a machine that runs the tests of a GPU alone
     from hypothesis import HealthCheck, settings

@@ -247,6 +247,7 @@ def test_precision_sets_and_restores_the_flags_of_a_gpu(gpu, restored_flags, pre
 
 def test_precision_overrides_tf32_set_by_the_user(gpu, restored_flags):
     gpu(9)
+    products._set_float32_precision(["none"] * 3)  # other tests may have set them
     torch.backends.fp32_precision = "tf32"
     with gpu_arithmetic("float32", torch.device("cuda")):
         assert flags()["matmul"] == (False, "ieee")

@@ -37,6 +37,7 @@ EXTRAS = {
     "video": ("imageio_ffmpeg", "pygame"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "profile": ("py_spy",),
+    "sb3": ("stable_baselines3", "sb3_contrib"),
 }
 # Compiled parts. Each has a slower version in Python.
 _COMPILED = {
