@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from hotloop.base.program_arguments import program_name, python_arguments
@@ -32,11 +32,13 @@ def run(args: list[str]) -> int:
         return _attach(options, own_args, program_args)
     if options.seconds is not None:
         raise ConfigError("`--seconds` needs `--pid`: a script is recorded until it ends")
+    _check_experiment(options)
     if options.live:
         check_terminal()
     arguments = python_arguments(program_args, "profile", OWN_COMMANDS)
     directory = launch.make_directory(options.out, program_name(program_args))
-    with LiveReport(directory) if options.live else nullcontext():
+    live_report = LiveReport(directory) if options.live else nullcontext()
+    with live_report, _experiment(options, directory):
         code = launch.record_program(
             arguments,
             directory,
@@ -45,6 +47,7 @@ def run(args: list[str]) -> int:
             hooks=not options.no_hooks,
             py_spy=options.py_spy,
             is_live=options.live,
+            what_if=options.what_if,
             options=_out_parser().parse_known_args(own_args)[1],
         )
     if options.live:
@@ -89,6 +92,24 @@ def _print_output(path: Path) -> None:
         path.unlink()
         sys.stdout.write(content.decode("utf-8", "replace"))
         sys.stdout.flush()
+
+
+def _check_experiment(options: argparse.Namespace) -> None:
+    if (options.what_if_at or options.progress) and not options.what_if:
+        raise ConfigError("--what-if-at and --progress need --what-if: add it")
+    if options.what_if and not options.interval:
+        raise ConfigError("--what-if needs samples, got `--interval 0`: leave it out")
+
+
+def _experiment(
+    options: argparse.Namespace, directory: Path
+) -> AbstractContextManager[object]:
+    """Return the experiment of `--what-if`, or a context that does nothing."""
+    if not options.what_if:
+        return nullcontext()
+    from hotloop.profiler.what_if.experiment import Experiment
+
+    return Experiment(directory, options.what_if_at, options.progress)
 
 
 def parser() -> CommandParser:
@@ -136,6 +157,28 @@ def parser() -> CommandParser:
         metavar="S",
         type=positive,
         help="time to record with --pid (default: until the process ends, or Ctrl-C)",
+    )
+    parser.add_argument(
+        "--what-if",
+        action="store_true",
+        help="delay the most expensive places in turn, in windows of 0.2 s, and report how much "
+        "the program would gain if they were faster; takes a minute, and slows the program by a "
+        "tenth",
+    )
+    parser.add_argument(
+        "--what-if-at",
+        metavar="PLACE",
+        action="append",
+        default=[],
+        help="delay this place: FILE:LINE, or the name of a function, a span or a stage (act, "
+        "step, store, sample, learn); repeat it for several (default: chosen by samples)",
+    )
+    parser.add_argument(
+        "--progress",
+        metavar="PLACE",
+        default="",
+        help="measure the throughput by the passes of this place (default: environment steps, "
+        "else updates, else the outermost loop)",
     )
     return parser
 

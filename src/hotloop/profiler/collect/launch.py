@@ -45,6 +45,7 @@ def record_program(
     hooks: bool = True,
     py_spy: bool = False,
     is_live: bool = False,
+    what_if: bool = False,
     options: Sequence[str] = (),
 ) -> int:
     """Run a Python program to its end while it is recorded.
@@ -58,6 +59,7 @@ def record_program(
         py_spy: Whether py-spy samples the program too.
         is_live: Whether a report takes the terminal. The program's output to it is then stored in
             the profile, and printed at the end.
+        what_if: Whether places of the program can be delayed.
         options: The options of `hotloop profile` that a comparable profile needs.
 
     Returns:
@@ -69,6 +71,7 @@ def record_program(
         # hotloop's own commands record spans without hooks.
         "hooks": hooks and [*arguments[:2]] != ["-m", "hotloop"],
         "gpu_window_s": gpu_window_s,
+        "what_if": what_if,
         "parent": os.getpid(),
     }
     command = python_command("hotloop.profiler.collect.script", json.dumps(settings), *arguments)

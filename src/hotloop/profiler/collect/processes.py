@@ -40,6 +40,7 @@ class Capture:
         interval_s: time between samples; 0 disables them.
         hooks: whether functions of other libraries get spans.
         gpu_window_s: length of a GPU window, if torch uses a GPU; 0 disables them.
+        what_if: whether places of the program can be delayed.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Capture:
         interval_s: float,
         hooks: bool,
         gpu_window_s: float = LENGTH_S,
+        what_if: bool = False,
     ) -> None:
         self._directory, self._component = directory, component
         self._interval_s = interval_s
@@ -63,6 +65,10 @@ class Capture:
             self.hooks = make_hooks(extra_callbacks)
         elif extra_callbacks:
             self.hooks = ImportHooks(extra_callbacks)
+        if what_if:
+            from hotloop.profiler.collect.delays import install_points
+
+            install_points(directory)
         timing.start(directory / "timing", component)
         # One process lists the descendants for the whole program.
         self._start_sampler(component, records_descendants=component == _MAIN)
@@ -159,6 +165,7 @@ def begin(
     interval_s: float = INTERVAL_S,
     hooks: bool = True,
     gpu_window_s: float = LENGTH_S,
+    what_if: bool = False,
 ) -> Capture:
     """Start to record this process, and end an earlier recording.
 
@@ -168,11 +175,17 @@ def begin(
         interval_s: time between samples; 0 disables them.
         hooks: whether functions of other libraries get spans, here and in child processes.
         gpu_window_s: length of a GPU window, if torch uses a GPU; 0 disables them.
+        what_if: whether places of the program can be delayed, here and in child processes.
     """
     global _capture
     _end()
     directory = directory.absolute()
-    settings = {"interval_s": interval_s, "hooks": hooks, "gpu_window_s": gpu_window_s}
+    settings = {
+        "interval_s": interval_s,
+        "hooks": hooks,
+        "gpu_window_s": gpu_window_s,
+        "what_if": what_if,
+    }
     os.environ[SETTINGS_VARIABLE] = json.dumps({"directory": str(directory), **settings})
     call_in_programs(f"{__name__}:begin_in_child")
     _capture = Capture(directory, component, **settings)
@@ -193,6 +206,7 @@ def begin_in_child() -> None:
             interval_s=float(settings["interval_s"]),
             hooks=bool(settings["hooks"]),
             gpu_window_s=float(settings.get("gpu_window_s", 0.0)),
+            what_if=bool(settings.get("what_if")),
         )
     except Exception as error:  # after any error, the program must run unprofiled
         print(f"hotloop: this process is not profiled: {error}", file=sys.stderr)

@@ -28,6 +28,7 @@ def main(argv: list[str]) -> int:
         interval_s=settings["interval_s"],
         hooks=settings["hooks"],
         gpu_window_s=settings.get("gpu_window_s", 0.0),
+        what_if=settings.get("what_if", False),
     )
     return run_program(argv[1:], hidden_files=(_PACKAGE,))
 

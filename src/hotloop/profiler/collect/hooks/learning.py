@@ -35,6 +35,8 @@ def _hook_optimizers(module: ModuleType) -> None:
             return
         # Read in the learning thread, because the number may differ between threads.
         facts["torch_threads"] = float(torch.get_num_threads())
+        if "optimizer_step" in wrapping.delays.functions:
+            wrapping.delays.functions["optimizer_step"]()
         entered.span = span("optimizer_step")
         entered.span.__enter__()
 

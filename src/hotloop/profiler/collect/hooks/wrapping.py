@@ -38,7 +38,18 @@ class _ActiveSpans(threading.local):
         return "_active_spans"
 
 
+class _Delays:
+    """Functions to call before a span opens, by its name: delays of `hotloop profile --what-if`."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Callable[[], Any]] = {}
+
+    def __reduce__(self) -> str:
+        return "delays"
+
+
 _active_spans = _ActiveSpans()
+delays = _Delays()
 # A fork continues inside its parent's functions, and may never return from them.
 os.register_at_fork(after_in_child=lambda: _active_spans.names.clear())
 
@@ -70,6 +81,8 @@ def with_span(
         try:
             if before is not None:
                 before(*args, **kwargs)
+            if name in delays.functions:
+                delays.functions[name]()
             with span(name, kind):
                 return function(*args, **kwargs)
         except BaseException as error:

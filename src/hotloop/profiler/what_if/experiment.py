@@ -1,0 +1,314 @@
+"""The experiment beside a running program: it delays one candidate at a time in short windows.
+
+    with Experiment(directory):
+        record_program(arguments, directory, what_if=True)
+    read_result(directory)
+
+Undelayed windows alternate with delayed ones, whose candidates come in random order. So slow changes
+of the program or of the machine affect both alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import random
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from hotloop.errors import ConfigError, HotloopError, ProfileError
+from hotloop.profiler.collect import delays
+from hotloop.profiler.session.reading import read
+from hotloop.profiler.what_if import places
+from hotloop.profiler.what_if.elasticity import Window
+from hotloop.profiler.what_if.places import Activities, Place, Point
+from hotloop.profiler.what_if.result import WhatIf, measured
+
+# Delay relative to the time of the place. A larger one is measured more precisely, and a smaller
+# one tells a bottleneck from a stage that is nearly one.
+_DELAY = 0.5
+# Samples in the program's own code before candidates are chosen, and the time between two attempts.
+_LEAST_SAMPLES, _ATTEMPT_S = 250, 2.0
+_ARMING_S = 0.3  # until all processes have read the points
+# A trial counts the passes of all points.
+_TRIAL_S, _TRIAL_STEP_S = 1.0, 0.01
+_LEAST_RATE = 3.0  # passes per second of a measure of progress
+_MAX_CANDIDATES = 6
+# A point that is passed more often slows the program by more than 3 %.
+_MAX_RATE = 200_000.0
+# Times until the delays are adapted to the latest samples. A trial slows the program.
+_FIRST_REFRESH_S, _REFRESH_S = 3.0, 10.0
+_WINDOW_S, _SETTLE_S = 0.2, 0.04
+# A window has at least this many of the longest times between two units of progress.
+_GAPS = 2.0
+
+
+class Experiment:
+    """An experiment with the program that is recorded in a directory.
+
+    Args:
+        directory: directory of the profile.
+        names: candidates of the user; empty to choose them by samples.
+        progress: the user's measure of progress; empty to choose one.
+    """
+
+    def __init__(self, directory: Path, names: Sequence[str] = (), progress: str = "") -> None:
+        self._directory = directory
+        self._files = directory / delays.DIRECTORY
+        self._names, self._progress_name = names, progress
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="what-if", daemon=True)
+        self._counters: dict[str, memoryview] = {}
+        self._points: list[Point] = []
+        self._candidates: list[int] = []  # indices of points
+        self._progress = -1
+        self._delays: dict[int, tuple[int, int]] = {}  # CPU time and sleep per call, in ns
+        self._windows: list[Window] = []
+        self._window_s = _WINDOW_S
+        # When the windows began: sampled times and the end of the samples, in ns.
+        self._start: tuple[Activities, int] = {}, 0
+        self._start_progress = 0, 0
+        self._problem = "it ended before samples of its loop were taken"
+
+    def __enter__(self) -> Experiment:
+        self._files.mkdir()
+        path = self._files / delays.CONTROL_FILE
+        path.write_bytes(bytes(8 * delays.NUM_CONTROLS))
+        with path.open("r+b") as file:
+            self._control = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+        self._rng = random.Random(0)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Store the result in the profile's directory, after the program's end."""
+        self._stopping.set()
+        self._thread.join()
+        try:
+            result = self.result()
+        except (HotloopError, OSError) as error:
+            result = WhatIf(problem=str(error))
+        with contextlib.suppress(OSError):  # a full disk
+            result.write(self._directory)
+
+    def result(self) -> WhatIf:
+        """Return the result, after the program's end."""
+        if not self._windows:
+            return WhatIf(problem=self._problem)
+        times, sampled_ns = self._read_times()
+        return measured(
+            [self._points[index].place for index in self._candidates],
+            self._windows,
+            places.difference(times, self._start[0]),
+            sampled_ns - self._start[1],
+            self._progress_rate(),
+            self._points[self._progress].place,
+            self._window_s,
+        )
+
+    def _read_times(self) -> tuple[Activities, int]:
+        """Return the sampled times so far, and the time of the last sample."""
+        session = read(self._directory)
+        ends = [process.periods[-1].end_ns for process in session.processes if process.periods]
+        return places.activities(session), max(ends, default=0)
+
+    # --- in the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            with contextlib.suppress(_Stopped):
+                self._prepare()
+                self._measure()
+        except HotloopError as error:
+            self._problem = str(error)
+        except Exception as error:  # the program goes on
+            self._problem = f"{type(error).__name__}: {error}"
+
+    def _prepare(self) -> None:
+        """Choose candidates and the measure of progress, as soon as there are any."""
+        before: Activities = {}
+        before_s = time.monotonic()
+        while True:
+            self._wait(_ATTEMPT_S)
+            try:
+                after = places.activities(read(self._directory))
+            except ProfileError:  # nothing is recorded yet
+                continue
+            now_s = time.monotonic()
+            recent = places.difference(after, before)
+            if sum(t.count for a, t in recent.items() if a.own is not None) < _LEAST_SAMPLES:
+                continue
+            try:
+                chosen = self._choose_points(recent, (now_s - before_s) * 1e9)
+            except ConfigError as error:  # the named place may run later
+                self._problem, chosen = str(error), []
+            if chosen and self._try_points(len(chosen)):
+                self._set_delays(recent, self._rates[self._progress] * (now_s - before_s))
+                return
+            before, before_s = after, now_s
+
+    def _choose_points(self, recent: Activities, wall_ns: float) -> list[Place]:
+        """Write the points of candidates and possible measures of progress."""
+        chosen = [places.find_place(name, recent) for name in self._names]
+        chosen = chosen or places.candidates(recent, wall_ns)
+        if self._progress_name:
+            progress = [places.find_place(self._progress_name, recent)]
+        else:
+            progress = places.progress_places(recent)
+        if not chosen:
+            self._problem = "no place of its own code takes 5 % of the time"
+            return []
+        files = places.own_files(recent)
+        unique = dict.fromkeys([*chosen, *progress])
+        self._points = [places.point_of(place, files) for place in unique][: delays.MAX_POINTS]
+        self._write_points(range(len(self._points)), is_final=False)
+        self._progress_order = [list(unique).index(place) for place in progress][: len(unique)]
+        return chosen
+
+    def _write_points(self, indices: Iterable[int], *, is_final: bool) -> None:
+        """Have the program's processes call the points with these indices."""
+        used = {*indices}
+        points = [
+            point.to_json() if index in used else {"places": [], "spans": []}
+            for index, point in enumerate(self._points)
+        ]
+        temporary = self._files / f"{delays.POINTS_FILE}.new"
+        temporary.write_text(json.dumps({"points": points, "is_final": is_final}), encoding="utf-8")
+        temporary.rename(self._files / delays.POINTS_FILE)
+        self._wait(_ARMING_S)
+
+    def _try_points(self, num_candidates: int) -> bool:
+        """Count all points for a second. Choose the measure of progress and possible candidates."""
+        number = len(self._points)
+        for index in range(number):
+            self._control[delays.FIRST_MODE + index] = delays.COUNTED
+        first = [self._count(index, delays.CALLS) for index in range(number)]
+        start_s = time.monotonic()
+        latest, gaps, last_s = first[:], [0.0] * number, [start_s] * number
+        duration_s = _TRIAL_S
+        while (now_s := time.monotonic()) < start_s + duration_s:
+            self._wait(_TRIAL_STEP_S)
+            for index in self._progress_order:
+                calls = self._count(index, delays.CALLS)
+                gaps[index] = max(gaps[index], now_s - last_s[index])
+                if calls != latest[index]:
+                    latest[index], last_s[index] = calls, now_s
+        passed_s = time.monotonic() - start_s
+        rates = [
+            (self._count(index, delays.CALLS) - first[index]) / passed_s for index in range(number)
+        ]
+        self._rates = rates
+        least_rate = 1e-9 if self._progress_name else _LEAST_RATE
+        self._progress = next((i for i in self._progress_order if rates[i] >= least_rate), -1)
+        for index in range(number):
+            is_progress = index == self._progress
+            mode = delays.COUNTED if is_progress else delays.IGNORED
+            self._control[delays.FIRST_MODE + index] = mode
+        if self._progress < 0:
+            self._problem = (
+                "it has no measure of progress: no environment step, update or loop of its own "
+                "ran at least 3 times a second; name one with `--progress FILE:LINE`"
+            )
+            return False
+        possible = [i for i in range(num_candidates) if 0 < rates[i] <= _MAX_RATE]
+        self._candidates = possible[:_MAX_CANDIDATES]
+        if not self._candidates:
+            self._problem = (
+                "none of the candidates ran between once and 200,000 times a second; name another "
+                "place with `--what-if-at`"
+            )
+            return False
+        self._window_s = max(_WINDOW_S, _GAPS * gaps[self._progress])
+        self._write_points([*self._candidates, self._progress], is_final=True)
+        return True
+
+    def _set_delays(self, times: Activities, units: float) -> None:
+        """Compute the delay of a call from sampled times during some units of progress."""
+        for index in self._candidates:
+            time_in = places.time_in(self._points[index].place, times)
+            calls = max(1e-9, units * self._rates[index] / self._rates[self._progress])
+            cpu_ns, sleep_ns = _DELAY * time_in.cpu_ns / calls, _DELAY * time_in.blocked_ns / calls
+            self._delays[index] = round(cpu_ns), round(sleep_ns)
+
+    def _measure(self) -> None:
+        """Run windows until the program ends."""
+        self._start = self._read_times()
+        self._start_progress = self._read_progress(-1)[:2]
+        self._problem = ""
+        due_s = time.monotonic() + _FIRST_REFRESH_S
+        while True:
+            if time.monotonic() > due_s:
+                self._refresh_delays()
+                due_s = time.monotonic() + _REFRESH_S
+            order = self._candidates[:]
+            self._rng.shuffle(order)
+            for index in order:
+                self._windows.append(self._run_window(-1))
+                self._windows.append(self._run_window(index))
+
+    def _refresh_delays(self) -> None:
+        """Compute the delays again, from all samples since the windows began."""
+        times, end_ns = self._read_times()
+        units = self._progress_rate() * (end_ns - self._start[1]) / 1e9
+        if units > 0:
+            self._set_delays(places.difference(times, self._start[0]), units)
+
+    def _progress_rate(self) -> float:
+        """Return units of progress per second since the windows began."""
+        first_units, first_ns = self._start_progress
+        units, last_ns, _ = self._read_progress(-1)
+        return (units - first_units) / max(1e-9, (last_ns - first_ns) / 1e9)
+
+    def _run_window(self, index: int) -> Window:
+        """Delay a point (−1: none) for the length of a window."""
+        mode_word = delays.FIRST_MODE + index
+        if index >= 0:
+            self._control[delays.CPU_NS], self._control[delays.SLEEP_NS] = self._delays[index]
+            self._control[mode_word] = delays.DELAYED
+        try:
+            self._wait(_SETTLE_S + 0.1 * self._window_s)
+            first_calls, first_ns, first_delay_ns = self._read_progress(index)
+            self._wait(self._window_s)
+            while (reading := self._read_progress(index))[0] == first_calls:
+                self._wait(_TRIAL_STEP_S)
+        finally:
+            if index >= 0:
+                is_progress = index == self._progress
+                self._control[mode_word] = delays.COUNTED if is_progress else delays.IGNORED
+        calls, last_ns, delay_ns = reading
+        candidate = self._candidates.index(index) if index >= 0 else -1
+        return Window(
+            candidate, calls - first_calls, last_ns - first_ns, delay_ns - first_delay_ns
+        )
+
+    def _read_progress(self, index: int) -> tuple[int, int, int]:
+        """Return units of progress, the time of the last one, and the delays of a point."""
+        return (
+            self._count(self._progress, delays.CALLS),
+            max(self._column(self._progress, delays.LAST_NS), default=0),
+            self._count(index, delays.DELAYED_NS) if index >= 0 else 0,
+        )
+
+    def _count(self, index: int, counter: int) -> int:
+        return sum(self._column(index, counter))
+
+    def _column(self, index: int, counter: int) -> list[int]:
+        """Return a counter of a point in all processes."""
+        for path in self._files.glob(f"*{delays.COUNTERS_SUFFIX}"):
+            if path.name not in self._counters and path.stat().st_size:
+                with path.open("rb") as file:
+                    view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                    self._counters[path.name] = memoryview(view).cast("q")
+        word = index * delays.NUM_COUNTERS + counter
+        return [counters[word] for counters in self._counters.values()]
+
+    def _wait(self, seconds: float) -> None:
+        if self._stopping.wait(seconds):
+            raise _Stopped
+
+
+class _Stopped(Exception):  # noqa: N818 (not an error)
+    """The program has ended."""
