@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from hotloop.base.redaction import redacted
 
@@ -145,10 +145,11 @@ class ThreadInfo(NamedTuple):
     times: CoreTimes
 
 
-def threads() -> list[ThreadInfo]:
-    """Return all threads of this process, an empty list without /proc."""
+def threads(process: int | Literal["self"] = "self") -> list[ThreadInfo]:
+    """Return all threads of a process, an empty list without /proc."""
     texts: dict[int, dict[str, str]] = {}
-    for path, text in read_files(("/proc/self/task/*/schedstat", "/proc/self/task/*/comm")):
+    tasks = f"/proc/{process}/task/*"
+    for path, text in read_files((f"{tasks}/schedstat", f"{tasks}/comm")):
         *_, number, name = path.split("/")
         texts.setdefault(int(number), {})[name] = text.decode(errors="replace").strip()
     infos: list[ThreadInfo] = []

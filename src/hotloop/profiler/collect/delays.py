@@ -21,6 +21,7 @@ import mmap
 import os
 import runpy
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from types import CodeType
 from typing import Any
 
 from hotloop.base import programs
+from hotloop.base.processes import ThreadTimes
 from hotloop.base.signals import blocked_signals
 from hotloop.profiler.collect.hooks import wrapping
 from hotloop.profiler.collect.points import compile_with_points, point_names
@@ -40,13 +42,17 @@ from hotloop.timing import span
 DIRECTORY = "what-if"
 POINTS_FILE, CONTROL_FILE, COUNTERS_SUFFIX = "points.json", "control", ".counters"
 MAX_POINTS = 64
-# Words of the control file: CPU time and sleep per call of the delayed point in nanoseconds, whether
-# the CPU time is spent without the interpreter's lock, and the mode of each point.
-CPU_NS, SLEEP_NS, WITHOUT_LOCK, FIRST_MODE = range(4)
+# Words of the control file: CPU time and sleep per call of the delayed point in nanoseconds,
+# whether the CPU time is spent without the interpreter's lock, the point whose thread's time in
+# queues is read (−1: none), and the mode of each point.
+CPU_NS, SLEEP_NS, WITHOUT_LOCK, QUEUE_POINT, FIRST_MODE = range(5)
 NUM_CONTROLS = FIRST_MODE + MAX_POINTS
 IGNORED, COUNTED, DELAYED = range(3)
-# Words of a point in a file of counters.
-CALLS, DELAYED_NS, LAST_NS, NUM_COUNTERS = range(4)
+# Words of a point in a file of counters: calls, delays, the time of the last call, and three values
+# of one call: its number, its time, and the time that its thread had queued for a core.
+CALLS, DELAYED_NS, LAST_NS, READ_CALLS, READ_NS, QUEUED_NS, NUM_COUNTERS = range(7)
+# Reading the kernel's time takes 5 µs.
+_READ_PERIOD_NS = 2_000_000
 DELAY_SPAN = "what-if delay"
 # Shorter delays are added up, because reading the thread's clock takes 0.4 µs.
 _LEAST_NS = 20_000
@@ -67,6 +73,7 @@ class DelayPoints:
         self._control = memoryview(bytearray(8 * NUM_CONTROLS)).cast("q")
         self._counters = memoryview(bytearray(8 * NUM_COUNTERS * MAX_POINTS)).cast("q")
         self._functions: dict[str, Callable[[], Any]] = {}
+        self._times, self._next_read_ns = ThreadTimes(), 0
         self._is_armed = self._is_final = False
 
     def install(self) -> None:
@@ -101,6 +108,7 @@ class DelayPoints:
                     self._is_final = document["is_final"]
 
     def _after_fork(self) -> None:
+        self._times.close()
         if self._is_armed:
             self._open_counters()
         if not self._is_final:
@@ -151,7 +159,9 @@ class DelayPoints:
             if mode == IGNORED:
                 return False
             self._counters[calls] += 1
-            self._counters[last] = time.monotonic_ns()
+            now_ns = self._counters[last] = time.monotonic_ns()
+            if control[QUEUE_POINT] == index and now_ns >= self._next_read_ns:
+                self._read_queue(first, now_ns)
             return mode == DELAYED
 
         def compute() -> None:
@@ -181,6 +191,15 @@ class DelayPoints:
                     self._counters[delayed] += sleep_ns
 
         return call, call_async
+
+    def _read_queue(self, first: int, now_ns: int) -> None:
+        """Store how long this thread has queued for a core, beside the number of the call."""
+        self._next_read_ns = now_ns + _READ_PERIOD_NS
+        times = self._times.read(threading.get_native_id())
+        if times is not None:
+            self._counters[first + QUEUED_NS] = times.queued_ns
+            self._counters[first + READ_NS] = now_ns
+            self._counters[first + READ_CALLS] = self._counters[first + CALLS]
 
 
 _points: DelayPoints | None = None
@@ -222,7 +241,7 @@ def _patch_imports(points: DelayPoints) -> None:
                 return points.compile(source, file)
         return compile(source, file, *args, **options)
 
-    SourceFileLoader.get_code = get_own_code
+    SourceFileLoader.get_code = get_own_code  # pyright: ignore[reportAttributeAccessIssue]
     # The modules that run scripts: in this process, and the main script in a spawned one.
     for module in (programs, runpy):
         setattr(module, "compile", compile_own)  # noqa: B010 (hides the builtin function there)

@@ -137,7 +137,12 @@ class _Inserter:
             and isinstance(body[0].value.value, str)
         )
         docstring = body[:1] if has_docstring else []
-        inner = {"is_active": True, "is_async": is_async, "loops": [], "scope": (*scope, "<locals>")}
+        inner = {
+            "is_active": True,
+            "is_async": is_async,
+            "loops": [],
+            "scope": (*scope, "<locals>"),
+        }
         entry = self._check(FUNCTION, function, is_async, first_line)
         function.body = [*docstring, entry, *self.block(body[len(docstring) :], **inner)]
 

@@ -7,7 +7,9 @@ html.write(findings, "report.html")
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from hotloop.base.html_page import escaped
@@ -18,6 +20,7 @@ from hotloop.profiler.session.gpu import GpuUse, gpu_use
 from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
 from hotloop.profiler.session.stages import StageTimes, stage_times
 from hotloop.profiler.session.throughput import Throughput, throughput
+from hotloop.profiler.what_if.result import WhatIf, read_result
 
 # Threads other than the main one are reported from this share of CPU time on, up to a number.
 _THREAD_SHARE, _MAX_THREADS = 0.05, 3
@@ -60,6 +63,7 @@ class Findings:
                 vars(x) | {"places": [place._asdict() for place in x.places]}
                 for x in self.diagnoses
             ],
+            "what_if": None if self.what_if is None else asdict(self.what_if),
             "problems": list(session.problems),
         }
 
@@ -103,6 +107,14 @@ class Findings:
         from hotloop.profiler.diagnose import bound
 
         return bound(self.session)
+
+    @cached_property
+    def what_if(self) -> WhatIf | None:
+        """Effects measured by `hotloop profile --what-if`, None without an experiment."""
+        try:
+            return read_result(Path(self.session.directory))
+        except (OSError, ValueError) as error:
+            return WhatIf(problem=f"its file is damaged ({error})")
 
     @cached_property
     def lockstep(self) -> LockstepWaste | None:

@@ -13,7 +13,7 @@ from hotloop import timing
 from hotloop.base.streams import make_console
 from hotloop.base.text_tables import aligned
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.render import gpu, phrases
+from hotloop.profiler.render import gpu, phrases, what_if
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.lines import Sources, ThreadCosts
 from hotloop.profiler.session import ProfiledProcess, Session
@@ -286,7 +286,12 @@ def _parts(findings: Findings) -> list[_Table | _Lines]:
     if problems := problem_notes(session):
         parts.append(_Lines(problems, "yellow"))
     parts += [_Lines([overview(findings)], "bold"), _Lines(diagnosis_lines(findings))]
-    return parts + _line_parts(findings)
+    parts += _line_parts(findings)
+    if findings.what_if is not None:
+        rows = what_if.rows(findings.what_if)
+        parts += [_Table([what_if.HEADINGS, *rows])] if rows else []
+        parts.append(_Lines(what_if.sentences(findings.what_if)))
+    return parts
 
 
 def _line_parts(findings: Findings) -> list[_Table | _Lines]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from hotloop.base.text_tables import aligned
 from hotloop.profiler.what_if.result import Effect, WhatIf
 
-HEADINGS = ("place", "elasticity", "samples", "2× as fast gives")
+HEADINGS = ("what if it were faster", "elasticity", "samples", "twice as fast")
 _MAX_PLACE = 42
 
 
@@ -25,7 +24,7 @@ def rows(result: WhatIf) -> list[tuple[str, ...]]:
 def sentences(result: WhatIf) -> list[str]:
     """Return how the effects were measured, and what limits the program."""
     if result.problem:
-        return [f"what if: not measured, because {result.problem}"]
+        return [f"what if: nothing was measured: {result.problem}"]
     pairs = min((effect.pairs for effect in result.effects), default=0)
     texts = [
         f"progress: {result.progress}, {result.rate:,.1f}/s; {pairs} or more pairs of windows of "
@@ -40,16 +39,6 @@ def sentences(result: WhatIf) -> list[str]:
             "does not limit it as much"
         )
     return [*texts, *result.notes]
-
-
-def text(result: WhatIf) -> str:
-    """Return the table and its sentences, at most 80 columns wide."""
-    lines = sentences(result)
-    if result.problem:
-        return lines[0]
-    return "\n".join(
-        ["what if a place were faster:", aligned([HEADINGS, *rows(result)]), "", *lines]
-    )
 
 
 def _is_less(effect: Effect, other: Effect) -> bool:

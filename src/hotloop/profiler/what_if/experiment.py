@@ -4,8 +4,9 @@
         record_program(arguments, directory, what_if=True)
     read_result(directory)
 
-Undelayed windows alternate with delayed ones, whose candidates come in random order. So slow changes
-of the program or of the machine affect both alike.
+Undelayed windows alternate with delayed ones, whose candidates come in random order. So slow
+changes of the program or of the machine affect both alike. If one thread does all of the program's
+work, it queues for a core only because of other programs. Windows then exclude this time.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import mmap
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hotloop.base import processes
+from hotloop.base.processes import CoreTimes
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect import delays
+from hotloop.profiler.collect.samples import THREAD_PREFIX
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.what_if import places
 from hotloop.profiler.what_if.elasticity import Window
@@ -42,6 +46,8 @@ _MAX_RATE = 200_000.0
 # Times until the delays are adapted to the latest samples. A trial slows the program.
 _FIRST_REFRESH_S, _REFRESH_S = 3.0, 10.0
 _WINDOW_S, _SETTLE_S = 0.2, 0.04
+# Part of the CPU time of a thread that does all of the work.
+_ALL_WORK = 0.95
 # A window has at least this many of the longest times between two units of progress.
 _GAPS = 2.0
 
@@ -67,6 +73,7 @@ class Experiment:
         self._progress = -1
         self._delays: dict[int, tuple[int, int]] = {}  # CPU time and sleep per call, in ns
         self._windows: list[Window] = []
+        self._excludes_queues = False
         self._window_s = _WINDOW_S
         # When the windows began: sampled times and the end of the samples, in ns.
         self._start: tuple[Activities, int] = {}, 0
@@ -79,6 +86,7 @@ class Experiment:
         path.write_bytes(bytes(8 * delays.NUM_CONTROLS))
         with path.open("r+b") as file:
             self._control = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+        self._control[delays.QUEUE_POINT] = -1
         self._rng = random.Random(0)
         self._thread.start()
         return self
@@ -107,6 +115,7 @@ class Experiment:
             self._progress_rate(),
             self._points[self._progress].place,
             self._window_s,
+            excludes_queues=self._excludes_queues,
         )
 
     def _read_times(self) -> tuple[Activities, int]:
@@ -182,7 +191,7 @@ class Experiment:
 
     def _try_points(self, num_candidates: int) -> bool:
         """Count all points for a second. Choose the measure of progress and possible candidates."""
-        number = len(self._points)
+        number, first_times = len(self._points), self._thread_times()
         for index in range(number):
             self._control[delays.FIRST_MODE + index] = delays.COUNTED
         first = [self._count(index, delays.CALLS) for index in range(number)]
@@ -201,6 +210,7 @@ class Experiment:
             (self._count(index, delays.CALLS) - first[index]) / passed_s for index in range(number)
         ]
         self._rates = rates
+        self._excludes_queues = _has_only_thread(first_times, self._thread_times())
         least_rate = 1e-9 if self._progress_name else _LEAST_RATE
         self._progress = next((i for i in self._progress_order if rates[i] >= least_rate), -1)
         for index in range(number):
@@ -222,6 +232,7 @@ class Experiment:
             )
             return False
         self._window_s = max(_WINDOW_S, _GAPS * gaps[self._progress])
+        self._control[delays.QUEUE_POINT] = self._progress if self._excludes_queues else -1
         self._write_points([*self._candidates, self._progress], is_final=True)
         return True
 
@@ -236,13 +247,15 @@ class Experiment:
     def _measure(self) -> None:
         """Run windows until the program ends."""
         self._start = self._read_times()
-        self._start_progress = self._read_progress(-1)[:2]
+        self._start_progress = self._count(self._progress, delays.CALLS), time.monotonic_ns()
         self._problem = ""
-        due_s = time.monotonic() + _FIRST_REFRESH_S
+        due_s, is_first = time.monotonic() + _FIRST_REFRESH_S, True
         while True:
             if time.monotonic() > due_s:
                 self._refresh_delays()
-                due_s = time.monotonic() + _REFRESH_S
+                if is_first:  # the trial has slowed the program, and made the first delays too long
+                    self._windows.clear()
+                due_s, is_first = time.monotonic() + _REFRESH_S, False
             order = self._candidates[:]
             self._rng.shuffle(order)
             for index in order:
@@ -257,10 +270,11 @@ class Experiment:
             self._set_delays(places.difference(times, self._start[0]), units)
 
     def _progress_rate(self) -> float:
-        """Return units of progress per second since the windows began."""
+        """Return units of progress per second since the windows began, including queues."""
         first_units, first_ns = self._start_progress
-        units, last_ns, _ = self._read_progress(-1)
-        return (units - first_units) / max(1e-9, (last_ns - first_ns) / 1e9)
+        last_ns = max(self._column(self._progress, delays.LAST_NS), default=0)
+        units = self._count(self._progress, delays.CALLS) - first_units
+        return units / max(1e-9, (last_ns - first_ns) / 1e9)
 
     def _run_window(self, index: int) -> Window:
         """Delay a point (−1: none) for the length of a window."""
@@ -279,18 +293,36 @@ class Experiment:
                 is_progress = index == self._progress
                 self._control[mode_word] = delays.COUNTED if is_progress else delays.IGNORED
         calls, last_ns, delay_ns = reading
-        candidate = self._candidates.index(index) if index >= 0 else -1
         return Window(
-            candidate, calls - first_calls, last_ns - first_ns, delay_ns - first_delay_ns
+            self._candidates.index(index) if index >= 0 else -1,
+            calls - first_calls,
+            last_ns - first_ns,
+            delay_ns - first_delay_ns,
         )
 
     def _read_progress(self, index: int) -> tuple[int, int, int]:
         """Return units of progress, the time of the last one, and the delays of a point."""
-        return (
-            self._count(self._progress, delays.CALLS),
-            max(self._column(self._progress, delays.LAST_NS), default=0),
-            self._count(index, delays.DELAYED_NS) if index >= 0 else 0,
-        )
+        delay_ns = self._count(index, delays.DELAYED_NS) if index >= 0 else 0
+        if not self._excludes_queues:
+            last_ns = max(self._column(self._progress, delays.LAST_NS), default=0)
+            return self._count(self._progress, delays.CALLS), last_ns, delay_ns
+        while True:  # until the process does not write in between
+            calls = self._count(self._progress, delays.READ_CALLS)
+            read_ns = self._count(self._progress, delays.READ_NS)
+            queued_ns = self._count(self._progress, delays.QUEUED_NS)
+            if calls == self._count(self._progress, delays.READ_CALLS):
+                return calls, read_ns - queued_ns, delay_ns
+
+    def _thread_times(self) -> dict[int, CoreTimes]:
+        """Return the kernel's times of the program's threads, by native id."""
+        self._column(0, delays.CALLS)  # opens the files of new processes
+        pids = {int(name.partition("-")[0]) for name in self._counters}
+        return {
+            thread.number: thread.times
+            for pid in pids
+            for thread in processes.threads(pid)
+            if not thread.name.startswith(THREAD_PREFIX)
+        }
 
     def _count(self, index: int, counter: int) -> int:
         return sum(self._column(index, counter))
@@ -310,5 +342,14 @@ class Experiment:
             raise _Stopped
 
 
-class _Stopped(Exception):  # noqa: N818 (not an error)
+def _has_only_thread(before: Mapping[int, CoreTimes], after: Mapping[int, CoreTimes]) -> bool:
+    """Return whether one thread did all of the work between two readings."""
+    on_core_ns = [
+        times.on_core_ns - (before[thread].on_core_ns if thread in before else 0)
+        for thread, times in after.items()
+    ]
+    return bool(on_core_ns) and max(on_core_ns) >= _ALL_WORK * sum(on_core_ns) > 0
+
+
+class _Stopped(Exception):
     """The program has ended."""

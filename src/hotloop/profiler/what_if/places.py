@@ -78,20 +78,20 @@ class SampledTime:
     Attributes:
         cpu_ns: time on a core.
         blocked_ns: time blocked by something else than the program's own threads and processes.
-        waiting_ns: other time: queued for a core, or waiting for another thread or process.
+        queued_ns: time queued for a core.
         sleeping_ns: part of `blocked_ns` in a sleep.
         count: number of samples.
     """
 
     cpu_ns: float = 0.0
     blocked_ns: float = 0.0
-    waiting_ns: float = 0.0
+    queued_ns: float = 0.0
     sleeping_ns: float = 0.0
     count: float = 0.0
 
     @property
     def busy_ns(self) -> float:
-        """Time that the place itself takes, wherever its thread is queued or waits."""
+        """Time that the place itself takes, without that in a queue for a core."""
         return self.cpu_ns + self.blocked_ns
 
     def add(self, other: SampledTime, factor: float = 1.0) -> None:
@@ -155,11 +155,11 @@ def _core_shares(process: ProfiledProcess) -> dict[int, float]:
 def _time(sample: Sample, core_share: float) -> SampledTime:
     waited_ns = sum(sample.waits.values())
     own_ns = sum(sample.waits.get(wait, 0) for wait in _OWN_WAITS)
-    cpu_ns = core_share * max(0, sample.elapsed_ns - waited_ns)
+    runnable_ns = max(0, sample.elapsed_ns - waited_ns)
     return SampledTime(
-        cpu_ns,
+        core_share * runnable_ns,
         own_ns,
-        max(0.0, sample.elapsed_ns - cpu_ns - own_ns),
+        (1.0 - core_share) * runnable_ns,
         sample.waits.get("sleep", 0),
         sample.count,
     )
@@ -315,7 +315,7 @@ def candidates(times: Activities, wall_ns: float) -> list[Place]:
     for activity, time in times.items():
         places = [place for place in activity.places if place.kind != "line"]
         for place in (*places, *([activity.own] if activity.own else [])):
-            own_ns[place] = own_ns.get(place, 0.0) + time.busy_ns
+            own_ns[place] = own_ns.get(place, 0.0) + time.busy_ns + time.queued_ns
     ranked = sorted(
         (place for place, ns in own_ns.items() if ns >= _LEAST_SHARE * wall_ns),
         key=lambda place: (_ORDER[place.kind], -own_ns[place]),
@@ -332,7 +332,7 @@ def candidates(times: Activities, wall_ns: float) -> list[Place]:
 
 def _shared_ns(place: Place, other: Place, times: Activities) -> float:
     return sum(
-        time.busy_ns
+        time.busy_ns + time.queued_ns
         for activity, time in times.items()
         if place in activity.places and other in activity.places
     )

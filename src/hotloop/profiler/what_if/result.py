@@ -107,6 +107,8 @@ def measured(
     progress_rate: float,
     progress_place: Place,
     window_s: float,
+    *,
+    excludes_queues: bool,
 ) -> WhatIf:
     """Return the result of windows.
 
@@ -118,6 +120,7 @@ def measured(
         progress_rate: units of progress per second during the windows.
         progress_place: place whose passes are the units.
         window_s: length of a window.
+        excludes_queues: whether the windows exclude the time in which threads queued for a core.
     """
     undelayed = [window for window in windows if window.candidate < 0]
     delayed_ns = sum(w.duration_ns for w in windows if w.candidate >= 0)
@@ -133,7 +136,8 @@ def measured(
         ratios = arithmetic.log_ratios(windows, index)
         most_pairs = max(most_pairs, len(ratios))
         time = time_in(place, times)
-        busy_ns = time.busy_ns / max(1.0, duration_ns * progress_rate / 1e9)
+        units = max(1e-9, duration_ns * progress_rate / 1e9)
+        busy_ns = time.busy_ns / units
         delay = arithmetic.relative_delay(windows, index, busy_ns)
         if len(ratios) < LEAST_PAIRS:
             continue
@@ -142,7 +146,8 @@ def measured(
             continue
         time_error = 1 / math.sqrt(max(1.0, time.count))
         effect = arithmetic.elasticity(ratios, delay, time_error)
-        share = busy_ns * rate / 1e9
+        queued_ns = 0.0 if excludes_queues else time.queued_ns / units
+        share = (busy_ns + queued_ns) * rate / 1e9
         result.effects.append(Effect(place.label, effect.value, effect.error, share, *effect[2:]))
     result.effects.sort(key=lambda effect: -effect.elasticity)
     if not result.effects:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hotloop.base.html_page import Page, Section, escaped, prose, table
 from hotloop.errors import ProfileError
-from hotloop.profiler.render import flame, gpu, phrases, text
+from hotloop.profiler.render import flame, gpu, phrases, text, what_if
 from hotloop.profiler.render.findings import Findings
 from hotloop.profiler.render.html import chart_data, tables
 from hotloop.profiler.render.lines import LineCost
@@ -61,6 +61,7 @@ def profile_page(source: Session | Findings) -> Page:
         figures=_figures(findings),
         sections=[
             Section("diagnosis", "Diagnosis", _diagnoses(findings, anchors)),
+            Section("what-if", "What if a place were faster", _what_if(findings)),
             Section("lines", "Most expensive lines", lines),
             Section("flame", "Flame graph", _flame(session) if stacks else ""),
             Section("functions", "Functions", _functions(findings)),
@@ -142,6 +143,15 @@ def _diagnoses(findings: Findings, anchors: tables.Anchors) -> str:
             ),
         ]
     )
+
+
+def _what_if(findings: Findings) -> str:
+    result = findings.what_if
+    if result is None:
+        return ""
+    rows = [[escaped(cell) for cell in row] for row in what_if.rows(result)]
+    content = table(what_if.HEADINGS, rows, "Measured elasticities") if rows else ""
+    return content + "".join(f"<p>{prose(line)}</p>\n" for line in what_if.sentences(result))
 
 
 def _lines(findings: Findings, anchors: tables.Anchors) -> str:
