@@ -105,12 +105,12 @@ def test_lines_keep_their_numbers(points: DelayPoints) -> None:
 
 
 def test_statements_loops_functions_and_spans_are_known() -> None:
-    found = insert_points(ast.parse(SOURCE), FILE)
-    assert found.functions == {"work": 5, "Loop.run": 14, "step": 24}
-    assert found.spans == {"pass": [15]}
-    assert found.statements[17] == 16  # the second line of a comprehension
-    assert found.statements[8] == 8 and found.loops[9] == [8]
-    assert 7 not in found.statements  # `total = 0` takes no time
+    source = insert_points(ast.parse(SOURCE), FILE)
+    assert source.functions == {"work": 5, "Loop.run": 14, "step": 24}
+    assert source.spans == {"pass": [15]}
+    assert source.statements[17] == 16  # the second line of a comprehension
+    assert source.statements[8] == 8 and source.loops[9] == [8]
+    assert 7 not in source.statements  # `total = 0` takes no time
 
 
 def test_calls_are_counted_and_delayed(points: DelayPoints) -> None:

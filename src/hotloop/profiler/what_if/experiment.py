@@ -148,7 +148,7 @@ class Experiment:
                 continue
             now_s = time.monotonic()
             recent = places.difference(after, before)
-            if sum(t.count for a, t in recent.items() if a.own is not None) < _LEAST_SAMPLES:
+            if sum(t.count for a, t in recent.items() if a.own_line is not None) < _LEAST_SAMPLES:
                 continue
             try:
                 chosen = self._choose_points(recent, (now_s - before_s) * 1e9)

@@ -56,16 +56,16 @@ class Place(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """What a thread was doing in a sample.
+    """The places of a thread in a sample.
 
     Attributes:
-        own: innermost line of the program's own code.
+        own_line: innermost line of the program's own code.
         places: all places that the thread was in.
         loops: loops around it, outermost first.
         is_main: whether it was the main thread of the main process.
     """
 
-    own: Place | None
+    own_line: Place | None
     places: frozenset[Place]
     loops: tuple[Place, ...]
     is_main: bool
@@ -172,7 +172,7 @@ def _places_of_stack(
     stack = process.stacks[number]
     if any(frame.file.startswith("<frozen importlib") for frame in stack.frames):
         return None
-    own: Place | None = None
+    own_line: Place | None = None
     places: set[Place] = set()
     loops: list[Place] = []
     for frame, line in zip(stack.frames, stack.lines, strict=True):
@@ -183,10 +183,10 @@ def _places_of_stack(
             places.add(Place("function", frame.file, frame.first_line, name))
         statement = points.statements.get(line)
         if statement is not None:
-            own = Place("line", frame.file, statement, name)
-            places.add(own)
+            own_line = Place("line", frame.file, statement, name)
+            places.add(own_line)
         loops += [Place("loop", frame.file, header, name) for header in points.loops.get(line, ())]
-    return own, frozenset(places), tuple(loops)
+    return own_line, frozenset(places), tuple(loops)
 
 
 def _function_name(frame: Frame) -> str:
@@ -314,7 +314,7 @@ def candidates(times: Activities, wall_ns: float) -> list[Place]:
     own_ns: dict[Place, float] = {}
     for activity, time in times.items():
         places = [place for place in activity.places if place.kind != "line"]
-        for place in (*places, *([activity.own] if activity.own else [])):
+        for place in (*places, *([activity.own_line] if activity.own_line else [])):
             own_ns[place] = own_ns.get(place, 0.0) + time.busy_ns + time.queued_ns
     ranked = sorted(
         (place for place, ns in own_ns.items() if ns >= _LEAST_SHARE * wall_ns),

@@ -40,7 +40,7 @@ class Effect:
 
     @property
     def twice_as_fast(self) -> float:
-        """How much faster the program is if the place is twice as fast."""
+        """The speed-up of the program if the place is twice as fast."""
         return arithmetic.speed_up(self.elasticity, 2.0)
 
 
