@@ -101,9 +101,7 @@ def _check_experiment(options: argparse.Namespace) -> None:
         raise ConfigError("--what-if needs samples, got `--interval 0`: leave it out")
 
 
-def _experiment(
-    options: argparse.Namespace, directory: Path
-) -> AbstractContextManager[object]:
+def _experiment(options: argparse.Namespace, directory: Path) -> AbstractContextManager[object]:
     """Return the experiment of `--what-if`, or a context that does nothing."""
     if not options.what_if:
         return nullcontext()

@@ -97,7 +97,7 @@ class Experiment:
         self._thread.join()
         try:
             result = self.result()
-        except (HotloopError, OSError) as error:
+        except Exception as error:  # the results of the program must not depend on it
             result = WhatIf(problem=str(error))
         with contextlib.suppress(OSError):  # a full disk
             result.write(self._directory)
