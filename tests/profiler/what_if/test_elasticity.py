@@ -83,7 +83,8 @@ def test_a_stage_that_is_not_the_bottleneck_has_no_effect() -> None:
     limiting, busiest = result.effects
     assert busiest.elasticity == pytest.approx(0.0, abs=1e-6)
     assert limiting.elasticity == pytest.approx(0.3, abs=1e-6)
-    assert result.busiest is busiest and result.bottleneck is limiting
+    assert result.busiest is busiest
+    assert result.bottleneck is limiting
     assert "a.py:4 in slow limits the program" in rendering.sentences(result)[1]
 
 
@@ -119,7 +120,8 @@ def test_too_few_windows_are_refused_in_one_sentence() -> None:
     result = result_of(serial_windows([1.0, 6.0], 3.0, 0.5, 4), [1.0, 6.0])
     assert not result.effects
     (sentence,) = rendering.sentences(result)
-    assert "4 of at least 6 pairs" in sentence and "more" in sentence
+    assert "4 of at least 6 pairs" in sentence
+    assert "more" in sentence
 
 
 def test_a_result_is_stored_and_read(tmp_path: Path) -> None:

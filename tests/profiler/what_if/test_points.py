@@ -109,7 +109,8 @@ def test_statements_loops_functions_and_spans_are_known() -> None:
     assert source.functions == {"work": 5, "Loop.run": 14, "step": 24}
     assert source.spans == {"pass": [15]}
     assert source.statements[17] == 16  # the second line of a comprehension
-    assert source.statements[8] == 8 and source.loops[9] == [8]
+    assert source.statements[8] == 8
+    assert source.loops[9] == [8]
     assert 7 not in source.statements  # `total = 0` takes no time
 
 
