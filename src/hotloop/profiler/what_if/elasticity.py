@@ -106,13 +106,13 @@ def elasticity(ratios: np.ndarray, delay: float, time_error: float = 0.0) -> Ela
     count = len(ratios)
     cut = int(_TRIMMED * count)
     ordered = np.sort(ratios)
-    kept = ordered[cut : count - cut]
+    middle = ordered[cut : count - cut]
     # The standard error of a trimmed mean is that of the winsorized values (Tukey & McLaughlin).
-    winsorized = np.clip(ratios, kept[0], kept[-1])
+    winsorized = np.clip(ratios, middle[0], middle[-1])
     deviation = float(winsorized.std(ddof=1)) / ((1 - 2 * cut / count) * math.sqrt(count))
-    growth = math.exp(float(kept.mean()))
+    growth = math.exp(float(middle.mean()))
     value = (growth - 1) / delay
-    error = student_t(len(kept) - 1) * math.hypot(growth * deviation / delay, value * time_error)
+    error = student_t(len(middle) - 1) * math.hypot(growth * deviation / delay, value * time_error)
     return Elasticity(value, error, delay, count)
 
 
