@@ -151,7 +151,7 @@ def test_a_kill_of_the_command_keeps_what_was_learned(tmp_path):
     command = [sys.executable, "-m", "hotloop", "train", "ppo", *args, "--run-dir", tmp_path / "it"]
     process, run_dir = subprocess.Popen(command), tmp_path / "it" / "seed_1"
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while not has_learned(run_dir) and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
