@@ -357,6 +357,37 @@ def test_waiting_for_a_simulator_is_inherent(tmp_path, places, rules):
     assert [cost.rule for cost in program.diagnoses() if not cost.is_rebuild] == rules
 
 
+TRAINER = """
+    class Agent:
+        def step(self, state, action, reward, next_state, done):
+            self.learn(self.memory.sample(64))
+            return reward
+
+    class Trainer:
+        def step(self):
+            obs, reward, terminated, truncated, info = self.env.step(0)
+            self.agent.step(obs, 0, reward, obs, terminated)
+            self.note(obs)
+            return obs
+
+    trainer = Trainer()
+    while True:
+        trainer.step()
+        net(obs)
+"""
+
+
+def test_steps_of_agents_and_trainers_are_no_environments(tmp_path):
+    program = Program(tmp_path, TRAINER)
+    root = ("<module>", "trainer.step()")
+    agent = ("Trainer.step", "self.agent.step(obs")
+    program.at(root, agent, ("Agent.step", "self.learn(self.memory.sample"), seconds=4)
+    program.at(root, ("Trainer.step", "self.note(obs)"), seconds=3)
+    program.at(("<module>", "net(obs)"), below=(FORWARD,), seconds=3)
+    found = [(x.rule, x.places[0].line) for x in program.diagnoses() if not x.is_rebuild]
+    assert found == [("linear-sampling", program.line("self.learn(self.memory"))]
+
+
 def test_data_frames_in_a_market_environment(tmp_path):
     program = Program(tmp_path, OWN)
     rows = f"_iLocIndexer.__getitem__ ({SITE}/pandas/core/indexing.py:1191)"

@@ -44,6 +44,7 @@ from hotloop.profiler.diagnose.limits import LIMITS
 from hotloop.profiler.diagnose.wrappers import WrapperFinder
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
+from hotloop.profiler.session.purpose import is_environment
 
 # Calls that a loop over elements does not contain.
 _TRAINING_CALLS = {"step", "reset", "backward"}
@@ -325,7 +326,7 @@ class Program:
         """Return the innermost step or reset of a user's environment that contains a row."""
         in_step = {"env_step", "env_reset"}.intersection(row.sample.path)
         for position in chain:
-            if is_in("steps", position.frame) and "." in position.frame.function:
+            if is_environment(position.frame):
                 return position.frame
         return chain[0].frame if chain and in_step and row.stage == "env" else None
 

@@ -13,6 +13,7 @@ from hotloop.profiler.diagnose import episodes, source
 from hotloop.profiler.diagnose.evidence import CodePosition, SampleRow, user_positions
 from hotloop.profiler.session import Frame, Stack, is_library
 from hotloop.profiler.session.catalogues import is_in
+from hotloop.profiler.session.purpose import is_environment
 from hotloop.profiler.session.stages import CodeLine
 
 _MAX_PLACES, _MAX_NAMES = 6, 4
@@ -122,8 +123,14 @@ def class_name(frame: Frame) -> str:
 def _steps(stack: Stack) -> list[int]:
     """Return the indices of methods that step or reset an environment."""
     return [
-        i for i, frame in enumerate(stack.frames) if "." in frame.function and is_in("steps", frame)
+        i
+        for i, frame in enumerate(stack.frames)
+        if is_environment(frame) or _is_library_step(frame)
     ]
+
+
+def _is_library_step(frame: Frame) -> bool:
+    return is_library(frame) and "." in frame.function and is_in("steps", frame)
 
 
 @lru_cache(maxsize=65536)

@@ -231,22 +231,30 @@ def _target_names(node: ast.expr) -> set[str]:
     return {ast.unparse(node)} if isinstance(node, (ast.Name, ast.Attribute)) else set()
 
 
-# Names of what an environment's step takes, and an agent's as well.
-_ACTION = re.compile(r"^_?(a|u|acs?|act(ion)?s?(_\w+)?|moves?|arm|cmd|commands?|controls?)$")
+# Names of what an environment's step takes, of results that only an agent's takes, and of classes.
+_ACTION = re.compile(r"action|^_?(a|u|acs?|acts?|moves?|arm|cmd|commands?|controls?|torques?)$")
 _RESULT = re.compile(r"reward|next|done|loss|terminat|truncat")
+_ENVIRONMENT = re.compile(r"(?i)env|world|bandit|game|maze|grid|simulat")
 
 
 def is_environment(frame: Frame) -> bool:
-    """Return whether a function is a step or reset of an environment written by hand."""
-    return not is_library(frame) and frame.first_line in _environment_methods(frame.file)
+    """Return whether a function is a step or reset of an environment written by hand.
+
+    If the source is missing, every method of such a name counts.
+    """
+    if is_library(frame):
+        return False
+    if parse_file(frame.file) is None:
+        return "." in frame.function and frame.function.endswith((".step", ".reset", ".step_wait"))
+    return frame.first_line in _environment_methods(frame.file)
 
 
 @lru_cache(maxsize=256)
 def _environment_methods(file: str) -> frozenset[int]:
     """Return the first lines of steps and resets of environments in a file.
 
-    The class has both methods. The step takes an action and returns something. It takes no result
-    of a step, unlike an agent's.
+    The step takes an action and returns something. It takes no result of a step, unlike an agent's.
+    A trainer's step takes no action.
     """
     lines: set[int] = set()
     tree = parse_file(file)
@@ -254,15 +262,20 @@ def _environment_methods(file: str) -> frozenset[int]:
         if not isinstance(owner, ast.ClassDef):
             continue
         methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
-        step, reset = methods.get("step"), methods.get("reset")
-        if step is None or reset is None:
-            continue
-        names = [arg.arg for arg in (*step.args.posonlyargs, *step.args.args)]
-        returns = any(isinstance(x, ast.Return) and x.value is not None for x in ast.walk(step))
-        if returns and any(map(_ACTION.search, names)) and not any(map(_RESULT.search, names)):
-            for node in (step, reset):
-                lines.add(min([node.lineno, *(x.lineno for x in node.decorator_list)]))
+        steps = [node for name, node in methods.items() if name in ("step", "step_wait")]
+        known = [node for node in steps if _is_environment_step(node, owner.name)]
+        resets = [methods["reset"]] if "reset" in methods and known else []
+        for node in (*known, *resets):
+            lines.add(min([node.lineno, *(x.lineno for x in node.decorator_list)]))
     return frozenset(lines)
+
+
+def _is_environment_step(step: ast.FunctionDef, owner: str) -> bool:
+    names = [arg.arg for arg in (*step.args.posonlyargs, *step.args.args)]
+    returns = any(isinstance(x, ast.Return) and x.value is not None for x in ast.walk(step))
+    has_action = step.name == "step_wait" or any(map(_ACTION.search, names))
+    is_result = any(map(_RESULT.search, names))
+    return has_action and not is_result and (returns or bool(_ENVIRONMENT.search(owner)))
 
 
 class _StatementLines(NamedTuple):
