@@ -7,6 +7,7 @@ import cProfile
 import gzip
 import json
 import marshal
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -373,6 +374,18 @@ def test_sampled_totals_are_divided_among_callers(tmp_path):
         (plain("main"), *(frames[name] for name in names)): ns
         for names, ns in {"ms": 10 * MS, "msx": 30 * MS, "mux": 60 * MS}.items()
     }
+
+
+def test_a_source_that_changed_since_is_noted(tmp_path, capsys):
+    source = tmp_path / "train.py"
+    text = f"P7;T0:7;{source}:step:3 900000\nP7;T0:7;{source}:step:900 100000\n"
+    (tmp_path / "a.austin").write_text(text)
+    os.utime(tmp_path / "a.austin", (1e9, 1e9))
+    source.write_text("def other():\n    return 1\n")
+    assert main(["report", str(tmp_path / "a.austin")]) == 0
+    report = capsys.readouterr().out
+    assert f"{source} is newer than the profile: its lines may have changed" in report
+    assert "train.py:3 in step" in report
 
 
 # --- damaged and hostile files --------------------------------------------------------------------

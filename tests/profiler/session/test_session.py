@@ -262,6 +262,8 @@ def test_samples_after_damage_are_left_out() -> None:
         line(2.0, counts=[[100, 0, 9, 1, 0, 0, 1]]),
         line(2.0, counts=[[100, 4, 0, 1, 0, 0, 1]]),
         line(2.0, stacks=[[[7], [1]]]),
+        line(2.0) | {"cpu_ns": "much"},
+        line(2.0) | {"rss": None},
         {"t": at(2.0)},
     ):
         merged = merge([recording()], [samples(good, bad)])
@@ -269,6 +271,22 @@ def test_samples_after_damage_are_left_out() -> None:
         assert [(sample.count, sample.elapsed_ns) for sample in process.samples] == [(3, 30)]
         assert len(process.periods) == 1
         assert [problem for problem in merged.problems if "process 100 are damaged" in problem]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"interval_s": 1e300}, {"interval_s": float("nan")}, {"command": ["python", 3]}],
+    ids=["a huge number", "no number", "no text"],
+)
+def test_impossible_values_in_a_header_are_one_sentence(tmp_path: Path, header: Any) -> None:
+    path = tmp_path / "main-100.samples.jsonl"
+    content = [make_header(), line(1.0), make_header(pid=101) | header, line(1.0)]
+    texts = [json.dumps(item) + "\n" for item in content]
+    path.write_text("".join(texts[:2]))
+    (tmp_path / "main-101.samples.jsonl").write_text("".join(texts[2:]))
+    profile = read(tmp_path)
+    assert [process.pid for process in profile.processes] == [100]
+    assert [x for x in profile.problems if "got a file without their header" in x]
 
 
 def test_samples_that_ended_early_are_reported() -> None:

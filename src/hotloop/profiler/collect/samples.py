@@ -53,6 +53,7 @@ _HEADER_TYPES = {
 }
 # Fields that older versions lack.
 _OPTIONAL_TYPES = {"host": str, "ticks": int, "interval_s": float, "command": list, "cores": int}
+_MAX_INTERVAL_S = 3600.0
 SUFFIX = ".samples.jsonl"
 THREAD_PREFIX = "hotloop-"  # names of the sampling threads start with this
 # Parts of the paths of files that are not the user's code.
@@ -149,7 +150,10 @@ def read(path: Path) -> Samples:
 
 
 def _has_types(header: dict[str, Any]) -> bool:
-    """Return whether the fields of a header have their types."""
+    """Return whether the fields of a header have their types, and possible values."""
     types = {name: type(value) for name, value in header.items()}
     optional = {name: kind for name, kind in _OPTIONAL_TYPES.items() if name in header}
-    return _HEADER_TYPES.items() | optional.items() <= types.items()
+    if not _HEADER_TYPES.items() | optional.items() <= types.items():
+        return False
+    interval_s, command = header.get("interval_s", 0.0), header.get("command", ())
+    return 0 <= interval_s <= _MAX_INTERVAL_S and all(isinstance(text, str) for text in command)

@@ -107,6 +107,8 @@ def _add_periods(totals: SampleTotals, file: Samples) -> None:
     continues = False
     try:
         for period in file.periods:
+            if not (type(period["cpu_ns"]) is type(period["rss"]) is int):
+                raise TypeError("`cpu_ns` and `rss` must be integers")
             places += [Frame(*place) for place in period["places"]]
             paths += [tuple(path) for path in period["paths"]]
             for numbers, lines in period["stacks"]:

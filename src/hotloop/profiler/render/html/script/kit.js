@@ -82,7 +82,10 @@ function ticks(from, to, count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= raw) || raw;
   const values = [];
-  for (let at = Math.ceil(from / step) * step; at <= to + step * 1e-9; at += step) values.push(at);
+  // Times near the limit of a number cannot be increased by a small step.
+  for (let at = Math.ceil(from / step) * step; at <= to + step * 1e-9 && values.length < 1000; at += step) {
+    values.push(at);
+  }
   return { step, values };
 }
 
