@@ -23,6 +23,12 @@ is stored in its own file:
 - `stages`: shares of environments, acting, replay and updates, compared with manual timers in the
   scripts of staged/ (needs Stable-Baselines3). `profiler_stages.json`: `programs`, by name, by
   stage: `by_hand`, `by_profile` (shares, medians of `rounds`), `off` (median difference).
+- `what-if`: elasticities measured by `hotloop profile --what-if`, compared with bare runs in which
+  the stage is shorter, for ten programs, of which five were set aside during development; and the
+  named bottleneck of ten drawn pipelines whose busiest stage is another one. `what_if.json`: `seen`
+  and `unseen`, by program: `stages`, by name: `true`, `measured`, `error` (half of the 95 %
+  interval), `samples` (estimate from samples), `pairs`; `is_close` (all within 0.1); `pipelines`, a
+  list: `bottleneck`, `busiest`, `named`, `samples_name`, `elasticities`.
 
 A figure is {"median", "min", "max"}.
 """
@@ -45,6 +51,7 @@ import numpy as np
 from bench import storage
 from bench.parts import run_parts
 from bench.profiler import stages
+from bench.profiler.what_if.measure import measure as measure_what_if
 from hotloop import timing
 from hotloop.base.children import python_command
 from hotloop.profiler.diagnose import Diagnosis, diagnose
@@ -308,6 +315,7 @@ def main() -> int:
             "cost": cost,
             "report": report,
             "stages": lambda scale, rounds: stages.measure(scale.seconds, rounds),
+            "what-if": lambda scale, _: measure_what_if(scale.seconds),
         },
         scale=ProfilerScale(seconds=15.0),
         quick=ProfilerScale(seconds=4.0),

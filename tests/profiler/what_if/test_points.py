@@ -160,7 +160,7 @@ def test_coroutines_sleep_without_blocking_others(points: DelayPoints) -> None:
 
     asyncio.run(both())
     assert order == ["other", "delayed"]
-    assert counter(points, 0, delays.DELAYED_NS) == 50_000_000
+    assert counter(points, 0, delays.DELAYED_NS) >= 50_000_000
 
 
 def test_points_of_an_earlier_version_are_removed(points: DelayPoints) -> None:

@@ -56,6 +56,9 @@ _READ_PERIOD_NS = 2_000_000
 DELAY_SPAN = "what-if delay"
 # Shorter delays are added up, because reading the thread's clock takes 0.4 µs.
 _LEAST_NS = 20_000
+# Sleeps take longer by the kernel's timer slack, and those of an event loop by its milliseconds. A
+# busy machine adds the rest.
+_TIMER_SLACK_NS, _LOOP_SLACK_NS = 80_000, 1_100_000
 _POLL_S = 0.1
 # `zlib` releases the interpreter's lock for some 10 µs to read these bytes.
 _BYTES = bytes(16_384)
@@ -73,6 +76,7 @@ class DelayPoints:
         self._control = memoryview(bytearray(8 * NUM_CONTROLS)).cast("q")
         self._counters = memoryview(bytearray(8 * NUM_COUNTERS * MAX_POINTS)).cast("q")
         self._functions: dict[str, Callable[[], Any]] = {}
+        self._call_ns = 0
         self._times, self._next_read_ns = ThreadTimes(), 0
         self._is_armed = self._is_final = False
 
@@ -121,6 +125,7 @@ class DelayPoints:
             points: `places` (kind, file and line) and `spans` of each point.
         """
         if not self._is_armed:
+            self._measure_call()  # with the memory of this process alone
             file = os.open(self._directory / CONTROL_FILE, os.O_RDWR)
             self._control = memoryview(mmap.mmap(file, 8 * NUM_CONTROLS)).cast("q")
             os.close(file)
@@ -165,11 +170,15 @@ class DelayPoints:
             return mode == DELAYED
 
         def compute() -> None:
+            """Compute for the requested CPU time, or later for that of several calls at once."""
             nonlocal debt_ns
-            debt_ns += control[CPU_NS]
+            debt_ns += control[CPU_NS] - self._call_ns
+            self._counters[delayed] += self._call_ns
             if debt_ns >= _LEAST_NS:
+                start_ns = time.thread_time_ns()
                 with span(DELAY_SPAN):
-                    spent_ns = _spend(debt_ns, without_lock=bool(control[WITHOUT_LOCK]))
+                    _compute_until(start_ns + debt_ns, without_lock=bool(control[WITHOUT_LOCK]))
+                spent_ns = time.thread_time_ns() - start_ns
                 debt_ns -= spent_ns
                 self._counters[delayed] += spent_ns
 
@@ -178,19 +187,35 @@ class DelayPoints:
                 compute()
                 sleep_ns = control[SLEEP_NS]
                 if sleep_ns > _LEAST_NS:
+                    start_ns = time.monotonic_ns()
                     with span(DELAY_SPAN):
                         time.sleep(sleep_ns / 1e9)
-                    self._counters[delayed] += sleep_ns
+                    elapsed_ns = time.monotonic_ns() - start_ns
+                    self._counters[delayed] += min(elapsed_ns, sleep_ns + _TIMER_SLACK_NS)
 
         async def call_async() -> None:
             if is_delayed():
                 compute()
                 sleep_ns = control[SLEEP_NS]
                 if sleep_ns > _LEAST_NS:
+                    start_ns = time.monotonic_ns()
                     await sys.modules["asyncio"].sleep(sleep_ns / 1e9)
-                    self._counters[delayed] += sleep_ns
+                    elapsed_ns = time.monotonic_ns() - start_ns
+                    self._counters[delayed] += min(elapsed_ns, sleep_ns + _LOOP_SLACK_NS)
 
         return call, call_async
+
+    def _measure_call(self) -> None:
+        """Measure the CPU time of a call that computes nothing, which is a delay too."""
+        call, _ = self._make_functions(MAX_POINTS - 1)
+        self._control[FIRST_MODE + MAX_POINTS - 1] = DELAYED
+        times_ns: list[int] = []
+        for _ in range(5):
+            start_ns = time.thread_time_ns()
+            for _ in range(200):
+                call()
+            times_ns.append(time.thread_time_ns() - start_ns)
+        self._call_ns = sorted(times_ns)[2] // 200
 
     def _read_queue(self, first: int, now_ns: int) -> None:
         """Store how long this thread has queued for a core, beside the number of the call."""
@@ -213,15 +238,11 @@ def install_points(directory: Path) -> None:
         _points.install()
 
 
-def _spend(duration_ns: int, *, without_lock: bool) -> int:
-    """Compute for a CPU time of this thread. Return the time that it took."""
-    start_ns = now_ns = time.thread_time_ns()
-    end_ns = start_ns + duration_ns
-    while now_ns < end_ns:
+def _compute_until(end_ns: int, *, without_lock: bool) -> None:
+    """Compute until this thread has used a CPU time."""
+    while time.thread_time_ns() < end_ns:
         if without_lock:
             zlib.crc32(_BYTES)
-        now_ns = time.thread_time_ns()
-    return now_ns - start_ns
 
 
 def _patch_imports(points: DelayPoints) -> None:

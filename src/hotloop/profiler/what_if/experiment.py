@@ -71,7 +71,8 @@ class Experiment:
         self._points: list[Point] = []
         self._candidates: list[int] = []  # indices of points
         self._progress = -1
-        self._delays: dict[int, tuple[int, int]] = {}  # CPU time and sleep per call, in ns
+        # CPU time and sleep per call in ns, and whether the CPU time needs no interpreter lock.
+        self._delays: dict[int, tuple[int, int, int]] = {}
         self._windows: list[Window] = []
         self._excludes_queues = False
         self._window_s = _WINDOW_S
@@ -242,7 +243,8 @@ class Experiment:
             time_in = places.time_in(self._points[index].place, times)
             calls = max(1e-9, units * self._rates[index] / self._rates[self._progress])
             cpu_ns, sleep_ns = _DELAY * time_in.cpu_ns / calls, _DELAY * time_in.blocked_ns / calls
-            self._delays[index] = round(cpu_ns), round(sleep_ns)
+            without_lock = time_in.lock_free_ns > 0.5 * time_in.cpu_ns
+            self._delays[index] = round(cpu_ns), round(sleep_ns), int(without_lock)
 
     def _measure(self) -> None:
         """Run windows until the program ends."""
@@ -280,7 +282,8 @@ class Experiment:
         """Delay a point (−1: none) for the length of a window."""
         mode_word = delays.FIRST_MODE + index
         if index >= 0:
-            self._control[delays.CPU_NS], self._control[delays.SLEEP_NS] = self._delays[index]
+            for word, value in enumerate(self._delays[index]):  # CPU_NS, SLEEP_NS, WITHOUT_LOCK
+                self._control[word] = value
             self._control[mode_word] = delays.DELAYED
         try:
             self._wait(_SETTLE_S + 0.1 * self._window_s)

@@ -16,6 +16,8 @@ from hotloop.profiler.collect.delays import DELAY_SPAN
 from hotloop.profiler.collect.points import FUNCTION, STATEMENT, SourcePoints, insert_points
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, is_library
 
+# Libraries that compute without the interpreter's lock.
+_LOCK_FREE = re.compile(r"/(site|dist)-packages/(torch|jax|jaxlib|tensorflow|scipy|cv2)/")
 # Spans of hooks by the stage of the loop, outermost first.
 STAGE_SPANS = {
     "act": ("act",),
@@ -79,6 +81,7 @@ class SampledTime:
         cpu_ns: time on a core.
         blocked_ns: time blocked by something else than the program's own threads and processes.
         queued_ns: time queued for a core.
+        lock_free_ns: part of `cpu_ns` in libraries that compute without the interpreter's lock.
         sleeping_ns: part of `blocked_ns` in a sleep.
         count: number of samples.
     """
@@ -86,6 +89,7 @@ class SampledTime:
     cpu_ns: float = 0.0
     blocked_ns: float = 0.0
     queued_ns: float = 0.0
+    lock_free_ns: float = 0.0
     sleeping_ns: float = 0.0
     count: float = 0.0
 
@@ -128,6 +132,8 @@ def activities(session: Session) -> Activities:
             is_main = process is session.main and sample.thread == process.pid
             activity = Activity(places[0], places[1] | spans, places[2], is_main)
             time = _time(sample, core_shares[sample.thread])
+            if _LOCK_FREE.search(process.stacks[sample.stack].frames[-1].file):
+                time.lock_free_ns = time.cpu_ns
             times.setdefault(activity, SampledTime()).add(time)
     return times
 
@@ -160,8 +166,8 @@ def _time(sample: Sample, core_share: float) -> SampledTime:
         core_share * runnable_ns,
         own_ns,
         (1.0 - core_share) * runnable_ns,
-        sample.waits.get("sleep", 0),
-        sample.count,
+        sleeping_ns=sample.waits.get("sleep", 0),
+        count=sample.count,
     )
 
 
@@ -170,7 +176,8 @@ def _places_of_stack(
 ) -> tuple[Place | None, frozenset[Place], tuple[Place, ...]] | None:
     """Return innermost own line, all places and loops of a stack; None while importing."""
     stack = process.stacks[number]
-    if any(frame.file.startswith("<frozen importlib") for frame in stack.frames):
+    imports = any(frame.file.startswith("<frozen importlib") for frame in stack.frames)
+    if imports or not stack.frames:
         return None
     own_line: Place | None = None
     places: set[Place] = set()
