@@ -1,4 +1,4 @@
-"""SAC, TD3, DDPG and DQN: the accelerated classes learn and act as the originals do."""
+"""The accelerated off-policy classes learn and act as the originals do."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import stable_baselines3
 import torch
 from gymnasium import spaces
+from sb3_contrib import QRDQN, TQC
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
@@ -178,6 +179,10 @@ DQN_OPTIONS["images"] = (
     partial(RandomEnv, observation_space=IMAGE, action_space=spaces.Discrete(3)),
     OPTIONS["images"][1],
 )
+TQC_OPTIONS = {
+    name: SAC_OPTIONS[name]
+    for name in ("defaults", "fixed_ent_coef", "shared_extractor", "n_steps")
+}
 CASES: list[Any] = [
     pytest.param(cls, env, options, id=f"{cls.__name__}-{name}")
     for cls, cases in (
@@ -185,6 +190,8 @@ CASES: list[Any] = [
         (TD3, TD3_OPTIONS),
         (DDPG, {"defaults": (RandomEnv, {})}),
         (DQN, DQN_OPTIONS),
+        (TQC, TQC_OPTIONS),
+        (QRDQN, {"defaults": (DISCRETE, {}), "max_grad_norm": (DISCRETE, {"max_grad_norm": 0.1})}),
     )
     for name, (env, options) in cases.items()
 ]
@@ -284,6 +291,8 @@ LEARNING: list[Any] = [
     pytest.param(TD3, {"action_noise": ACTION_NOISE}, id="TD3-noise"),
     pytest.param(TD3, {"train_freq": (2, "episode"), "gradient_steps": 7}, id="TD3-episode"),
     pytest.param(DDPG, {"train_freq": 3, "gradient_steps": -1}, id="DDPG"),
+    pytest.param(TQC, {}, id="TQC"),
+    pytest.param(QRDQN, {"target_update_interval": 16}, id="QRDQN"),
     pytest.param(DQN, {"target_update_interval": 16, "exploration_fraction": 0.5}, id="DQN"),
     pytest.param(DQN, {"target_update_interval": 1, "tau": 0.1}, id="DQN-soft"),
 ]
@@ -295,7 +304,7 @@ def test_a_whole_run_is_the_same(cls: Any, options: dict[str, Any], num_envs: in
     """One seed gives the same actions, transitions and parameters, apart from rounding."""
     if num_envs > 1 and isinstance(options.get("train_freq"), tuple):
         pytest.skip("Stable-Baselines3 counts episodes in one environment only")
-    kind = DISCRETE if cls is DQN else RandomEnv
+    kind = DISCRETE if cls in (DQN, QRDQN) else RandomEnv
     env = kind if num_envs == 1 else lambda: DummyVecEnv([kind, kind])
     models = twins(cls, env, **options)
     for model in models:

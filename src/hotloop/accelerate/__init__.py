@@ -14,7 +14,8 @@ How the package is divided:
   the module's and the optimizer's own tensors view.
 * `module_calls.py`: a module as a function of these vectors.
 * `on_policy.py`: the mixin of on-policy classes; `ppo.py`, `a2c.py` and others: one class each.
-* `off_policy.py`: the mixin of off-policy classes; `sac.py`, `td3.py`, `dqn.py`.
+* `off_policy.py`: the mixin of off-policy classes; `sac.py`, `td3.py`, `dqn.py`,
+  `quantiles.py`.
 * `acting.py`, `acting_off_policy.py`: the twins on NumPy that act for perceptrons.
 * `sampling.py`: batches of the replay buffer, which stays Stable-Baselines3's own.
 * `script.py`: the process of `hotloop accelerate`; `import_hook.py` puts the classes in place, and
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
     from hotloop.accelerate.dqn import DQN
     from hotloop.accelerate.maskable_ppo import MaskablePPO
     from hotloop.accelerate.ppo import PPO
+    from hotloop.accelerate.quantiles import QRDQN, TQC
     from hotloop.accelerate.sac import SAC
     from hotloop.accelerate.td3 import DDPG, TD3
 
-__all__ = ["A2C", "DDPG", "DQN", "PPO", "SAC", "TD3", "MaskablePPO", "accelerate"]
+__all__ = ["A2C", "DDPG", "DQN", "PPO", "QRDQN", "SAC", "TD3", "TQC", "MaskablePPO", "accelerate"]
 
 _PUBLIC = {
     "A2C": "hotloop.accelerate.a2c",
@@ -45,17 +47,21 @@ _PUBLIC = {
     "DQN": "hotloop.accelerate.dqn",
     "MaskablePPO": "hotloop.accelerate.maskable_ppo",
     "PPO": "hotloop.accelerate.ppo",
+    "QRDQN": "hotloop.accelerate.quantiles",
     "SAC": "hotloop.accelerate.sac",
     "TD3": "hotloop.accelerate.td3",
+    "TQC": "hotloop.accelerate.quantiles",
     "accelerate": "hotloop.accelerate.classes",
 }
+
+_CONTRIB = ("MaskablePPO", "QRDQN", "TQC")
 
 
 def __getattr__(name: str) -> object:
     if name in _PUBLIC:
         from hotloop.accelerate.libraries import check_libraries
 
-        check_libraries(needs_contrib=name == "MaskablePPO")
+        check_libraries(needs_contrib=name in _CONTRIB)
         # First, since hooks of `hotloop accelerate` import this package when its import ends.
         importlib.import_module("stable_baselines3")
         return getattr(importlib.import_module(_PUBLIC[name]), name)

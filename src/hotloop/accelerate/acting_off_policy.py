@@ -7,7 +7,7 @@ original's actions, apart from rounding.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class LayerStack:
         activation: the activation after each layer but the last, "tanh" or "relu".
     """
 
-    def __init__(self, layers: list[nn.Linear], activation: str) -> None:
+    def __init__(self, layers: Sequence[Any], activation: str) -> None:
         self._parameters = [x for layer in layers for x in (layer.weight, layer.bias)]
         self._is_relu = activation == "relu"
         self._addresses: list[int] = []
@@ -100,22 +100,32 @@ def deterministic_twin(model: Any, actor_class: type) -> Callable[[Array], Array
     return lambda obs: np.tanh(stack(_rows(obs))).reshape(-1, *shape)
 
 
-def greedy_twin(model: Any, network: Any, network_class: type) -> Callable[[Array], Array]:
+def greedy_twin(
+    model: Any, network: Any, network_class: type, layers: nn.Sequential
+) -> Callable[[Array], Array]:
     """Return a function of observations to ε-greedy actions, int64, (N,).
+
+    Args:
+        model: the model.
+        network: its network of action values or quantiles.
+        network_class: the network's class in the library.
+        layers: the network's layers, whose outputs are values, (N, A), or quantiles, (N, Q · A).
 
     Raises:
         Unsupported: the network is not a perceptron on vectors, or has methods of its own.
     """
     _check(model, network, network_class)
-    layers = list(network.q_net)
-    hidden, activation = linear_layers(nn.Sequential(*layers[:-1]))
-    stack = LayerStack([*hidden, layers[-1]], activation)
+    *hidden_layers, last = list(layers)
+    hidden, activation = linear_layers(nn.Sequential(*hidden_layers))
+    stack = LayerStack([*hidden, last], activation)
+    num_actions = int(model.action_space.n)
 
     def act(obs: Array) -> Array:
         # As `predict` of the original.
         if np.random.rand() < model.exploration_rate:
             return np.array([model.action_space.sample() for _ in range(len(obs))])
-        return stack(_rows(obs)).argmax(1)
+        values = stack(_rows(obs))
+        return values.reshape(len(obs), -1, num_actions).mean(1).argmax(1)
 
     return act
 

@@ -139,4 +139,4 @@ class DQN(ActionValueModel, stable_baselines3.DQN):  # pyright: ignore
         )
 
     def _prepare_twin(self) -> Any:
-        return greedy_twin(self, self.q_net, QNetwork)
+        return greedy_twin(self, self.q_net, QNetwork, self.q_net.q_net)
