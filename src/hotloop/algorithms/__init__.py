@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 # Name → description in `hotloop train --help`, listed here so that help does not import torch.
 ALGORITHMS = {
-    "ppo": "Proximal policy optimization: on-policy, discrete and continuous actions.",
-    "appo": "Asynchronous PPO: learns while environments step, from data of older policies.",
+    "ppo": "Proximal policy optimization: on-policy; discrete, continuous actions.",
+    "appo": "Asynchronous PPO: learns while environments step, from older policies.",
     "sac": "Soft actor-critic: off-policy, continuous actions.",
-    "td3": "Twin delayed deep deterministic policy gradient: off-policy, continuous actions.",
+    "td3": "Twin delayed DDPG: off-policy, continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",
 }
 

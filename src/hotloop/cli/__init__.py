@@ -10,26 +10,27 @@ import traceback
 from hotloop.base.children import PARENT, end_with_parent
 from hotloop.base.importing import enable_local_imports
 from hotloop.base.streams import notify, short_warnings, steady_output
+from hotloop.base.version import __version__
 from hotloop.errors import ConfigError, HotloopError, SpaceError, UnknownNameError, nearest
 
 # Subcommand, which is also the name of its module → description.
 COMMANDS = {
     "train": "Train an agent with PPO, SAC, TD3, DQN or your own algorithm.",
     "resume": "Continue a training that was stopped or killed.",
-    "sweep": "Search for the best options of an algorithm, over several seeds.",
+    "sweep": "Search for the best options of an algorithm over seeds.",
     "eval": "Play episodes with a trained agent and print their mean return.",
     "runs": "List the trainings below a directory and their state.",
     "plot": "Draw learning curves, with confidence bands over seeds.",
     "export": "Save a trained policy as ONNX or NumPy.",
     "profile": "Run a script, find out why it is slow, and print the causes.",
-    "accelerate": "Run a Stable-Baselines3 script with hotloop's updates, unchanged and faster.",
+    "accelerate": "Run a script of Stable-Baselines3 with hotloop's fast updates.",
     "report": "Print the report of a profile or a training again.",
-    "compare": "Compare options, learning and speed of trainings, or the speed of two profiles.",
+    "compare": "Compare the learning and speed of trainings, or two profiles.",
     "presets": "List the environments with options that were tuned for them.",
     "plan": "Estimate how many workers and machines a training can use.",
-    "doctor": "Check this machine: versions, cores, GPU, and what would make training faster.",
+    "doctor": "Check this machine, and show what would make training faster.",
     "cache": "Show or delete the compiled code that hotloop keeps.",
-    "bandit": "Run k-armed bandits and draw the figures of Sutton & Barto's chapter 2.",
+    "bandit": "Run k-armed bandits, and draw the figures of Sutton & Barto.",
 }
 
 # These commands import the `module:name` of an option, also from the current directory.
@@ -40,13 +41,13 @@ _RUNNING_COMMANDS = ("profile", "accelerate")
 
 HELP = """usage: hotloop COMMAND ...
 
-Fast PPO, SAC, TD3 and DQN for Gymnasium environments, and a profiler that finds out
-why a reinforcement-learning script is slow.
+Fast PPO, SAC, TD3 and DQN for Gymnasium environments, and a profiler that finds
+out why a reinforcement-learning script is slow.
 
 start with:
   hotloop train ppo --env-id CartPole-v1      train an agent
   hotloop profile my_script.py                find out why a script is slow
-  hotloop accelerate my_script.py             make a Stable-Baselines3 script faster
+  hotloop accelerate my_script.py             make a script of SB3 faster
 
 commands:
 {commands}
@@ -131,8 +132,6 @@ def _run(args: list[str]) -> int:
         print(HELP.format(commands="\n".join(lines)), end="")
         return 0 if args else 2
     if args[0] == "--version":
-        from hotloop.base.version import __version__
-
         print(f"hotloop {__version__}")
         return 0
     if args[0] not in COMMANDS:

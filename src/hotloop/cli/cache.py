@@ -20,7 +20,7 @@ def run(args: list[str]) -> int:
         "$HOTLOOP_CACHE, else $XDG_CACHE_HOME/hotloop, else ~/.cache/hotloop.",
     )
     parser.add_argument("--clear", action="store_true", help="delete all cached files")
-    parser.add_argument("--json", action="store_true", help="print one JSON array of the files")
+    parser.add_argument("--json", action="store_true", help="print one JSON array of these files")
     options = parser.parse_args(args)
     if options.clear:
         try:
@@ -29,6 +29,8 @@ def run(args: list[str]) -> int:
             raise OutputError(
                 f"{cache.directory()} can't be cleared ({error.strerror}): delete it by hand"
             ) from error
+        if options.json:
+            return print_json([vars(file) for file in removed])
         print(f"removed {_format_total(removed)} from {cache.directory()}")
         return 0
     files, reason = cache.entries(), cache.unusable_reason()

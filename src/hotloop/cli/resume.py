@@ -21,7 +21,7 @@ def run(args: list[str]) -> int:
         "same weights as without the interruption. A run of sac, td3 or dqn needs --save-replay "
         "from its start for this; otherwise its replay buffer starts empty. If the run was killed "
         "after its last step, the missing files are written.",
-        usage="hotloop resume [--checkpoint NAME] [--trust] [options of the training] RUN",
+        usage="hotloop resume [--checkpoint NAME] [--trust] [options of train] RUN",
         allow_abbrev=False,
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")

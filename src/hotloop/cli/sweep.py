@@ -18,28 +18,31 @@ if TYPE_CHECKING:
     from hotloop.experiments import Plan, Results
     from hotloop.experiments.runner import Runner
 
-HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of hotloop train]
-       hotloop sweep bandit AGENT NAME=SPACE ... [options of hotloop bandit grid]
+HELP = """usage: hotloop sweep ALGORITHM NAME=SPACE ... [options] [options of train]
+       hotloop sweep bandit AGENT NAME=SPACE ... [options of bandit grid]
        hotloop sweep resume FILE [options]
        hotloop sweep report FILE [options]
 
-Train with many combinations of options and print the best ones. Trials run in parallel, each with
-several seeds. Results are in one file, to continue after a kill, or to add trials, seeds or steps.
+Train with many combinations of options and print the best ones. Trials run in
+parallel, each with several seeds. Results are in one file, to continue after a
+kill, or to add trials, seeds or steps.
 
 spaces:
-  learning_rate=log:1e-5,1e-2   a log-uniform range; lin:0,1 is uniform, int:16,256 has integers
-  gae_lambda=0.9,0.95           values; write ; between values with commas: linear:3e-4,0;1e-3
-  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid; also 0.1:0.5:0.1 with a step
-                                and 1e-5:1e-2:x10 with a factor
+  learning_rate=log:1e-5,1e-2   a log-uniform range; lin:0,1 is uniform,
+                                int:16,256 has integers
+  gae_lambda=0.9,0.95           values; write ; between values with commas:
+                                linear:3e-4,0;1e-3
+  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid; also
+                                0.1:0.5:0.1 with a step and 1e-5:1e-2:x10 with
+                                a factor
 
 options:
 {options}
 `hotloop sweep report --help` describes the report.
 
 examples:
-  hotloop sweep ppo --env-id CartPole-v1 learning_rate=log:1e-5,1e-2 gae_lambda=0.9,0.95 \\
-    --trials 50 --seeds 1-3
-  hotloop sweep sac --env-id Pendulum-v1 --space sac.toml --sampler tpe --hours 8
+  hotloop sweep ppo learning_rate=log:1e-5,1e-2 gae_lambda=0.9,0.95 --trials 50
+  hotloop sweep sac --env-id Pendulum-v1 --space sac.toml --hours 8 --seeds 1-3
   hotloop sweep resume sweep.sqlite --trials 100
   hotloop sweep report sweep.sqlite --test-seeds 101-110
 """

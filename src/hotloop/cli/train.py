@@ -24,11 +24,11 @@ algorithms:
 {algorithms}
   module:attribute  your own algorithm, such as my_reinforce:algorithm
 
-`hotloop train ALGORITHM --help` lists every option with its default and meaning.
+`hotloop train ALGORITHM --help` lists every option and its default.
 
 examples:
   hotloop train ppo --env-id CartPole-v1 --total-timesteps 200000 --seed 1
-  hotloop train ppo --learning-rate linear:3e-4,0 --clip-range cosine:0.2,0.05,0.5
+  hotloop train ppo --learning-rate linear:3e-4,0 --clip-range cosine:0.2,0.05
   hotloop train sac --env-id Pendulum-v1
   hotloop train ppo --seeds 1-5 --jobs 2
   hotloop train ppo --seeds 1-5 --vary learning_rate=1e-4,1e-3 --lanes on

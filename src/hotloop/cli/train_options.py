@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 COMMAND_OPTIONS = {
     "--seeds": ("SEEDS", "one run per seed, such as 1-5 or 1,3,7-9, in one directory"),
     "--jobs": ("N", "number of parallel processes (default: as the cores allow)"),
-    "--vary": ("NAME=V,V…", "one run per value of an option (repeat it for more options)"),
+    "--vary": ("NAME=V,V…", "one run per value of an option, may be repeated"),
     "--lanes": ("on|off", "on: train several runs in one process with one batched update"),
-    "--config": ("FILE", "read options from a TOML file (command-line options override them)"),
+    "--config": ("FILE", "read options from a TOML file; the command line overrides them"),
     "--save-config": ("FILE", "write the options to a TOML file and do not train"),
-    "--trust": ("", "let the file of --config name code: environment, network, schedules, Ray"),
+    "--trust": ("", "let the file of --config name code, such as environments"),
 }
 
 

@@ -9,7 +9,7 @@ from hotloop.errors import UnknownNameError, nearest
 COMMANDS = {
     "figure": "Compute and draw a figure of Sutton & Barto's chapter 2.",
     "run": "Play one agent in one environment, over many runs.",
-    "compare": "Play several agents on the same random numbers, with paired differences.",
+    "compare": "Play several agents on the same random numbers, and compare.",
     "grid": "Play every combination of settings, resumable after a stop or a kill.",
 }
 
@@ -30,9 +30,9 @@ Values are numbers such as 0.1, 1/128 or 2**-7, or none, true, false.
 
 examples:
   hotloop bandit figure 2.2
-  hotloop bandit run epsilon-greedy --epsilon 0.1 --runs 2000 --steps 1000 --arms 10
-  hotloop bandit compare "ucb c=2" "epsilon-greedy epsilon=0.1" --picture curves,regret
-  hotloop bandit compare beta-thompson kl-ucb --environment bernoulli --env means=0.9,0.8
+  hotloop bandit run epsilon-greedy --epsilon 0.1 --runs 2000 --arms 10
+  hotloop bandit compare "ucb c=2" "epsilon-greedy epsilon=0.1" --picture regret
+  hotloop bandit compare moss kl-ucb --environment bernoulli --env means=0.9,0.8
 
 `hotloop bandit COMMAND --help` describes a command's options.
 """

@@ -16,8 +16,9 @@ def list_fields(classes: Mapping[str, Any]) -> str:
     for name, cls in classes.items():
         settings = " ".join(f"{f.name}={format_default(f.default)}" for f in fields(cls))
         text = (inspect.getdoc(cls) or "").split("\n")[0]
-        lines.append(f"  {name:18} {settings}" if settings else f"  {name}")
-        lines.append(textwrap.fill(text, 88, initial_indent=" " * 21, subsequent_indent=" " * 21))
+        head = f"  {name:18} {settings}" if settings else f"  {name}"
+        lines.append(textwrap.fill(head, 80, subsequent_indent=" " * 21))
+        lines.append(textwrap.fill(text, 80, initial_indent=" " * 21, subsequent_indent=" " * 21))
     return "\n".join(lines)
 
 

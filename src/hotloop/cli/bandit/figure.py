@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from pathlib import Path
 
 from hotloop.base.importing import require_module
@@ -24,7 +25,8 @@ def run(args: list[str]) -> int:
     lines = []
     for plan in FIGURES.values():
         sizes = f" ({plan.num_runs:,} runs of {plan.num_steps:,} steps)" if plan.settings else ""
-        lines.append(f"  {plan.number:5} {plan.title}{sizes}")
+        text = f"  {plan.number:5} {plan.title}{sizes}"
+        lines.append(textwrap.fill(text, 80, subsequent_indent=" " * 8))
     parser.epilog = "figures:\n" + "\n".join(lines)
     parser.add_argument("number", metavar="NUMBER", help="2.1 … 2.6, or 2.11 (exercise 2.11)")
     add_sizes(parser, runs=None, steps=None)

@@ -26,21 +26,21 @@ from hotloop.errors import ConfigError
 if TYPE_CHECKING:
     from hotloop.bandits.grids import Grid, GridProgress, GridTable
 
-_EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list of values and
-progressions:
-  epsilon=0.01,0.1           values
-  step_size=none,0.1         the words none, true, false
+_EPILOG = """`hotloop bandit --help` lists agents and their fields. A range is a list of
+values and progressions:
+  step_size=none,0.1         values, or the words none, true, false
   epsilon=0.1:0.5:0.1        steps: 0.1, 0.2, … 0.5
   epsilon=2**-7:2**-2:x2     factors: 2⁻⁷, 2⁻⁶, … 2⁻²
-  epsilon=log:0.01,0.5,8     8 points, evenly spaced in the logarithm; lin:0,1,5 evenly
+  epsilon=log:0.01,0.5,8     8 points, evenly spaced in the logarithm
+  epsilon=lin:0,1,5          5 points, evenly spaced
   --env num_arms=int:2,5     integers
   --env 'means=0.9,0.8;0.5,0.4'    lists, separated by ;
 
-Results are stored in the file every quarter of a second. After a stop or a kill, run the same
-command to resume. With more --runs it adds runs to the stored ones.
+Results are stored every quarter of a second. After a stop or a kill, run the
+same command to resume. With more --runs it adds runs to the stored ones.
 
 example:
-  hotloop bandit grid epsilon-greedy epsilon=2**-7:2**-2:x2 step_size=none,0.1 --picture study.png
+  hotloop bandit grid epsilon-greedy epsilon=2**-7:2**-2:x2 --picture study.png
 """
 
 
@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--late-steps", **whole, help="last steps, for the late columns (default: a tenth)")
     add("--steps-per-point", **whole, help="steps that each point of a curve averages over")
     add("--file", **path, default=Path("grid.sqlite"), help=f"SQLite file {note}")
-    quantity = f"quantity that sorts the table and that the picture shows {note}"
-    add("--quantity", choices=QUANTITIES, default=QUANTITIES[0], help=quantity)
+    quantity = f"quantity that sorts the table and that the picture shows: {', '.join(QUANTITIES)}"
+    add("--quantity", choices=QUANTITIES, default=QUANTITIES[0], metavar="NAME", help=quantity)
     add("--all", action="store_true", help=f"print all points, not {MAX_ROWS}")
     picture = "draw a parameter study (one range) or a heat map (two): .png, .svg or .pdf"
     add("--picture", **path, help=picture)

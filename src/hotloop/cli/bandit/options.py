@@ -20,7 +20,7 @@ def new_parser(name: str, description: str) -> argparse.ArgumentParser:
     """Return a parser for `hotloop bandit NAME`. Blank lines separate paragraphs."""
     parser = CommandParser(
         prog=f"hotloop bandit {name}",
-        description="\n\n".join(textwrap.fill(part, 88) for part in description.split("\n\n")),
+        description="\n\n".join(textwrap.fill(part, 80) for part in description.split("\n\n")),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # so that a misspelled name raises an error with the nearest one
     )
