@@ -25,7 +25,7 @@ from hotloop.profiler.diagnose import (
 from hotloop.profiler.diagnose import source as sources
 from hotloop.profiler.diagnose.findings import explain
 from hotloop.profiler.render.text import diagnosis_lines
-from hotloop.profiler.session import Frame, Session, Stack, ThreadTotals
+from hotloop.profiler.session import Frame, Session, Stack, ThreadTotals, catalogues
 from hotloop.profiler.session.catalogues import is_in, read_catalogue
 from tests.profiler.sessions import ns, period, process, sample, session, span
 
@@ -1002,3 +1002,10 @@ def test_limits_have_reasons():
     assert all(value > 0 and why.endswith(".") for value, why in rows.values())
     text = "".join(path.read_text() for path in Path(limits.__file__).parent.glob("*.py"))
     assert [name for name in rows if f"LIMITS.{name}" not in text] == []
+
+
+def test_every_list_of_words_is_used():
+    rows = read_catalogue(Path(catalogues.__file__).with_name("words.json"))
+    assert all(why.endswith(".") and words for why, words in rows.values())
+    text = "".join(path.read_text() for path in Path(limits.__file__).parent.glob("*.py"))
+    assert [name for name in rows if f'WORDS["{name}"]' not in text] == []

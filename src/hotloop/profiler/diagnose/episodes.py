@@ -6,24 +6,17 @@ import ast
 from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
-from hotloop.profiler.session.syntax import called_name, names_in, parse_file
+from hotloop.profiler.session.catalogues import WORDS
+from hotloop.profiler.session.syntax import called_name, names_in, nodes
 
 _YIELDS = (ast.Yield, ast.YieldFrom)
-_STORING = {
-    *("append", "add", "push", "store", "put", "insert", "extend", "remember", "observe", "send"),
-    *("save", "write", "record", "put_nowait", "appendleft", "add_transition", "store_transition"),
-}
-_LEARNING = {"learn", "update", "train", "fit", "backward", "partial_fit", "zero_grad"}
 
 
 @lru_cache(maxsize=4096)
 def unpacks_step(file: str, block: source.CodeBlock) -> bool:
     """Return whether some lines unpack the result of a step: at least four parts."""
-    tree = parse_file(file)
-    return any(
-        isinstance(node, ast.Assign) and node.lineno in block and _is_unpacked_step(node)
-        for node in (ast.walk(tree) if tree else ())
-    )
+    assignments = nodes(file, ast.Assign)
+    return any(node.lineno in block and _is_unpacked_step(node) for node in assignments)
 
 
 def _is_unpacked_step(node: ast.Assign) -> bool:
@@ -47,7 +40,9 @@ def only_scores_episodes(file: str, first_line: int) -> bool:
     if function is None or any(isinstance(x, _YIELDS) for x in ast.walk(function)):
         return False
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    if _LEARNING & {called_name(call) for call in calls} or "reset" not in map(called_name, calls):
+    if WORDS["learning"] & {called_name(call) for call in calls} or "reset" not in map(
+        called_name, calls
+    ):
         return False
     steps = [
         node
@@ -68,7 +63,9 @@ def only_scores_episodes(file: str, first_line: int) -> bool:
 
 def _stores_any(node: ast.AST, names: set[str]) -> bool:
     if isinstance(node, ast.Call):
-        return called_name(node) in _STORING and any(names & names_in(arg) for arg in node.args)
+        return called_name(node) in WORDS["storing"] and any(
+            names & names_in(arg) for arg in node.args
+        )
     if isinstance(node, ast.Return):
         return node.value is not None and bool(names & names_in(node.value))
     if isinstance(node, ast.Assign):

@@ -7,15 +7,9 @@ from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
-from hotloop.profiler.session.syntax import parse_file
+from hotloop.profiler.session.catalogues import WORDS
+from hotloop.profiler.session.syntax import nodes, parse_file
 
-_GROWING = {"append", "extend", "insert"}
-_SHRINKING = {"pop", "popleft", "popitem", "clear", "remove"}
-# Functions that pass on a whole structure.
-_VIEWS = {"values", "keys", "items", "copy", "astype", "tolist", "numpy", "flatten", "ravel"}
-_VIEWS |= {"list", "tuple", "enumerate", "reversed", "len", "zip", "array", "asarray", "sorted"}
-# Methods that create persistent attributes.
-_INITIALIZERS = {"__init__", "__post_init__", "setup", "reset", "clear"}
 # Number of callers through which a parameter is traced.
 _MAX_CALLERS = 2
 
@@ -26,12 +20,9 @@ def passes_growing_structure(file: str, block: CodeBlock) -> bool:
     growing = _growing_names(file)
     if not growing:
         return False
-    tree = parse_file(file)
     return any(
-        isinstance(node, ast.Call)
-        and node.lineno in block
-        and any(_dotted_name(arg) in growing for arg in node.args)
-        for node in (ast.walk(tree) if tree else ())
+        node.lineno in block and any(_dotted_name(arg) in growing for arg in node.args)
+        for node in nodes(file, ast.Call)
     )
 
 
@@ -44,11 +35,10 @@ def passes_persistent_structure(file: str, block: CodeBlock) -> bool:
     iteration is new and must be traversed once. List displays, `[x, y]`, and selected elements,
     `table[rows]`, do not count. The object of a method call counts as an argument.
     """
-    tree = parse_file(file)
-    return tree is not None and any(
+    return any(
         _persists(file, operand, call.lineno, _MAX_CALLERS)
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call) and call.lineno in block
+        for call in nodes(file, ast.Call)
+        if call.lineno in block
         for operand in _operands(call)
     )
 
@@ -69,11 +59,15 @@ def _persists(file: str, node: ast.expr, line: int, callers: int) -> bool:
         return any(_persists(file, part.iter, line, callers) for part in node.generators)
     if isinstance(node, ast.Call):
         name = getattr(node.func, "attr", None) or getattr(node.func, "id", "")
-        return name in _VIEWS and any(_persists(file, x, line, callers) for x in _operands(node))
+        return name in WORDS["views"] and any(
+            _persists(file, x, line, callers) for x in _operands(node)
+        )
     if isinstance(node, ast.Attribute):
         name = _dotted_name(node)
         is_attribute = bool(name) and name.partition(".")[0] not in _imported_names(file)
-        initializers = [block for block, known in source.functions(file) if known in _INITIALIZERS]
+        initializers = [
+            block for block, known in source.functions(file) if known in WORDS["initializers"]
+        ]
         lines = _assignment_lines(file, name)
         return is_attribute and all(any(x in block for block in initializers) for x in lines)
     return isinstance(node, ast.Name) and _name_persists(file, node.id, line, callers)
@@ -88,15 +82,11 @@ def _is_selection(index: ast.expr) -> bool:
 
 
 def _name_persists(file: str, name: str, line: int, callers: int) -> bool:
-    tree = parse_file(file)
-    if tree is None or name in _imported_names(file):
+    if name in _imported_names(file):
         return False
     around = source.function_around(file, line)
-    functions = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.lineno == around.first
-    ]
+    definitions = nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [node for node in definitions if node.lineno == around.first]
     for function in functions:
         parameters = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
         if name in parameters:
@@ -133,21 +123,18 @@ def _receives_persistent_argument(
 @lru_cache(maxsize=4096)
 def _assignment_lines(file: str, name: str) -> tuple[int, ...]:
     """Return the lines that assign a new value to a name, unlike `log = np.append(log, row)`."""
-    tree = parse_file(file)
-    nodes = [*ast.walk(tree)] if tree else []
     updates = {
         id(part)
-        for node in nodes
-        if isinstance(node, ast.Assign) and name in map(_dotted_name, ast.walk(node.value))
+        for node in nodes(file, ast.Assign)
+        if name in map(_dotted_name, ast.walk(node.value))
         for target in node.targets
         for part in ast.walk(target)
     }
-    updates |= {id(node.target) for node in nodes if isinstance(node, ast.AugAssign)}
+    updates |= {id(node.target) for node in nodes(file, ast.AugAssign)}
     return tuple(
         node.lineno
-        for node in nodes
-        if isinstance(node, ast.Name | ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
+        for node in nodes(file, ast.Name, ast.Attribute)
+        if isinstance(node.ctx, ast.Store)
         and _dotted_name(node) == name
         and id(node) not in updates
     )
@@ -155,11 +142,9 @@ def _assignment_lines(file: str, name: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)
 def _imported_names(file: str) -> frozenset[str]:
-    tree = parse_file(file)
     return frozenset(
         (alias.asname or alias.name).partition(".")[0]
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, ast.Import | ast.ImportFrom)
+        for node in nodes(file, ast.Import, ast.ImportFrom)
         for alias in node.names
     )
 
@@ -175,9 +160,9 @@ def _growing_names(file: str) -> frozenset[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             name = _dotted_name(node.func.value)
-            if node.func.attr in _GROWING:
+            if node.func.attr in WORDS["growing"]:
                 grown.add(name)
-            elif node.func.attr in _SHRINKING:
+            elif node.func.attr in WORDS["shrinking"]:
                 excluded.add(name)
         elif isinstance(node, ast.Delete | ast.Assign):
             # `del x[:9]` and `x[:] = []` remove elements.

@@ -6,9 +6,9 @@ import ast
 from functools import lru_cache
 
 from hotloop.profiler.diagnose.source import CodeBlock
-from hotloop.profiler.session.syntax import names_in, parse_file
+from hotloop.profiler.session.catalogues import WORDS
+from hotloop.profiler.session.syntax import names_in, nodes
 
-_PRODUCTS = {"dot", "matmul", "inner", "mv", "mm"}
 # Up to this many products take no longer than stacking their operands.
 _FEW = 4
 
@@ -20,10 +20,7 @@ def multiplies_row_by_row(file: str, loop: CodeBlock) -> bool:
     Only elements on the left and a fixed matrix on the right count. In the other order the elements
     may be layers, or members of a population, each of which has its own matrix.
     """
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        if not isinstance(node, ast.ListComp | ast.GeneratorExp | ast.SetComp):
-            continue
+    for node in nodes(file, ast.ListComp, ast.GeneratorExp, ast.SetComp):
         if CodeBlock(node.lineno, node.end_lineno or node.lineno) != loop:
             continue
         if any(_is_short_range(generator.iter) for generator in node.generators):
@@ -53,8 +50,12 @@ def _factors(tree: ast.AST) -> list[tuple[ast.AST, ast.AST]]:
             found.append((node.left, node.right))
         elif isinstance(node, ast.Call):
             name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
-            if name in _PRODUCTS and len(node.args) == 2:
+            if name in WORDS["plain_products"] and len(node.args) == 2:
                 found.append((node.args[0], node.args[1]))
-            elif name in _PRODUCTS and len(node.args) == 1 and isinstance(node.func, ast.Attribute):
+            elif (
+                name in WORDS["plain_products"]
+                and len(node.args) == 1
+                and isinstance(node.func, ast.Attribute)
+            ):
                 found.append((node.func.value, node.args[0]))
     return found

@@ -7,10 +7,8 @@ from functools import lru_cache
 
 from hotloop.profiler.diagnose import source
 from hotloop.profiler.diagnose.source import CodeBlock
-from hotloop.profiler.session.syntax import called_name, parse_file
-
-# Functions that only store their arguments.
-_STORING = {"append", "concatenate", "cat", "stack", "hstack", "vstack", "add", "extend"}
+from hotloop.profiler.session.catalogues import WORDS
+from hotloop.profiler.session.syntax import called_name, nodes, parse_file
 
 
 @lru_cache(maxsize=4096)
@@ -70,30 +68,22 @@ def is_recurrent(file: str, loop: CodeBlock, line: int) -> bool:
 def returns_result(file: str, line: int) -> bool:
     """Return whether the result of a statement is part of what its function returns."""
     statement, around = source.statement_at(file, line), source.function_around(file, line)
-    tree = parse_file(file)
-    nodes = [node for node in (ast.walk(tree) if tree else ()) if _line(node) in around]
-    results: set[str] = set()
-    assignments = [node for node in nodes if isinstance(node, ast.Assign)]
-    returns = [node for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    returns = [node for node in nodes(file, ast.Return) if node.lineno in around]
     if any(node.lineno == statement.first for node in returns):
         return True
-    for node in sorted(assignments, key=lambda node: node.lineno):
+    results: set[str] = set()
+    for node in sorted(nodes(file, ast.Assign), key=lambda node: node.lineno):
+        if node.lineno not in around:
+            continue
         if node.lineno == statement.first or _dotted_names(node.value) & results:
             results |= {name for target in node.targets for name in _dotted_names(target)}
     return any(_dotted_names(node) & results for node in returns)
 
 
-def _line(node: ast.AST) -> int:
-    return getattr(node, "lineno", 0)
-
-
 def _loop_at(file: str, loop: CodeBlock) -> ast.For | ast.While | None:
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        is_loop = isinstance(node, ast.For | ast.While)
-        if is_loop and CodeBlock(node.lineno, node.end_lineno or node.lineno) == loop:
-            return node
-    return None
+    blocks = nodes(file, ast.For, ast.While)
+    found = (x for x in blocks if CodeBlock(x.lineno, x.end_lineno or x.lineno) == loop)
+    return next(found, None)
 
 
 def _assigned_names(node: ast.Assign) -> set[str]:
@@ -111,7 +101,7 @@ def _argument_names(node: ast.expr) -> set[str]:
     return {
         name
         for call in ast.walk(node)
-        if isinstance(call, ast.Call) and called_name(call) not in _STORING
+        if isinstance(call, ast.Call) and called_name(call) not in WORDS["collecting"]
         for arg in (*call.args, *(keyword.value for keyword in call.keywords))
         for name in _dotted_names(arg)
     }

@@ -7,52 +7,10 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from hotloop.profiler.session.syntax import called_name, parse_file, source_lines
+from hotloop.profiler.session.catalogues import WORDS
+from hotloop.profiler.session.syntax import called_name, nodes, parse_file, source_lines
 
-_LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception", "log", "trace"}
-# Methods that wait for a device, or extract numbers from tensors.
-_SYNC_METHODS = {"item", "cpu", "numpy", "tolist"}
-# Attributes that only tensors have, besides methods that end with an underscore.
-_TENSOR_ATTRIBUTES = {
-    *("backward", "clone", "data", "detach", "device", "grad", "item", "no_grad", "requires_grad"),
-    *("permute", "squeeze", "unsqueeze", "view"),
-}
-# Functions that cost no more than formatting a message.
-_FORMATTING = {
-    *("str", "repr", "round", "len", "int", "float", "format", "join", "item", "tolist", "numpy"),
-    *("mean", "std", "min", "max", "time", "perf_counter"),
-}
-# Matrix products and functions built from them.
-_PRODUCTS = {
-    *("dot", "matmul", "einsum", "tensordot", "inner", "outer", "vdot", "solve", "inv", "lstsq"),
-    *("svd", "eigh", "eig", "qr", "cholesky", "pinv", "conv2d", "convolve", "fft"),
-}
-_ARITHMETIC = {
-    "min",
-    "max",
-    "abs",
-    "float",
-    "int",
-    "bool",
-    "exp",
-    "log",
-    "sqrt",
-    "np.exp",
-    "np.log",
-}
 _COMPILER_NAMES = re.compile(r"(^|\W)(\w*jit|pmap|njit|torch\.compile)\b")
-_MAXIMUM_FUNCTIONS = {"argmax", "amax", "nanmax", "max", "nanargmax"}
-_TIE_BREAKS = {"choice", "choices", "integers", "randint", "randrange", "shuffle", "permutation"}
-_LIST_OPERATIONS = {"list", "tolist", "append", "index", "enumerate", "sorted", "array", "items"}
-_TIE_SEARCHES = {"argwhere", "flatnonzero", "nonzero", "where", "isclose", "append"}
-
-
-# Functions that traverse lists and other structures, or build arrays from them.
-_LIST_BUILDING = {
-    *("array", "asarray", "stack", "vstack", "hstack", "concatenate", "append", "list", "tuple"),
-    *("dict", "set", "pop", "insert", "remove", "index", "count", "copy", "clone", "zip", "repeat"),
-    *("tile", "roll", "delete", "deque", "sorted", "map", "filter", "enumerate"),
-}
 
 
 class CodeBlock(NamedTuple):
@@ -82,10 +40,7 @@ _COMPOUND = (
 def statements(file: str) -> dict[int, CodeBlock]:
     """Return the statement of each line. A compound statement is reduced to its header."""
     blocks: dict[int, CodeBlock] = {}
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        if not isinstance(node, ast.stmt):
-            continue
+    for node in nodes(file, ast.stmt):
         block = CodeBlock(node.lineno, node.end_lineno or node.lineno)
         if isinstance(node, _COMPOUND):
             body: list[ast.stmt] = getattr(node, "body", [])
@@ -106,7 +61,7 @@ def statement_at(file: str, line: int) -> CodeBlock:
 def names_called(file: str, block: CodeBlock) -> frozenset[str]:
     """Return the names called in some lines: last parts, and full dotted names."""
     names: set[str] = set()
-    for node in _calls(file):
+    for node in nodes(file, ast.Call):
         if block.first <= node.lineno <= block.last:
             function = node.func
             if isinstance(function, ast.Attribute):
@@ -119,52 +74,37 @@ def names_called(file: str, block: CodeBlock) -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def is_plain_arithmetic(file: str, block: CodeBlock) -> bool:
     """Return whether some lines assign a plain calculation, with only simple calls."""
-    assigns = any(
-        isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign) and node.lineno in block
-        for node in _assignments(file)
-    )
-    return assigns and names_called(file, block) <= _ARITHMETIC
+    assignments = nodes(file, ast.Assign, ast.AugAssign, ast.AnnAssign)
+    assigns = any(node.lineno in block for node in assignments)
+    return assigns and names_called(file, block) <= WORDS["arithmetic"]
 
 
 @lru_cache(maxsize=4096)
 def multiplies_matrices(file: str, block: CodeBlock) -> bool:
     """Return whether some lines contain `@` or a call of a matrix product."""
-    if names_called(file, block) & _PRODUCTS:
+    if names_called(file, block) & WORDS["products"]:
         return True
-    tree = parse_file(file)
-    return any(
-        isinstance(node, ast.BinOp | ast.AugAssign)
-        and isinstance(node.op, ast.MatMult)
-        and node.lineno in block
-        for node in (ast.walk(tree) if tree else ())
-    )
+    operations = nodes(file, ast.BinOp, ast.AugAssign)
+    return any(isinstance(node.op, ast.MatMult) and node.lineno in block for node in operations)
 
 
 @lru_cache(maxsize=256)
 def first_line_calling(file: str, names: frozenset[str]) -> int:
     """Return the first line of a file that calls one of the names, 0 if there is none."""
-    lines = (
-        node.lineno
-        for node in _calls(file)
-        if (getattr(node.func, "attr", None) or getattr(node.func, "id", None)) in names
-    )
+    lines = (node.lineno for node in nodes(file, ast.Call) if called_name(node) in names)
     return min(lines, default=0)
 
 
 @lru_cache(maxsize=256)
 def compiled_names(file: str) -> frozenset[str]:
     """Return functions that a file compiles, by a decorator such as `jax.jit` or a call of it."""
-    tree = parse_file(file)
     names: set[str] = set()
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.FunctionDef):
-            if any(_COMPILER_NAMES.search(ast.unparse(x)) for x in node.decorator_list):
-                names.add(node.name)
-        elif (
-            isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and _COMPILER_NAMES.search(ast.unparse(node.value.func))
-        ):
+    for node in nodes(file, ast.FunctionDef):
+        if any(_COMPILER_NAMES.search(ast.unparse(x)) for x in node.decorator_list):
+            names.add(node.name)
+    for node in nodes(file, ast.Assign):
+        call = node.value
+        if isinstance(call, ast.Call) and _COMPILER_NAMES.search(ast.unparse(call.func)):
             names.update(x.id for x in node.targets if isinstance(x, ast.Name))
             names.update(x.attr for x in node.targets if isinstance(x, ast.Attribute))
     return frozenset(names)
@@ -173,11 +113,9 @@ def compiled_names(file: str) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def functions(file: str) -> tuple[tuple[CodeBlock, str], ...]:
     """Return all functions of a file with their names, shortest first."""
-    tree = parse_file(file)
     found = [
         (CodeBlock(node.lineno, node.end_lineno or node.lineno), getattr(node, "name", "<lambda>"))
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, _FUNCTIONS)
+        for node in nodes(file, *_FUNCTIONS)
     ]
     return tuple(sorted(found, key=lambda item: item[0].num_lines))
 
@@ -198,9 +136,9 @@ def source_line(file: str, line: int) -> str:
 def eager_log_lines(file: str) -> frozenset[int]:
     """Return the lines of logger calls that format the message before the level check."""
     numbers: set[int] = set()
-    for node in _calls(file):
+    for node in nodes(file, ast.Call):
         function = node.func
-        if not (isinstance(function, ast.Attribute) and function.attr in _LOG_METHODS):
+        if not (isinstance(function, ast.Attribute) and function.attr in WORDS["log_methods"]):
             continue
         if "log" not in ast.unparse(function.value).lower():
             continue
@@ -228,7 +166,7 @@ def print_lines(file: str) -> frozenset[int]:
     """Return the lines of `print` calls whose arguments are cheap to compute."""
     return frozenset(
         line
-        for node in _calls(file)
+        for node in nodes(file, ast.Call)
         if isinstance(node.func, ast.Name) and node.func.id == "print"
         if all(_is_cheap(part) for argument in node.args for part in ast.walk(argument))
         for line in _lines(node)
@@ -237,8 +175,7 @@ def print_lines(file: str) -> frozenset[int]:
 
 def _is_cheap(part: ast.AST) -> bool:
     if isinstance(part, ast.Call):
-        function = part.func
-        return (getattr(function, "attr", None) or getattr(function, "id", None)) in _FORMATTING
+        return called_name(part) in WORDS["formatting"]
     return not isinstance(part, ast.comprehension | ast.Await)
 
 
@@ -251,9 +188,9 @@ def sync_lines(file: str) -> dict[int, str]:
     if not imports(file, "torch"):
         return {}
     calls: dict[int, str] = {}
-    for node in _calls(file):
+    for node in nodes(file, ast.Call):
         function, call = node.func, ""
-        if isinstance(function, ast.Attribute) and function.attr in _SYNC_METHODS:
+        if isinstance(function, ast.Attribute) and function.attr in WORDS["sync_methods"]:
             call = f".{function.attr}()"
         elif isinstance(function, ast.Name) and function.id == "float" and node.args:
             call = "" if isinstance(node.args[0], ast.Constant) else "float()"
@@ -267,17 +204,9 @@ def sync_lines(file: str) -> dict[int, str]:
 @lru_cache(maxsize=256)
 def imports(file: str, library: str) -> bool:
     """Return whether a file imports a library."""
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        else:
-            continue
-        if any(name.split(".")[0] == library for name in names):
-            return True
-    return False
+    names = [alias.name for node in nodes(file, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes(file, ast.ImportFrom)]
+    return any(name.split(".")[0] == library for name in names)
 
 
 @lru_cache(maxsize=4096)
@@ -292,9 +221,8 @@ def handles_tensors(file: str, line: int) -> bool:
         return False
     functions = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in nodes(file, ast.FunctionDef, ast.AsyncFunctionDef)
+        if node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
     around = min(functions, key=lambda x: (x.end_lineno or 0) - x.lineno, default=tree)
     for node in ast.walk(around):
@@ -303,7 +231,7 @@ def handles_tensors(file: str, line: int) -> bool:
         if isinstance(node, ast.Attribute):
             name = node.attr
             is_in_place = name.endswith("_") and not name.startswith("_")
-            if name in _TENSOR_ATTRIBUTES or is_in_place:
+            if name in WORDS["tensor_attributes"] or is_in_place:
                 return True
     return False
 
@@ -311,17 +239,8 @@ def handles_tensors(file: str, line: int) -> bool:
 @lru_cache(maxsize=256)
 def _loops(file: str) -> tuple[CodeBlock, ...]:
     """Return all loops and comprehensions of a file, shortest first."""
-    tree = parse_file(file)
-    return tuple(
-        sorted(
-            (
-                CodeBlock(node.lineno, node.end_lineno or node.lineno)
-                for node in (ast.walk(tree) if tree else ())
-                if isinstance(node, _LOOPS)
-            ),
-            key=lambda block: block.num_lines,
-        )
-    )
+    loops = (CodeBlock(x.lineno, x.end_lineno or x.lineno) for x in nodes(file, *_LOOPS))
+    return tuple(sorted(loops, key=lambda block: block.num_lines))
 
 
 @lru_cache(maxsize=4096)
@@ -329,15 +248,13 @@ def builds_no_lists(file: str, block: CodeBlock) -> bool:
     """Return whether some lines build no lists, in a file that imports torch or JAX."""
     if not (imports(file, "torch") or imports(file, "jax")):
         return False
-    return not names_called(file, block) & _LIST_BUILDING
+    return not names_called(file, block) & WORDS["list_building"]
 
 
 @lru_cache(maxsize=4096)
 def awaits(file: str, block: CodeBlock) -> bool:
     """Return whether some lines contain an `await`."""
-    tree = parse_file(file)
-    nodes = ast.walk(tree) if tree else ()
-    return any(isinstance(node, ast.Await) and node.lineno in block for node in nodes)
+    return any(node.lineno in block for node in nodes(file, ast.Await))
 
 
 def is_comprehension(file: str, loop: CodeBlock) -> bool:
@@ -360,21 +277,14 @@ _Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
 
 @lru_cache(maxsize=4096)
 def _comprehensions(file: str, loop: CodeBlock) -> tuple[_Comprehension, ...]:
-    tree = parse_file(file)
-    return tuple(
-        node
-        for node in (ast.walk(tree) if tree else ())
-        if isinstance(node, _Comprehension)
-        and CodeBlock(node.lineno, node.end_lineno or node.lineno) == loop
-    )
+    found = nodes(file, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp)
+    return tuple(x for x in found if CodeBlock(x.lineno, x.end_lineno or x.lineno) == loop)
 
 
 @lru_cache(maxsize=4096)
 def enters_context(file: str, line: int) -> bool:
     """Return whether a `with` statement starts at a line."""
-    tree = parse_file(file)
-    nodes = ast.walk(tree) if tree else ()
-    return any(isinstance(node, ast.With) and node.lineno == line for node in nodes)
+    return any(node.lineno == line for node in nodes(file, ast.With))
 
 
 def loops_around(file: str, line: int) -> tuple[CodeBlock, ...]:
@@ -396,12 +306,10 @@ def loop_in_function(file: str, line: int) -> CodeBlock | None:
 
 def function_at(file: str, first_line: int) -> ast.FunctionDef | None:
     """Return the function that starts at a line, its `def` line or its first decorator."""
-    tree = parse_file(file)
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, ast.FunctionDef):
-            first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
-            if first_line in (first, node.lineno):
-                return node
+    for node in nodes(file, ast.FunctionDef):
+        first = min([node.lineno, *(x.lineno for x in node.decorator_list)])
+        if first_line in (first, node.lineno):
+            return node
     return None
 
 
@@ -414,22 +322,11 @@ def is_argmax(function: ast.FunctionDef) -> bool:
         getattr(node, "attr", None) or getattr(node, "id", None) for node in ast.walk(function)
     }
     has_loop = any(isinstance(node, _LOOPS) for node in ast.walk(function))
-    if not names & _MAXIMUM_FUNCTIONS or not (has_loop or names & _LIST_OPERATIONS):
+    if not names & WORDS["maximum_functions"] or not (has_loop or names & WORDS["list_operations"]):
         return False
-    return "argmax" in function.name.lower() or bool(names & _TIE_BREAKS and names & _TIE_SEARCHES)
-
-
-@lru_cache(maxsize=256)
-def _assignments(file: str) -> tuple[ast.AST, ...]:
-    tree = parse_file(file)
-    kinds = ast.Assign | ast.AugAssign | ast.AnnAssign
-    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds)) if tree else ()
-
-
-@lru_cache(maxsize=256)
-def _calls(file: str) -> tuple[ast.Call, ...]:
-    tree = parse_file(file)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, ast.Call)) if tree else ()
+    return "argmax" in function.name.lower() or bool(
+        names & WORDS["tie_breaks"] and names & WORDS["tie_searches"]
+    )
 
 
 def _lines(node: ast.Call) -> range:

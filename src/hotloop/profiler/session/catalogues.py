@@ -59,3 +59,10 @@ _LIBRARIES: dict[str, tuple[FramePattern, ...]] = {
 def is_in(group: str, frame: Frame) -> bool:
     """Return whether a function belongs to a group of known functions, see `libraries.json`."""
     return any(pattern.matches(frame) for pattern in _LIBRARIES[group])
+
+
+WORDS: dict[str, frozenset[str]] = {
+    name: frozenset(words)
+    for name, (_, words) in read_catalogue(Path(__file__).with_name("words.json")).items()
+}
+"""Names of functions and attributes with a common meaning, by that meaning, see `words.json`."""

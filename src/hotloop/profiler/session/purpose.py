@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hotloop.profiler.session import Frame, Stack, is_library
-from hotloop.profiler.session.syntax import parse_file
+from hotloop.profiler.session.syntax import nodes, parse_file
 
 _LOGS = {"log", "debug", "info", "warning", "error", "add_histogram", "add_text", "record", "dump"}
 _BLOCK_NODES = (ast.For, ast.While, ast.With, ast.If, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -257,10 +257,7 @@ def _environment_methods(file: str) -> frozenset[int]:
     A trainer's step takes no action.
     """
     lines: set[int] = set()
-    tree = parse_file(file)
-    for owner in ast.walk(tree) if tree else ():
-        if not isinstance(owner, ast.ClassDef):
-            continue
+    for owner in nodes(file, ast.ClassDef):
         methods = {node.name: node for node in owner.body if isinstance(node, ast.FunctionDef)}
         steps = [node for name, node in methods.items() if name in ("step", "step_wait")]
         known = [node for node in steps if _is_environment_step(node, owner.name)]

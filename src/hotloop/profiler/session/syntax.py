@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from hotloop.base.files import read_regular
+
+Node = TypeVar("Node", bound=ast.AST)
 
 
 @lru_cache(maxsize=256)
@@ -16,6 +19,17 @@ def parse_file(file: str) -> ast.Module | None:
         return ast.parse(read_regular(Path(file)))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return None
+
+
+def nodes(file: str, *kinds: type[Node]) -> tuple[Node, ...]:
+    """Return the nodes of some kinds in a file, outer ones first, none if it is not valid."""
+    return _nodes(file, kinds)
+
+
+@lru_cache(maxsize=4096)
+def _nodes(file: str, kinds: tuple[type[Any], ...]) -> tuple[Any, ...]:
+    tree = parse_file(file)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds)) if tree else ()
 
 
 @lru_cache(maxsize=256)
