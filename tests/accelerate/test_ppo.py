@@ -181,6 +181,19 @@ def test_it_acts_the_same(space: spaces.Space[Any]) -> None:
         np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def test_it_acts_with_the_current_layers() -> None:
+    """A layer that the user's code replaces acts in the next rollout."""
+    _, model = twins(stable_baselines3.PPO, RandomEnv, **SMALL)
+    model.learn(20)
+    model.policy.value_net = nn.Linear(64, 1)
+    nn.init.zeros_(model.policy.value_net.weight)
+    nn.init.constant_(model.policy.value_net.bias, 3.0)
+    callback = set_up(model)
+    model.collect_rollouts(model.env, callback, model.rollout_buffer, 20)
+    assert not model.acceleration.reasons()
+    assert np.all(model.rollout_buffer.values == 3.0)
+
+
 def test_files_are_those_of_the_original() -> None:
     """A model is saved and loaded by both classes, with the state of its optimizer."""
     original, accelerated = twins(stable_baselines3.PPO, RandomEnv, **SMALL)

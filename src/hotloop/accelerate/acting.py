@@ -174,7 +174,7 @@ def _action_draw(policy: Any) -> _GaussianDraw | _CategoryDraw:
     if type(distribution).__module__ not in _ORIGINALS:
         raise Unsupported(f"its distribution of actions is {name}")
     if name == "DiagGaussianDistribution":
-        return _GaussianDraw(policy.log_std)
+        return _GaussianDraw(policy)
     if name in ("CategoricalDistribution", "MaskableCategoricalDistribution"):
         return _CategoryDraw([int(policy.action_space.n)])
     if name in ("MultiCategoricalDistribution", "MaskableMultiCategoricalDistribution"):
@@ -210,13 +210,13 @@ class _Noise:
 class _GaussianDraw:
     """Draws from a Gaussian with a standard deviation for each dimension."""
 
-    def __init__(self, log_std: nn.Parameter) -> None:
-        self._log_std = log_std
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
         self._noise = _Noise()
 
     def refresh(self) -> bool:
         """Read the standard deviation again, and return whether it is finite."""
-        log_std = self._log_std.detach().numpy()
+        log_std = self._policy.log_std.detach().numpy()
         self._std = np.exp(log_std)
         self._constant = np.float32(log_std.sum() + _LOG_SQRT_2PI * len(log_std))
         return math.isfinite(self._constant)

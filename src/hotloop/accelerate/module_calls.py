@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hotloop.accelerate.flat_parameters import FlatParameters
+
+_MISSING = object()
 
 
 class ModuleFunction:
@@ -81,14 +83,19 @@ def _restored(value: Any) -> Iterator[None]:
 
 
 @contextmanager
-def replaced_method(module: nn.Module, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Replace a method of one module, not of its class, in the body."""
+def replaced_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace an attribute of one object, not of its class, in the body."""
     # `vars`, since `nn.Module` registers what is set as an attribute, if it is a module.
-    vars(module)[name] = method
+    attributes = vars(owner)
+    previous = attributes.get(name, _MISSING)
+    attributes[name] = value
     try:
         yield
     finally:
-        del vars(module)[name]
+        if previous is _MISSING:
+            del attributes[name]
+        else:
+            attributes[name] = previous
 
 
 @contextmanager

@@ -29,10 +29,11 @@ from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import (
     ModuleFunction,
     RandomOperations,
-    replaced_method,
+    replaced_attribute,
     unchanged_generators,
 )
 from hotloop.accelerate.optimizer_rules import optimizer_settings
+from hotloop.accelerate.rollout_shortcuts import rollout_shortcuts
 from hotloop.learner import clip_grad_norm, value_and_grad
 from hotloop.learner.cuda_graphs import first_line
 
@@ -251,10 +252,13 @@ class OnPolicyModel(AcceleratedModel):
         """Collect a rollout with the original's loop, where the policy acts on NumPy."""
         model: Any = self
         policy = model.policy
-        twin = self.prepared("acting", policy, lambda: acting_twin(policy))
+        # The layers, since the twin reads those that the policy had.
+        key = (*policy.modules(), vars(policy).get("forward"))
+        twin = self.prepared("acting", key, lambda: acting_twin(policy))
         if twin is None or not twin.refresh():
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
-        with replaced_method(policy, "forward", twin):
+        replaced = replaced_attribute(policy, "forward", twin)
+        with replaced, rollout_shortcuts(model.rollout_buffer):
             return super().collect_rollouts(*args, **kwargs)  # pyright: ignore
 
 

@@ -1,0 +1,113 @@
+"""Shorter ways through the original's loop over steps, with the same results to the last bit.
+
+In a rollout of a small environment, a third of the time is left for copies of a step's information,
+for storing it, and for the advantages. Each shortcut is used only in place of the original code.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import NoneType
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from stable_baselines3.common import buffers
+from stable_baselines3.common.vec_env import dummy_vec_env
+from torch import Tensor
+
+from hotloop.accelerate.module_calls import replaced_attribute
+from hotloop.ops.arrays import backward_sums
+from hotloop.types import Array
+
+# Types whose deep copy is the value itself, or equal to it.
+_ATOMIC = frozenset(
+    [bool, int, float, str, NoneType, np.bool_, np.int32, np.int64, np.float32, np.float64]
+)
+
+
+@contextmanager
+def rollout_shortcuts(buffer: Any) -> Iterator[None]:
+    """Collect a rollout into a buffer with shortcuts in the body."""
+    with ExitStack() as stack:
+        if hasattr(dummy_vec_env, "deepcopy"):
+            stack.enter_context(replaced_attribute(dummy_vec_env, "deepcopy", deep_copy))
+        method = "compute_returns_and_advantage"
+        originals = [getattr(x, method) for x in (buffers.RolloutBuffer, buffers.DictRolloutBuffer)]
+        if getattr(type(buffer), method) in originals:
+            stack.enter_context(replaced_attribute(buffer, method, _Advantages(buffer)))
+        has_arrays = isinstance(buffer.observation_space, spaces.Box)
+        if type(buffer) is buffers.RolloutBuffer and has_arrays:
+            stack.enter_context(replaced_attribute(buffer, "add", _Storing(buffer)))
+        yield
+
+
+def deep_copy(value: Any) -> Any:
+    """Return a deep copy of observations by name, or of a list with the information of steps.
+
+    The copy of a dictionary of numbers takes 1 µs. `copy.deepcopy` takes 20 for HalfCheetah's.
+    """
+    if isinstance(value, dict) and all(map(_is_plain_array, value.values())):
+        return type(value)((name, x.copy(order="K")) for name, x in value.items())
+    if type(value) is list:
+        return [_copied_info(x) for x in value]
+    return copy.deepcopy(value)
+
+
+def _is_plain_array(x: Any) -> bool:
+    return type(x) is np.ndarray and not x.dtype.hasobject
+
+
+def _copied_info(info: Any) -> Any:
+    is_simple = type(info) is dict and all(type(x) in _ATOMIC for x in info.values())
+    return info.copy() if is_simple else copy.deepcopy(info)
+
+
+class _Storing:
+    """`RolloutBuffer.add` for observations that are arrays, without copies of its arguments."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+        self._action_shape = (buffer.n_envs, buffer.action_dim)
+
+    def __call__(
+        self,
+        obs: Array,
+        action: Array,
+        reward: Array,
+        episode_start: Array,
+        value: Tensor,
+        log_prob: Tensor,
+    ) -> None:
+        """Store a step of all environments."""
+        buffer = self._buffer
+        position = buffer.pos
+        buffer.observations[position] = obs
+        buffer.actions[position] = action.reshape(self._action_shape)
+        buffer.rewards[position] = reward
+        buffer.episode_starts[position] = episode_start
+        buffer.values[position] = value.numpy().reshape(-1)
+        buffer.log_probs[position] = log_prob.numpy()
+        buffer.pos = position + 1
+        if buffer.pos == buffer.buffer_size:
+            buffer.full = True
+
+
+class _Advantages:
+    """`RolloutBuffer.compute_returns_and_advantage` with two operations for each step."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+
+    def __call__(self, last_values: Tensor, dones: Array) -> None:
+        """Compute the advantages and returns. See `hotloop.ops.gae` for the equation."""
+        buffer = self._buffer
+        goes_on = 1.0 - np.concatenate([buffer.episode_starts[1:], dones[None].astype(np.float32)])
+        last = last_values.detach().cpu().numpy().reshape(1, -1)
+        next_values = np.concatenate([buffer.values[1:], last])
+        delta = buffer.rewards + buffer.gamma * next_values * goes_on - buffer.values
+        factors = buffer.gamma * buffer.gae_lambda * goes_on
+        buffer.advantages[:] = backward_sums(delta, factors)
+        buffer.returns = buffer.advantages + buffer.values
