@@ -514,7 +514,7 @@ def test_memory_by_process_and_its_growth() -> None:
             process("worker-0", role="worker", pid=201, end_s=40.0, periods=steady),
         )
     )
-    assert "The memory of main keeps growing: 410 MB after the start, 700 MB at the" in page.words
+    assert "The memory of main keeps growing: 440 MB after the start, 700 MB at the" in page.words
     assert page.row("Resident memory", "main") == [
         "310 MB", "700 MB", "700 MB", "600 MB per minute",
     ]  # fmt: skip

@@ -114,7 +114,14 @@ def test_the_report_of_a_recording(capsys):
     assert main(["report", str(RECORDINGS / "austin.txt")]) == 0
     text = capsys.readouterr().out
     assert "train.py:7 in Env.step" in text
+    assert "what if" not in text
     assert "recorded by austin, whose overhead is unknown" in text
+
+
+def test_two_recordings_are_compared(capsys):
+    paths = [str(RECORDINGS / name) for name in ("py-spy.txt", "austin.mojo")]
+    assert main(["compare", *paths]) == 0
+    assert "stepping and resetting environments" in capsys.readouterr().out
 
 
 # --- text -----------------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ from hotloop.base.statistics import Floats
 from hotloop.profiler.session import ProfiledProcess
 
 # Importing, building networks and the first batches take memory once: this part is left out.
-_START_SHARE = 0.25
+_START_SHARE = 0.33
 _BINS = 8
 # Shorter series and smaller growth occur in healthy programs: caches, allocators, first batches.
-_MIN_SECONDS, _MIN_BYTES, _MIN_RATIO = 10.0, 50_000_000, 1.1
+_MIN_SECONDS, _MIN_BYTES, _MIN_RATIO = 10.0, 100_000_000, 1.2
+# A late import or the first evaluation is one jump. A leak grows in all bins.
+_MAX_BIN_SHARE = 0.4
 # A bin may be this much smaller than the one before, since allocators give memory back.
 _DIP = 0.01
 # The last quarter grows at least this fast, compared with the whole: growth has not ended.
@@ -60,6 +62,7 @@ def memory_growth(process: ProfiledProcess) -> MemoryGrowth | None:
         growth < _MIN_BYTES
         or sizes[-1] < _MIN_RATIO * sizes[0]
         or (bins[1:] < (1 - _DIP) * bins[:-1]).any()
+        or np.diff(bins).max() > _MAX_BIN_SHARE * (bins[-1] - bins[0])
         or late < _LATE_SHARE * (bins[-1] - bins[0]) * 2 / (_BINS - 1)
     ):
         return None

@@ -92,7 +92,7 @@ def read_result(directory: Path) -> WhatIf | None:
     """
     try:
         document = documents.read(directory / RESULT_FILE)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # or a recording of another profiler
         return None
     if not isinstance(document, dict) or document.pop("version", None) != VERSION:
         raise ValueError(f"it is not of version {VERSION}")

@@ -178,14 +178,17 @@ def _process(sums: _Process, pid: int, whole_ns: int, interval_ns: int) -> Profi
             Sample(thread_number, path, stack, max(1, round(ns / interval_ns)), on_core_ns, 0, ns)
             for (path, stack), (ns, on_core_ns) in thread.rows.items()
         ]
-    for second, rows in sorted(sums.threads[main].periods.items()):
+    # Without times of day, the whole recording is one period.
+    in_all = {0: {key: ns for key, (ns, _) in sums.threads[main].rows.items()}}
+    for second, rows in sorted((sums.threads[main].periods or in_all).items()):
         by_path: dict[tuple[str, ...], int] = {}
         by_stack: dict[int, int] = {}
         for (path, stack), ns in rows.items():
             count = max(1, round(ns / interval_ns))
             by_path[path] = by_path.get(path, 0) + count
             by_stack[stack] = by_stack.get(stack, 0) + count
-        period_end_ns = min(last_ns, (second + 1) * _PERIOD_NS)
+        has_times = bool(sums.threads[main].periods)
+        period_end_ns = min(last_ns, (second + 1) * _PERIOD_NS) if has_times else last_ns
         process.periods.append(Period(period_end_ns, {}, 0, 0, by_path, by_stack))
     return process
 
