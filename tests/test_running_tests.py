@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.attempts import attempts
+from tests.attempts import attempted, attempts
 from tests.costs import Costs, total
 
 ROOT = Path(__file__).parent.parent
@@ -171,3 +171,19 @@ def test_attempts_without_assertions_are_an_error():
     with pytest.raises(RuntimeError, match="expected an assertion"):
         for _ in attempts(lambda number: number):
             pass
+
+
+def test_each_attempt_has_its_own_directory(tmp_path):
+    directories = []
+
+    @attempted
+    def test(tmp_path, value):
+        directories.append(tmp_path)
+        assert tmp_path.is_dir()
+        if len(directories) < value:
+            raise ValueError("not yet")
+
+    test(tmp_path=tmp_path, value=2)
+    assert directories == [tmp_path / "0", tmp_path / "1"]
+    with pytest.raises(ValueError, match="not yet"):
+        test(tmp_path=tmp_path / "0", value=9)

@@ -457,20 +457,19 @@ def test_workers_killed_by_a_pool_are_recorded(tmp_path, method: str) -> None:
                     pool.map(spin, [0.3] * 2, chunksize=1)
         """,
     )
-    _, session = record(tmp_path, str(script), method)
-    assert len(session.processes) == 5
-    assert len(session.workers) == 4
-    # An idle worker may end by itself before the signal arrives.
-    assert {worker.state for worker in session.workers} <= {"killed", "complete"}
-    spinning = [
-        worker
-        for worker in session.workers
-        if any(
-            worker.stacks[sample.stack].frames[-1].function == "spin" for sample in worker.samples
-        )
-    ]
-    assert len(spinning) >= 3  # a pool may give both items to one worker
-    assert session.unrecorded == []
+    for _, session, attempt in recordings(tmp_path, str(script), method):
+        # An idle worker may end by itself before the signal arrives.
+        assert {worker.state for worker in session.workers} <= {"killed", "complete"}
+        leaves = [
+            {worker.stacks[sample.stack].frames[-1].function for sample in worker.samples}
+            for worker in session.workers
+        ]
+        with attempt:
+            assert len(session.processes) == 5
+            assert len(session.workers) == 4
+            assert session.unrecorded == []
+            # A pool may give both items to one worker.
+            assert sum("spin" in functions for functions in leaves) >= 3
 
 
 def test_a_pool(tmp_path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hotloop.errors import CheckpointError, ConfigError, EnvironmentFailure, NonFiniteError
 from hotloop.policies import PolicySnapshot, actor_critic
 from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from tests.attempts import attempted
 from tests.rollouts.processes.pools import (
     MARK,
     SCRIPTED,
@@ -84,6 +85,7 @@ def test_an_inference_process_that_is_killed_is_replaced(tmp_path, schedule):
     assert warning.startswith("the inference process: its process ended with SIGKILL")
 
 
+@attempted
 def test_an_inference_process_that_is_stopped_is_replaced_and_its_workers_are_not(tmp_path):
     with open_pool(
         *(SCRIPTED, 2, 1),
@@ -103,6 +105,7 @@ def test_an_inference_process_that_is_stopped_is_replaced_and_its_workers_are_no
         assert [worker.restarts for worker in account.workers] == [0, 0]
 
 
+@attempted
 def test_an_idle_inference_process_is_not_replaced(tmp_path):
     kwargs = {"directory": str(tmp_path), "faults": {"1": {"step 9": "slow"}}}
     with open_pool(

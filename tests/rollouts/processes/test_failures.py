@@ -19,6 +19,7 @@ from hotloop.errors import EnvironmentFailure
 from hotloop.rollouts.processes import supervisor
 from hotloop.rollouts.processes.shared_memory import BEGUN, DONE, STEPPED, WAITING
 from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from tests.attempts import attempted
 from tests.rollouts.processes.pools import (
     MARK,
     SCRIPTED,
@@ -229,6 +230,7 @@ def test_a_worker_that_dies_after_a_resume_continues_from_there(tmp_path):
 
 
 @pytest.mark.parametrize(("schedule", "fault"), [("barrier", "stop"), ("async", "hang")])
+@attempted
 def test_a_step_that_does_not_end_is_given_up(tmp_path, schedule, fault):
 
     def hook(k, pool):
@@ -251,11 +253,13 @@ def test_a_step_that_does_not_end_is_given_up(tmp_path, schedule, fault):
     assert rows[4]["truncated"] or rows[4]["is_cut"]
 
 
+@attempted
 def test_a_reset_that_does_not_end_is_given_up(tmp_path):
     result = play(tmp_path, 3, 1, {"0": {"reset 2": "hang"}}, step_timeout_s=0.6)
     assert result.account.dropped == {"worker died": 1}
 
 
+@attempted
 def test_a_process_that_does_not_start_again_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 3.0)  # else a minute
     faults = {"0": {"step 3": "kill", "make 2": "hang"}}

@@ -13,6 +13,7 @@ from hotloop.policies import actor_critic
 from hotloop.rollouts.processes import supervisor
 from hotloop.rollouts.processes.shared_memory import DONE, WAITING
 from hotloop.rollouts.processes.supervisor import WorkerSupervisor
+from tests.attempts import attempted
 from tests.rollouts.processes.pools import (
     MARK,
     SCRIPTED,
@@ -51,6 +52,7 @@ def count_restarts(rollout):
         ("reset 2", "a step of its environments took more than 0.5 s", 1),
     ],
 )
+@attempted
 def test_a_worker_stopped_in_any_call_is_replaced(tmp_path, call, where, num_lost):
     result = play(tmp_path, 3, 1, {"1": {call: "stop"}}, env=ANYWHERE, step_timeout_s=0.5)
     account = result.account
@@ -63,6 +65,7 @@ def test_a_worker_stopped_in_any_call_is_replaced(tmp_path, call, where, num_los
 
 
 @pytest.mark.parametrize("call", ["act 4", "evaluate 2"])
+@attempted
 def test_a_worker_that_deadlocks_is_replaced(tmp_path, monkeypatch, call):
     monkeypatch.setattr(WorkerSupervisor, "start_timeout_s", 3.0)  # else a minute
     result = play(tmp_path, 3, 1, {"1": {call: "hang"}}, env=ANYWHERE, step_timeout_s=0.5)
@@ -74,6 +77,7 @@ def test_a_worker_that_deadlocks_is_replaced(tmp_path, monkeypatch, call):
 
 
 @pytest.mark.parametrize("schedule", ["variable", "async"])
+@attempted
 def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule):
     kwargs = {"directory": str(tmp_path)}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
@@ -99,6 +103,7 @@ def test_a_worker_that_is_stopped_while_it_waits_is_replaced(tmp_path, schedule)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["barrier", "async"])
+@attempted
 def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
     monkeypatch.setenv("LOCK_FILE", str(tmp_path / "lock"))
     make = partial(actor_critic, network="tests.rollouts.processes.frozen_nets:Deadlocks")
@@ -125,6 +130,7 @@ def test_a_network_that_deadlocks_in_a_worker(tmp_path, monkeypatch, schedule):
         *((call, "stop") for call in ("make 1", "ready", "act 1")),
     ],
 )
+@attempted
 def test_a_worker_replaced_before_its_first_row_gives_the_same_rows(tmp_path, call, fault):
     kwargs = {"directory": str(tmp_path), "faults": {"1": {call: fault}}}
     inline = make_inline(ANYWHERE, 2, 1, env_kwargs={"directory": str(tmp_path)})
@@ -149,6 +155,7 @@ def test_a_worker_replaced_before_its_first_row_gives_the_same_rows(tmp_path, ca
         *((call, "stop") for call in ("reset 1", "write 1")),
     ],
 )
+@attempted
 def test_a_worker_replaced_while_it_resumes_gives_the_same_rows(tmp_path, call, fault):
     kwargs = {"directory": str(tmp_path), "length": 40}
     first = make_inline(ANYWHERE, 2, 1, env_kwargs=kwargs)
@@ -166,6 +173,7 @@ def test_a_worker_replaced_while_it_resumes_gives_the_same_rows(tmp_path, call, 
     first.close()
 
 
+@attempted
 def test_replaying_many_slow_steps_is_no_hang(tmp_path):
     kwargs = {"directory": str(tmp_path), "length": 40}
     first = make_inline(SCRIPTED, 2, 1, env_kwargs=kwargs)
@@ -206,12 +214,14 @@ def test_an_episode_that_cannot_be_replayed_is_cut_off(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["make 1", "setup 1", "act 1", "evaluate 2"])
+@attempted
 def test_slow_calls_outside_of_steps_are_waited_for(tmp_path, call):
     result = play(tmp_path, 3, 1, {"1": {call: "slow"}}, env=ANYWHERE, step_timeout_s=0.5)
     assert [worker.restarts for worker in result.account.workers] == [0, 0]
 
 
 @pytest.mark.slow
+@attempted
 def test_a_slow_network_constructor_is_waited_for(tmp_path):
     make = partial(actor_critic, network="tests.rollouts.processes.frozen_nets:SlowToLoad")
     kwargs = {"directory": str(tmp_path)}
@@ -222,6 +232,7 @@ def test_a_slow_network_constructor_is_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize("plan", [{}, {"overlap": True}, {"schedule": "async"}])
+@attempted
 def test_a_slow_learner_replaces_no_worker(tmp_path, plan):
     kwargs = {"directory": str(tmp_path), "pause_s": {"0": 0.2, "1": 0.02}}
     with open_pool(SCRIPTED, env_kwargs=kwargs, step_timeout_s=0.5) as pool:
@@ -232,6 +243,7 @@ def test_a_slow_learner_replaces_no_worker(tmp_path, plan):
         assert count_restarts(rollout) == [0, 0]
 
 
+@attempted
 def test_a_pause_replaces_no_worker(tmp_path):
     """Pause the learner alone, then all processes."""
     code = (
