@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotloop.base.space_syntax import SYNTAX
 from hotloop.errors import ConfigError, RunDirectoryError
-from hotloop.experiments.plan import (
-    Plan,
-    default_jobs,
-    lanes_per_process,
-    parse_seeds,
-    plan_options,
-)
+from hotloop.experiments.plan import Plan, default_jobs, parse_seeds, plan_options
 from hotloop.experiments.pool import PoolExecutor
 from hotloop.experiments.pruners import Pruner
 from hotloop.experiments.results import GROUP_FILE, Results, group_run_name
@@ -254,8 +249,11 @@ def plan_group(
     """
     # Names of runs have the values as the user wrote them.
     texts = {
-        name: list(map(value_text, text if isinstance(text, list) else _points(name, text)))
-        for name, text in varied.items()
+        name: [
+            value_text(value)
+            for value in (x if isinstance(x, list) else parse_domain(name, x, str).points(name))
+        ]
+        for name, x in varied.items()
     }
     space = parse(texts, type(config))
     configs = [
@@ -272,7 +270,7 @@ def plan_group(
         check_lanes(_find(algorithm), configs)
         if jobs is None and choose_device(config.device).type != "cpu":
             num_jobs = 1
-        num_lanes = lanes_per_process(len(configs), num_jobs)
+        num_lanes = math.ceil(len(configs) / num_jobs)
     return Plan(
         algorithm=algorithm,
         config=plan_options(config),
@@ -281,11 +279,6 @@ def plan_group(
         jobs=num_jobs,
         lanes=num_lanes,
     )
-
-
-def _points(name: str, text: str) -> Sequence[Any]:
-    """Return the values of an option, as texts unless they are computed."""
-    return parse_domain(name, text, str).points(name)
 
 
 def group_paths(plan: Plan, directory: Path) -> list[Path]:
@@ -365,9 +358,7 @@ def make_runner(
         ConfigError: settings contradict each other, or another process runs it.
         MissingExtraError: the sampler or the backend needs an extra.
     """
-    config = plan.make_config()
-    space = parse(plan.space, type(config))
-    check_trials(results.path, results.trials(), space, data_check(type(config)))
+    config, space = _load(plan, results)
     sampler = SearchSampler(plan.sampler, space, plan.sampler_seed)
     pruner = Pruner(plan.pruner, plan.steps)
     if plan.trials is None and plan.hours is None and sampler.max_trials is None:
@@ -384,6 +375,14 @@ def make_runner(
     results.enter(may_join=may_join)
     results.plan = stored
     return Runner(plan, config, results, sampler, pruner, executor, on_change, on_line)
+
+
+def _load(plan: Plan, results: Results) -> tuple[Any, Space]:
+    """Return the configuration and the space of a plan, after a check of stored trials."""
+    config = plan.make_config()
+    space = parse(plan.space, type(config))
+    check_trials(results.path, results.trials(), space, data_check(type(config)))
+    return config, space
 
 
 def _extended(results: Results, plan: Plan) -> Plan:
@@ -423,13 +422,7 @@ def _make_executor(plan: Plan, config: Any, space: Space) -> Executor:
 def make_test_runner(plan: Plan, results: Results, num_seeds: int, jobs: int | None) -> Runner:
     """Return a runner of stored trials with fresh seeds, in processes of this machine."""
     plan = replace(plan, trials=None, hours=None, runs_per_update=num_seeds)
-    config = plan.make_config()
-    check_trials(
-        results.path,
-        results.trials(),
-        parse(plan.space, type(config)),
-        data_check(type(config)),
-    )
+    config, _ = _load(plan, results)
     executor = PoolExecutor(jobs or default_jobs(config), lanes=1)
     results.make_directory()
     results.enter(may_join=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,13 +165,3 @@ def default_jobs(config: Any) -> int:
     if not isinstance(config.workers, int):
         return 1
     return max(1, available_cores() // (1 + config.workers + (config.inference != "worker")))
-
-
-def lanes_per_process(num_runs: int, jobs: int) -> int:
-    """Return the number of lanes of each process if all runs train at once."""
-    return math.ceil(num_runs / min(jobs, num_runs))
-
-
-def option_words(options: Mapping[str, Any]) -> str:
-    """Return options as the words of a label."""
-    return ", ".join(f"{name} {value}" for name, value in options.items())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from hotloop.base.version import __version__
-from hotloop.experiments.plan import Plan, option_words
+from hotloop.experiments.plan import Plan
 from hotloop.experiments.pruners import Pruner
 from hotloop.experiments.results import Results, Run, Trial
 from hotloop.experiments.samplers import SearchSampler
@@ -206,7 +206,8 @@ class Runner:
     def label(self, specs: Sequence[RunSpec]) -> str:
         """Return the text before the lines of a training, or of several as lanes."""
         trial, seed, _ = specs[0]
-        label = option_words({**trial.attrs.get("texts", trial.params), "seed": seed})
+        options = {**trial.attrs.get("texts", trial.params), "seed": seed}
+        label = ", ".join(f"{name} {value}" for name, value in options.items())
         return label if len(specs) == 1 else f"{label} and {len(specs) - 1} more"
 
     def add_report(self, spec: RunSpec, steps: int, score: float) -> str:
