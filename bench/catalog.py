@@ -279,7 +279,6 @@ BENCHES: dict[str, Bench] = {
             Table(PROFILER, "cost table", profiler.cost_table),
             Table(PROFILER, "report table", profiler.report_table),
             Table(PROFILER, "stages table", profiler.stages_table),
-            Table("docs/what-if.md", "what-if table", profiler.what_if_table),
         ),
     ),
     # Not part of `all`: reading the results of the held-out half makes it known.

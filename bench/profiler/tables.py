@@ -87,25 +87,3 @@ def stages_table() -> str:
             ]
         )
     return table(*rows)
-
-
-def what_if_table() -> str:
-    """Return a table of measured elasticities, and the number of right pipelines."""
-    result = storage.load("what_if")
-    rows = [["program", "stage", "true", "measured", "by samples"]]
-    for half in ("seen", "unseen"):
-        for name, program in result[half].items():
-            for stage, x in program["stages"].items():
-                measured = "none" if x["measured"] is None else f"{x['measured']:.2f}"
-                error = "" if x["error"] is None else f" ± {x['error']:.2f}"
-                samples = "" if x["samples"] is None else f"{x['samples']:.2f}"
-                rows.append(
-                    [
-                        f"{name} ({half})",
-                        f"`{stage}`",
-                        f"{x['true']:.2f}",
-                        measured + error,
-                        samples,
-                    ]
-                )
-    return table(*rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,8 @@ NUM_PIPELINES = 10
 CLOSE = 0.1
 # Factors of a stage for its true elasticity. A bottleneck must remain one.
 _SERIAL_FACTOR, _OTHER_FACTOR = 0.5, 0.8
-# Bare runs, whole and shorter in turn, of this part of the profile's duration each.
-_BARE_RUNS, _BARE_PART = 3, 0.06
+# Bare runs, whole and shorter in turn, and the seconds of each.
+_BARE_RUNS, _BARE_S = 9, 1.0
 
 
 def measure(seconds: float) -> None:
@@ -45,11 +46,11 @@ def _compare(script: str, name: str, program: Program, seconds: float) -> dict[s
     stages: dict[str, Any] = {}
     factor = _SERIAL_FACTOR if program.is_serial else _OTHER_FACTOR
     for stage in program.stages:
-        whole_ns = shorter_ns = 0.0
-        for _ in range(_BARE_RUNS):
-            whole_ns += _period_ns(script, name, seconds * _BARE_PART, [])
-            shorter_ns += _period_ns(script, name, seconds * _BARE_PART, [f"{stage}={factor}"])
-        true = (1 - shorter_ns / whole_ns) / (1 - factor)
+        ratios = [
+            _period_ns(script, name, [f"{stage}={factor}"]) / _period_ns(script, name, [])
+            for _ in range(_BARE_RUNS)
+        ]
+        true = (1 - statistics.median(ratios)) / (1 - factor)
         effect = next((e for e in result.effects if e.place.startswith(stage)), None)
         stages[stage] = {
             "true": round(true, 3),
@@ -95,8 +96,8 @@ def _profile(options: list[str], command: list[str]) -> WhatIf:
         return read_result(out) or WhatIf(problem="there is no result")
 
 
-def _period_ns(script: str, name: str, seconds: float, scaled: list[str]) -> float:
-    command = [sys.executable, str(FOLDER / script), name, str(seconds), *scaled]
+def _period_ns(script: str, name: str, scaled: list[str]) -> float:
+    command = [sys.executable, str(FOLDER / script), name, str(_BARE_S), *scaled]
     result = json.loads(_run(command).splitlines()[-1])
     return result["duration_ns"] / max(1, result["units"])
 

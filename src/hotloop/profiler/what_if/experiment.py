@@ -34,7 +34,7 @@ from hotloop.profiler.what_if.result import WhatIf, measured
 # Delay relative to the time of the place. A larger one is measured more precisely, and a smaller
 # one tells a bottleneck from a stage that is nearly one.
 _DELAY = 0.5
-# Samples in the program's own code before candidates are chosen, and the time between two attempts.
+# Samples after importing before candidates are chosen, and the time between two attempts.
 _LEAST_SAMPLES, _ATTEMPT_S = 250, 2.0
 _ARMING_S = 0.3  # until all processes have read the points
 # A trial counts the passes of all points.
@@ -149,7 +149,7 @@ class Experiment:
                 continue
             now_s = time.monotonic()
             recent = places.difference(after, before)
-            if sum(t.count for a, t in recent.items() if a.own_line is not None) < _LEAST_SAMPLES:
+            if sum(time.count for time in recent.values()) < _LEAST_SAMPLES:
                 continue
             try:
                 chosen = self._choose_points(recent, (now_s - before_s) * 1e9)
