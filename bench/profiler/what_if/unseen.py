@@ -47,10 +47,14 @@ def spans(passes):
                 compute("update", 30_000)
 
 
-def simulate(results):
+def simulate():
+    pause("simulate", 0.006)
+    return 1
+
+
+def simulations(results):
     while True:
-        pause("simulate", 0.006)
-        results.put(1)
+        results.put(simulate())
 
 
 def train():
@@ -60,7 +64,7 @@ def train():
 def processes(passes):
     context = multiprocessing.get_context("fork")
     results = context.Queue(4)
-    context.Process(target=simulate, args=(results,), daemon=True).start()
+    context.Process(target=simulations, args=(results,), daemon=True).start()
     for _ in passes:
         results.get()
         train()

@@ -74,6 +74,7 @@ class Experiment:
         # CPU time and sleep per call in ns, and whether the CPU time needs no interpreter lock.
         self._delays: dict[int, tuple[int, int, int]] = {}
         self._windows: list[Window] = []
+        self._notes: list[str] = []
         self._excludes_queues = False
         self._window_s = _WINDOW_S
         # When the windows began: sampled times and the end of the samples, in ns.
@@ -108,7 +109,7 @@ class Experiment:
         if not self._windows:
             return WhatIf(problem=self._problem)
         times, sampled_ns = self._read_times()
-        return measured(
+        result = measured(
             [self._points[index].place for index in self._candidates],
             self._windows,
             places.difference(times, self._start[0]),
@@ -118,6 +119,8 @@ class Experiment:
             self._window_s,
             excludes_queues=self._excludes_queues,
         )
+        result.notes += self._notes
+        return result
 
     def _read_times(self) -> tuple[Activities, int]:
         """Return the sampled times so far, and the time of the last sample."""
@@ -225,6 +228,12 @@ class Experiment:
             )
             return False
         possible = [i for i in range(num_candidates) if 0 < rates[i] <= _MAX_RATE]
+        self._notes = [
+            f"{self._points[i].place.label} ran {rates[i]:,.0f} times a second, expected between 1 and "
+            "200,000: name a line inside or around it"
+            for i in range(num_candidates)
+            if self._names and i not in possible
+        ]
         self._candidates = possible[:_MAX_CANDIDATES]
         if not self._candidates:
             self._problem = (
