@@ -229,8 +229,8 @@ class Experiment:
             return False
         possible = [i for i in range(num_candidates) if 0 < rates[i] <= _MAX_RATE]
         self._notes = [
-            f"{self._points[i].place.label} ran {rates[i]:,.0f} times a second, expected between 1 and "
-            "200,000: name a line inside or around it"
+            f"{self._points[i].place.label} ran {rates[i]:,.0f} times a second, expected between "
+            "1 and 200,000: name a line inside or around it"
             for i in range(num_candidates)
             if self._names and i not in possible
         ]
