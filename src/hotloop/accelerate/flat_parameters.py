@@ -70,6 +70,7 @@ class FlatParameters:
         _check_parameters(dict(zip(self.names, self._parameters, strict=True)))
         self.shapes = tuple(tuple(x.shape) for x in self._parameters)
         self._sizes = [x.numel() for x in self._parameters]
+        self._layers = list(module.modules())
         self._slots = _slots(module)
         constants = {name: x for name, x in named.items() if id(x) not in learned}
         constants |= dict(module.named_buffers())
@@ -90,9 +91,10 @@ class FlatParameters:
         self.refresh()
 
     def is_current(self) -> bool:
-        """Return whether the module still has the same parameters and buffers, as objects."""
+        """Return whether the module still has the same layers, parameters and buffers."""
         is_learned = [x.requires_grad for x in self._parameters]
-        return all(is_learned) and all(owner.get(name) is x for owner, name, x in self._slots)
+        has_tensors = all(owner.get(name) is x for owner, name, x in self._slots)
+        return all(is_learned) and has_tensors and list(self._module.modules()) == self._layers
 
     def refresh(self) -> None:
         """Take over the values of tensors that other code has replaced.

@@ -253,6 +253,7 @@ class OffPolicyModel(AcceleratedModel):
         part = self.acceleration.parts.get("updates")
         if part is not None and part.value and not part.value.is_current():
             self.acceleration.forget("updates")
+            self.acceleration.forget("acting")  # it has read the replaced layers
         settings = [optimizer_settings(x) for x in self._optimizers()]
         key = (model.policy, *self._optimizers(), settings, batch_size, *self._structure())
         update: OffPolicyUpdate | None = self.prepared(
