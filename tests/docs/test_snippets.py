@@ -34,6 +34,7 @@ NAMES = [path.relative_to(ROOT).with_suffix("").as_posix() for path in PAGES]
 COMMANDS = re.compile(r"(\$ |(hotloop|pip|python|make|ray|py-spy|austin|perf|git|kubectl|sbatch) )")
 # Reasons for not trying a command, by its first words.
 NOT_TRIED = {
+    "py-spy record --subprocesses": "records a script of the reader's",
     "ray start": "would start a server on this machine",
     "python -m pstats": "reads a file that the line before has written",
     "python cleanrl/": "is CleanRL's",
@@ -44,7 +45,10 @@ OPTION = r"(?<![\w-])--[a-z][a-z0-9-]+"
 OTHER_OPTIONS = {
     *("--cold", "--deadline", "--part", "--seconds", "--store"),
     *("--full-filenames", "--head", "--index-url", "--no-deps", "--nonblocking"),
-    *("--object-store-memory", "--signal"),
+    *("--object-store-memory", "--signal", "--cap-add"),
+    # Of other profilers.
+    *("--subprocesses", "--idle", "--format", "--full", "--memory"),
+    *("--gecko", "--pstats", "--collapsed"),
 }
 # Cheap commands are run unchanged, bandits with fewer runs.
 RUN = ("doctor", "presets", "plan", "--version")
@@ -118,7 +122,8 @@ def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:
         from hotloop.cli import profile
 
         options, program = profile.parser().split_program(args[1:])
-        profile.parser().parse_own(options)
+        if profile.parser().parse_own(options).pid is not None:
+            return int(bool(program))
         assert program
         return hotloop_exit_code(program, tmp_path) if program[0] in profile.OWN_COMMANDS else 0
     if args[0] == "resume":  # the other options are those of the run, which does not exist
