@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import hotloop.cli
 from hotloop.cli import COMMANDS, main
 from hotloop.cli.bandit import COMMANDS as BANDITS
 from tests.reports.test_sweep_report import write as write_sweep
@@ -90,6 +91,13 @@ def json_table():
     table = PAGE.partition("<!-- json -->")[2].partition("<!-- end json -->")[0]
     rows = [row.split("|")[1:-1] for row in table.strip().split("\n")[2:]]
     return {cells[0].strip(" `").removeprefix("hotloop "): cells[1:] for cells in rows}
+
+
+def test_commands_are_thin():
+    """A command parses, calls one function and prints. Its logic belongs to another room."""
+    files = (Path(hotloop.cli.__file__).parent).rglob("*.py")
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    assert {name: length for name, length in lengths.items() if length > 150} == {}
 
 
 # --- help -----------------------------------------------------------------------------------------

@@ -56,12 +56,13 @@ def test_plan_measures_a_named_environment(capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--step-ms", "0"), "`--step-ms` must be a positive number, got 0"),
-        (("--step-ms", "nan"), "`--step-ms` must be a positive number, got nan"),
+        (("--step-ms", "0"), "`--step-ms` must be a positive number up to 1e15, got 0"),
+        (("--step-ms", "nan"), "`--step-ms` must be a positive number up to 1e15, got nan"),
         (
             ("--step-ms", "1", "--slow-share", "2"),
             "must be a number from 0 to 1, got 2",
         ),
+        (("--step-ms", "inf"), "`--step-ms` must be a positive number up to 1e15, got inf"),
         (("--step-ms", "1", "--slow-share", "0.5"), "go together"),
         ((), "either `--step-ms`, or `--env-id`"),
         (("--step-ms", "1", "--env-id", "CartPole-v1"), "either `--step-ms`, or `--env-id`"),

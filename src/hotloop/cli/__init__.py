@@ -121,7 +121,6 @@ def _split_debug(args: list[str]) -> tuple[bool, list[str]]:
             start = args.index(command) + 1
             options, script_args = parser.split_program(args[start:])
             own_args = args[:start] + options
-            break
     return "--debug" in own_args, [arg for arg in own_args if arg != "--debug"] + script_args
 
 

@@ -60,7 +60,7 @@ def _number(kind: type, expected: str, accepts: Callable[[Any], bool]) -> Callab
 
 count = _number(int, "a positive integer", lambda x: 1 <= x < 2**63)
 natural = _number(int, "an integer of at least 0", lambda x: 0 <= x < 2**63)
-positive = _number(float, "a positive number", lambda x: x > 0)
+positive = _number(float, "a positive number up to 1e15", lambda x: 1e-9 <= x <= 1e15)
 share = _number(float, "a number from 0 to 1", lambda x: 0 <= x <= 1)
 
 

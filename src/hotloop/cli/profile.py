@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from hotloop.base.program_arguments import program_name, python_arguments
 from hotloop.cli.command_parser import CommandParser, count, milliseconds, positive
-from hotloop.errors import ConfigError, HotloopError
+from hotloop.errors import ConfigError
 from hotloop.timing.gpu_window import LENGTH_S
 
 # Commands of hotloop that run long enough for a profile.
@@ -51,7 +50,7 @@ def run(args: list[str]) -> int:
             options=_out_parser().parse_known_args(own_args)[1],
         )
     if options.live:
-        _print_output(directory / launch.OUTPUT_FILE)
+        launch.print_output(directory)
     from hotloop.profiler.render import final_report  # not before: the script would start later
 
     final_report.print_and_write(directory)
@@ -60,8 +59,8 @@ def run(args: list[str]) -> int:
 
 def _attach(options: argparse.Namespace, own_args: list[str], program_args: list[str]) -> int:
     """Record a process that already runs."""
-    from hotloop.profiler.collect import launch
     from hotloop.profiler.collect.attach import check_process, record_process
+    from hotloop.profiler.collect.launch import make_directory
 
     taken = {"--pid", "--seconds", "--out"}
     others = [x for x in own_args if x.startswith("--") and x.partition("=")[0] not in taken]
@@ -72,26 +71,12 @@ def _attach(options: argparse.Namespace, own_args: list[str], program_args: list
             "samples it from outside"
         )
     check_process(options.pid)
-    directory = launch.make_directory(options.out, f"pid-{options.pid}")
-    try:
-        record_process(options.pid, directory, seconds=options.seconds)
-    except HotloopError:
-        with suppress(OSError):  # it has a recording
-            directory.rmdir()
-        raise
+    directory = make_directory(options.out, f"pid-{options.pid}")
+    record_process(options.pid, directory, seconds=options.seconds)
     from hotloop.profiler.render import final_report
 
     final_report.print_and_write(directory)
     return 0
-
-
-def _print_output(path: Path) -> None:
-    """Print what the program has printed to the terminal, and remove the file."""
-    with suppress(OSError):
-        content = path.read_bytes()
-        path.unlink()
-        sys.stdout.write(content.decode("utf-8", "replace"))
-        sys.stdout.flush()
 
 
 def _check_experiment(options: argparse.Namespace) -> None:
@@ -120,64 +105,32 @@ def parser() -> CommandParser:
         allow_abbrev=False,
         parents=[_out_parser()],
     )
-    parser.add_argument(
-        "--interval",
-        metavar="MS",
-        type=milliseconds(least=1),
-        default=0.01,
-        help="time between samples (default: 10; 0: no samples)",
+    add = parser.add_argument
+    interval, window = milliseconds(least=1), milliseconds(least=20, auto_s=LENGTH_S)
+    interval_help = "time between samples (default: 10; 0: no samples)"
+    add("--interval", metavar="MS", type=interval, default=0.01, help=interval_help)
+    window_help = "length of each recording with torch's profiler, 3, 10, 30, 100, … s after torch "
+    window_help += "starts to use a GPU (default: auto, which is 250; 0: never)"
+    add("--gpu-window", metavar="MS", type=window, default=LENGTH_S, help=window_help)
+    add("--no-hooks", action="store_true", help="do not wrap functions of other libraries")
+    add("--py-spy", action="store_true", help="sample with py-spy too, into py-spy.txt in DIR")
+    pid_help = "attach py-spy to a running process and its children, instead of starting a script; "
+    pid_help += "without spans, causes of waits and memory"
+    add("--pid", metavar="N", type=count, help=pid_help)
+    seconds_help = "time to record with --pid (default: until the process ends, or Ctrl-C)"
+    add("--seconds", metavar="S", type=positive, help=seconds_help)
+    what_if_help = "delay the most expensive places in turn, in windows of 0.2 s, and report how "
+    what_if_help += (
+        "much the program would gain if they were faster; takes a minute, and slows the "
     )
-    parser.add_argument(
-        "--gpu-window",
-        metavar="MS",
-        type=milliseconds(least=20, auto_s=LENGTH_S),
-        default=LENGTH_S,
-        help="length of each recording with torch's profiler, 3, 10, 30, 100, … s after torch "
-        "starts to use a GPU (default: auto, which is 250; 0: never)",
-    )
-    parser.add_argument(
-        "--no-hooks", action="store_true", help="do not wrap functions of other libraries"
-    )
-    parser.add_argument(
-        "--py-spy",
-        action="store_true",
-        help="sample with py-spy too, into py-spy.txt in the profile directory",
-    )
-    parser.add_argument(
-        "--pid",
-        metavar="N",
-        type=count,
-        help="attach py-spy to a running process and its children, instead of starting a script; "
-        "without spans, causes of waits and memory",
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="S",
-        type=positive,
-        help="time to record with --pid (default: until the process ends, or Ctrl-C)",
-    )
-    parser.add_argument(
-        "--what-if",
-        action="store_true",
-        help="delay the most expensive places in turn, in windows of 0.2 s, and report how much "
-        "the program would gain if they were faster; takes a minute, and slows the program by a "
-        "tenth",
-    )
-    parser.add_argument(
-        "--what-if-at",
-        metavar="PLACE",
-        action="append",
-        default=[],
-        help="delay this place: FILE:LINE, or the name of a function, a span or a stage (act, "
-        "step, store, sample, learn); repeat it for several (default: chosen by samples)",
-    )
-    parser.add_argument(
-        "--progress",
-        metavar="PLACE",
-        default="",
-        help="measure the throughput by the passes of this place (default: environment steps, "
-        "else updates, else the outermost loop)",
-    )
+    what_if_help += "program by a tenth"
+    add("--what-if", action="store_true", help=what_if_help)
+    at_help = "delay this place: FILE:LINE, or the name of a function, a span or a stage (act, "
+    at_help += "step, store, sample, learn); repeat it for several (default: chosen by samples)"
+    add("--what-if-at", metavar="PLACE", action="append", default=[], help=at_help)
+    progress_help = "measure the throughput by the passes of this place (default: environment "
+    progress_help += "steps, else updates, else the outermost loop)"
+    add("--progress", metavar="PLACE", default="", help=progress_help)
     return parser
 
 

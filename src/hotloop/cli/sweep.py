@@ -28,13 +28,11 @@ parallel, each with several seeds. Results are in one file, to continue after a
 kill, or to add trials, seeds or steps.
 
 spaces:
-  learning_rate=log:1e-5,1e-2   a log-uniform range; lin:0,1 is uniform,
-                                int:16,256 has integers
+  learning_rate=log:1e-5,1e-2   log-uniform; lin:0,1 uniform, int:2,9 integers
   gae_lambda=0.9,0.95           values; write ; between values with commas:
                                 linear:3e-4,0;1e-3
-  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid; also
-                                0.1:0.5:0.1 with a step and 1e-5:1e-2:x10 with
-                                a factor
+  learning_rate=log:1e-5,1e-2,7 seven points of a range, for a grid
+  gae_lambda=0.1:0.5:0.1        a grid by a step; 1e-5:1e-2:x10 by a factor
 
 options:
 {options}

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hotloop.base import documents
@@ -54,6 +55,8 @@ def record_process(pid: int, directory: Path, *, seconds: float | None = None) -
     spy.interrupt()
     problem = spy.stop()
     if problem is not None:
+        with suppress(OSError):  # it has a recording
+            directory.rmdir()
         raise ProfileError(f"process {pid} was not recorded: {problem}")
     metadata["end_ns"] = time.monotonic_ns()
     text = json.dumps(documents.sealed(metadata), indent=1)

@@ -98,6 +98,16 @@ def record_program(
     return 128 - code if code < 0 else code
 
 
+def print_output(directory: Path) -> None:
+    """Print what a program has printed during a live report, and remove the file."""
+    path = directory / OUTPUT_FILE
+    with suppress(OSError):
+        content = path.read_bytes()
+        path.unlink()
+        sys.stdout.write(content.decode("utf-8", "replace"))
+        sys.stdout.flush()
+
+
 def make_directory(out: str | None, name: str) -> Path:
     """Create the directory of a profile: `out`, or a new one of this name below `profiles`.
 
