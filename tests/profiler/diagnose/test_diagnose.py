@@ -732,11 +732,12 @@ def test_a_class_of_stable_baselines3_without_a_faster_twin(fields):
     assert apply(networks.stable_baselines3, learning_with_sb3(**fields)) is None
 
 
-def test_every_accelerated_class_is_known():
+def test_known_classes_are_accelerated():
     pytest.importorskip("stable_baselines3")
     from hotloop.accelerate.classes import CLASSES
 
-    for name, (module, _) in CLASSES.items():
+    for name in ("PPO", "A2C", "MaskablePPO"):
+        module, _ = CLASSES[name]
         file = f"/x/lib/python3.11/site-packages/{module.replace('.', '/')}.py"
         assert is_in("accelerated", Frame(f"{name}.learn", file, 1)), name
 

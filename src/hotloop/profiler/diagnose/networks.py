@@ -166,7 +166,7 @@ def _is_operation(row: SampleRow) -> bool:
 
 
 def stable_baselines3(evidence: Evidence) -> Explanation | None:
-    """Detect classes of Stable-Baselines3 on small networks that hotloop has a faster twin of."""
+    """Detect on-policy classes of Stable-Baselines3 on small networks: hotloop has faster ones."""
     names: dict[str, float] = {}
     for row in evidence.rows:
         frames = row.stack.frames
