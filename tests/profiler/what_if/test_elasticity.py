@@ -141,3 +141,15 @@ def test_rows_fit_80_columns() -> None:
     for row in rendering.rows(result):
         widths = [max(len(a), len(b)) for a, b in zip(row, rendering.HEADINGS, strict=True)]
         assert sum(widths) + 2 * (len(widths) - 1) <= 80
+
+
+def test_places_blocked_for_an_unknown_reason_are_not_measured() -> None:
+    windows = serial_windows([1.0, 6.0], 3.0, 0.5, 10)
+    times = sampled(windows, [1.0, 6.0])
+    for activity, time in times.items():
+        if activity.own_line == SLOW:
+            time.unknown_ns = time.cpu_ns
+    units = sum(window.progress for window in windows)
+    result = measured([FAST, SLOW], windows, times, 1e9, units, LOOP, 0.2, excludes_queues=True)
+    assert [effect.place for effect in result.effects] == ["a.py:3 in fast"]
+    assert result.notes[0].startswith("a.py:4 in slow can't be delayed")

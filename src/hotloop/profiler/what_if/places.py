@@ -81,6 +81,7 @@ class SampledTime:
         cpu_ns: time on a core.
         blocked_ns: time blocked by something else than the program's own threads and processes.
         queued_ns: time queued for a core.
+        unknown_ns: blocked time without a known cause, as sampled without the C extension.
         lock_free_ns: part of `cpu_ns` in libraries that compute without the interpreter's lock.
         sleeping_ns: part of `blocked_ns` in a sleep.
         count: number of samples.
@@ -89,6 +90,7 @@ class SampledTime:
     cpu_ns: float = 0.0
     blocked_ns: float = 0.0
     queued_ns: float = 0.0
+    unknown_ns: float = 0.0
     lock_free_ns: float = 0.0
     sleeping_ns: float = 0.0
     count: float = 0.0
@@ -97,6 +99,11 @@ class SampledTime:
     def busy_ns(self) -> float:
         """Time that the place itself takes, without that in a queue for a core."""
         return self.cpu_ns + self.blocked_ns
+
+    @property
+    def elapsed_ns(self) -> float:
+        """Time on a core, queued, and blocked by something else than the program itself."""
+        return self.busy_ns + self.queued_ns + self.unknown_ns
 
     def add(self, other: SampledTime, factor: float = 1.0) -> None:
         """Add another time, or subtract it with a factor of −1."""
@@ -147,8 +154,7 @@ def _core_shares(process: ProfiledProcess) -> dict[int, float]:
     runnable_ns: dict[int, float] = {}
     on_core_ns: dict[int, float] = {}
     for sample in process.samples:
-        waited_ns = sum(sample.waits.values())
-        runnable = max(0, sample.elapsed_ns - waited_ns)
+        runnable = sample.on_core_ns + sample.queued_ns
         runnable_ns[sample.thread] = runnable_ns.get(sample.thread, 0.0) + runnable
         on_core_ns[sample.thread] = on_core_ns.get(sample.thread, 0.0) + sample.on_core_ns
     on_core_ns |= {total.number: total.on_core_ns for total in process.threads}
@@ -159,13 +165,13 @@ def _core_shares(process: ProfiledProcess) -> dict[int, float]:
 
 
 def _time(sample: Sample, core_share: float) -> SampledTime:
-    waited_ns = sum(sample.waits.values())
     own_ns = sum(sample.waits.get(wait, 0) for wait in _OWN_WAITS)
-    runnable_ns = max(0, sample.elapsed_ns - waited_ns)
+    runnable_ns = sample.on_core_ns + sample.queued_ns
     return SampledTime(
         core_share * runnable_ns,
         own_ns,
         (1.0 - core_share) * runnable_ns,
+        unknown_ns=0.0 if sample.waits else sample.blocked_ns,
         sleeping_ns=sample.waits.get("sleep", 0),
         count=sample.count,
     )
@@ -322,7 +328,7 @@ def candidates(times: Activities, wall_ns: float) -> list[Place]:
     for activity, time in times.items():
         places = [place for place in activity.places if place.kind != "line"]
         for place in (*places, *([activity.own_line] if activity.own_line else [])):
-            own_ns[place] = own_ns.get(place, 0.0) + time.busy_ns + time.queued_ns
+            own_ns[place] = own_ns.get(place, 0.0) + time.elapsed_ns
     ranked = sorted(
         (place for place, ns in own_ns.items() if ns >= _LEAST_SHARE * wall_ns),
         key=lambda place: (_ORDER[place.kind], -own_ns[place]),
@@ -339,7 +345,7 @@ def candidates(times: Activities, wall_ns: float) -> list[Place]:
 
 def _shared_ns(place: Place, other: Place, times: Activities) -> float:
     return sum(
-        time.busy_ns + time.queued_ns
+        time.elapsed_ns
         for activity, time in times.items()
         if place in activity.places and other in activity.places
     )

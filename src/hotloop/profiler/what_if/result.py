@@ -15,6 +15,8 @@ from hotloop.profiler.what_if.places import Activities, Place, time_in
 
 RESULT_FILE = "what-if.json"
 VERSION = 1
+# Part of a place's time that may be blocked for an unknown reason.
+_MAX_UNKNOWN = 0.1
 
 
 @dataclass
@@ -131,7 +133,7 @@ def measured(
         return result
     expected_ns = sum(window.progress for window in windows if window.candidate >= 0) / rate * 1e9
     result.slowdown = (delayed_ns - expected_ns) / max(1.0, sum(w.duration_ns for w in windows))
-    most_pairs = 0
+    most_pairs, unknown = 0, []
     for index, place in enumerate(candidates):
         ratios = arithmetic.log_ratios(windows, index)
         most_pairs = max(most_pairs, len(ratios))
@@ -141,6 +143,9 @@ def measured(
         delay = arithmetic.relative_delay(windows, index, busy_ns)
         if len(ratios) < LEAST_PAIRS:
             continue
+        if time.unknown_ns > _MAX_UNKNOWN * time.elapsed_ns:
+            unknown.append(place.label)
+            continue
         if delay <= 0:
             result.notes.append(f"{place.label} did not run in the windows")
             continue
@@ -149,8 +154,15 @@ def measured(
         queued_ns = 0.0 if excludes_queues else time.queued_ns / units
         share = (busy_ns + queued_ns) * rate / 1e9
         result.effects.append(Effect(place.label, effect.value, effect.error, share, *effect[2:]))
+    if unknown:
+        result.notes.append(
+            f"{', '.join(unknown)} can't be delayed: samples show what blocks a place only with the "
+            "profiler's C extension, on Linux and Python 3.11 or later"
+        )
     result.effects.sort(key=lambda effect: -effect.elasticity)
-    if not result.effects:
+    if not result.effects and result.notes:
+        result.problem = "; ".join(result.notes)
+    elif not result.effects:
         more_s = (LEAST_PAIRS - most_pairs + 1) * 2.4 * window_s * len(candidates)
         result.problem = (
             f"it ended too early: {most_pairs} of at least {LEAST_PAIRS} pairs of windows per "
