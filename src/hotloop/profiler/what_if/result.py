@@ -156,8 +156,8 @@ def measured(
         result.effects.append(Effect(place.label, effect.value, effect.error, share, *effect[2:]))
     if unknown:
         result.notes.append(
-            f"{', '.join(unknown)} can't be delayed: samples show what blocks a place only with the "
-            "profiler's C extension, on Linux and Python 3.11 or later"
+            f"{', '.join(unknown)} can't be delayed: samples show what blocks them only with "
+            "the profiler's C extension, on Linux and Python 3.11 or later"
         )
     result.effects.sort(key=lambda effect: -effect.elasticity)
     if not result.effects and result.notes:
