@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from hotloop.base import streams
 from hotloop.cli import main
 from tests.runs.run_factory import make_run
 
@@ -52,8 +53,7 @@ def test_a_narrow_terminal_shows_less(runs, width, monkeypatch, capsys):
     long_name = "a" * 90
     make_run(runs / long_name)
     monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(streams, "_is_terminal", lambda stream: True)
     out = show(capsys, runs).out
     lines = [_without_escapes(line) for line in out.splitlines()]
     assert max(map(len, lines)) <= width

@@ -280,7 +280,7 @@ def test_large_numbers_of_the_first_steps_warn_once(recwarn, first_step):
     next_obs = obs.copy()
     next_obs[1, 0, 0] = 1.6e9  # `time`
     rows = SimpleNamespace(obs=obs, next_obs=next_obs, reward=np.zeros((3, 2), np.float32))
-    rows.first_env = 0
+    rows.first_env, rows.action = 0, np.zeros((3, 2), np.int64)
     rows.rows = lambda start, stop: rows
     slot = SimpleNamespace(head=np.zeros((3, 2, 2)), fragment=rows)
     check_rows(slot, 0, 3, spec, first_step)

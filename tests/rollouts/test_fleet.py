@@ -24,7 +24,7 @@ from hotloop.errors import (
 from hotloop.policies import EpsilonGreedy, GaussianNoise, actor, actor_critic
 from hotloop.policies.heads import Deterministic, Greedy, SquashedGaussian
 from tests import worker_envs
-from tests.attempts import attempted
+from tests.attempts import attempted, attempts
 from tests.rollouts.conftest import marked_children
 from tests.rollouts.processes.pools import (
     SCRIPTED,
@@ -231,7 +231,7 @@ FAULTS = {
 def played(request, tmp_path_factory):
     """Play with a fault of each worker; return the transport, the fault, the result and steps."""
     transport, schedule, name = request.param
-    fault, directory = FAULTS[name], tmp_path_factory.mktemp("played")
+    fault = FAULTS[name]
     calls = {str(worker): faults for worker, faults in enumerate(fault.calls)}
 
     def hook(k, pool):
@@ -247,10 +247,13 @@ def played(request, tmp_path_factory):
         return is_missing or min(counts) < fault.num_failures
 
     with prepare(request, transport):
-        deadline_s = time.monotonic() + 200.0
         step_timeout_s = 0.5 if name == "stalls" else 100.0
         plan = {"transport": transport, "step_timeout_s": step_timeout_s, **SCHEDULES[schedule]}
-        result = play(directory, 3, 1, calls, hook=hook, should_go_on=should_go_on, **plan)
+        # On a busy machine, workers may stall more often than a run allows.
+        for directory, attempt in attempts(lambda _: tmp_path_factory.mktemp("played")):
+            deadline_s = time.monotonic() + 90.0
+            with attempt:
+                result = play(directory, 3, 1, calls, hook=hook, should_go_on=should_go_on, **plan)
     return transport, fault, result, count_calls(directory, "step")
 
 

@@ -65,7 +65,9 @@ def test_a_process_is_recorded_until_it_ends_or_the_time_is_over(
     assert main(["profile", *arguments]) == 0
     assert "--format speedscope --threads --idle" in (tmp_path / "arguments").read_text()
     stderr = capsys.readouterr().err
-    assert stderr.startswith("hotloop profile: attached to a running program with py-spy: spans, ")
+    message = "hotloop profile: attached to a running program with py-spy: spans, "
+    # A program that ends at once may have ended before the message.
+    assert stderr.startswith(message) or not is_endless
     assert "t.py:3 in main" in stderr
     assert (out / "report.html").is_file()
     profile = read(out)
