@@ -25,6 +25,7 @@ import pytest
 from bench.catalog import BENCHES
 from hotloop import cli
 from hotloop.algorithms import ALGORITHMS, find
+from hotloop.base.program_arguments import python_arguments
 from tests.docs.site import ROOT
 
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -126,6 +127,12 @@ def hotloop_exit_code(args: list[str], tmp_path: Path) -> int:
             return int(bool(program))
         assert program
         return hotloop_exit_code(program, tmp_path) if program[0] in profile.OWN_COMMANDS else 0
+    if args[0] == "accelerate":  # it would replace this process by the script's
+        from hotloop.cli import accelerate
+
+        options, program = accelerate.parser().split_program(args[1:])
+        accelerate.parser().parse_own(options)
+        return int(not python_arguments(program, "accelerate"))
     if args[0] == "resume":  # the other options are those of the run, which does not exist
         text = io.StringIO()
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
