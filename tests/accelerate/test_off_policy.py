@@ -302,8 +302,8 @@ LEARNING: list[Any] = [
 @pytest.mark.parametrize("num_envs", [1, 2])
 def test_a_whole_run_is_the_same(cls: Any, options: dict[str, Any], num_envs: int) -> None:
     """One seed gives the same actions, transitions and parameters, apart from rounding."""
-    if num_envs > 1 and isinstance(options.get("train_freq"), tuple):
-        pytest.skip("Stable-Baselines3 counts episodes in one environment only")
+    if isinstance(options.get("train_freq"), tuple):
+        num_envs = 1  # Stable-Baselines3 counts episodes in one environment only
     kind = DISCRETE if cls in (DQN, QRDQN) else RandomEnv
     env = kind if num_envs == 1 else lambda: DummyVecEnv([kind, kind])
     models = twins(cls, env, **options)
