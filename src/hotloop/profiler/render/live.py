@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotloop.base.signals import start_thread
 from hotloop.base.streams import is_redrawable
 from hotloop.errors import ConfigError, ProfileError
 
@@ -52,10 +53,9 @@ class LiveReport:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hotloop-live", daemon=True)
 
     def __enter__(self) -> LiveReport:
-        self._thread.start()
+        self._thread = start_thread(self._run, name="hotloop-live")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from hotloop.base import processes
 from hotloop.base.processes import CoreTimes
+from hotloop.base.signals import start_thread
 from hotloop.errors import ConfigError, HotloopError, ProfileError
 from hotloop.profiler.collect import delays
 from hotloop.profiler.collect.samples import THREAD_PREFIX
@@ -66,7 +67,6 @@ class Experiment:
         self._files = directory / delays.DIRECTORY
         self._names, self._progress_name = names, progress
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="what-if", daemon=True)
         self._counters: dict[str, memoryview] = {}
         self._points: list[Point] = []
         self._candidates: list[int] = []  # indices of points
@@ -90,7 +90,7 @@ class Experiment:
             self._control = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
         self._control[delays.QUEUE_POINT] = -1
         self._rng = random.Random(0)
-        self._thread.start()
+        self._thread = start_thread(self._run, name="what-if")
         return self
 
     def __exit__(self, *_: object) -> None:
