@@ -91,7 +91,7 @@ def encode(rows):
     return [json.dumps(rows) for _ in range(round(10 * factors.get("encode", 1.0)))]
 
 
-def walk(depth):
+def walk(depth: int) -> int:
     return 1 if depth == 0 else walk(depth - 1) + walk(depth - 1)
 
 
