@@ -156,7 +156,7 @@ def test_it_compiles_when_more_updates_are_expected(monkeypatch: pytest.MonkeyPa
     (update,) = model.acceleration.updates.values()
     assert not update.execution.choice.is_compiled
     model.prepared_update().learn_id = 0
-    model.acceleration.num_calls["train"] = 10**6
+    model.acceleration.num_trains = 10**6
     model.prepared_update()
     assert update.execution.choice.is_compiled
 

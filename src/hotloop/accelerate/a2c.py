@@ -81,13 +81,10 @@ class A2C(OnPolicyModel, stable_baselines3.A2C):  # pyright: ignore
         self._update_learning_rate(self.policy.optimizer)
         update = self.prepared_update()
         if update is None:
-            with self.acceleration.measured("original train"):
-                super().train()
+            super().train()
             return
-        with (
-            self.acceleration.measured("train"),
-            few_threads(update.batch_size, update.num_parameters),
-        ):
+        self.acceleration.num_trains += 1
+        with few_threads(update.batch_size, update.num_parameters):
             metrics = [update(samples) for samples in self.rollout_buffer.get(batch_size=None)][-1]
         self._n_updates += 1
         for name in ("entropy_loss", "policy_loss", "value_loss"):

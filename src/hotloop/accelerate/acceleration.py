@@ -1,14 +1,9 @@
 """The parts that hotloop adds to a model of Stable-Baselines3, and the mixin of all classes.
 
 A model has parts: "updates" (its `train`), "acting" (its `collect_rollouts`), for off-policy
-algorithms "replay". Each part is prepared on its first use:
-
-    def train(self):
-        update = self.prepared("updates", self._update_key(), self._prepare_update)
-        if update is None:          # `_prepare_update` raised `Unsupported`
-            super().train()         # Stable-Baselines3's own code
-            return
-        ...
+algorithms "replay". Each part is prepared on its first use by `prepared`, and updates by
+`current_update`, which also takes over what the user has replaced. Both return None where the
+preparation raised `Unsupported`, and then Stable-Baselines3's own code runs.
 
 `prepared` calls the function again when the key changes, for example because the user's code has
 replaced the optimizer. It logs the reason of each fall-back once. Everything that hotloop adds is
@@ -19,7 +14,6 @@ prepares its parts again.
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,14 +64,12 @@ class Acceleration:
     Attributes:
         parts: the parts that have been used, by name. A part without value has a `reason`.
         updates: the updates by name.
-        num_calls: number of calls of accelerated `train`, and of Stable-Baselines3's own.
-        seconds: the total duration of these calls.
+        num_trains: number of calls of `train` that hotloop's updates have run.
     """
 
     parts: dict[str, _Part] = field(default_factory=dict)
     updates: dict[str, BoundUpdate] = field(default_factory=dict)
-    num_calls: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    num_trains: int = 0
 
     def reasons(self) -> dict[str, str]:
         """Return the reasons of the parts that run Stable-Baselines3's own code, by part."""
@@ -118,20 +110,6 @@ class Acceleration:
     def forget(self, part: str) -> None:
         """Prepare a part again at its next use, since objects that it uses have been replaced."""
         self.parts.pop(part, None)
-
-    @contextmanager
-    def measured(self, kind: str) -> Iterator[None]:
-        """Add the duration of the body to those of a kind of calls."""
-        start_s = time.perf_counter()
-        yield
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - start_s
-        self.num_calls[kind] = self.num_calls.get(kind, 0) + 1
-
-    def summary(self) -> list[str]:
-        """Return a line for each part: how its updates were executed, or why it was not changed."""
-        lines = [f"{name}: Stable-Baselines3's own ({x})" for name, x in self.reasons().items()]
-        lines += [f"{name}: accelerated" for name, part in self.parts.items() if not part.reason]
-        return [*lines, *(update.execution.summary() for update in self.updates.values())]
 
 
 class AcceleratedModel(ABC):  # noqa: B024
@@ -175,6 +153,41 @@ class AcceleratedModel(ABC):  # noqa: B024
             LOGGER.warning(
                 "%s: %s run Stable-Baselines3's own code: %s", type(self).__name__, part, reason
             )
+
+    def current_update(
+        self,
+        key: Any,
+        prepare: Callable[[], Any],
+        *,
+        hyper: Callable[[], Any],
+        num_calls: Callable[[], int],
+        readers: tuple[str, ...] = (),
+    ) -> Any:
+        """Return the part "updates" for the model's current objects, or None to fall back.
+
+        Args:
+            key, prepare: see `prepared`. The part has the methods of `PolicyUpdate`.
+            hyper: returns the current hyper-parameters, a NamedTuple of floats.
+            num_calls: returns the expected number of gradient steps.
+            readers: other parts that have read the parameters which the user may have replaced.
+        """
+        model: Any = self
+        part = self.acceleration.parts.get("updates")
+        if part is not None and part.value and not part.value.is_current():
+            for name in ("updates", *readers):
+                self.acceleration.forget(name)
+        update = self.prepared("updates", key, prepare)
+        if update is None:
+            return None
+        try:
+            update.refresh(hyper())
+        except Unsupported as reason:
+            self.fall_back("updates", str(reason), key)
+            return None
+        if update.learn_id != model.start_time:
+            update.learn_id = model.start_time
+            update.choose_again(num_calls())
+        return update
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_hotloop"]  # pyright: ignore

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,10 @@ from torch.distributions import Distribution
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hotloop.accelerate.acceleration import Unsupported
 from hotloop.accelerate.flat_parameters import FlatParameters
+from hotloop.learner.cuda_graphs import first_line
+from hotloop.learner.updates import BoundUpdate
 
 _MISSING = object()
 
@@ -120,3 +123,20 @@ class RandomOperations(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.names.append(str(func.overloadpacket).split(".")[-1])
         return func(*args, **(kwargs or {}))
+
+
+def try_out(updates: Sequence[BoundUpdate], batch: Any, noise: Tensor | None) -> None:
+    """Make the steps of updates on copies of their states.
+
+    Raises:
+        Unsupported: one fails, or draws random numbers, which other executions would repeat.
+    """
+    operations = RandomOperations()
+    try:
+        with operations:
+            for update in updates:
+                update.check(batch, noise)
+    except Exception as error:  # a custom policy may raise anything
+        raise Unsupported(f"one step on copies failed ({first_line(error)})") from error
+    if operations.names:
+        raise Unsupported(f"its networks draw random numbers ({operations.names[0]})")

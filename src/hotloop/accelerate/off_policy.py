@@ -14,18 +14,16 @@ from hotloop.accelerate.acceleration import (
     SETTINGS,
     AcceleratedModel,
     Acceleration,
-    Unsupported,
     compile_if_worthwhile,
     few_threads,
     hyper_tensors,
     set_hyper,
 )
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
-from hotloop.accelerate.module_calls import RandomOperations, unchanged_generators
+from hotloop.accelerate.module_calls import try_out, unchanged_generators
 from hotloop.accelerate.optimizer_rules import optimizer_settings
 from hotloop.accelerate.sampling import sample
 from hotloop.learner import Scalar
-from hotloop.learner.cuda_graphs import first_line
 from hotloop.learner.updates import BoundUpdate
 
 # Steps of an episode, if `train_freq` counts episodes, for the expected number of gradient steps.
@@ -109,20 +107,8 @@ class OffPolicyUpdate:
         return bound
 
     def try_out(self, batch: tuple[Any, ...], noise: Tensor | None) -> None:
-        """Make the steps on copies.
-
-        Raises:
-            Unsupported: one fails, or draws random numbers, which other executions would repeat.
-        """
-        operations = RandomOperations()
-        try:
-            with operations:
-                for bound in self._bound:
-                    bound.check(batch, noise)
-        except Exception as error:  # a custom policy may raise anything
-            raise Unsupported(f"one step on copies failed ({first_line(error)})") from error
-        if operations.names:
-            raise Unsupported(f"its networks draw random numbers ({operations.names[0]})")
+        """Make the steps on copies, see `module_calls.try_out`."""
+        try_out(self._bound, batch, noise)
 
     def is_current(self) -> bool:
         """Return whether the modules still have the same parameters, as objects."""
@@ -232,17 +218,14 @@ class OffPolicyModel(AcceleratedModel):
         model: Any = self
         update = self._prepared_update(batch_size)
         if update is None:
-            with self.acceleration.measured("original train"):
-                super().train(gradient_steps, batch_size)  # pyright: ignore
+            super().train(gradient_steps, batch_size)  # pyright: ignore
             return
         model.policy.set_training_mode(True)
         model._update_learning_rate(self._optimizers())
         hyper = self._hyper()
         update.set_hyper(hyper)
-        with (
-            self.acceleration.measured("train"),
-            few_threads(batch_size, update.num_parameters),
-        ):
+        self.acceleration.num_trains += 1
+        with few_threads(batch_size, update.num_parameters):
             values = update.run(model, gradient_steps, hyper)
         model.logger.record("train/n_updates", model._n_updates, exclude="tensorboard")
         self._record(values)
@@ -250,26 +233,14 @@ class OffPolicyModel(AcceleratedModel):
     def _prepared_update(self, batch_size: int) -> OffPolicyUpdate | None:
         """Return the update for the current parameters and settings, or None to fall back."""
         model: Any = self
-        part = self.acceleration.parts.get("updates")
-        if part is not None and part.value and not part.value.is_current():
-            self.acceleration.forget("updates")
-            self.acceleration.forget("acting")  # it has read the replaced layers
         settings = [optimizer_settings(x) for x in self._optimizers()]
-        key = (model.policy, *self._optimizers(), settings, batch_size, *self._structure())
-        update: OffPolicyUpdate | None = self.prepared(
-            "updates", key, lambda: self._prepare_update(batch_size)
+        return self.current_update(
+            (model.policy, *self._optimizers(), settings, batch_size, *self._structure()),
+            lambda: self._prepare_update(batch_size),
+            hyper=self._hyper,
+            num_calls=self._expected_calls,
+            readers=("acting",),
         )
-        if update is None:
-            return None
-        try:
-            update.refresh(self._hyper())
-        except Unsupported as reason:
-            self.fall_back("updates", str(reason), key)
-            return None
-        if update.learn_id != model.start_time:
-            update.learn_id = model.start_time
-            update.choose_again(self._expected_calls())
-        return update
 
     def _prepare_update(self, batch_size: int) -> OffPolicyUpdate:
         model: Any = self

@@ -19,7 +19,6 @@ from torch import Tensor
 from hotloop.accelerate.acceleration import (
     AcceleratedModel,
     Acceleration,
-    Unsupported,
     compile_if_worthwhile,
     hyper_tensors,
     set_hyper,
@@ -28,14 +27,13 @@ from hotloop.accelerate.acting import acting_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import (
     ModuleFunction,
-    RandomOperations,
     replaced_attribute,
+    try_out,
     unchanged_generators,
 )
 from hotloop.accelerate.optimizer_rules import optimizer_settings
 from hotloop.accelerate.rollout_shortcuts import rollout_shortcuts
 from hotloop.learner import clip_grad_norm, value_and_grad
-from hotloop.learner.cuda_graphs import first_line
 
 Minibatch: TypeAlias = tuple[Tensor, ...]
 Terms: TypeAlias = tuple[Tensor, dict[str, Tensor], Tensor | None]
@@ -105,19 +103,12 @@ class PolicyUpdate:
         return len(self.parameters.state.params)
 
     def try_out(self, samples: Any) -> None:
-        """Make a step on copies.
+        """Make a step on copies, see `module_calls.try_out`."""
+        try_out([self._bound], self.minibatch(samples), None)
 
-        Raises:
-            Unsupported: it fails, or draws random numbers, which other executions would repeat.
-        """
-        operations = RandomOperations()
-        try:
-            with operations:
-                self._bound.check(self.minibatch(samples), None)
-        except Exception as error:  # a custom policy may raise anything
-            raise Unsupported(f"one step on copies failed ({first_line(error)})") from error
-        if operations.names:
-            raise Unsupported(f"its networks draw random numbers ({operations.names[0]})")
+    def is_current(self) -> bool:
+        """Return whether the policy still has the same parameters, as objects."""
+        return self.parameters.is_current()
 
     def refresh(self, hyper: Any) -> None:
         """Take over replaced parameters and the current hyper-parameters.
@@ -211,23 +202,13 @@ class OnPolicyModel(AcceleratedModel):
         """Return the update for the current parameters and settings, or None to fall back."""
         model: Any = self
         policy, optimizer = model.policy, model.policy.optimizer
-        part = self.acceleration.parts.get("updates")
-        if part is not None and part.value and not part.value.parameters.is_current():
-            self.acceleration.forget("updates")
         size = self._minibatch_size()
-        key = (policy, optimizer, optimizer_settings(optimizer), size, self._structure())
-        update: PolicyUpdate | None = self.prepared("updates", key, self._prepare_update)
-        if update is None:
-            return None
-        try:
-            update.refresh(self._hyper())
-        except Unsupported as reason:
-            self.fall_back("updates", str(reason), key)
-            return None
-        if update.learn_id != model.start_time:
-            update.learn_id = model.start_time
-            update.choose_again(self._expected_calls())
-        return update
+        return self.current_update(
+            (policy, optimizer, optimizer_settings(optimizer), size, self._structure()),
+            self._prepare_update,
+            hyper=self._hyper,
+            num_calls=self._expected_calls,
+        )
 
     def _prepare_update(self) -> PolicyUpdate:
         hyper, size = self._hyper(), self._minibatch_size()
@@ -245,7 +226,7 @@ class OnPolicyModel(AcceleratedModel):
         model: Any = self
         steps = max(0, model._total_timesteps - model.num_timesteps)
         num_trains = 1 + math.ceil(steps / (model.n_steps * model.n_envs))
-        num_trains += self.acceleration.num_calls.get("train", 0)
+        num_trains += self.acceleration.num_trains
         return num_trains * self._num_minibatches()
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:

@@ -80,13 +80,10 @@ class ClippedPolicyModel(OnPolicyModel):
         model._update_learning_rate(model.policy.optimizer)
         update = self.prepared_update()
         if update is None:
-            with self.acceleration.measured("original train"):
-                super().train()  # pyright: ignore
+            super().train()  # pyright: ignore
             return
-        with (
-            self.acceleration.measured("train"),
-            few_threads(update.batch_size, update.num_parameters),
-        ):
+        self.acceleration.num_trains += 1
+        with few_threads(update.batch_size, update.num_parameters):
             metrics, last_epoch = self._pass_over_rollout(update)
         record = model.logger.record
         record("train/entropy_loss", np.mean([x["entropy_loss"] for x in metrics]))
