@@ -111,6 +111,12 @@ class Acceleration:
         """Prepare a part again at its next use, since objects that it uses have been replaced."""
         self.parts.pop(part, None)
 
+    def summary(self) -> list[str]:
+        """Return a line for each part: how its updates were executed, or why it was not changed."""
+        lines = [f"{name}: Stable-Baselines3's own ({x})" for name, x in self.reasons().items()]
+        lines += [f"{name}: accelerated" for name, part in self.parts.items() if not part.reason]
+        return [*lines, *(update.execution.summary() for update in self.updates.values())]
+
 
 class AcceleratedModel(ABC):  # noqa: B024
     """The mixin of all accelerated classes, to the left of the class of Stable-Baselines3.
