@@ -5,24 +5,24 @@
 
 Each class is a subclass of the original with the same constructor, methods, results and files.
 
-How the package is divided:
-
-* `acceleration.py`: `Settings`, `AcceleratedModel` (the mixin of all classes) and `Acceleration`
-  (the parts that hotloop has added to one model, each prepared or with the reason for which
-  Stable-Baselines3's own code runs).
-* `flat_parameters.py`: the parameters and the optimizer's state of a module as flat vectors, which
-  the module's and the optimizer's own tensors view.
-* `module_calls.py`: a module as a function of these vectors.
-* `on_policy.py`: the mixin of on-policy classes; `ppo.py`, `a2c.py` and others: one class each.
-* `off_policy.py`: the mixin of off-policy classes; `sac.py`, `td3.py`, `dqn.py`,
-  `quantiles.py`.
-* `acting.py`, `acting_off_policy.py`: the twins on NumPy that act for perceptrons.
-* `sampling.py`: batches of the replay buffer, which stays Stable-Baselines3's own.
-* `script.py`: the process of `hotloop accelerate`; `import_hook.py` puts the classes in place, and
-  `report.py` makes the text at the end.
-
 Public names are loaded on first use: importing hotloop does not import Stable-Baselines3.
 """
+
+# How the package is divided:
+#
+# * acceleration.py: Settings, AcceleratedModel (the mixin of all classes) and Acceleration
+#   (the parts that hotloop has added to one model, each prepared or with the reason for which
+#   Stable-Baselines3's own code runs).
+# * flat_parameters.py: the parameters and the optimizer's state of a module as flat vectors, which
+#   the module's and the optimizer's own tensors view.
+# * module_calls.py: a module as a function of these vectors.
+# * on_policy.py: the mixin of on-policy classes; ppo.py, a2c.py and others: one class each.
+# * off_policy.py: the mixin of off-policy classes; sac.py, td3.py, dqn.py,
+#   quantiles.py.
+# * acting.py, acting_off_policy.py: the twins on NumPy that act for perceptrons.
+# * sampling.py: batches of the replay buffer, which stays Stable-Baselines3's own.
+# * script.py: the process of hotloop accelerate; import_hook.py puts the classes in place, and
+#   report.py makes the text at the end.
 
 from __future__ import annotations
 
