@@ -72,6 +72,7 @@ REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
 CLUSTER = "docs/cluster.md"
 WORKERS = "docs/workers.md"
+ACCELERATE, ACCELERATED = "docs/accelerate.md", ("ppo", "sac", "td3", "dqn")
 PEER_CURVES = "--timesteps 100000 --seeds 5 --peer"
 
 BENCHES: dict[str, Bench] = {
@@ -109,15 +110,26 @@ BENCHES: dict[str, Bench] = {
             "--algorithm sac --against sb3 sbx",
             "--algorithm td3 --against sb3 sbx",
             "--algorithm dqn --against sb3 sbx",
+            "--contender accelerated",
+            "--contender accelerated --env-id HalfCheetah-v5 --timesteps 40960 --repeats 3",
+            "--contender accelerated --algorithm sac --timesteps 20000",
+            "--contender accelerated --algorithm sac --timesteps 20000 --precision bfloat16",
+            "--contender accelerated --algorithm td3 --timesteps 20000",
+            "--contender accelerated --algorithm dqn",
         ),
         tables=(
             Table(README, "readme table", readme.readme_table),
             Table(SPEED, "training table", train.training_table),
-            Table(SPEED, "train-off-policy", train.off_policy_table),
+            Table(SPEED, "train-off-policy", train.speed_table),
             Table(PPO, "training table", train.training_table),
-            Table(SAC, "train-sac", partial(train.off_policy_table, ("sac",))),
-            Table(TD3, "train-td3", partial(train.off_policy_table, ("td3",))),
-            Table(DQN, "train-dqn", partial(train.off_policy_table, ("dqn",))),
+            Table(SAC, "train-sac", partial(train.speed_table, ("sac",))),
+            Table(TD3, "train-td3", partial(train.speed_table, ("td3",))),
+            Table(DQN, "train-dqn", partial(train.speed_table, ("dqn",))),
+            Table(
+                ACCELERATE,
+                "accelerated-speed",
+                partial(train.speed_table, ACCELERATED, "accelerated"),
+            ),
         ),
     ),
     "curves": Bench(
@@ -129,10 +141,18 @@ BENCHES: dict[str, Bench] = {
             f"--algorithm sac {PEER_CURVES}",
             f"--algorithm td3 {PEER_CURVES}",
             f"--algorithm dqn {PEER_CURVES}",
+            "--contender accelerated --timesteps 102400 --seeds 5",
+            f"--contender accelerated --algorithm dqn {PEER_CURVES}",
+            "--contender accelerated --env-id HalfCheetah-v5 --timesteps 200000 --seeds 5",
         ),
         tables=(
             Table(PPO, "curves table", train.curves_table),
             Table(SAC, "learning-sac", partial(train.curves_table, ("sac",))),
+            Table(
+                ACCELERATE,
+                "accelerated-curves",
+                partial(train.curves_table, ACCELERATED, "accelerated"),
+            ),
         ),
     ),
     "presets": Bench(

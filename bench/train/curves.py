@@ -2,17 +2,18 @@
 
     python -m bench curves --algorithm sac --env-id HalfCheetah-v5 --timesteps 100000 --seeds 5
 
-hotloop's seeds are trained, `--jobs` of them at a time. The peer's are read from the stored result,
-and `--peer` trains missing ones (minutes each). The figures are the mean return over the last tenth
-of the steps of every seed, and the lower 95 % bound of the relative difference of the means
-(Welch's one-sided t-interval, over the peer's mean). hotloop counts as equally good if the bound is
+hotloop's seeds are trained, `--jobs` of them at a time, or those of `--contender accelerated`, the
+peer's classes from hotloop.accelerate. The peer's are read from the stored results, and `--peer`
+trains missing ones (minutes each). Each training is stored when it ends: after an interruption, the
+same command with `--keep` continues. The figures are the mean return over the last tenth of the
+steps of every seed, and the lower 95 % bound of the relative difference of the means (Welch's
+one-sided t-interval, over the peer's mean). The contender counts as equally good if the bound is
 above -15 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import statistics
 import sys
@@ -51,36 +52,36 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1, help="concurrent trainings")
     parser.add_argument("--against", default="sb3", choices=["sb3"])
+    parser.add_argument("--contender", default="hotloop", choices=["hotloop", "accelerated"])
     parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile"])
     parser.add_argument("--peer", action="store_true", help="train the peer's missing seeds")
-    parser.add_argument("--keep", action="store_true", help="train only hotloop's missing seeds")
+    parser.add_argument("--keep", action="store_true", help="train only missing seeds")
     options = parser.parse_args()
     complete_options(parser, options)
-    name = f"curves_{options.algorithm}_{storage.file_name(options.env_id)}"
-    stored = []
-    try:
-        result = storage.load(name)
-        stored = result["runs"][options.against]
-        if result["timesteps"] != options.timesteps:
-            parser.error(f"the stored curves have {result['timesteps']} steps: --timesteps")
-    except FileNotFoundError:
-        if not options.peer:
-            parser.error(
-                f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them"
-            )
+    contender, task = options.contender, f"{options.algorithm}_{storage.file_name(options.env_id)}"
+    name = f"curves_{task}" if contender == "hotloop" else f"{contender}_curves_{task}"
     name += "" if options.precision == "float32" else f"_{options.precision}"
     name += worker_suffix(options)
-    hotloop_runs = []
-    if options.keep:
-        with contextlib.suppress(FileNotFoundError):
-            hotloop_runs = storage.load(name)["runs"]["hotloop"]
-    runs: dict[str, list[dict[str, Any]]] = {"hotloop": hotloop_runs, options.against: stored}
+    # Load the stored curves. The peer's were perhaps stored beside hotloop's.
+    own = _stored_runs(parser, name, options.timesteps)
+    runs = {contender: own.get(contender, []) if options.keep else []}
+    runs[options.against] = own.get(options.against, [])
+    other = _stored_runs(parser, f"curves_{task}", options.timesteps).get(options.against, [])
+    own_seeds = [run["seed"] for run in runs[options.against]]
+    other = [run for run in other if run["seed"] not in own_seeds]
+    if not (options.peer or own_seeds or other):
+        parser.error(
+            f"no stored curves of {options.against} on {options.env_id}: `--peer` trains them"
+        )
+    stored = {contender: runs[contender], options.against: [*runs[options.against], *other]}
     missing = [
-        (contender, seed)
-        for contender in (["hotloop", options.against] if options.peer else ["hotloop"])
+        (side, seed)
         for seed in range(1, options.seeds + 1)
-        if seed not in [run["seed"] for run in runs[contender]]
+        for side in (list(runs) if options.peer else [contender])
+        if seed not in [run["seed"] for run in stored[side]]
     ]
+
+    # Train the missing seeds.
     settings = {
         "benchmark": f"{options.algorithm} {options.env_id}",
         "command": " ".join(["python -m bench curves", *sys.argv[1:]]),
@@ -90,42 +91,52 @@ def main() -> int:
     }
     with ThreadPoolExecutor(options.jobs) as pool:
         trainings = {
-            pool.submit(run_in_process, contender, options, seed): (contender, seed)
-            for contender, seed in missing
+            pool.submit(run_in_process, side, options, seed): (side, seed) for side, seed in missing
         }
         for training in as_completed(trainings):
-            contender, seed = trainings[training]
+            side, seed = trainings[training]
             seed_run = {"seed": seed, "episodes": training.result()["episodes"]}
-            print(
-                f"{contender:8} seed {seed}: {last_tenth_return(seed_run, options.timesteps):.4g}",
-                flush=True,
-            )
-            runs[contender] = sorted([*runs[contender], seed_run], key=lambda run: run["seed"])
-            storage.save(
-                name, {**settings, "runs": runs}
-            )  # a training takes long, so each is stored
+            last_return = last_tenth_return(seed_run, options.timesteps)
+            print(f"{side:11} seed {seed}: {last_return:.4g}", flush=True)
+            runs[side] = sorted([*runs[side], seed_run], key=lambda run: run["seed"])
+            storage.save(name, {**settings, "runs": runs})  # a training takes long
+
+    # Compare.
     late = {
-        contender: [last_tenth_return(run, options.timesteps) for run in contender_runs]
-        for contender, contender_runs in runs.items()
+        side: [last_tenth_return(run, options.timesteps) for run in side_runs]
+        for side, side_runs in {**runs, options.against: [*runs[options.against], *other]}.items()
     }
-    hotloop, peer = late["hotloop"], late[options.against]
-    bound = lower_bound(hotloop, peer)
+    bound = lower_bound(late[contender], late[options.against])
+    means = {side: statistics.fmean(values) for side, values in late.items()}
+    difference = (means[contender] - means[options.against]) / abs(means[options.against])
     result = {
         **settings,
         "return_last_tenth": {
-            contender: [float(f"{x:.4g}") for x in values] for contender, values in late.items()
+            side: [float(f"{x:.4g}") for x in values] for side, values in late.items()
         },
-        "relative_difference": (statistics.fmean(hotloop) - statistics.fmean(peer))
-        / abs(statistics.fmean(peer)),
+        "relative_difference": difference,
         "lower_95_bound": bound,
         "runs": runs,
     }
     path = storage.save(name, result)
-    for contender, values in late.items():
-        print(f"{contender:8} {statistics.fmean(values):.4g} over {len(values)} seeds")
+    for side, values in late.items():
+        print(f"{side:11} {means[side]:.4g} over {len(values)} seeds")
     print(
-        f"relative difference {result['relative_difference']:+.1%}, lower 95 % bound {bound:+.1%}: "
+        f"relative difference {difference:+.1%}, lower 95 % bound {bound:+.1%}: "
         f"{'as good as' if bound > -0.15 else 'not shown to be as good as'} {options.against}"
     )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0
+
+
+def _stored_runs(
+    parser: argparse.ArgumentParser, name: str, timesteps: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the runs of a stored result by contender, empty if there is none."""
+    try:
+        result = storage.load(name)
+    except FileNotFoundError:
+        return {}
+    if result["timesteps"] != timesteps:
+        parser.error(f"the stored curves have {result['timesteps']} steps: --timesteps")
+    return result["runs"]

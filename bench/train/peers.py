@@ -42,6 +42,7 @@ def run_accelerated(options: argparse.Namespace) -> dict[str, Any]:
     from hotloop.accelerate.acceleration import SETTINGS as ACCELERATION
 
     ACCELERATION.execution = options.execution
+    ACCELERATION.precision = options.precision
     return run_sb3(options, "hotloop.accelerate")
 
 

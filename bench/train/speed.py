@@ -2,7 +2,7 @@
 
     python -m bench train --algorithm ppo --env-id CartPole-v1 --against sb3
     python -m bench train --algorithm ppo --workers 2 --overlap
-    python -m bench train --algorithm ppo --contender accelerated
+    python -m bench train --algorithm ppo --contender accelerated --repeats 3
 
 Runs alternate, each in its own process. The figures are steps per second of the training loop, with
 and without compilation, and the time from prompt to end (with imports and start-up): medians,

@@ -9,7 +9,12 @@ from bench import storage
 from bench.markdown import format_figure, format_ratio, table
 
 OFF_POLICY = ("sac", "td3", "dqn")
-CONTENDERS = {"hotloop": "hotloop", "sb3": "Stable-Baselines3", "sbx": "sbx (JAX)"}
+CONTENDERS = {
+    "hotloop": "hotloop",
+    "accelerated": "hotloop.accelerate",
+    "sb3": "Stable-Baselines3",
+    "sbx": "sbx (JAX)",
+}
 
 
 def training_table(pattern: str = "train_ppo_*.json") -> str:
@@ -34,10 +39,15 @@ def training_table(pattern: str = "train_ppo_*.json") -> str:
     return table(*rows)
 
 
-def off_policy_table(algorithms: tuple[str, ...] = OFF_POLICY) -> str:
-    """Return a table of trainings with replay: a row per contender and hotloop's speed-up.
+def speed_table(algorithms: tuple[str, ...] = OFF_POLICY, kind: str = "train") -> str:
+    """Return a table of trainings: a row per contender and the first one's speed-up.
 
     The speed of the whole training includes compilation, since sbx compiles within its loop.
+
+    Args:
+        algorithms: the algorithms, in the order of the rows.
+        kind: first word of the results' names: "train", or "accelerated" for the peer's classes
+            from hotloop.accelerate.
     """
     figures = {
         "while learning, steps/s": ("steps_per_s_while_learning", "while_learning"),
@@ -48,7 +58,7 @@ def off_policy_table(algorithms: tuple[str, ...] = OFF_POLICY) -> str:
     for label in figures:
         head += [label, "ratio"]
     rows = [head]
-    for result in _load_results("train", algorithms):
+    for result in _load_results(kind, algorithms):
         label = _label(result)
         for name, summary in result["summaries"].items():
             row = [label, CONTENDERS[name]]
@@ -95,16 +105,18 @@ def _load_results(kind: str, algorithms: tuple[str, ...]) -> list[dict[str, Any]
     ]
 
 
-def curves_table(algorithms: tuple[str, ...] = ("ppo",)) -> str:
+def curves_table(algorithms: tuple[str, ...] = ("ppo",), contender: str = "hotloop") -> str:
     """Return a table with one row per stored comparison of curves, or an empty string."""
-    rows = [["training", "hotloop", "Stable-Baselines3", "difference", "lower 95 % bound"]]
-    for result in _load_results("curves", algorithms):
+    names = [CONTENDERS[name] for name in (contender, "sb3")]
+    rows = [["training", *names, "difference", "lower 95 % bound"]]
+    kind = "curves" if contender == "hotloop" else f"{contender}_curves"
+    for result in _load_results(kind, algorithms):
         if "lower_95_bound" not in result:  # the peer's curves alone
             continue
         precision = "" if result.get("precision", "float32") == "float32" else ", bfloat16"
         name = f"{result['benchmark']}, {result['timesteps']:,} steps"
         row = [f"{name}{precision}{_workers_text(result)}"]
-        for name in ("hotloop", "sb3"):
+        for name in (contender, "sb3"):
             late = result["return_last_tenth"][name]
             spread = statistics.stdev(late)
             mean = statistics.fmean(late)
