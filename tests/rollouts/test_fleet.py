@@ -238,11 +238,12 @@ def played(request, tmp_path_factory):
         if k == 0 and fault.signal_number is not None:
             os.kill(int((directory / "1.pid").read_text()), fault.signal_number)
 
-    def should_go_on(rollout):
+    def should_go_on(rollout, trace):
         account = rollout.accounting()
         assert time.monotonic() < deadline_s, account
-        # A failure is counted before the learner takes its row.
+        # Failures and restarts are counted before the learner takes the rows.
         is_missing = account.dropped.get("environment failed", 0) < fault.num_failures[0]
+        is_missing |= len(trace.rows[0]) < 4
         counts = [(worker.env_failures, worker.restarts) for worker in account.workers]
         return is_missing or min(counts) < fault.num_failures
 

@@ -220,7 +220,7 @@ class CheckedRollout:
             with open_pool(env, 2, num_envs, env_kwargs=kwargs, **options) as pool:
                 rollout = begin(pool, num_steps, **plan)
                 k = version = 0
-                while k < num_fragments or should_go_on(rollout):
+                while k < num_fragments or should_go_on(rollout, self.trace):
                     fragments = rollout.collect()
                     self.trace.add(fragments)
                     self.episodes += rollout.pop_episodes()
@@ -268,7 +268,7 @@ def play(
     *,
     env=SCRIPTED,
     hook=lambda k, pool: None,
-    should_go_on=lambda rollout: False,
+    should_go_on=lambda rollout, trace: False,
     **plan,
 ):
     """Collect fragments with two workers and check them."""
