@@ -88,7 +88,7 @@ def test_a_directory_of_another_user_is_not_used(monkeypatch):
     make()
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert cache.find(KEY, ".pt2") is None
-    assert "must be a directory of yours" in cache.unusable_reason()
+    assert "must be a directory that you own" in cache.unusable_reason()
 
 
 def test_a_linked_directory_is_not_used(directory, tmp_path):

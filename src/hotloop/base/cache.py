@@ -31,10 +31,10 @@ from pathlib import Path
 
 from hotloop.base.files import write_new
 
-# Creating a file takes less time: a process that holds a lock for longer is suspended.
+# Creating a file takes less time than this. A process that holds a lock for longer is suspended.
 _LOCK_TIMEOUT_S = 600.0
 _TEMPORARY_PREFIX = ".making-"
-# Only these are listed and removed: HOTLOOP_CACHE may be a directory with other files.
+# Only files with these names are listed and removed: HOTLOOP_CACHE may contain other files.
 _ENTRY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{64}\.\w+")
 _LOCK = re.compile(r"\.[0-9a-f]{64}\.lock")
 # The directory of torch's compiler, and the environment variable that sets it.
@@ -128,7 +128,7 @@ def find(key: str, suffix: str) -> bytes | None:
 
 
 def _read_own(path: Path) -> bytes | None:
-    """Return the content of a regular file that only this user can write, None for others."""
+    """Return the content of a regular file that only this user can write, else None."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -241,7 +241,7 @@ def _private(path: Path) -> Path | None:
 
 
 def unusable_reason() -> str:
-    """Return why the cache is not used, with the cure, or "" if it is used."""
+    """Return why the cache is not used and how to change that, or "" if it is used."""
     path = directory()
     is_new = not os.path.lexists(path)
     existing = next((x for x in path.parents if x.exists()), path) if is_new else path
@@ -251,10 +251,7 @@ def unusable_reason() -> str:
         return ""
     if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid():
         return f"other users have access to {path}: run `chmod 700 {path}`"
-    return (
-        f"{path} must be a directory of yours, and no link: remove it, or set HOTLOOP_CACHE to "
-        "another one"
-    )
+    return f"{path} must be a directory that you own, and no link: remove it, or set HOTLOOP_CACHE"
 
 
 def _name(key: str, content: bytes, suffix: str) -> str:
@@ -263,7 +260,7 @@ def _name(key: str, content: bytes, suffix: str) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[bool]:
-    """Hold a file lock, and yield whether it was free at once. It ends with the process."""
+    """Hold a file lock, and yield whether it was free at once. The end of the process frees it."""
     is_first = True
     with contextlib.ExitStack() as exits:
         try:

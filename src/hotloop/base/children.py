@@ -1,7 +1,7 @@
 """Child processes that run a module of hotloop and import nothing from the working directory.
 
-`python -m` and `python -c` search the working directory first, where a `json.py` may belong to
-someone else. Python 3.10 has no option against that.
+`python -m` and `python -c` search the working directory first, where another program may have its
+own `json.py`. Python 3.10 has no option against that.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def end_with_parent(parent_pid: int) -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it has ended before
+    if os.getppid() != parent_pid:  # the parent ended before the call
         signal.raise_signal(signal.SIGTERM)
 
 
 def module_paths() -> list[str]:
-    """Return the directories of `sys.path`, for a process that adds them by `add_module_paths`."""
+    """Return the directories of `sys.path`, which a child process passes to `add_module_paths`."""
     return [path or os.getcwd() for path in sys.path]
 
 
@@ -57,5 +57,5 @@ def search_path() -> str:
 
 
 def imports_safely() -> bool:
-    """Return whether the user has Python leave the script's directory off `sys.path`."""
+    """Return whether the user told Python to keep the script's directory off `sys.path`."""
     return getattr(sys.flags, "safe_path", False)

@@ -28,6 +28,6 @@ def group_directories(kind: str) -> Iterator[tuple[Path, bool]]:
         mount = GROUPS / kind if kinds else GROUPS
         leaf = mount / path.lstrip("/")
         for directory in (leaf, *leaf.parents):
-            # In a container the path may be outside of it. Its own group is then the mount point.
+            # The path may lie outside of this container, whose own group is then the mount point.
             if directory.is_relative_to(mount):
                 yield directory, bool(kinds)

@@ -16,14 +16,14 @@ from hotloop.base.processes import CoreTimes, descendants, read_files
 
 # Minimum share of the runnable time that a crowded run waits for cores.
 CROWDED_SHARE = 0.15
-# Minimum duration of such a run, and minimum share that one of its threads waited.
+# Minimum duration of a crowded run, and minimum share of it that one of its threads waited.
 _MIN_S, _MIN_SHARE = 1.0, 0.05
 # Minimum share of the time in which a working thread is runnable.
 _WORKING_SHARE = 0.02
 _READ_INTERVAL_S = 5.0
-# Minimum speed-up to report. Fewer workers do not help if the cores are full of their work.
+# Minimum speed-up to report. Fewer workers do not help if their work alone fills the cores.
 _MIN_GAIN = 1.1
-# Without other programs, cores that a training leaves idle for a larger share would be free.
+# If a training leaves cores idle for a larger share, only other programs can occupy them.
 _FULL_SHARE = 0.8
 # Environment variable with the number of trainings that `--seeds` runs at a time.
 JOBS = "HOTLOOP_JOBS"
@@ -38,7 +38,7 @@ class Crowding:
     Attributes:
         cores: number of available cores.
         seconds: seconds since the first iteration.
-        on_core_s, queued_s: seconds that all threads together spent on a core and waiting for one.
+        on_core_s, queued_s: seconds that all threads together ran on a core, and waited for one.
         longest_s: queued seconds of the thread that waited the longest.
         threads: number of working threads in the main process.
         torch_threads: limit of torch threads, 0 for the number of free cores.
@@ -69,7 +69,7 @@ class Crowding:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether threads waited for long, and a change can make the training faster."""
+        """Whether threads waited for long, so that a change can make the training faster."""
         is_known = self.cores > 0 and self.seconds >= _MIN_S
         is_long = self.share > CROWDED_SHARE and self.longest_s > _MIN_SHARE * self.seconds
         return is_known and is_long and bool(self.causes) and self.gain >= _MIN_GAIN
@@ -171,7 +171,7 @@ class CrowdingMonitor:
     Args:
         torch_threads: limit of torch threads, 0 for the number of free cores.
         worker_program: a text in the command line of each worker.
-        inference_program: the same of each inference process.
+        inference_program: a text in the command line of each inference process.
     """
 
     def __init__(self, torch_threads: int, *, worker_program: str, inference_program: str) -> None:
@@ -229,7 +229,7 @@ class CrowdingMonitor:
         ]
 
     def _read(self) -> None:
-        """Read the times. Ended threads keep their last ones."""
+        """Read the times. A thread that ended keeps its last times."""
         processes = descendants()
         workers, inference = (
             [process.pid for process in processes if program in process.command]

@@ -65,7 +65,7 @@ def read(path: Path) -> Any:
 
     Raises:
         OSError: The file cannot be read, or is not a regular file.
-        ValueError: The file is not JSON, or its digest is another one.
+        ValueError: The file is not JSON, or its content does not match its digest.
     """
     value = parse(read_regular(path))
     if (
@@ -73,7 +73,7 @@ def read(path: Path) -> Any:
         and _has_digest(value)
         and value.pop("digest", None) != digest(value)
     ):
-        raise ValueError("its content does not have its digest")
+        raise ValueError("its content does not match its digest")
     return value
 
 
@@ -95,7 +95,7 @@ def digest(document: Mapping[str, Any]) -> str:
 
 def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with its digest, which `read` checks."""
-    # A reader computes it from the parsed document, in which tuples are lists and keys are texts.
+    # A reader digests the parsed document, in which tuples are lists and keys are texts.
     return {**document, "digest": digest(json.loads(json.dumps(document)))}
 
 
@@ -135,7 +135,7 @@ def record(
 def _as_declared(hint: Any, value: Any, where: str) -> Any:
     if hint is Any:
         return value
-    if hint in _PLAIN:  # the common case: taking a type apart would cost 2 µs
+    if hint in _PLAIN:  # the common case: `get_origin` and `get_args` would cost 2 µs
         return _as_plain(hint, value, where)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):

@@ -29,7 +29,8 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
 
     Args:
         path: the file to write.
-        durable: whether the file must survive a crash of the machine, which takes some ms more.
+        durable: whether to write the file so that it survives a crash of the machine. This takes
+            some ms.
 
     Raises:
         OutputError: the directory or the file can't be written.
@@ -91,7 +92,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o666) -> None:
 def sync(*paths: Path) -> None:
     """Flush files and directories, with their entries, to the disk.
 
-    Writing of all files starts before the wait for the first. The file system then writes its
+    Start to write all files before waiting for the first. The file system then writes its
     journal once instead of once per file, which takes 4 ms on a busy disk.
 
     Raises:

@@ -97,13 +97,13 @@ def name_of(target: Any) -> str:
 
 
 def importable_name(target: Any) -> str:
-    """Return `name_of` a class or function, with the module's name for a script."""
+    """Return `name_of` a class or function, with the script's module name instead of `__main__`."""
     module, _, name = name_of(target).partition(":")
     return f"{importable(module)}:{name}"
 
 
 def importable(module: str) -> str:
-    """Return the name to import a module by. For a script, this is its name as a module."""
+    """Return the name to import a module by. For the running script, this is its file's name."""
     main = sys.modules.get("__main__")
     if module != "__main__" or main is None:
         return module
@@ -128,8 +128,8 @@ def describe_exception(error: BaseException, *, skip: tuple[str, ...] = ()) -> s
 def import_matplotlib() -> None:
     """Import matplotlib with the user's settings, but without those of the working directory.
 
-    Its first choice is a `matplotlibrc` there, which may come with a run of someone else, be a pipe
-    or start LaTeX, which reads any file.
+    matplotlib would first read a `matplotlibrc` there, which may come with another user's run, be a
+    pipe or start LaTeX, which reads any file.
 
     Raises:
         ImportError: It is not installed.
@@ -151,7 +151,7 @@ def import_matplotlib() -> None:
 def enable_local_imports() -> None:
     """Add the current directory to the end of `sys.path`, for modules that the user names.
 
-    Files there that happen to be called as a library are not imported instead of it.
+    A file there that has the name of a library does not replace the library.
     """
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

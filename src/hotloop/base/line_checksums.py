@@ -8,7 +8,7 @@ import zlib
 # The last field of a line with a checksum.
 _CHECKSUM = re.compile(rb', "checksum": "([0-9a-f]{8})"\}\Z')
 _CHECKSUM_BYTES = 27
-# One whose name is damaged. The last values of lines without checksums are no texts of this size.
+# A checksum whose name is damaged. Lines without checksums end in no text of this length.
 _NAMELESS = re.compile(rb'"[^"]{8}"\}\Z')
 
 

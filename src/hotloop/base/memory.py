@@ -49,8 +49,8 @@ def available_memory() -> int | None:
 def require_memory(size_bytes: int, subject: str, advice: str) -> None:
     """Raise an error if an allocation exceeds the free memory.
 
-    If the free memory is unknown, nothing is raised. The allocation may fail all the same, since
-    other processes allocate memory too and `size_bytes` is a lower bound.
+    If the free memory is unknown, nothing is raised. The allocation may still fail, since other
+    processes allocate memory too and `size_bytes` is a lower bound.
 
     Args:
         size_bytes: lower bound of the allocation's size.

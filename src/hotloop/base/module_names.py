@@ -1,7 +1,7 @@
 """Modules of a program that have the name of a module that hotloop has imported before.
 
-A `queue.py` beside a script replaces Python's own. If hotloop imports Python's before the script
-runs, the script would find that one in `sys.modules`.
+A `queue.py` beside a script replaces Python's own. If hotloop imports Python's `queue` before the
+script runs, the script would get it from `sys.modules`.
 """
 
 from __future__ import annotations

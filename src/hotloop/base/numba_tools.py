@@ -38,7 +38,7 @@ with requires_extra("hotloop.replay and hotloop.bandits need Numba", "replay,ban
 config._config_fname = os.devnull
 config.reload_config()
 
-# These are for users' functions. Numba's type hints are too narrow for them.
+# Users' functions are compiled with these, without Numba's type hints, which are too narrow.
 njit: Any = numba.njit
 carray: Any = getattr(numba, "carray")  # noqa: B009
 
@@ -99,8 +99,8 @@ def entry(function: Callable[..., Any], *, releases_lock: bool = False) -> Any:
 
     Args:
         function: Takes and returns numbers.
-        releases_lock: Whether to release the GIL during a call. Keep it for calls of microseconds:
-            getting it back can take the interpreter's switch interval, 5 ms.
+        releases_lock: Whether to release the GIL during a call. Calls of microseconds should keep
+            the GIL: waiting to get it back can take 5 ms, the interpreter's switch interval.
     """
     dispatcher = njit(error_model="numpy", no_cfunc_wrapper=True, nogil=releases_lock)(function)
     dispatcher._cache = _Cache(function)
@@ -339,7 +339,7 @@ def max_f32(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def sqrt_f32(typingctx: Any, value: Any) -> Any:
-    """Return √x in float32, correctly rounded. NumPy's and Python's prevent vectorization."""
+    """Return √x in float32, correctly rounded. `math.sqrt` and `np.sqrt` prevent vectorization."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = builder.module.declare_intrinsic("llvm.sqrt", [ir.FloatType()])

@@ -71,7 +71,7 @@ def boot_id() -> str:
 
 
 class CoreTimes(NamedTuple):
-    """Nanoseconds of a thread on a core and queued for one. The rest of its life it was blocked."""
+    """Nanoseconds of a thread on a core and queued for one. Otherwise it was blocked."""
 
     on_core_ns: int
     queued_ns: int
@@ -80,7 +80,7 @@ class CoreTimes(NamedTuple):
 class ThreadTimes:
     """A reader of the scheduler times of this process's threads, at some 2 µs per thread.
 
-    It returns None on systems without these times: other than Linux, or kernels built without.
+    It returns None on systems other than Linux, and on kernels that do not record these times.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ def private_bytes() -> int:
 
 
 def _memory_bytes() -> tuple[int, int]:
-    """Return resident bytes of this process, and how many of them are files or shared."""
+    """Return resident bytes of this process, and how many of them belong to files or are shared."""
     with suppress(OSError, ValueError, IndexError):
         ((_, text),) = read_files(("/proc/self/statm",))
         _, resident, shared = text.split()[:3]

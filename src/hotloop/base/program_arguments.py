@@ -23,8 +23,8 @@ def python_arguments(
     Args:
         words: A script, `-m MODULE`, one of `own_commands`, or an installed script, with
             arguments. `python` may precede the first two.
-        command: The command of hotloop that runs the program, such as "profile".
-        own_commands: Other commands of hotloop that it can run.
+        command: The hotloop command that runs the program, such as "profile".
+        own_commands: Other hotloop commands that this command can run.
 
     Raises:
         ConfigError: This is no Python program that the command can run.
@@ -95,7 +95,7 @@ def _without_interpreter(program: str, args: list[str], command: str) -> list[st
     """Return the arguments of a command such as `python x.py`, without the interpreter.
 
     Raises:
-        ConfigError: The interpreter is another one, or has options of its own.
+        ConfigError: It is not this interpreter, or it has options.
     """
     target = args[1:]
     if not os.path.samefile(os.path.dirname(program), os.path.dirname(sys.executable)):

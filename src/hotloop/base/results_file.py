@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 from hotloop.errors import HotloopError, OutputError, shortened
 
-_WAIT_S = 60.0  # timeout for another process's transaction, which takes milliseconds
-# SQLite's messages about a file that can't be opened or written. Others are about its content.
+_WAIT_S = 60.0  # timeout for a transaction of another process, which takes milliseconds
+# SQLite's messages about a file that can't be opened or written. Its others concern the content.
 _UNWRITABLE = ("unable to open", "readonly", "full", "disk I/O", "permission")
 
 
@@ -83,7 +83,7 @@ class ResultsFile:
     def _check(self, tables: set[str]) -> None:
         """Raise an error if the file is of another kind or format, before it is changed."""
         values: dict[str, str] = {}
-        # A query of a view of someone else may never end.
+        # A file of another program may contain a view whose query never ends.
         kinds = {kind for (kind,) in self._sqlite.execute("SELECT type FROM sqlite_master")}
         if self.info_table in tables and kinds <= {"table", "index"}:
             with contextlib.suppress(sqlite3.OperationalError):  # another program's table
@@ -140,7 +140,7 @@ class ResultsFile:
     def _convert_errors(self) -> Iterator[None]:
         try:
             yield
-        except UnicodeDecodeError as error:  # of a text, or of a name in SQLite's own message
+        except UnicodeDecodeError as error:  # in a stored text, or a name in SQLite's message
             raise self._damaged("a text is not UTF-8") from error
         except sqlite3.Error as error:
             reason = str(error)

@@ -20,7 +20,7 @@ def format_number(
         value: the number.
         spread: the size of differences between such numbers, such as their standard deviation. None
             or 0: unknown. Then the text has four digits, or one decimal from 10 on.
-        sign: "+" writes the sign of positive numbers too.
+        sign: "+" to print the sign of positive numbers too, else "".
         least: minimum number of decimals.
     """
     decimals = _decimals(value, spread)

@@ -17,7 +17,7 @@ from typing import Any
 # Signals with which a cluster warns a job.
 _WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_WARNINGS)
-# The kernel sends these to the thread that caused them. Blocked, they would end the process without
+# The kernel sends these to the thread that caused them. If blocked, they end the process without
 # the traceback of `faulthandler`.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 _BLOCKABLE = signal.valid_signals() - _FAULTS
@@ -73,7 +73,7 @@ def _is_free(number: signal.Signals) -> bool:
     handler = signal.getsignal(number)
     if number in _WARNINGS:
         return handler is signal.SIG_DFL or getattr(handler, "__module__", "") == __name__
-    return number is not signal.SIGHUP or handler is not signal.SIG_IGN  # as under `nohup`
+    return number is not signal.SIGHUP or handler is not signal.SIG_IGN  # `nohup` ignores it
 
 
 @contextlib.contextmanager
@@ -124,7 +124,7 @@ class PendingInterrupt:
 
 
 Interrupts = Callable[[], contextlib.AbstractContextManager[PendingInterrupt]]
-"""A context that delays signals, or lets them end the run at once."""
+"""A function that returns a context, which delays signals or lets them end the run at once."""
 
 
 @contextlib.contextmanager
@@ -185,9 +185,9 @@ def ignore_job_warnings() -> None:
 def blocked_signals() -> Iterator[None]:
     """Block signals in this thread for the body, and in all threads that are started in it.
 
-    The kernel gives a signal of the process to any thread that does not block it. A program that
-    blocks a signal, to wait for it or to delay it, would be interrupted through a thread that it
-    does not know. Do not start processes in such a thread: they inherit the blocked signals.
+    The kernel gives a signal of the process to any thread that does not block it. If a program
+    blocks a signal, to wait for it or to delay it, a thread that it did not start would otherwise
+    receive it. Do not start processes in such a thread: they inherit the blocked signals.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKABLE)
     try:

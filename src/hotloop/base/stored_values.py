@@ -1,4 +1,4 @@
-"""Dataclasses of the user's as JSON: their fields, and the name to import their class by."""
+"""Users' dataclasses as JSON: their fields, and the name to import their class by."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def value_to_json(value: Any) -> dict[str, Any]:
 def value_from_json(
     fields: Mapping[str, Any], parent: type[Value], names: Mapping[str, type[Value]], *, kind: str
 ) -> Value:
-    """Return the dataclass whose fields and name a file holds.
+    """Return the dataclass whose fields and class name a file contains.
 
-    It imports the class. Fields from a file therefore need the user's trust, see `runs.trust`.
+    This imports the class, so load only files that the user trusts, see `runs.trust`.
 
     Args:
         fields: the fields, and `name`, which is `module:Class` or in `names`.

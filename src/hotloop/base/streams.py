@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Characters that a terminal obeys or hides: all controls but tab and line feed, marks that change
-# the direction of text, invisible ones (but the joiners of many scripts), other line ends, and
-# halves of surrogate pairs (bytes that are no UTF-8).
+# Characters that a terminal executes or hides: all controls but tab and line feed, marks that
+# change the direction of text, invisible ones (but the joiners of many scripts), other line ends,
+# and halves of surrogate pairs (bytes that are no UTF-8).
 _UNPRINTABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     "\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -54,7 +54,7 @@ def make_console(file: TextIO | None = None, *, width: int | None = None) -> Con
 
     stream = file or sys.stdout
     is_terminal = _is_terminal(stream)
-    if is_terminal and not is_redrawable(stream):  # rich assumes 80 columns
+    if is_terminal and not is_redrawable(stream):  # rich would assume 80 columns
         width = width or shutil.get_terminal_size().columns
     colors: Literal["auto", "standard"] | None = "auto"
     if os.environ.get("NO_COLOR"):
@@ -82,8 +82,9 @@ class OutStream:
     After a failure the stream and its file descriptor lead to /dev/null. This includes the output
     of environments and C libraries, and the text that Python flushes at exit.
 
-    What hotloop prints itself is `printable`: names of files, functions and environments come from
-    anywhere. Output of environments and of rich, which prints colors, passes as it is.
+    What hotloop prints itself is `printable`: names of files, functions and environments may
+    contain control characters. Output of environments and of rich, which prints colors, passes as
+    it is.
 
     Args:
         stream: The stream to write to.
@@ -136,7 +137,7 @@ class OutStream:
 
 @contextmanager
 def short_warnings() -> Iterator[None]:
-    """Print each warning as one plain line, with its source line if another package warns."""
+    """Print each warning as one plain line, with its file and line if another package warns."""
     package_dir = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
     def show(

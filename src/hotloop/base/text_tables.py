@@ -1,4 +1,4 @@
-"""Tables that fit a terminal, and are not cut in a pipe, and JSON instead of them."""
+"""Tables that fit a terminal, and are not cut in a pipe, or are printed as JSON."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def print_rows(
 
 
 def _column_blocks(widths: Sequence[int], num_labels: int, max_width: int) -> list[list[int]]:
-    """Return the columns of each table, of which each has the labels and fits the width."""
+    """Return the columns of each table. Each table starts with the labels and fits the width."""
     blocks: list[list[int]] = [[*range(num_labels)]]
     width = labels_width = sum(widths[:num_labels]) + 2 * (num_labels - 1)
     for index in range(num_labels, len(widths)):
@@ -105,10 +105,10 @@ def aligned(
     first_text = len(widths) - num_texts
     width = sum(widths) + 2 * (len(widths) - 1)
     if max_width is not None and width > max_width:
-        kept = [i for i, column in enumerate(columns) if not i or any(column[1:])]
-        if len(kept) < len(columns):
-            rows = [[row[i] for i in kept] for row in rows]
-            num_texts = sum(i >= first_text for i in kept)
+        filled_columns = [i for i, column in enumerate(columns) if not i or any(column[1:])]
+        if len(filled_columns) < len(columns):
+            rows = [[row[i] for i in filled_columns] for row in rows]
+            num_texts = sum(i >= first_text for i in filled_columns)
             return aligned(rows, num_texts=num_texts, max_width=max_width)
     max_width = max_width or width
     tables = []
@@ -164,7 +164,7 @@ def print_table(table: Table, console: Console) -> None:
     with console.capture() as capture:
         console.print(table)
     lines = capture.get().splitlines()
-    # The console has replaced control characters, other than those of its colors.
+    # The console has already replaced all control characters except its own colors.
     write = getattr(sys.stdout, "write_raw", sys.stdout.write)
     write("".join(line.rstrip() + "\n" for line in lines))
     sys.stdout.flush()

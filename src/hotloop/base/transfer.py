@@ -94,7 +94,7 @@ class Inbox:
     def send(self) -> None:
         """Start to copy all arrays to the device, and switch `arrays` to the other block.
 
-        Wait until the previous copy, from that block, has ended.
+        Wait until the previous copy from the other block has ended.
         """
         self._device.copy_(self._hosts[self.turn], non_blocking=True)
         if self._events:
@@ -119,7 +119,7 @@ class Uploads:
         self._turn = 0
 
     def __enter__(self) -> Uploads:
-        """Wait until the copies of the last but one `with` block have ended."""
+        """Wait until the copies of the `with` block before the last one have ended."""
         if self._is_staged:
             self._turn = 1 - self._turn
             self._events[self._turn].wait()

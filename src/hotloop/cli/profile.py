@@ -62,12 +62,12 @@ def _attach(options: argparse.Namespace, own_args: list[str], program_args: list
     from hotloop.profiler.collect.attach import check_process, record_process
     from hotloop.profiler.collect.launch import make_directory
 
-    taken = {"--pid", "--seconds", "--out"}
-    others = [x for x in own_args if x.startswith("--") and x.partition("=")[0] not in taken]
-    if program_args or others:
+    allowed = {"--pid", "--seconds", "--out"}
+    surplus = [x for x in own_args if x.startswith("--") and x.partition("=")[0] not in allowed]
+    if program_args or surplus:
         raise ConfigError(
             "expected `--pid N` with `--seconds` and `--out` alone, got "
-            f"'{(others + program_args)[0]}': a running process has its own arguments, and py-spy "
+            f"'{(surplus + program_args)[0]}': a running process has its own arguments, and py-spy "
             "samples it from outside"
         )
     check_process(options.pid)

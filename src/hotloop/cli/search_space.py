@@ -33,20 +33,20 @@ def split_spaces(
     from hotloop.experiments.spaces import parse_assignments
 
     assignments = [arg for arg in args if "=" in arg and arg.partition("=")[0].isidentifier()]
-    others = [arg for arg in args if arg not in assignments]
-    for name in {field.name for field in fields(config_class)} & set(others):
+    train_args = [arg for arg in args if arg not in assignments]
+    for name in {field.name for field in fields(config_class)} & set(train_args):
         raise ConfigError(
             f"`{name}` needs a space: write its values as `{name}=A,B`, or a range as "
             f"`{name}=log:LOW,HIGH`"
         )
     texts = {**_read_spaces(file), **parse_assignments(assignments)}
-    check_fixed(texts, others)
-    names = option_names(others)
+    check_fixed(texts, train_args)
+    names = option_names(train_args)
     for name in ("seed", "vary", "run_dir", "runs_dir"):
         if name in names:
             other = "`--file`, which its runs are next to" if "dir" in name else "`--seeds`"
             raise ConfigError(f"a sweep has no `--{name.replace('_', '-')}`: use {other}")
-    return texts, others
+    return texts, train_args
 
 
 def option_names(args: list[str]) -> set[str]:

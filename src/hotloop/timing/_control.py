@@ -23,7 +23,7 @@ def _choose_backend() -> ModuleType:
             return _recorder
         except ImportError:
             pass
-    with blocked_signals():  # NumPy starts threads, which must not take the program's signals
+    with blocked_signals():  # NumPy starts threads, which must not receive the program's signals
         from hotloop.timing import _pure
 
     return _pure
@@ -60,14 +60,16 @@ def _attach() -> Any:
         state = segment.state
         if recorder is _recorder and state is not None:
             return state
-        # Another thread started or stopped a recording in between: attach to the new one.
+        # Another thread has started or stopped a recording in the meantime: attach to the new
+        # recorder.
 
 
 def _switch_recorder(recorder: Recorder, *, in_child: bool = False) -> Path | None:
     """Switch all threads to `recorder`, end the previous one, and return its file."""
     global _recorder, _guards
     previous, previous_guards = _recorder, _guards
-    # In this order: a thread may attach in between, and its guard must live as long as its segment.
+    # Keep this order: a thread may attach in between, and its guard must live as long as its
+    # segment.
     _guards = threading.local()
     _recorder = recorder
     backend.reset()
@@ -76,7 +78,7 @@ def _switch_recorder(recorder: Recorder, *, in_child: bool = False) -> Path | No
         _closed_paths.clear()
     elif path is not None:
         _closed_paths.append(path)
-    del previous_guards  # after the end, so that open spans stay recorded as open
+    del previous_guards  # after the recording's end, so that open spans stay open in the file
     return path
 
 

@@ -88,7 +88,7 @@ class _Children(dict):
 
 
 class RecorderState:
-    """The recorder of one thread: its position in the tree, and the functions that write events.
+    """The recorder of one thread: its innermost open span, and the functions that write events.
 
     Args:
         segment: the segment to write into.
@@ -125,7 +125,7 @@ class RecorderState:
             nonlocal limit, window, offset, num_folded, bank
             first = limit // event_size - fmt.PERIOD
             period = events[first : first + fmt.PERIOD]
-            # Another process may have overwritten the events.
+            # Another process may have overwritten the events in the file.
             num_nodes, nodes = segment.num_nodes, period["node"]
             period = period[(nodes > 0) & (nodes < num_nodes)]
             with np.errstate(invalid="ignore", over="ignore"):
@@ -170,7 +170,7 @@ class RecorderState:
             start = 0.0
             redirected: list[Any] = []
 
-            # Static methods save a bound method. ExitStack passes the span nevertheless.
+            # A static method saves creating a bound method. ExitStack passes the span nevertheless.
             def enter(_span: object = None) -> Any:
                 nonlocal start
                 if innermost[0] is parent:
@@ -288,7 +288,7 @@ def exchange(state: RecorderState | None) -> RecorderState | None:
 
 def span(name: str, kind: str | None = None) -> Any:
     """Return a span: see `hotloop.timing.span`."""
-    if kind is None:  # instead of comparing with "work": 45 ns
+    if kind is None:  # a comparison with "work" would take 45 ns
         try:
             return _local.innermost[0][name]
         except AttributeError:

@@ -75,7 +75,7 @@ def _segment_totals(segment: Segment, event: np.dtype, scale: float) -> np.ndarr
         offset = layout.ring + first * fmt.EVENT_SIZE
         ring = np.frombuffer(segment.buffer, event, fmt.PERIOD, offset)
         # NumPy lets other threads run while it copies, so an event that is written in between may
-        # be copied with an old start. If its end was there before the copy, its start was too.
+        # be copied with an old start. If the end was there before the copy, so was the start.
         committed = ring["end"].copy()
         fresh = ring.copy()
         # The copied bank is only written again after another fold.

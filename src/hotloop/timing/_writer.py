@@ -3,9 +3,9 @@
 Slow and rare operations of both recorders are here: opening files, reserving space, adding nodes.
 The code that runs at every span is in `_recorder.c` and, without a compiler, in `_pure`.
 
-Another process may overwrite or truncate the file at any time. So no code follows a number that it
-reads from there: a segment keeps its own copies of those that it needs. `_recorder.c` handles the
-signal of a truncated map; without it, truncating a file ends its process.
+Another process may overwrite or truncate the file at any time. So no code uses a number from the
+file as an offset or an index: a segment keeps copies of the numbers that it needs. `_recorder.c`
+handles the signal of a truncated map; without it, truncating a file ends its process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class OwnedFile:
     """A file descriptor that checks before each use that it still refers to the same file.
 
     A program that becomes a daemon closes all descriptors, and the next file that it opens may get
-    the number of this one. Nothing of ours may be written there.
+    the number of this one. hotloop must not write into that file.
     """
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Segment:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[bool]:
-        """Yield whether the body may write, which it may not after the end of the recording.
+        """Yield whether the body may write: False after the end of the recording.
 
         Another thread may close the recording at any time, and then writes a checksum of the file
         unless `is_writing` is set.
@@ -178,7 +178,7 @@ class Segment:
             self._lived_ns += time.monotonic_ns() - self._attached_ns
             self.words[fmt.S_LIVED] = self._lived_ns
             self.words[fmt.S_STATE] = fmt.ENDED
-        # Without the lock: the garbage collector may call this on a thread that holds it.
+        # Do not take the lock: the garbage collector may call this on a thread that holds it.
         self.recorder.free_segments[self.layout].append(self)
 
     @property
@@ -291,7 +291,7 @@ class Recorder:
                 self._continue_in_memory(error)
             else:
                 self._size += size
-                if hasattr(_recorder, "guard"):  # not in an extension built before it had one
+                if hasattr(_recorder, "guard"):  # extensions of older versions have none
                     number = _recorder.guard(mapped)
                     weakref.finalize(mapped, _recorder.unguard, number).atexit = False
                 return mapped
@@ -308,7 +308,7 @@ class Recorder:
             with contextlib.suppress(OSError):
                 self.path.unlink()
             self.path = None
-        with contextlib.suppress(RuntimeWarning):  # if warnings are errors
+        with contextlib.suppress(RuntimeWarning):  # the program may turn warnings into errors
             warnings.warn(
                 f"expected to record timings in {target}, got '{error}': the program continues "
                 "and records in memory from now on; free some space or choose another directory",

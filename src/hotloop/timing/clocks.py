@@ -56,7 +56,7 @@ class Clocks(NamedTuple):
 
 
 def read_clocks(directory: Path) -> Clocks:
-    """Read the clocks of a directory of recordings. They are empty if there is no valid file."""
+    """Read the clocks of a directory of recordings. Return no clocks without a valid file."""
     try:
         content = json.loads(read_regular(directory / CLOCKS))
         by_boot = {boot: _checked(Clock(**clock)) for boot, clock in content["others"].items()}
@@ -66,10 +66,10 @@ def read_clocks(directory: Path) -> Clocks:
 
 
 def _checked(clock: Clock) -> Clock:
-    """Return a clock of a file, or raise ValueError if a value can't be one."""
+    """Return a clock from a file, or raise ValueError if a value is impossible."""
     numbers = clock.offset_ns, clock.error_ns, clock.first_pid
     if type(clock.node) is not str or not all(type(x) is int and abs(x) < 2**62 for x in numbers):
-        raise ValueError("a clock has other values")
+        raise ValueError("a clock has impossible values")
     return clock
 
 

@@ -7,8 +7,9 @@
 
 A separate thread starts torch's profiler (Kineto), waits, and stops it. Kineto records the CUDA
 calls and kernels of the whole process, but only the operations of the thread that started it. So
-the program pays for CUPTI, but not for a record of each of its operations. The thread also samples
-the stacks of all Python threads, 500 times per second, to find the host's activity in GPU gaps.
+the program is slowed by CUPTI, but not by a record of each of its operations. The thread also
+samples the stacks of all Python threads, 500 times per second, to find the host's activity in GPU
+gaps.
 
 Each window writes two files:
 

@@ -28,7 +28,7 @@ EVENT = np.dtype(
 )
 _Read = Callable[[int, int], bytes]
 _BLOCK_BYTES = 2**20
-_MAX_BYTES = 2**30  # of a thousand threads
+_MAX_BYTES = 2**30  # the size of a recording of a thousand threads
 
 
 class RecordingError(ValueError):
@@ -425,7 +425,7 @@ def _check_checksum(read: _Read, header: bytes, size: int) -> None:
     for offset in range(fmt.HEADER_SIZE, size, _BLOCK_BYTES):
         checksum = zlib.crc32(read(offset, min(_BLOCK_BYTES, size - offset)), checksum)
     if not end_ns or stored != fmt.HAS_CHECKSUM | checksum:
-        raise RecordingError("its content does not have its checksum")
+        raise RecordingError("its content does not match its checksum")
 
 
 def _check_header(header: bytes, size: int) -> None:

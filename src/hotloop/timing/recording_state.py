@@ -11,7 +11,7 @@ RecordingState = Literal["complete", "running", "killed", "unknown"]
 
 
 def recording_state(pid: int, ticks: int, host: str, boot: str) -> RecordingState:
-    """Return the state of an unclosed recording. `ticks` is the process's start since boot."""
+    """Return the state of an unclosed recording, whose process started `ticks` after boot."""
     if host != os.uname().nodename or boot != boot_id():
         return "unknown"
     return "running" if is_running(pid, ticks) else "killed"

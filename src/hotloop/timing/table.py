@@ -33,7 +33,7 @@ def rows(tree: Node, min_share: float = 0.0) -> list[tuple[str, ...]]:
 
     Args:
         tree: the tree of a recording.
-        min_share: smallest share of the root's time of a node in the table.
+        min_share: nodes with a smaller share of the root's time are left out.
     """
     whole_ns = tree.total_ns or 1
 
@@ -77,7 +77,7 @@ def render(tree: Node, *, min_share: float = 0.0, max_width: int | None = None) 
 
     Args:
         tree: result of `Recording.tree()` or `merge()`.
-        min_share: smallest share of the root's time of a node in the table.
+        min_share: nodes with a smaller share of the root's time are left out.
         max_width: width of the terminal, or None. Columns that do not fit follow below.
     """
     lines = aligned([HEADINGS, *rows(tree, min_share)], num_texts=1, max_width=max_width)

@@ -716,7 +716,7 @@ def test_a_program_that_replaces_itself(tmp_path, target: str) -> None:
         if target == "sh":
             assert "`sh -c 'sleep 0.5; exit 3'`, which is not recorded: its time is" in problem
         elif target == "python":
-            assert problem.endswith("script.py`: its times are those of both programs")
+            assert problem.endswith("script.py`: its times include both programs")
         else:
             assert "which is not recorded, because its environment lacks" in problem
         # Everything up to the call is recorded.

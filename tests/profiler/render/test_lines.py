@@ -10,7 +10,7 @@ import pytest
 
 from hotloop.profiler.render import phrases
 from hotloop.profiler.render.findings import Findings
-from hotloop.profiler.render.lines import Sources, ThreadCosts
+from hotloop.profiler.render.lines import SourceFiles, ThreadCosts
 from hotloop.profiler.session import Frame, ProfiledProcess, Sample, Session, Stack, ThreadTotals
 from tests.profiler.sessions import ns, process, sample, session
 
@@ -169,9 +169,9 @@ def source_file(tmp_path: Path) -> Path:
     return path
 
 
-def make_sources(started: str | None = None) -> Sources:
+def make_sources(started: str | None = None) -> SourceFiles:
     example: Session = session(process(), metadata={} if started is None else {"started": started})
-    return Sources(example)
+    return SourceFiles(example)
 
 
 def test_lines_are_read_from_their_file(source_file: Path) -> None:

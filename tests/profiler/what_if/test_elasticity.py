@@ -12,7 +12,7 @@ import pytest
 from hotloop.profiler.render import what_if as rendering
 from hotloop.profiler.what_if import elasticity
 from hotloop.profiler.what_if.elasticity import Window
-from hotloop.profiler.what_if.places import Activity, Place, SampledTime
+from hotloop.profiler.what_if.places import Place, SampledTime, ThreadPlaces
 from hotloop.profiler.what_if.result import RESULT_FILE, WhatIf, measured, read_result
 
 MS = 1_000_000
@@ -33,10 +33,10 @@ def serial_windows(times_ms: list[float], rest_ms: float, delay: float, pairs: i
     return windows
 
 
-def sampled(windows: list[Window], times_ms: list[float]) -> dict[Activity, SampledTime]:
+def sampled(windows: list[Window], times_ms: list[float]) -> dict[ThreadPlaces, SampledTime]:
     units = sum(window.progress for window in windows)
     return {
-        Activity(place, frozenset([place]), (LOOP,), True): SampledTime(
+        ThreadPlaces(place, frozenset([place]), (LOOP,), True): SampledTime(
             cpu_ns=units * time_ms * MS, count=10_000
         )
         for place, time_ms in zip((FAST, SLOW), times_ms, strict=True)

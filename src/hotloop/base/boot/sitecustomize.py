@@ -20,7 +20,7 @@ def _import_shadowed_module() -> None:
 
 
 def _begin() -> None:
-    """Call the functions. The program's modules on PYTHONPATH are not imported for them."""
+    """Call the functions, without importing modules of the program that lie on PYTHONPATH."""
     path = list(sys.path)
     sys.path.sort(key=lambda entry: not entry.startswith(_standard_library))
     try:

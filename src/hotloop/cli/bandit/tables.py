@@ -78,8 +78,11 @@ def print_comparison(comparison: BanditComparison) -> None:
     first = results[0]
 
     def differences(quantity: str) -> list[str]:
-        others = range(1, len(results))
-        return ["", *(plus_minus(comparison.difference(i, 0, quantity), sign=True) for i in others)]
+        numbers = range(1, len(results))
+        return [
+            "",
+            *(plus_minus(comparison.difference(i, 0, quantity), sign=True) for i in numbers),
+        ]
 
     print(f"{_heading(first, agent=False)}\n")
     print_columns(

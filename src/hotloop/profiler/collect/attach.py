@@ -55,7 +55,7 @@ def record_process(pid: int, directory: Path, *, seconds: float | None = None) -
     spy.interrupt()
     problem = spy.stop()
     if problem is not None:
-        with suppress(OSError):  # it has a recording
+        with suppress(OSError):  # the directory is not empty
             directory.rmdir()
         raise ProfileError(f"process {pid} was not recorded: {problem}")
     metadata["end_ns"] = time.monotonic_ns()

@@ -1,15 +1,14 @@
-"""Delays of single places of a running program, switched on and off from outside.
+"""Delays at single places of a running program, switched on and off by another process.
 
 The process beside the program (`profiler.what_if`) writes two files into the profile's directory
 `what-if`. `points.json` lists the points at which the program may be delayed. `control` selects the
 point that is delayed at present, those that are counted, and the length of the delay. Each process
 of the program counts calls and delays in a file of its own. `control` and these files are arrays of
-64-bit integers in shared memory. A point that is not in use takes 0.1 µs to find that out, and no
-process waits for another.
+64-bit integers in shared memory. An inactive point takes 0.1 µs, and no process waits for another.
 
-A delay takes what the place itself takes: CPU time of its thread, with or without the interpreter's
-lock, or time asleep. CPU time instead of wall time makes a delay on a busy machine as long as the
-work that it stands for.
+A delay uses the same resource as the place itself: CPU time of its thread, with or without the
+interpreter's lock, or time asleep. On a busy machine, a delay in CPU time takes longer by the same
+factor as the work that it imitates.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ DIRECTORY = "what-if"
 POINTS_FILE, CONTROL_FILE, COUNTERS_SUFFIX = "points.json", "control", ".counters"
 MAX_POINTS = 64
 # Words of the control file: CPU time and sleep per call of the delayed point in nanoseconds,
-# whether the CPU time is spent without the interpreter's lock, the point whose thread's time in
-# queues is read (−1: none), and the mode of each point.
+# whether the CPU time is spent without the interpreter's lock, the point whose thread's queued time
+# is read (−1: none), and the mode of each point.
 CPU_NS, SLEEP_NS, WITHOUT_LOCK, QUEUE_POINT, FIRST_MODE = range(5)
 NUM_CONTROLS = FIRST_MODE + MAX_POINTS
 IGNORED, COUNTED, DELAYED = range(3)
@@ -56,8 +55,8 @@ _READ_PERIOD_NS = 2_000_000
 DELAY_SPAN = "what-if delay"
 # Shorter delays are added up, because reading the thread's clock takes 0.4 µs.
 _LEAST_NS = 20_000
-# Sleeps take longer by the kernel's timer slack, and those of an event loop by its milliseconds. A
-# busy machine adds the rest.
+# A sleep takes longer than requested: by the kernel's timer slack, in an event loop by a
+# millisecond, and by more on a busy machine.
 _TIMER_SLACK_NS, _LOOP_SLACK_NS = 80_000, 1_100_000
 _POLL_S = 0.1
 # `zlib` releases the interpreter's lock for some 10 µs to read these bytes.
@@ -231,7 +230,7 @@ _points: DelayPoints | None = None
 
 
 def install_points(directory: Path) -> None:
-    """Make the places of this process's program ready for delays, once."""
+    """Prepare the places of this process's program for delays, once."""
     global _points
     if _points is None:
         _points = DelayPoints(directory)

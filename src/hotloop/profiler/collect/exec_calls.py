@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Called with the new program's arguments, and whether it gets this process's settings.
+# Called with the new program's arguments, and whether it gets the profiler's settings.
 Callback = Callable[[list[str], bool], None]
 
 

@@ -57,8 +57,8 @@ def record_program(
         gpu_window_s: Length of each recording with torch's profiler. 0 makes none.
         hooks: Whether to wrap functions of other libraries.
         py_spy: Whether py-spy samples the program too.
-        is_live: Whether a report takes the terminal. The program's output to it is then stored in
-            the profile, and printed at the end.
+        is_live: Whether a live report fills the terminal. The program's output to it is then stored
+            in the profile, and printed at the end.
         what_if: Whether places of the program can be delayed.
         options: The options of `hotloop profile` that a comparable profile needs.
 
@@ -68,7 +68,7 @@ def record_program(
     settings = {
         "directory": str(directory),
         "interval_s": interval_s,
-        # hotloop's own commands record spans without hooks.
+        # hotloop's own commands open spans themselves, without hooks.
         "hooks": hooks and [*arguments[:2]] != ["-m", "hotloop"],
         "gpu_window_s": gpu_window_s,
         "what_if": what_if,

@@ -37,8 +37,8 @@ class SourcePoints:
 
     Attributes:
         names: names of all checks.
-        statements: line of the statement that contains a line, for lines of statements with a
-            point. Lines of a loop's header belong to the loop, whose point runs in each iteration.
+        statements: first line of the statement around each line, for statements with a point. Lines
+            of a loop's header belong to the loop, whose point runs in each iteration.
         loops: lines of the headers of the loops around a line, outermost first, by line.
         functions: first lines of functions, by qualified name.
         spans: lines of the statements that open a span, by its name.
@@ -156,14 +156,14 @@ class _Inserter:
         call: ast.expr = ast.Call(ast.Name(name, ast.Load()), [], [])
         test = ast.Compare(ast.Name(name, ast.Load()), [ast.IsNot()], [ast.Constant(None)])
         check = ast.If(test, [ast.Expr(ast.Await(call) if is_async else call)], [])
-        for node in ast.walk(check):  # the line of a first sample must not be that of a neighbor
+        for node in ast.walk(check):  # without lines, a sample here would count for a neighbor
             if isinstance(node, ast.stmt | ast.expr):
                 node.lineno = node.end_lineno = statement.lineno
                 node.col_offset = node.end_col_offset = statement.col_offset
         return check
 
     def _note_lines(self, statement: ast.stmt, has_point: bool, loops: list[int]) -> None:
-        """Store to which statement and loops the lines of a statement belong."""
+        """Store the statement and the loops around each line of a statement."""
         is_loop = isinstance(statement, _LOOPS)
         around = [*loops, statement.lineno] if is_loop else loops
         body = getattr(statement, "body", None)

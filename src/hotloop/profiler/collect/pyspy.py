@@ -49,11 +49,11 @@ class PySpy:
 
     @property
     def is_running(self) -> bool:
-        """Whether it still samples."""
+        """Whether py-spy still samples."""
         return self._process is not None and self._process.poll() is None
 
     def interrupt(self) -> None:
-        """Let it write its stacks now, while the program may go on."""
+        """Make py-spy write its stacks now. The program may continue."""
         if self._process is not None and self.is_running:
             self._process.send_signal(signal.SIGINT)
 
@@ -61,7 +61,7 @@ class PySpy:
         """Wait until py-spy has written its stacks, after the program's end. Repeatable.
 
         Args:
-            grace_s: seconds until it is interrupted. It is killed after twice as long.
+            grace_s: seconds until py-spy is interrupted. After twice as long it is killed.
 
         Returns:
             None, or one sentence on why there are no stacks.
@@ -96,8 +96,8 @@ def attach(
         pid: process id of the program.
         path: file of the stacks, which `hotloop report` reads.
         rate: samples per second.
-        with_waits: whether to sample threads that wait too, each on its own, into a file of
-            speedscope. Otherwise the file has stacks as text.
+        with_waits: whether to sample waiting threads too, into a speedscope file with one profile
+            per thread. Otherwise the file has stacks as text.
     """
     path = Path(path)
     program = _find_program()
@@ -140,7 +140,7 @@ def _find_program() -> str | None:
 
 
 def _may_trace(program: str, pid: int) -> bool:
-    """Return whether py-spy may trace a process. With subprocesses, it does not report that."""
+    """Return whether py-spy may trace a process. With `--subprocesses` it would not report that."""
     try:
         result = subprocess.run(
             [program, "dump", "--pid", str(pid), "--nonblocking"],

@@ -204,7 +204,7 @@ class StackSampler:
     # --- the thread -------------------------------------------------------------------------------
 
     def _run(self, thread_lock: Any) -> None:
-        before_ns = self._overhead_ns  # of earlier threads, before a pause
+        before_ns = self._overhead_ns  # the overhead of earlier threads, before a pause
         try:
             _set_timer_slack()
             if self._uses_ticker:
@@ -304,7 +304,7 @@ class StackSampler:
             self._last_awaited = awaited.get(index, self._last_awaited)
             is_idle_loop = wait == "events" and thread == self._pid and runs_event_loop(codes)
             if is_idle_loop and self._last_awaited is not None:
-                # If the loop woke up before its task was read, assume the same task as before.
+                # If the event loop woke up before its task was read, assume the previous task.
                 wait = self._last_awaited.wait
                 stack = self._index.stack_of_task(self._last_awaited, places, codes)
             times = processes.CoreTimes(on_core_ns, queued_ns) if on_core_ns >= 0 else None
@@ -316,8 +316,8 @@ class StackSampler:
 
     def _set_fast_switching(self, is_fast: bool) -> None:
         """Set the GIL switch interval to microseconds, or restore the program's own."""
-        # Fast switching is for one busy thread, which then loses only the time of the samples.
-        # Several busy threads would take turns that often.
+        # Use fast switching only beside a single busy thread, which then loses only the time of the
+        # samples. Several busy threads would switch among each other just as often.
         now_us = round(sys.getswitchinterval() * 1e6)
         if now_us != _SWITCH_US:
             self._switch_us = now_us  # the program's interval, which it may have changed
@@ -471,7 +471,7 @@ def _call_if_imported(module: str, function: str) -> bool:
 
 
 def _set_timer_slack() -> None:
-    """Have Linux wake this thread on time, instead of up to 50 µs late."""
+    """Make Linux wake this thread on time, instead of up to 50 µs late."""
     with contextlib.suppress(OSError, AttributeError):
         prctl = ctypes.CDLL(None).prctl  # pyright: ignore[reportOptionalMemberAccess]
         prctl(_PR_SET_NAME, f"{THREAD_PREFIX}sampler".encode(), 0, 0, 0)

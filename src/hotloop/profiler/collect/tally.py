@@ -97,13 +97,13 @@ class Tally:
         self._current[thread] = _Observation(at_ns, times, key, wait)
 
     def add_idle(self, until_ns: int, ticks: int) -> None:
-        """Add samples of a time in which every thread stayed where it was at the last sample."""
+        """Add samples of a time in which no thread ran since its last sample."""
         if not ticks:
             return
         for thread, observation in self._current.items():
             row = self._row_of(observation.key)
             row.samples += ticks
-            # It has not run since the sample: it was blocked then, or about to be.
+            # The thread has not run since its sample: it was blocked then, or just before blocking.
             row.add(until_ns - observation.at_ns, 0, 0, observation.wait or None)
             self._current[thread] = observation._replace(at_ns=until_ns)
 

@@ -72,7 +72,7 @@ STRUCTURES: dict[str, Structure] = {
     "gpu-bound": gpu.gpu_bound,
     "memory-grows": memory.growing_memory,
 }
-"""The structure by which each of hotloop's causes is found, by name of the cause."""
+"""Functions that find hotloop's causes in the structure of a program, by name of the cause."""
 
 
 def diagnose(session: Session) -> list[Diagnosis]:

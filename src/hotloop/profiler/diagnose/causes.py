@@ -88,11 +88,12 @@ class Cause:
         gain: share of its time that the change removes.
         verify: a command that shows whether the change helped. `{again}` profiles and compares.
         confidence: probability that it is a cause, 0 to 1.
-        is_sure: whether it is a cost at any place in a program, and never inherent work.
-        is_usual: whether a healthy program has some of it.
+        is_sure: whether it is a cost wherever it occurs, and never inherent work.
+        is_usual: whether it takes some time in a healthy program, too.
         wait: overrides the wait that the kernel reports for its samples. Empty: no override.
-        fills_caches: whether it is a lot of Python that slows down the other code, see `gain`.
-        is_rebuild: whether the change removes nothing but builds the program in another way.
+        fills_caches: whether it runs so much Python code that it also slows down other code, see
+            `Evidence.gain`.
+        is_rebuild: whether the change restructures the program instead of removing a cost.
         is_banner: whether it concerns the whole report.
         subject: of several causes of one subject, only the first is reported. Empty: no limit.
     """
@@ -149,7 +150,7 @@ PYTHON_LOOP = _BY_NAME["python-loop"]
 WAITING_FOR_OTHERS = _BY_NAME["waits-for-others"]
 WALKED_EACH_STEP = _BY_NAME["walked-each-step"]
 WRAPPERS = _BY_NAME["wrapper"]
-# Names of calls that make processes, for waits in the same function.
+# Names of calls that create processes, for waits in the same function.
 PROCESS_MAKERS = frozenset(("Process", "Pool", "ProcessPoolExecutor", "AsyncVectorEnv"))
 
 
@@ -182,23 +183,23 @@ def named(name: str) -> Cause:
 
 @lru_cache(maxsize=65536)
 def for_frame(frame: Frame) -> Cause | None:
-    """Return the cause that a library function stands for, if any."""
+    """Return the cause that time in a library function indicates, if any."""
     return _first(x for x in all_causes() if any(known.matches(frame) for known in x.find.frames))
 
 
 @lru_cache(maxsize=65536)
 def for_calls(names: frozenset[str]) -> Cause | None:
-    """Return the cause that a line stands for, by the names that it calls."""
+    """Return the cause that a line indicates by the names that it calls, if any."""
     return _first(cause for cause in all_causes() if cause.find.calls & names)
 
 
 def for_wait(wait: str) -> Cause | None:
-    """Return the cause that a blocking wait stands for."""
+    """Return the cause that a blocking wait indicates, if any."""
     return _first(cause for cause in all_causes() if wait in cause.find.waits)
 
 
 def for_stage(stage: str) -> Cause | None:
-    """Return the cause that a stage stands for that no program needs in its loop."""
+    """Return the cause of a stage that no program needs in its loop, if any."""
     return _first(cause for cause in all_causes() if stage in cause.find.stages)
 
 

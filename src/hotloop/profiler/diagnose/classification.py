@@ -195,11 +195,12 @@ class Program:
         if libraries.formats_traceback(row) and libraries.is_core(row):
             cause = causes.DEBUG_MODE
         if wrapper is not None and is_library(wrapper.frame) and cause is causes.COPYING:
-            cause = causes.WRAPPERS  # the user can't change a library's copy
+            cause = causes.WRAPPERS  # the user can't change a library
         is_start = self._restarts_processes and any(
             is_in("process_starts", frame) for frame in inner
         )
-        # Waits that the work of other processes explains are no rows.
+        # `rows` has no waits in which other processes work, so the waits here are for new
+        # processes.
         waits = self._restarts_processes and is_blocked
         if is_start or (waits and _made_in_function(at) & causes.PROCESS_MAKERS):
             cause = causes.PROCESSES
@@ -277,7 +278,7 @@ class Program:
             if is_alone and source.builds_no_lists(file, block):
                 return "networks"
         if known is causes.FILES and any("/asyncio/" in frame.file for frame in inner):
-            known = None  # a stream's `write`
+            known = None  # an asyncio stream's `write`, which writes no file
         return known
 
     def _waits_for_simulator(self, row: SampleRow, chain: tuple[CodePosition, ...]) -> bool:

@@ -29,8 +29,8 @@ class Cost:
         wait_line: line at which the main thread waits for it, if another thread or process runs it.
         is_core_work: whether it is in code that steps, acts or learns, in a program without library
             networks and environments. A profile cannot show how much of this work is necessary.
-        is_guess: whether it is on another line of such a program, without a known cause.
-        explanation: how the program's structure explains it, if that is how its cause was found.
+        is_guess: whether it is elsewhere in such a program, and its cause is unknown.
+        explanation: its explanation, if its cause was found in the program's structure.
     """
 
     cause: Cause | None

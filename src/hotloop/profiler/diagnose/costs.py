@@ -163,7 +163,7 @@ def _classify(
             inherent[cause] = inherent.get(cause, 0.0) + row.ns
         elif cause is causes.WRAPPERS:
             at = program.wrappers.position(row.stack)
-            assert at is not None  # so it was classified
+            assert at is not None  # `classify` returns WRAPPERS only at a wrapper's line
             wrappers.setdefault(class_name(at.frame), []).append(row)
         else:
             at = program.evaluation_call(row) or user_positions(row.stack)[0]

@@ -29,7 +29,7 @@ class Diagnosis:
             "network", "disk", "child", "lock", "pipe", "interpreter" (its lock), or "something".
         pace: "once", "repeated", or "growing" while the program runs.
         loop_gain: estimated speed-up of the program without its start-up.
-        is_rebuild: whether the fix removes nothing but builds the program in another way.
+        is_rebuild: whether the fix restructures the program instead of removing a cost.
         share: share of the whole time, if it may be removable but no gain is promised.
     """
 

@@ -25,7 +25,7 @@ def environment_bound(evidence: Evidence) -> Explanation | None:
         return None
     training = evidence.training
     if training.get("has_auto_workers"):
-        return None  # it measured that workers are slower in a run of this length
+        return None  # `--workers auto` measured that workers are slower in a run of this length
     count, _ = evidence.span_totals(main, "env_step")
     _, total_ns = evidence.span_totals(main, *_STEPS)
     is_small = total_ns < LIMITS.environment_share * evidence.duration_ns

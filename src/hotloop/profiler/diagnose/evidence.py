@@ -82,7 +82,7 @@ class Evidence:
         return sum(process.cpu_ns for process in self.session.processes)
 
     def gain(self, saved_ns: float, *, fills_caches: bool = False) -> float:
-        """Return the program's speed-up if some of its time is saved.
+        """Return the program's speed-up if it no longer spends this time.
 
         Args:
             fills_caches: whether the removed code is a lot of Python that slows down the other code
@@ -134,7 +134,7 @@ class Evidence:
 
     @cached_property
     def _lanes(self) -> list[list[ProfiledProcess]]:
-        """Processes that the main process waits for, those that never overlap in one list.
+        """Processes that the main process waits for. Those that never overlap share a list.
 
         A program may start a child now and then. Such children replace each other, and their work
         adds up, unlike that of workers side by side.
@@ -145,8 +145,8 @@ class Evidence:
         lanes: list[list[ProfiledProcess]] = []
         for process in sorted(self.session.processes, key=lambda process: process.start_ns):
             if process is not main and self.busy_ns(process):
-                ended = (lane for lane in lanes if lane[-1].end_ns <= process.start_ns)
-                lane = next(ended, None)
+                free_lanes = (lane for lane in lanes if lane[-1].end_ns <= process.start_ns)
+                lane = next(free_lanes, None)
                 if lane is None:
                     lanes.append(lane := [])
                 lane.append(process)
@@ -304,7 +304,7 @@ class Evidence:
     def target(self) -> str:
         """The program and its arguments, as they follow `python`."""
         command = self.session.command or ["SCRIPT"]
-        if "hotloop.profiler.collect.script" in command:  # our recorder and its settings
+        if "hotloop.profiler.collect.script" in command:  # hotloop's recorder and its settings
             return shlex.join(command[command.index("hotloop.profiler.collect.script") + 2 :])
         return shlex.join(command[1:] or command)
 
@@ -357,7 +357,7 @@ def _runnable_ns(row: SampleRow) -> int:
 
 
 class CodePosition(NamedTuple):
-    """A line in a function of the user's."""
+    """A line in a user's function."""
 
     frame: Frame
     line: int
@@ -486,7 +486,7 @@ def _called_names(leaf: CodeLine) -> frozenset[str]:
 
 
 def innermost_user_frame(stack: Stack) -> Frame | None:
-    """Return the innermost frame of the user's, None if there is none."""
+    """Return the innermost frame of the user's code, None if there is none."""
     return next((frame for frame in reversed(stack.frames) if not is_library(frame)), None)
 
 

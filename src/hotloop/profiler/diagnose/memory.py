@@ -22,13 +22,13 @@ def growing_memory(evidence: Evidence) -> Explanation | None:
         return None
     growing.sort(key=lambda item: -item[0].bytes_per_s)
     growth, process = growing[0]
-    others = f", and that of {len(growing) - 1} other processes" if len(growing) > 1 else ""
+    suffix = f", and that of {len(growing) - 1} other processes" if len(growing) > 1 else ""
     return Explanation(
         None,
         (
             f"{process.name} grows from {growth.first_bytes / 1e6:,.0f} MB to "
             f"{growth.last_bytes / 1e6:,.0f} MB, {60 * growth.bytes_per_s / 1e6:,.0f} MB per "
-            f"minute{others}",
+            f"minute{suffix}",
         ),
         texts={"process": process.name},
     )

@@ -198,7 +198,7 @@ def launch_bound(evidence: Evidence) -> Explanation | None:
     A profile of Python frames does not show kernel times, so the conditions are strict.
     """
     if evidence.training.get("execution", "eager") != "eager":
-        return None  # the training has chosen by its length, or has done what is advised
+        return None  # the training already uses compiled updates or CUDA graphs
     updating = evidence.stage_ns("update")
     is_small = updating < LIMITS.launch_bound_share * evidence.duration_ns
     if not evidence.has_enough_samples or is_small:

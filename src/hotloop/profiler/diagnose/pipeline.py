@@ -31,7 +31,7 @@ def starved_stage(evidence: Evidence) -> Explanation | None:
         for process in session.processes
         if sum(row.sample.count for row in evidence.rows_of(process)) > 100
     }
-    # Work before a process has anything to wait for is part of its start-up.
+    # A process's work before its first wait is part of its start-up.
     starting = {
         pid: sum(
             row.sample.elapsed_ns

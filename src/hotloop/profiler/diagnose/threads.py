@@ -122,7 +122,7 @@ def too_many_threads(evidence: Evidence) -> Explanation | None:
         evidences.append(f"a backward pass takes {duration(mean_ns)} on average")
     if threads:
         evidences.append(f"torch uses {threads} threads per operation")
-    # They block the cores for as long as they run, and other programs do so for the remaining wait.
+    # Library threads block the cores while they run. Other programs cause the remaining wait.
     # An operation ends when its last thread ends.
     shared = (row for row in evidence.rows if row.stage in ("act", "update"))
     locked = sum(row.weight * row.sample.waits.get("lock", 0) for row in shared)
@@ -191,7 +191,7 @@ def _describe_stalls(evidence: Evidence, waiting_ns: float) -> list[str]:
 
 
 def cores_taken(evidence: Evidence) -> Explanation | None:
-    """Detect other programs that use the cores: the program waits for cores and fills none."""
+    """Detect other programs that use the cores: this one waits for cores without filling them."""
     whole, cores = evidence.duration_ns, max(evidence.main.cores, 1)
     numbers = total_time(evidence.rows)
     cpu = evidence.cpu_ns

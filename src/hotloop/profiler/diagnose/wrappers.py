@@ -25,7 +25,7 @@ _INNER_STEP = re.compile(
 
 
 class WrapperFinder:
-    """The wrappers of a program, found by the steps inside of their steps.
+    """The wrappers of a program: methods `step` that call another `step`.
 
     Args:
         rows: samples of the program.
@@ -35,7 +35,7 @@ class WrapperFinder:
         self._users = {frame for row in rows for frame in _users_wrappers(row.stack)}
 
     def position(self, stack: Stack) -> CodePosition | None:
-        """Return the line of the wrapper whose own work runs, None if no wrapper's does."""
+        """Return the line of the wrapper that does its own work, None if none does."""
         steps = _steps(stack)
         if not steps or not self._is_wrapper(stack.frames[steps[-1]]):
             return None
@@ -65,7 +65,7 @@ def wrapper_position(stack: Stack) -> CodePosition | None:
 
 
 def wrapper_places(rows: list[SampleRow]) -> tuple[CodeLine, ...]:
-    """Return the lines of wrappers: where a library's are made, their work, and their callers."""
+    """Return lines of wrappers: those that create a library's, their work, and their callers."""
     constructions: dict[CodeLine, float] = {}
     work: dict[CodeLine, float] = {}
     callers: dict[CodeLine, float] = {}

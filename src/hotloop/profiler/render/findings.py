@@ -14,7 +14,7 @@ from typing import Any
 
 from hotloop.base.html_page import escaped
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
-from hotloop.profiler.render.lines import Sources, ThreadCosts, thread_costs
+from hotloop.profiler.render.lines import SourceFiles, ThreadCosts, thread_costs
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.gpu import GpuUse, gpu_use
 from hotloop.profiler.session.lockstep import LockstepWaste, lockstep
@@ -22,7 +22,7 @@ from hotloop.profiler.session.stages import StageTimes, stage_times
 from hotloop.profiler.session.throughput import Throughput, throughput
 from hotloop.profiler.what_if.result import WhatIf, read_result
 
-# Threads other than the main one are reported from this share of CPU time on, up to a number.
+# Minimum share of CPU time, and maximum number, of reported threads other than the main one.
 _THREAD_SHARE, _MAX_THREADS = 0.05, 3
 
 
@@ -39,7 +39,7 @@ class Findings:
 
     @classmethod
     def from_source(cls, source: Session | Findings) -> Findings:
-        """Return the findings of a session, or the given findings themselves."""
+        """Return the findings of a session, or return findings unchanged."""
         return source if isinstance(source, Findings) else cls(source)
 
     def _repr_html_(self) -> str:
@@ -162,6 +162,6 @@ class Findings:
         return [(thread, elapsed[thread]) for thread in busy[:_MAX_THREADS]]
 
     @cached_property
-    def sources(self) -> Sources:
+    def sources(self) -> SourceFiles:
         """The source files of the lines."""
-        return Sources(self.session)
+        return SourceFiles(self.session)

@@ -25,7 +25,7 @@ _CONTEXT = 3
 # Only these files are read, since a session from an untrusted source may name any file.
 _SOURCES = (".py", ".pyw")
 _MAX_BYTES = 4_000_000
-# Waits of a thread during which others of its program may work.
+# Waits of a thread during which other threads or processes of its program may work.
 _INTERNAL_WAITS = ("pipe", "events", "lock")
 # Comprehensions belong to the function that contains them.
 _COMPREHENSION = re.compile(r"(\.<locals>\.|^)<(listcomp|dictcomp|setcomp|genexpr)>.*")
@@ -74,7 +74,7 @@ class ThreadCosts:
     Attributes:
         name: such as "main process", "all 24 workers", "thread loader of main".
         lines, functions: most expensive first.
-        waiting_share: share of the time that is excluded, because it waits for others' work.
+        waiting_share: share of the time that is excluded, because the threads wait for others.
     """
 
     name: str
@@ -96,8 +96,8 @@ def thread_costs(
         name: name of the threads.
         threads: process and thread number of each thread.
         whole_ns: time that corresponds to a share of 1.
-        with_waiting: whether to include waiting for other threads and processes of the program.
-            For workers, only the places where they work are of interest.
+        with_waiting: whether to include the time of waiting for the program's other threads and
+            processes. Exclude it for workers.
     """
     whole_ns = whole_ns or 1.0
     lines: dict[tuple[str, int], _TimeSpent] = {}
@@ -226,7 +226,7 @@ def _by_stack(
 
 
 def _waits_for_others(sample: Sample, stage: str) -> bool:
-    """Return whether a thread was mostly blocked by others of its program."""
+    """Return whether a thread mostly waited for other threads or processes of its program."""
     if sample.blocked_ns < 0.5 * sample.elapsed_ns:
         return False
     wait = max(sample.waits, key=lambda name: sample.waits[name], default="")
@@ -266,7 +266,7 @@ class Listing(NamedTuple):
     hot_lines: dict[int, LineCost]
 
 
-class Sources:
+class SourceFiles:
     """The source files of a session's lines, as far as they exist.
 
     Args:

@@ -3,8 +3,9 @@
     with LiveReport(directory):
         ...  # the program runs
 
-It is made of the files that the profile writes about once a second. The screen shows the last lines
-of the report, which are the most important ones, and is restored at the end.
+The report is computed from the files that the program's processes write about once a second. The
+screen shows the last lines of the report, which are the most important ones, and is restored at the
+end.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class LiveReport:
         from hotloop.base.streams import make_console
         from hotloop.profiler.render import text  # noqa: F401 (its imports are not a refresh)
 
-        with suppress(OSError, AttributeError):  # the program comes first
+        with suppress(OSError, AttributeError):  # the program matters more than the report
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         console = make_console(file=sys.stderr)
         with Live(console=console, screen=True, auto_refresh=False) as live:

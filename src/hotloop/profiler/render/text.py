@@ -15,7 +15,7 @@ from hotloop.base.text_tables import aligned
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.render import gpu, phrases, what_if
 from hotloop.profiler.render.findings import Findings
-from hotloop.profiler.render.lines import Sources, ThreadCosts
+from hotloop.profiler.render.lines import SourceFiles, ThreadCosts
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.stages import STAGES, CodeLine, StageTimes, TimeSum
 from hotloop.timing import Node
@@ -183,7 +183,7 @@ def stage_rows(stages: StageTimes) -> list[Row]:
     return rows
 
 
-def line_rows(costs: ThreadCosts, sources: Sources, max_lines: int) -> list[Row]:
+def line_rows(costs: ThreadCosts, sources: SourceFiles, max_lines: int) -> list[Row]:
     """Return the rows of the user's most expensive lines, each with its source."""
     return [
         (
@@ -322,9 +322,9 @@ def render(source: Session | Findings, *, max_width: int | None = None) -> str:
 
 def _table_text(table: _Table, max_width: int | None) -> str:
     rows = table.rows
-    if max_width is not None and table.last_is_text:  # a part of a source line is enough
-        others = [max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
-        width = max(_MIN_SOURCE, max_width - sum(others))
+    if max_width is not None and table.last_is_text:  # cut source lines to the width
+        other_widths = [max(map(len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
+        width = max(_MIN_SOURCE, max_width - sum(other_widths))
         rows = [
             (*row[:-1], row[-1] if len(row[-1]) <= width else f"{row[-1][: width - 1]}…")
             for row in rows
@@ -333,7 +333,7 @@ def _table_text(table: _Table, max_width: int | None) -> str:
 
 
 def print_findings(findings: Findings, *, file: TextIO) -> None:
-    """Print the report, with colors and as wide as the terminal, or with a row in each line."""
+    """Print the report, in the terminal's colors and width, or to a pipe with one row per line."""
     from rich.text import Text
 
     console = make_console(file)

@@ -69,7 +69,7 @@ class Sample(NamedTuple):
 
     @property
     def blocked_ns(self) -> int:
-        """Neither on a core nor queued for one."""
+        """Nanoseconds in which the thread was neither on a core nor queued for one."""
         return max(0, self.elapsed_ns - self.on_core_ns - self.queued_ns)
 
 
@@ -187,7 +187,7 @@ class Session:
         metadata: content of `profile.json`: command, exit code, times.
         processes: main first, then helpers, then workers, each group sorted by name.
         unrecorded: processes without a recording.
-        problems: one sentence for each file that is incomplete, foreign or missing.
+        problems: one sentence for each file that is incomplete, missing or of another program.
         gpu: GPU windows in order of time.
     """
 

@@ -37,7 +37,7 @@ def note_executed_programs(
             f"after {start_s:.1f} s, process {process.pid} became another program, `{command}`"
         )
         if index + 1 < len(files):
-            sentences.append(f"{sentence}: its times are those of both programs")
+            sentences.append(f"{sentence}: its times include both programs")
             continue
         process.state = "complete"
         missing = "its time is missing"

@@ -106,7 +106,7 @@ class GpuWindow:
 
 
 class Gap(NamedTuple):
-    """A time in which the device is idle.
+    """A stretch of time in which the device is idle.
 
     Attributes:
         why: "device": the next work is already launched. "sync": the host has just waited for
@@ -359,7 +359,8 @@ def _gaps(
             is_short = start - end <= SHORT_GAP_NS
             cause = "sync" if has_waited and is_short else "launch" if is_short else "host"
             if has_waited and not is_short:
-                # Returning and launching belong to the synchronization, the rest to the host.
+                # Returning from the call and launching count as synchronization, other time as the
+                # host's.
                 sync_end = min(start, sync_ends[index] + SHORT_GAP_NS)
                 yield Gap(end, sync_end, "sync")
                 end = sync_end
@@ -376,7 +377,7 @@ def _add_positions(
     times: Sequence[tuple[int, int]],
     threads: np.ndarray | None = None,
 ) -> None:
-    """Add the positions of a thread, or of each of `threads`, each with an equal part of a time."""
+    """Add the positions of a thread, or of each of `threads`, which share each time equally."""
     total_ns = sum(end - start for start, end in times)
     samples: list[np.void] = []
     for number in [thread] if threads is None else np.unique(threads).tolist():
@@ -398,7 +399,7 @@ def _call_intervals(calls: np.ndarray) -> list[tuple[int, int]]:
 
 
 def _busiest_thread(window: GpuWindow) -> int:
-    """Return the thread with the most CUDA calls, without calls the process's first one."""
+    """Return the thread with the most CUDA calls, or the process's first thread without calls."""
     numbers, counts = np.unique(window.calls["thread"], return_counts=True)
     # Autograd's threads run no Python and launch kernels for the thread that waits for them.
     known = np.isin(numbers, window.looks["thread"])

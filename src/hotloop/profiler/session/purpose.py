@@ -231,7 +231,7 @@ def _target_names(node: ast.expr) -> set[str]:
     return {ast.unparse(node)} if isinstance(node, (ast.Name, ast.Attribute)) else set()
 
 
-# Names of what an environment's step takes, of results that only an agent's takes, and of classes.
+# Parameter names of an environment's step, of an agent's step only, and names of classes.
 _ACTION = re.compile(r"action|^_?(a|u|acs?|acts?|moves?|arm|cmd|commands?|controls?|torques?)$")
 _RESULT = re.compile(r"reward|next|done|loss|terminat|truncat")
 _ENVIRONMENT = re.compile(r"(?i)env|world|bandit|game|maze|grid|simulat")
@@ -253,8 +253,8 @@ def is_environment(frame: Frame) -> bool:
 def _environment_methods(file: str) -> frozenset[int]:
     """Return the first lines of steps and resets of environments in a file.
 
-    The step takes an action and returns something. It takes no result of a step, unlike an agent's.
-    A trainer's step takes no action.
+    An environment's step takes an action and returns something. An agent's step takes results of an
+    environment's step, and a trainer's step takes no action.
     """
     lines: set[int] = set()
     for owner in nodes(file, ast.ClassDef):

@@ -430,7 +430,8 @@ def _order_and_name(processes: list[ProfiledProcess]) -> None:
             is_named = process.name.startswith("worker-")
             computes = process.cpu_ns > 0.01 * main_ns and process.parent_pid in worker_parents
             is_worker = is_named or computes or names.intersection(STEP_SPANS)
-            # The learner of a resumed run has the first one's name, and was not started by it.
+            # A resumed run's learner has the same name as the first learner, which did not start
+            # it.
             is_resumed = process.name == main.name and process.parent_pid not in pids
             process.role = "worker" if is_worker and not is_resumed else "helper"
     used_names = {process.name for process in processes}
@@ -443,7 +444,7 @@ def _order_and_name(processes: list[ProfiledProcess]) -> None:
             process.name = f"worker-{number}"
             used_names.add(process.name)
         elif is_fork:
-            process.name = "process"  # it has the name of its parent
+            process.name = "process"  # a fork has the name of its parent
     processes[1:] = sorted(processes[1:], key=lambda item: (item.role, _natural_key(item.name)))
     counts: dict[str, int] = {}
     for process in processes:

@@ -38,7 +38,7 @@ def read_crowding(run_directories: Iterable[Path], problems: list[str]) -> dict[
         try:
             crowding = Crowding.from_json(documents.read(path))
             if crowding is None:
-                raise ValueError("it has other fields or values than this version writes")
+                raise ValueError("this version does not write such fields or values")
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

@@ -58,9 +58,9 @@ def sample_stage(path: tuple[str, ...], stack: Stack) -> str:
     """
     by_frame, calls_user = "other", False
     for frame in reversed(stack.frames):
-        # Code that runs during the import of a library counts as the import.
+        # Code that runs during the import of a library counts as importing.
         stage = None if frame.function == "<module>" else _stage_of_frame(frame)
-        # Hydra calls the whole program, which does not belong to its stage.
+        # Hydra calls the whole program, whose time does not belong to Hydra's stage.
         if stage is not None and not (calls_user and stage in ("config", "logging")):
             by_frame = stage
             break
@@ -97,7 +97,7 @@ class TimeSum:
 
     @property
     def blocked_ns(self) -> int:
-        """Neither on a core nor queued for one."""
+        """Nanoseconds neither on a core nor queued for one."""
         return max(0, self.elapsed_ns - self.on_core_ns - self.queued_ns)
 
     def add(self, elapsed_ns: int, on_core_ns: int, queued_ns: int, samples: int) -> None:

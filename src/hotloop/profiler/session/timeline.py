@@ -145,7 +145,7 @@ def _from_periods(process: ProfiledProcess, edges: Floats) -> dict[Path, tuple[F
 
 
 def _from_events(process: ProfiledProcess, edges: Floats) -> dict[Path, tuple[Floats, Floats]]:
-    """Return the same from events. A span counts at its end, and its time as it passes."""
+    """Return counts and ns of each path from events: counts at a span's end, time as it passes."""
     series: dict[Path, tuple[Floats, Floats]] = {}
     for index, span in enumerate(process.spans):
         events = process.events[process.events["span"] == index]

@@ -1,7 +1,7 @@
 """The arithmetic of the experiment: from windows to elasticities.
 
-The program needs a period P per unit of progress, and a place takes the time T of it, in one or
-several threads. The elasticity is the relative change of P over the relative change of T:
+The program needs a time P per unit of progress. A place takes the part T of it, in one or several
+threads. The elasticity is the relative change of P over the relative change of T:
 
     E = (dP / P) / (dT / T)
 
@@ -26,7 +26,7 @@ import numpy as np
 
 from hotloop.base.statistics import student_t
 
-# Part of the windows that is set aside on each side, because a busy machine has outliers.
+# Share of the windows to trim at each end, because a busy machine causes outliers.
 _TRIMMED = 0.1
 LEAST_PAIRS = 6
 

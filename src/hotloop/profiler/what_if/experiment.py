@@ -29,11 +29,11 @@ from hotloop.profiler.collect.samples import THREAD_PREFIX
 from hotloop.profiler.session.reading import read
 from hotloop.profiler.what_if import places
 from hotloop.profiler.what_if.elasticity import Window
-from hotloop.profiler.what_if.places import Activities, Place, Point
+from hotloop.profiler.what_if.places import MeasuredPlace, Place, PlaceTimes
 from hotloop.profiler.what_if.result import WhatIf, measured
 
-# Delay relative to the time of the place. A larger one is measured more precisely, and a smaller
-# one tells a bottleneck from a stage that is nearly one.
+# Delay relative to the time of the place. A longer delay is measured more precisely. A shorter one
+# distinguishes a bottleneck from a stage that is almost one.
 _DELAY = 0.5
 # Samples after importing before candidates are chosen, and the time between two attempts.
 _LEAST_SAMPLES, _ATTEMPT_S = 250, 2.0
@@ -68,7 +68,7 @@ class Experiment:
         self._names, self._progress_name = names, progress
         self._stopping = threading.Event()
         self._counters: dict[str, memoryview] = {}
-        self._points: list[Point] = []
+        self._points: list[MeasuredPlace] = []
         self._candidates: list[int] = []  # indices of points
         self._progress = -1
         # CPU time and sleep per call in ns, and whether the CPU time needs no interpreter lock.
@@ -78,7 +78,7 @@ class Experiment:
         self._excludes_queues = False
         self._window_s = _WINDOW_S
         # When the windows began: sampled times and the end of the samples, in ns.
-        self._start: tuple[Activities, int] = {}, 0
+        self._start: tuple[PlaceTimes, int] = {}, 0
         self._start_progress = 0, 0
         self._problem = "it ended before samples of its loop were taken"
 
@@ -122,7 +122,7 @@ class Experiment:
         result.notes += self._notes
         return result
 
-    def _read_times(self) -> tuple[Activities, int]:
+    def _read_times(self) -> tuple[PlaceTimes, int]:
         """Return the sampled times so far, and the time of the last sample."""
         session = read(self._directory)
         ends = [process.periods[-1].end_ns for process in session.processes if process.periods]
@@ -142,7 +142,7 @@ class Experiment:
 
     def _prepare(self) -> None:
         """Choose candidates and the measure of progress, as soon as there are any."""
-        before: Activities = {}
+        before: PlaceTimes = {}
         before_s = time.monotonic()
         while True:
             self._wait(_ATTEMPT_S)
@@ -163,7 +163,7 @@ class Experiment:
                 return
             before, before_s = after, now_s
 
-    def _choose_points(self, recent: Activities, wall_ns: float) -> list[Place]:
+    def _choose_points(self, recent: PlaceTimes, wall_ns: float) -> list[Place]:
         """Write the points of candidates and possible measures of progress."""
         chosen = [places.find_place(name, recent) for name in self._names]
         chosen = chosen or places.candidates(recent, wall_ns)
@@ -182,7 +182,7 @@ class Experiment:
         return chosen
 
     def _write_points(self, indices: Iterable[int], *, is_final: bool) -> None:
-        """Have the program's processes call the points with these indices."""
+        """Make the program's processes call the points with these indices."""
         used = {*indices}
         points = [
             point.to_json() if index in used else {"places": [], "spans": []}
@@ -246,7 +246,7 @@ class Experiment:
         self._write_points([*self._candidates, self._progress], is_final=True)
         return True
 
-    def _set_delays(self, times: Activities, units: float) -> None:
+    def _set_delays(self, times: PlaceTimes, units: float) -> None:
         """Compute the delay of a call from sampled times during some units of progress."""
         for index in self._candidates:
             time_in = places.time_in(self._points[index].place, times)
@@ -264,7 +264,7 @@ class Experiment:
         while True:
             if time.monotonic() > due_s:
                 self._refresh_delays()
-                if is_first:  # the trial has slowed the program, and made the first delays too long
+                if is_first:  # the trial slowed the program, so the first delays are too long
                     self._windows.clear()
                 due_s, is_first = time.monotonic() + _REFRESH_S, False
             order = self._candidates[:]

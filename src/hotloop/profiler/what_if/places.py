@@ -57,7 +57,7 @@ class Place(NamedTuple):
         return f"{'loop at ' if self.kind == 'loop' else ''}{position} in {self.name}"
 
 
-class Activity(NamedTuple):
+class ThreadPlaces(NamedTuple):
     """The places of a thread in a sample.
 
     Attributes:
@@ -79,7 +79,7 @@ class SampledTime:
 
     Attributes:
         cpu_ns: time on a core.
-        blocked_ns: time blocked by something else than the program's own threads and processes.
+        blocked_ns: time blocked by something other than the program's own threads and processes.
         queued_ns: time queued for a core.
         unknown_ns: blocked time without a known cause, as sampled without the C extension.
         lock_free_ns: part of `cpu_ns` in libraries that compute without the interpreter's lock.
@@ -97,12 +97,12 @@ class SampledTime:
 
     @property
     def busy_ns(self) -> float:
-        """Time that the place itself takes, without that in a queue for a core."""
+        """Time that the place itself takes, without the time in a queue for a core."""
         return self.cpu_ns + self.blocked_ns
 
     @property
     def elapsed_ns(self) -> float:
-        """Time on a core, queued, and blocked by something else than the program itself."""
+        """Time on a core, queued, and blocked by something other than the program itself."""
         return self.busy_ns + self.queued_ns + self.unknown_ns
 
     def add(self, other: SampledTime, factor: float = 1.0) -> None:
@@ -111,7 +111,7 @@ class SampledTime:
             setattr(self, name, getattr(self, name) + factor * value)
 
 
-Activities = dict[Activity, SampledTime]
+PlaceTimes = dict[ThreadPlaces, SampledTime]
 
 
 @lru_cache(maxsize=256)
@@ -123,9 +123,9 @@ def source_points(file: str) -> SourcePoints:
         return SourcePoints()
 
 
-def activities(session: Session) -> Activities:
+def activities(session: Session) -> PlaceTimes:
     """Return the sampled times of all threads, without imports and without inserted delays."""
-    times: Activities = {}
+    times: PlaceTimes = {}
     for process in session.processes:
         core_shares = _core_shares(process)
         by_stack: dict[int, tuple[Place | None, frozenset[Place], tuple[Place, ...]] | None] = {}
@@ -137,7 +137,7 @@ def activities(session: Session) -> Activities:
                 continue
             spans = frozenset(Place("span", "", 0, name) for name in sample.path)
             is_main = process is session.main and sample.thread == process.pid
-            activity = Activity(places[0], places[1] | spans, places[2], is_main)
+            activity = ThreadPlaces(places[0], places[1] | spans, places[2], is_main)
             time = _time(sample, core_shares[sample.thread])
             if _LOCK_FREE.search(process.stacks[sample.stack].frames[-1].file):
                 time.lock_free_ns = time.cpu_ns
@@ -148,8 +148,8 @@ def activities(session: Session) -> Activities:
 def _core_shares(process: ProfiledProcess) -> dict[int, float]:
     """Return the share of each thread's runnable time in which it was on a core.
 
-    The kernel counts the time in a queue only when it ends, so the counters of one sample do not
-    tell this share. Those of the whole run do.
+    The kernel counts the time in a queue only when it ends, so this share comes from the counters
+    of the whole run instead of one sample.
     """
     runnable_ns: dict[int, float] = {}
     on_core_ns: dict[int, float] = {}
@@ -207,9 +207,9 @@ def _function_name(frame: Frame) -> str:
     return re.sub(r"\.<locals>\.<(listcomp|dictcomp|setcomp|genexpr)>$", "", frame.function)
 
 
-def difference(after: Activities, before: Activities) -> Activities:
+def difference(after: PlaceTimes, before: PlaceTimes) -> PlaceTimes:
     """Return the times between two readings of a session."""
-    result: Activities = {}
+    result: PlaceTimes = {}
     for activity, time in after.items():
         result[activity] = SampledTime(**vars(time))
         if activity in before:
@@ -217,7 +217,7 @@ def difference(after: Activities, before: Activities) -> Activities:
     return result
 
 
-def time_in(place: Place, times: Activities) -> SampledTime:
+def time_in(place: Place, times: PlaceTimes) -> SampledTime:
     """Return the time in a place, with all that it calls, summed over all threads."""
     total = SampledTime()
     for activity, time in times.items():
@@ -230,7 +230,7 @@ def time_in(place: Place, times: Activities) -> SampledTime:
 
 
 @dataclass
-class Point:
+class MeasuredPlace:
     """A place and the points in the program that belong to it.
 
     Attributes:
@@ -248,7 +248,7 @@ class Point:
         return {"places": self.places, "spans": self.spans}
 
 
-def point_of(place: Place, files: Iterable[str]) -> Point:
+def point_of(place: Place, files: Iterable[str]) -> MeasuredPlace:
     """Return the point of a place. `files` are the program's files that may open a span."""
     if place.kind == "span":
         statements = [
@@ -256,18 +256,18 @@ def point_of(place: Place, files: Iterable[str]) -> Point:
             for file in files
             for line in source_points(file).spans.get(place.name, ())
         ]
-        return Point(place, statements, [place.name])
+        return MeasuredPlace(place, statements, [place.name])
     kind = FUNCTION if place.kind == "function" else STATEMENT
-    return Point(place, [(kind, place.file, place.line)])
+    return MeasuredPlace(place, [(kind, place.file, place.line)])
 
 
-def own_files(times: Mapping[Activity, Any]) -> list[str]:
+def own_files(times: Mapping[ThreadPlaces, Any]) -> list[str]:
     """Return the files of the program in which a sample was taken."""
     places = (place for activity in times for place in (*activity.places, *activity.loops))
     return sorted({place.file for place in places if place.file})
 
 
-def find_place(text: str, times: Activities) -> Place:
+def find_place(text: str, times: PlaceTimes) -> Place:
     """Return the place that a user names: FILE:LINE, a function, a span or a stage.
 
     Raises:
@@ -317,8 +317,8 @@ _SAME = 0.85
 _ORDER = {"span": 0, "line": 1, "function": 2}
 
 
-def candidates(times: Activities, wall_ns: float) -> list[Place]:
-    """Return the places that take most of the time, most expensive first, without doubles.
+def candidates(times: PlaceTimes, wall_ns: float) -> list[Place]:
+    """Return the places that take most of the time, most expensive first, each once.
 
     Args:
         times: times in the latest part of the run.
@@ -343,7 +343,7 @@ def candidates(times: Activities, wall_ns: float) -> list[Place]:
     return sorted(selected, key=lambda place: -own_ns[place])
 
 
-def _shared_ns(place: Place, other: Place, times: Activities) -> float:
+def _shared_ns(place: Place, other: Place, times: PlaceTimes) -> float:
     return sum(
         time.elapsed_ns
         for activity, time in times.items()
@@ -351,7 +351,7 @@ def _shared_ns(place: Place, other: Place, times: Activities) -> float:
     )
 
 
-def progress_places(times: Activities) -> list[Place]:
+def progress_places(times: PlaceTimes) -> list[Place]:
     """Return places whose passes may measure the throughput, best first.
 
     Environment steps and updates come first, then loops: those of the main thread, unless it only

@@ -11,7 +11,7 @@ from pathlib import Path
 from hotloop.base import documents
 from hotloop.profiler.what_if import elasticity as arithmetic
 from hotloop.profiler.what_if.elasticity import LEAST_PAIRS, Window
-from hotloop.profiler.what_if.places import Activities, Place, time_in
+from hotloop.profiler.what_if.places import Place, PlaceTimes, time_in
 
 RESULT_FILE = "what-if.json"
 VERSION = 1
@@ -94,7 +94,7 @@ def read_result(directory: Path) -> WhatIf | None:
     """
     try:
         document = documents.read(directory / RESULT_FILE)
-    except (FileNotFoundError, NotADirectoryError):  # or a recording of another profiler
+    except (FileNotFoundError, NotADirectoryError):  # no experiment, or another profiler's file
         return None
     if not isinstance(document, dict) or document.pop("version", None) != VERSION:
         raise ValueError(f"it is not of version {VERSION}")
@@ -104,7 +104,7 @@ def read_result(directory: Path) -> WhatIf | None:
 def measured(
     candidates: Sequence[Place],
     windows: Sequence[Window],
-    times: Activities,
+    times: PlaceTimes,
     duration_ns: float,
     progress_rate: float,
     progress_place: Place,

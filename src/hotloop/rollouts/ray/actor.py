@@ -192,7 +192,7 @@ class Actor:
         """
         parts, policy = self._parts, self._policy
         if start < parts.next_row:
-            return next(sent for sent in self._sent if sent.part.start == start)
+            return next(part for part in self._sent if part.part.start == start)
         self._waiting.close()
         is_remote = isinstance(policy, RemotePolicy)
         if is_remote:
@@ -213,10 +213,10 @@ class Actor:
         part = parts.finish()
         failures, self._failures[:] = list(self._failures), []
         location = policy.answer_location if is_remote else None
-        sent = ActorPart(part, failures, location)
-        self._sent.append(sent)  # for a learner that does not receive it
+        actor_part = ActorPart(part, failures, location)
+        self._sent.append(actor_part)  # for a learner that does not receive it
         self._waiting.enter_context(span("wait", kind="wait"))
-        return sent
+        return actor_part
 
     def close(self) -> None:
         """Close the environments and the recording."""

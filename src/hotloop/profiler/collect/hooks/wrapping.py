@@ -65,8 +65,8 @@ def with_span(
 
     Args:
         function: plain Python function.
-        name, kind: of the span. No span opens inside another one of the same name.
-        before: called first, with the function's arguments.
+        name, kind: name and kind of the span. No span opens inside another of the same name.
+        before: function to call first, with the same arguments.
     """
     active_spans = _active_spans
 

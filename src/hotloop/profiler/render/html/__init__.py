@@ -26,9 +26,9 @@ from hotloop.profiler.session.throughput import Throughput
 
 __all__ = ["profile_page", "render", "write"]
 
-# For each group of threads, the number of lines with source code, and of all lines.
+# For each group of threads: number of lines shown with source code, and number of all lines.
 _TOP_LINES, _MAX_LINES = 5, 20
-# Number of processes whose growth is a sentence. The table has all.
+# Number of processes whose growth gets a sentence. The table lists all processes.
 _MAX_GROWING = 5
 
 
@@ -175,8 +175,8 @@ def _lines(findings: Findings, anchors: tables.Anchors) -> str:
             if (problem := findings.sources.problem(file))
         ]
         if more:
-            rest = tables.line_table(more, findings.sources, f"More lines ({costs.name})")
-            parts.append(f"<details><summary>More lines</summary>{rest}</details>")
+            line_table = tables.line_table(more, findings.sources, f"More lines ({costs.name})")
+            parts.append(f"<details><summary>More lines</summary>{line_table}</details>")
     if not parts:
         return ""
     parts += _listings_of_findings(findings, anchors)
@@ -218,7 +218,7 @@ def flame_controls(*, has_kinds: bool = True) -> str:
     """Return the search field and the switch for libraries of a flame graph.
 
     Args:
-        has_kinds: whether colors are those of the frames' kinds, so that there is a legend.
+        has_kinds: whether the color shows the kind of a frame, which a legend then explains.
     """
     kinds = (
         ("user", "your code"),

@@ -21,7 +21,7 @@ from hotloop.profiler.session import Session
 from hotloop.profiler.session.memory import memory_series
 from hotloop.profiler.session.stages import STAGES
 
-# Functions with a smaller change of their own share are left out, and the maximum number of rows.
+# Smallest change of a function's own share that is shown, and maximum number of rows.
 _MIN_CHANGE, _MAX_FUNCTIONS = 0.005, 60
 _MARKS = {"faster": "good", "smaller": "good", "slower": "bad", "larger": "bad"}
 

@@ -11,7 +11,7 @@ from hotloop.base.html_page import escaped, prose, table
 from hotloop.profiler.diagnose.diagnosis import Diagnosis
 from hotloop.profiler.diagnose.evidence import short_path
 from hotloop.profiler.render import phrases, text
-from hotloop.profiler.render.lines import LineCost, Listing, Sources, ThreadCosts
+from hotloop.profiler.render.lines import LineCost, Listing, SourceFiles, ThreadCosts
 from hotloop.profiler.session import ProfiledProcess, Session
 from hotloop.profiler.session.lockstep import LockstepWaste
 from hotloop.profiler.session.memory import memory_growth, memory_series
@@ -66,7 +66,7 @@ def merged_tree(workers: Sequence[ProfiledProcess]) -> str:
 
 
 def _tree(tree: Node, whole: int, name: str, headings: Sequence[str], extra: Any) -> str:
-    """Return a tree of rows. `whole`, ns, is a share of 1; `extra` returns a path's cells."""
+    """Return a tree of rows. `whole` ns are 100 %, and `extra` returns a path's further cells."""
 
     def row(
         label: str,
@@ -162,7 +162,7 @@ def stage_table(process: ProfiledProcess, stages: StageTimes) -> str:
     return f'<div class="stack" aria-hidden="true">{bar}</div>{table(headings, rows, caption)}'
 
 
-def line_table(lines: Sequence[LineCost], sources: Sources, caption: str) -> str:
+def line_table(lines: Sequence[LineCost], sources: SourceFiles, caption: str) -> str:
     """Return a table of the user's lines with their source."""
     rows = [
         (
@@ -201,11 +201,11 @@ class Anchors:
         return anchor
 
     def find(self, file: str, line: int) -> str:
-        """Return the anchor of a line, empty without a listing of it."""
+        """Return the anchor of a line, empty if it is not listed."""
         return self._lines.get((file, line), "")
 
 
-def listing(snippet: Listing, sources: Sources, anchors: Anchors) -> str:
+def listing(snippet: Listing, sources: SourceFiles, anchors: Anchors) -> str:
     """Return some lines of a file, with the shares of the expensive ones."""
     rows: list[str] = []
     for number, line in enumerate(snippet.text, snippet.first_line):
@@ -317,7 +317,7 @@ def memory_table(session: Session) -> str:
 
 
 def diagnosis_card(
-    diagnosis: Diagnosis, number: int, sources: Sources, anchors: Anchors, timed: bool
+    diagnosis: Diagnosis, number: int, sources: SourceFiles, anchors: Anchors, timed: bool
 ) -> str:
     """Return a card with a cause, its confidence, gain, places, evidence and advice.
 
@@ -359,7 +359,7 @@ def _links(diagnosis: Diagnosis, number: int, anchors: Anchors, timed: bool) -> 
     return f'<p class="links">Show it in: {" · ".join(links)}</p>\n'
 
 
-def _places(places: Sequence[CodeLine], sources: Sources) -> str:
+def _places(places: Sequence[CodeLine], sources: SourceFiles) -> str:
     """Return the most expensive place with its source line, then the others."""
     if not places:
         return ""

@@ -3,7 +3,8 @@
     session = read(Path("py-spy.txt"))
 
 A reader is a function of a file's content. It returns an `OtherProfile`, whose stacks become a
-session that the report and the diagnosis treat like one of hotloop's own, as far as they carry.
+session that the report and the diagnosis treat like a session of hotloop, as far as the format's
+data allows.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _read_content(content: bytes, path: Path) -> tuple[str, OtherProfile]:
                     return name, reader(document)
                 except (KeyError, IndexError, TypeError) as error:
                     raise ValueError(
-                        f"it looks like {name}, but {type(error).__name__}: {error}"
+                        f"it looks like {name}, but can't be read ({type(error).__name__}: {error})"
                     ) from error
         raise ProfileError(
             f"expected {_EXPECTED} in {path}, got JSON with the keys "

@@ -65,7 +65,7 @@ def read(document: dict[str, Any]) -> OtherProfile:
     if is_torch and not any(event.get("cat") == "python_function" for event in events):
         missing.append("it has no Python functions: record with `with_stack=True`")
     elif is_torch:
-        missing.append("lines are those of functions")
+        missing.append("its lines are the first lines of functions")
     elif not has_frames:
         missing.append("it has no functions with their files, so that no lines can be named")
     spans: list[SpanEvent] = []

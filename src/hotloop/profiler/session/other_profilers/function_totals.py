@@ -72,7 +72,7 @@ def _place(key: tuple[Any, ...]) -> Frame:
 
 def _totals(value: tuple[Any, ...]) -> _Totals:
     _, num_samples, own_s, cumulative_s, callers = value
-    # cProfile stores calls, own and cumulative seconds of each caller, a sampler its samples.
+    # For each caller, cProfile stores calls and own and cumulative seconds, a sampler only samples.
     is_traced = any(isinstance(numbers, tuple) for numbers in callers.values())
     whole = _number(cumulative_s if is_traced else num_samples)
     weights = {

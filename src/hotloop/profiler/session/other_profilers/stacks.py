@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hotloop.profiler.session import Frame
 from hotloop.profiler.session.gpu import GpuWindow
 
-# The name of a process that a format does not name.
+# The name of the process if the format does not name processes.
 MAIN = "main"
 
 
@@ -56,7 +56,8 @@ class OtherProfile:
         pids: process ids by name of the process, as far as they are known.
         parents: names of the processes' parents.
         commands: command lines by name of the process.
-        has_first_lines: whether lines are those of functions instead of running lines.
+        has_first_lines: whether the lines are the first lines of functions instead of running
+            lines.
         has_folders: whether files have their folders.
         spans: spans, in order of their ends.
         windows: activity of GPUs.

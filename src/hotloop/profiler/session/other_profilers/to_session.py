@@ -81,9 +81,9 @@ def to_session(profile: OtherProfile, path: Path) -> Session:
     pids: dict[str, int] = {}
     for name in names:
         known = profile.pids.get(name, 0)
-        taken = set(pids.values())
+        used_pids = set(pids.values())
         pids[name] = (
-            known if 0 < known < 2**31 and known not in taken else max(taken, default=0) + 1
+            known if 0 < known < 2**31 and known not in used_pids else max(used_pids, default=0) + 1
         )
     processes: list[ProfiledProcess] = []
     num_workers = 0
@@ -204,8 +204,8 @@ def _add_spans(process: ProfiledProcess, profile: OtherProfile, name: str) -> No
     end_ns = np.array([span.end_ns for span in spans], np.int64)
     for path, number in paths.items():
         row = np.zeros((1, fmt.ROW_WORDS), np.int64)
-        own = numbers == number
-        fold(row, np.zeros(int(own.sum()), np.int64), start_ns[own], end_ns[own])
+        is_span = numbers == number
+        fold(row, np.zeros(int(is_span.sum()), np.int64), start_ns[is_span], end_ns[is_span])
         node = process.tree
         for part in path:
             node = node.child(part)
