@@ -67,8 +67,8 @@ class Accounting:
         collected: Transitions that were requested from environments.
         trained: Transitions that were returned to the learner.
         dropped: Dropped transitions by reason: "environment failed", "worker died", "reset" (a step
-            that an environment with next-step autoreset spends on the reset), "too old" (if the
-            options say so), "run ended".
+            that an environment with next-step autoreset spends on the reset), "too old" (with
+            `drops_too_old`), "run ended".
         in_flight: Transitions that were collected but not returned yet.
         policy_age: Mean and maximum number of versions between the acting policy and the newest one
             when a transition was returned.

@@ -18,7 +18,7 @@ def to_batch(
     """Return the transitions of fragments as one batch, without the resets of environments.
 
     Random valid rows of the same fragment replace rows that are not transitions (`valid` is False).
-    Every batch then has the same size, and every worker its share of it.
+    So all batches have the same size, and the workers have equal shares of them.
 
     Args:
         fragments: Fragments of T steps of N environments each. T may differ.
@@ -110,7 +110,7 @@ def _no_transition() -> ConfigError:
 
 
 def environment_weights(fragments: Sequence[Fragment]) -> Array:
-    """Return weights that give each environment the same share of a batch, see `equal_shares`.
+    """Return weights that give each environment an equal share of a batch, see `equal_shares`.
 
     Args:
         fragments: Fragments of t_i steps of N_i environments each.

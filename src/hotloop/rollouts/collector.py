@@ -25,7 +25,7 @@ from hotloop.rollouts.noise_buffer import make_noise_buffer
 from hotloop.timing import span
 from hotloop.types import Array, Fragment, RunningEpisode, StepArrays, transition_bytes
 
-# Estimated size of the views of a step's rows, which take about 1,400 bytes.
+# Estimated size of the Python objects (views of arrays) for each step of a slot.
 VIEWS_BYTES = 1_024
 
 
@@ -242,7 +242,7 @@ class Collector(PolicyInputs):
         policy, envs, has_last_value = self.policy, self.envs, self.policy.has_last_value
         assert self.obs is not None
         fragment = slot.fragment
-        # Often the same arrays.
+        # `next_obs` and `obs` are often the same arrays.
         fragment.obs[start], fragment.mask[start] = self.obs, envs.mask
         memories, memory = slot.memories, None
         tracks_episodes = bool(memories) or self._has_episode_noise
@@ -264,7 +264,8 @@ class Collector(PolicyInputs):
                 try:
                     envs.step(action, arrays)
                 except EnvironmentFailure:
-                    # NaN from the policy or from an earlier step may be the cause.
+                    # The failure may be due to NaN from the policy or from an earlier step: check
+                    # for it first.
                     check_rows(slot, start, t, envs.obs_spec, self.vector_steps)
                     raise
             if tracks_episodes:
@@ -286,8 +287,8 @@ class Collector(PolicyInputs):
         """Write log-probabilities and values of the last collected rows, `start` … `stop` − 1.
 
         The values of all observations and successors are one batch, because evaluating each step
-        separately costs as much as acting. If acting has computed the values of the rows, only
-        those of the last observations are left.
+        separately costs as much as acting. If acting has computed the values of the rows, only the
+        values of the last observations are computed.
         """
         policy = self.policy
         if not policy.has_value:

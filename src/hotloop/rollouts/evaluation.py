@@ -14,10 +14,10 @@ from hotloop.errors import EnvironmentFailure
 from hotloop.policies import ActingPolicy
 from hotloop.types import Array, Episode
 
-EPISODE_BYTES = 128  # minimum size of an `Episode` and its numbers
+EPISODE_BYTES = 128  # minimum size of an `Episode` with its fields
 MAX_STEPS = 27_000
-"""Default maximum length of an episode, that of Atari's games."""
-_NOTE_S = 5.0  # between two notes on a lengthy evaluation
+"""Default maximum length of an episode, the usual limit for Atari games."""
+_NOTE_S = 5.0  # time between two notes on a lengthy evaluation
 
 
 def evaluate(
@@ -33,9 +33,9 @@ def evaluate(
 ) -> list[Episode]:
     """Play episodes with the most probable actions.
 
-    Each environment plays a fixed share of them. Taking the first `num_episodes` that end would
-    favor short episodes. If the environments accept seeds, every call plays the same episodes, from
-    the first one of each environment on.
+    Each environment plays a fixed share of them. Taking the first `num_episodes` to end would favor
+    short episodes. If the environments accept seeds, every call starts with each environment's
+    first episode and plays the same episodes.
 
     Args:
         envs: Environments, stepped together until each has played its share.
@@ -49,8 +49,8 @@ def evaluate(
         on_note: Called with the state of a lengthy evaluation every 5 s.
 
     Returns:
-        The episodes, sorted by environment and episode. `is_cut` marks the ones that were cut,
-        whose returns are those of the steps before.
+        The episodes, sorted by environment and episode. `is_cut` marks cut episodes, whose returns
+        include only the steps before the cut.
 
     Raises:
         ConfigError: The episodes do not fit into memory.
@@ -95,7 +95,8 @@ def evaluate(
             lengths = envs.running_episodes()
             longest = playing.longest(lengths)
             if is_over and longest > usual_steps:
-                # Episodes that began after a cut are too short to be compared with it.
+                # Leave out episodes that began after a cut: they are too short for a fair
+                # comparison.
                 if not any(episode.is_cut for episode in playing.episodes):
                     playing.cut(lengths, returns, at_least=usual_steps + 1)
                 break
@@ -115,7 +116,7 @@ def evaluate(
 
 
 class _Shares:
-    """The episodes that each environment has played of its share.
+    """The episodes that each environment has played, out of its share.
 
     Args:
         shares: Number of episodes of each environment.
@@ -126,7 +127,7 @@ class _Shares:
 
     def __init__(self, shares: list[int]) -> None:
         self._num_missing = shares
-        # Indices increase, but not by one if the environment goes on after the end of a part.
+        # Indices increase, but may skip episodes that ran past the end of a previous call.
         self._next_index = [0] * len(shares)
         self.episodes: list[Episode] = []
 
@@ -161,7 +162,7 @@ class _Shares:
                 self.add(Episode(env, index, float(returns[env]), length, is_cut=True))
 
     def is_waiting(self, running: list[tuple[int, int]], max_steps: int) -> bool:
-        """Return whether all missing episodes must wait for the end of one that was cut."""
+        """Return whether every missing episode must wait until an episode that was cut ends."""
         return all(
             running[env][0] < self._next_index[env] and running[env][1] >= max_steps
             for env in self._missing()

@@ -26,7 +26,7 @@ def worker_error(name: str, kind: str, message: str, *, is_starting: bool) -> Ho
         name: Name of the worker.
         kind: Name of the error's class.
         message: Text of the error.
-        is_starting: Whether the worker makes its first environments.
+        is_starting: Whether the worker is still making its first environments.
     """
     error_class = getattr(errors, kind, None)
     if not (isinstance(error_class, type) and issubclass(error_class, HotloopError)):
@@ -62,7 +62,8 @@ class Failures:
         self._warned_kinds: set[str] = set()
 
     def count(self, name: str, message: str, traceback: str = "") -> None:
-        """Count the failure of a worker or of its environments, and warn of the first of its kind.
+        """Count the failure of a worker or of its environments, and warn of the first failure of a
+        kind.
 
         Raises:
             EnvironmentFailure: There were too many failures.
@@ -74,7 +75,7 @@ class Failures:
                 f"environments and workers failed {self.num_failures} times, but at most "
                 f"{self.max_failures} failures are allowed (`max_failures`); the last was {text}"
             ) from traceback_cause(traceback)
-        # Failures of one kind differ in their digits only.
+        # Texts of the same kind of failure differ only in digits.
         kind = "".join(x for x in traceback or message if not x.isdigit())
         if kind not in self._warned_kinds:
             self._warned_kinds.add(kind)
@@ -90,7 +91,7 @@ def compare_spaces(first: Any, other: Any, worker: int) -> None:
 
     Args:
         first: Object with the `obs_spec` and `action_spec` of worker 0, as they are or as JSON.
-        other: The same of the other worker.
+        other: The same object of the other worker.
         worker: Number of the other worker.
     """
     for name, expected, spec in (

@@ -1,8 +1,8 @@
-"""Rollouts by workers elsewhere, which do not synchronize with each other.
+"""Rollouts by workers in other processes or machines, which do not synchronize with each other.
 
 A worker steps its environments and acts in them, row after row, up to a limit. A transport starts
-the workers, sends them weights and limits, and returns their rows. Everything else is here: which
-rows the learner takes, what becomes of all others, and how a run is resumed.
+the workers, sends them weights and limits, and returns their rows. This module does everything
+else: it chooses the rows that the learner takes, accounts for all others, and resumes a run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hotloop.types import Array, Episode, Fragment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerStart:
-    """The first row of a process, and the episodes in which it begins.
+    """The first row of a process, and the episodes that run at this row.
 
     Attributes:
         row: Number of its first row.
@@ -69,7 +69,7 @@ class WorkerRows(NamedTuple):
 
 
 class Transport(RowVersions, Protocol):
-    """Workers elsewhere: starts and replaces them, and moves weights, limits and rows.
+    """The connection to workers: starts and replaces them, and moves weights, limits and rows.
 
     Attributes:
         num_workers: W.
@@ -94,11 +94,11 @@ class Transport(RowVersions, Protocol):
         ...
 
     def publish(self, snapshot: PolicySnapshot) -> None:
-        """Let rows that begin after this call act with these parameters."""
+        """Make workers act with these parameters in rows that begin after this call."""
         ...
 
     def grant(self, limits: RowLimits) -> None:
-        """Let the workers write rows up to new limits, at first with the newest policy."""
+        """Permit the workers to write rows up to new limits, beginning with the newest policy."""
         ...
 
     def finished_rows(self) -> list[int]:
@@ -114,7 +114,7 @@ class Transport(RowVersions, Protocol):
         ...
 
     def read(self, worker: int, start: int, stop: int) -> WorkerRows:
-        """Return finished rows, of which `start` is the first unread one, and release them."""
+        """Return and release finished rows. `start` is the first row that was not read."""
         ...
 
     def poll(self) -> None:
@@ -185,7 +185,7 @@ class FleetRollout:
         ]
         self._published_params: dict[str, Array] | None = None
         self._restored: tuple[Mapping[str, Array], RolloutPosition] | None = None
-        # For each worker that has restored its environments: the environments that it could not.
+        # For each worker that has restored its environments: those that it could not restore.
         self._restarted_envs: list[Sequence[int] | None] = [None] * num_workers
         self._is_set_up = False
         self._granted_rows: list[int] = []  # next rows at the last grant
@@ -264,7 +264,7 @@ class FleetRollout:
         self.num_transitions = position.num_transitions
         if not position.episodes:
             return []
-        # Kept for a worker that dies before its first row and must be restored again.
+        # Keep them: a worker that dies before its first row must be restored again.
         stored = {name: x for name, x in arrays.items() if name.startswith(("actions.", "memory."))}
         self._restored = stored, position
         for worker, (group, row) in enumerate(
@@ -298,10 +298,10 @@ class FleetRollout:
     # --- calls of the transport -------------------------------------------------------------------
 
     def start_of(self, worker: int, row: int) -> WorkerStart:
-        """Return where a process begins that collects from `row` on."""
+        """Return the start of a process that collects from `row` on."""
         group = self._groups[worker]
         start = WorkerStart(row=row, first_episode=group.cuts.get(row))
-        # Let a worker resume another run's episodes until it has written a row.
+        # Until a worker has written a row, its processes resume the episodes of the earlier run.
         if self._restored is None or row != group.first_row:
             return start
         stored, position = self._restored
@@ -325,7 +325,7 @@ class FleetRollout:
     def on_lost(
         self, worker: int, row: int, num_rows: int, first_episode: int, reason: str, traceback: str
     ) -> WorkerStart:
-        """Count a lost process, drop its unfinished rows, and return where the next one begins.
+        """Count a lost process, drop its unfinished rows, and return the start of the next process.
 
         Args:
             worker: Number of the worker.

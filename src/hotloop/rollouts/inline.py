@@ -91,7 +91,7 @@ class InlineRollout:
         self.num_transitions = 0
         self._num_steps = num_steps
         self._published_params: dict[str, Array] | None = None
-        self._num_rows = self._num_valid = 0  # since this rollout was created
+        self._num_rows = self._num_valid = 0  # counted since this rollout was created
         self._collectors: list[Collector] = []
         self._slots: list[Slot] = []
         self._histories: list[ActionHistory] = []
@@ -109,7 +109,7 @@ class InlineRollout:
             self._histories.append(ActionHistory(num_steps, slot.fragment.action))
             first_env += envs.num_envs
 
-    last_failure = ""  # failures raise
+    last_failure = ""  # a failure raises an error instead
 
     @property
     def vector_steps(self) -> int:
@@ -160,7 +160,7 @@ class InlineRollout:
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`."""
         if snapshot.params is self._published_params and snapshot.obs_scale is None:
-            self.policy.refresh(snapshot.version)  # the same arrays with new numbers
+            self.policy.refresh(snapshot.version)  # the arrays are the same, their contents are new
         else:
             self.policy.load(snapshot)
             self._published_params = snapshot.params

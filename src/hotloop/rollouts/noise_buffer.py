@@ -13,7 +13,7 @@ from hotloop.timing import span
 from hotloop.types import Array
 
 # Minimum number of steps for which noise is drawn. It depends on the step alone, so it can be drawn
-# in advance, and NumPy takes 150 µs even for a few numbers.
+# in advance: NumPy takes 150 µs for a call, even for a few numbers.
 NOISE_STEPS = 256
 
 
@@ -67,7 +67,7 @@ class EpisodeNoiseBuffer(NoiseBuffer):
         assert isinstance(policy.exploration, EpisodeNoise)
         self._exploration = policy.exploration
         self._num_numbers = num_action_values(policy.network.action_spec)
-        # The current chunk of each environment, with a flag of 0: these actions are not uniform.
+        # The current chunk of each environment. Its flag is 0: the actions are not drawn uniformly.
         shape = (num_envs, self._exploration.num_chunk_steps(), self._num_numbers + 1)
         self._chunks = np.zeros(shape, np.float32)
         self._chunk_starts = np.full(num_envs, -1)
@@ -97,8 +97,8 @@ class EpisodeNoiseBuffer(NoiseBuffer):
         """Draw the chunk of an environment that contains a step."""
         size, episode = self._exploration.chunk_steps, int(self._starts[env])
         start = step - (step - episode) % size
-        # The state after the current chunk is known, but not in a process that goes on with the
-        # episode of another one.
+        # The state after the current chunk is known, unless this process continues an episode of
+        # another process.
         first, state = episode, None
         if self._chunk_episodes[env] == episode and self._chunk_starts[env] == start - size:
             first, state = start, self._states[env]

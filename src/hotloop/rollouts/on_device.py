@@ -164,7 +164,7 @@ class OnDeviceRollout:
 
     # --- see `Rollout` --------------------------------------------------------------------------
 
-    last_failure = ""  # failures raise
+    last_failure = ""  # a failure raises an error instead
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See `Rollout.publish`. The policy reads the learner's parameters."""
@@ -280,7 +280,7 @@ class OnDeviceRollout:
             # Cloned, because the observation may be the state, and both change in place.
             state |= {f"{_PREFIX}{name}": x.clone() for name, x in env_state.items()}
             state["obs"] = obs.clone()
-        if not self._inputs:  # the same in all calls, as a captured graph refers to its tensors
+        if not self._inputs:  # keep these tensors, since a captured graph refers to them
             self._inputs = {"policy": self._policy.tensors, "state": state}
         outputs: list[Tensor] = []
         for start in range(0, self._num_steps, self._block_steps):

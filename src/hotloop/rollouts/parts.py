@@ -25,7 +25,7 @@ class FragmentPart(NamedTuple):
         version: Version of the acting policy.
         episodes: Records of the episodes that ended in the part, (T, N) of `EPISODE_DTYPE`.
         infos: Logged numbers of these episodes by last row and environment, 0 … N − 1.
-        last_episode: Maximum number of the episodes that run after the part.
+        last_episode: Largest number of an episode that runs after the part.
     """
 
     start: int
@@ -47,11 +47,12 @@ class PartCollector:
     Args:
         envs: Environments of the worker.
         policy: Acting policy.
-        failures: Failures of environments that were replaced, emptied by the caller between parts.
+        failures: Failures of environments that were replaced. The caller empties the list between
+            parts.
         num_rows: Maximum number of rows of a part.
         seed: Seed of the action noise.
         first_env: Global index of the first environment.
-        start: First row, and the episodes in which it begins.
+        start: First row, and the episodes that run at this row.
         on_step_start: Called before the first reset, each step and each replayed step.
     """
 
@@ -169,7 +170,7 @@ def join_parts(
     last, num_rows = parts[-1], stop - parts[-1].start
     for last_name, name in AFTER_LAST_STEP.items():
         array = last.fields[last_name] if stop == last.stop else last.fields[name][num_rows]
-        fields[last_name] = array.copy()  # kept until the next rows: a view would pin all of these
+        fields[last_name] = array.copy()  # lives until the next rows: a view would keep all rows
     versions = np.repeat([part.version for part in parts], [end - begin for begin, end in spans])
     fragment = Fragment(
         **fields, policy_version=int(versions.min()), versions=versions, first_env=first_env

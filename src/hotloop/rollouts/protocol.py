@@ -13,7 +13,7 @@ from hotloop.rollouts.state import RolloutPosition, RolloutState
 from hotloop.types import Array, Episode, Fragment
 
 Schedule = Literal["barrier", "variable", "async"]
-"""The fragments that a learner waits for."""
+"""The rule for the fragments that a learner waits for."""
 Inference = Literal["worker", "central"]
 
 
@@ -31,9 +31,9 @@ class CollectionOptions:
             the policy that was published before them.
         min_transitions: async: number of transitions to wait for.
         in_fragments: async: take only whole fragments, one for each worker.
-        max_policy_age: async: see `Rollout.updates_allowed`.
-        drops_too_old: async, in fragments: do not wait for experience that would become too old.
-            Drop it if it is too old when it could be taken.
+        max_policy_age: async: maximum policy lag of experience, see `Rollout.updates_allowed`.
+        drops_too_old: async, in fragments: instead of waiting for experience that would become too
+            old, drop what is too old once it is finished.
     """
 
     num_steps: int
@@ -76,7 +76,7 @@ class Rollout(Protocol):
         ...
 
     def updates_allowed(self) -> int | None:
-        """Return how many updates are possible before an experience is too old, None if unlimited.
+        """Return the number of updates until collected experience is too old, None if unlimited.
 
         If it returns 0, the next `collect` waits for those experiences.
         """
@@ -136,7 +136,7 @@ class Environments(Spaces, Protocol):
 
     @property
     def can_replay(self) -> bool:
-        """Whether `Rollout.restore` can bring environments into the middle of an episode."""
+        """Whether `Rollout.restore` can continue an episode in the middle."""
         ...
 
     def rollout(self, policy: ActingPolicy, options: CollectionOptions) -> Rollout:

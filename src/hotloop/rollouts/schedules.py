@@ -1,7 +1,7 @@
-"""Schedules: how many rows the learner takes of each worker, and how many workers may write.
+"""Schedules: how many rows the learner takes from each worker, and how many a worker may begin.
 
-They decide by rows and policy versions only. A row is one step of a worker's environments, and its
-number counts from the start of the run.
+They depend only on numbers of rows and on policy versions. A row is one step of a worker's
+environments, and its number counts from the start of the run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import NamedTuple, Protocol
 from hotloop.rollouts.protocol import CollectionOptions
 
 NUM_AHEAD = 2
-"""Fragments of a worker that the learner has not taken, at most."""
+"""Maximum number of a worker's fragments that the learner has not taken."""
 
 
 class RowVersions(Protocol):
     """The policy versions of rows."""
 
     def version(self, worker: int, row: int) -> int:
-        """Return the policy version of a finished row that was not read."""
+        """Return the policy version of a finished row that the learner has not read."""
         ...
 
     def oldest_version(self, worker: int, row: int) -> int | None:
-        """Return the oldest policy version of begun rows from `row` on. None: there are none."""
+        """Return the oldest policy version of the rows that a worker has begun, from `row` on."""
         ...
 
 
@@ -39,7 +39,8 @@ class Progress:
     Attributes:
         options, num_envs: The same.
         row_version: Returns the version of a finished row from its worker and its number.
-        oldest_version: Returns the oldest version of begun rows from a row on, or None.
+        oldest_version: Returns the oldest version of the rows that a worker has begun, from a row
+            on, or None.
         version: Version of the newest published policy.
         next_rows: Row of each worker after the last one that the learner has taken.
         finished_rows: Row of each worker after the last finished one.
@@ -61,7 +62,7 @@ class Progress:
         ]
 
     def updates_until_too_old(self, rows: Sequence[int]) -> int:
-        """Return how many versions may pass before a begun row, from `rows` on, is too old."""
+        """Return how many versions may pass until a row in progress, from `rows` on, is too old."""
         oldest_version = self.version
         for worker, row in enumerate(rows):
             version = self.oldest_version(worker, row)
@@ -71,7 +72,7 @@ class Progress:
 
 
 class RowLimits(NamedTuple):
-    """Rows that workers must not begin.
+    """The first rows that workers must not begin.
 
     Attributes:
         rows: The first such row of each worker.
@@ -128,7 +129,7 @@ def _take_all(progress: Progress) -> list[int] | int:
     missing = min_rows - sum(available)
     if missing > 0:
         return missing
-    # Check unfinished rows only, because all finished ones are taken now.
+    # Check only unfinished rows, because the learner takes all finished ones now.
     return available if progress.updates_until_too_old(progress.finished_rows) > 0 else 1
 
 
@@ -163,7 +164,7 @@ _TAKE = {"barrier": _take_fragments, "variable": _take_total, "async": _take_all
 
 
 def take_rows(progress: Progress) -> list[int] | int:
-    """Return the number of rows to take of each worker.
+    """Return the number of rows to take from each worker.
 
     If there are too few, return how many more must finish, over all workers, before this function
     can return something else.

@@ -31,7 +31,7 @@ from hotloop.timing import span
 from hotloop.types import Array, Episode
 
 _SUFFIXES = (".mp4", ".gif")
-_DEFAULT_FPS = 30  # for environments without `render_fps`
+_DEFAULT_FPS = 30  # images per second, for environments without `render_fps`
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _SDL_DRIVER = "SDL_VIDEODRIVER"
 # Words in errors of MuJoCo's OpenGL initialization.
@@ -44,7 +44,7 @@ class Camera:
     """Records videos of an environment.
 
     The environment stays open between two videos. Closing it may end a library that draws for all
-    environments of the process, as in those of Gymnasium that draw with pygame.
+    environments of the process, such as pygame, which Gymnasium uses.
 
     Args:
         spec: The environment. Created with `render_mode="rgb_array"`.
@@ -156,7 +156,7 @@ class Camera:
                     "video in the training environment"
                 )
         with warnings.catch_warnings():
-            if policy is None:  # the run itself warns about unused action masks
+            if policy is None:  # `check` has no policy, and the run itself warns about unused masks
                 warnings.simplefilter("ignore", UserWarning)
             vector_env.reset(first_episode=0)
         return vector_env, _render(env, self._name)

@@ -1,4 +1,4 @@
-"""The learner's record of each worker's episodes and of where they were cut."""
+"""The learner's record of each worker's episodes, and of the rows at which they were cut."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EPISODE_DTYPE = np.dtype(
 def record_episodes(
     record: Array, episodes: Sequence[Episode], running: Sequence[int], first_env: int
 ) -> None:
-    """Write the episodes that ended in a row into its record, (N,) of `EPISODE_DTYPE`.
+    """Write the episodes that ended in a row into the row's record, (N,) of `EPISODE_DTYPE`.
 
     Args:
         record: Record, with a length of 0 everywhere.
@@ -117,7 +117,7 @@ class WorkerGroup:
         first = self._first_env
         for i in range(len(self._episodes)):
             is_restarted = i in restarted_envs
-            if is_restarted and self._lengths[i]:  # an earlier process had restored it
+            if is_restarted and self._lengths[i]:  # an earlier process restored it
                 self._lost_envs.add(i)
             self._episodes[i] = position.episodes[first + i][0] + is_restarted
             self._lengths[i] = 0 if is_restarted else len(arrays[f"actions.{first + i}"])
@@ -146,8 +146,7 @@ class WorkerGroup:
             table: Episode records of the rows, (T, N) of `EPISODE_DTYPE`.
             read_info: Returns the logged numbers of an episode from its last row and its
                 environment, 0 … N − 1.
-            is_dropped: Whether the learner does not see these rows. The next ones then follow a
-                gap.
+            is_dropped: Whether the learner skips these rows. Then the next rows follow a gap.
 
         Returns:
             The episodes that ended in these rows.
@@ -196,7 +195,8 @@ class WorkerGroup:
         if cut_step == 0 and not is_end.any():  # the usual case for short fragments
             self._lengths += len(is_end)
             return []
-        # The flags do not show ends: a resumed run may continue an episode that a worker lost.
+        # Flags alone do not show an episode's end: a resumed run may continue an episode that a
+        # worker lost.
         is_recorded = table["length"] > 0
         episodes: list[Episode] = []
         for t, i in np.argwhere(is_recorded).tolist():

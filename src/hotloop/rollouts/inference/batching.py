@@ -16,7 +16,7 @@ class NetworkOutputs(NamedTuple):
     """The outputs of the network for a request.
 
     Attributes:
-        head: Outputs of the head, float32, (B, H).
+        head: Inputs of the action distribution, float32, (B, H).
         value: Values, float32, (B,). None: there is no value function.
         memory: Next hidden states, float32, (B, M). None: there are none.
     """
@@ -32,7 +32,7 @@ _RequestT = TypeVar("_RequestT")
 def split_requests(
     requests: Sequence[_RequestT], publication: Callable[[_RequestT], int]
 ) -> tuple[list[_RequestT], list[_RequestT]]:
-    """Return the requests for the first one's publication, which form a batch, and the others."""
+    """Return the requests with the first one's publication, for a batch, and the others."""
     first = publication(requests[0])
     batch = [request for request in requests if publication(request) == first]
     return batch, [request for request in requests if publication(request) != first]

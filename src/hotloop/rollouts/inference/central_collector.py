@@ -78,7 +78,7 @@ class CentralCollector(PolicyInputs):
             ]
             for slot in self._memory.slots
         ]
-        # Wait for requests of the previous process, whose rows are collected again.
+        # Wait for the answers to the previous process's requests. Its rows are collected again.
         for line in range(len(self._requests)):
             self._wait_for(line)
 
@@ -91,7 +91,7 @@ class CentralCollector(PolicyInputs):
         words, weights = self._memory.words, self._weights
         self._publication = NEWEST
         if self.requested_version >= 0:
-            return  # the learner has this version already
+            return  # the learner has already read this version
         while True:
             newest = weights.newest
             words[ACTING] = weights.newest_version
@@ -108,7 +108,7 @@ class CentralCollector(PolicyInputs):
         slot, versions = self._memory.slots[slot_index], self._memory.versions[slot_index]
         memories, memory, halves = slot.memories, None, self._halves
         tracks_episodes = bool(memories) or self._has_episode_noise
-        # Request the actions of the first row, unless an earlier call has done it.
+        # Request the actions of the first row, unless an earlier call has requested them.
         if self.requested_version < 0:
             for line in range(len(halves)):
                 self._request_actions(line)
@@ -168,7 +168,7 @@ class CentralCollector(PolicyInputs):
         slot_index, t = self._memory.slot_and_step(row)
         slot, (first, stop) = self._memory.slots[slot_index], self._ranges[line]
         assert self.obs is not None
-        if t == 0 or not num_ahead:  # otherwise the previous step has written these rows
+        if t == 0 or not num_ahead:  # otherwise the previous step has written the inputs
             slot.fragment.obs[t, first:stop] = self.obs[first:stop]
             slot.fragment.mask[t, first:stop] = self._halves[line].mask
             slot.fragment.memory[t, first:stop] = self.memory[first:stop]

@@ -1,7 +1,7 @@
 """The inference process, which acts for all workers with the published weights.
 
-It answers all pending requests as one batch, without waiting for more. Its state is in the shared
-memory alone, so another process may replace it at any moment and answer the pending requests.
+It answers all pending requests as one batch, without waiting for more. All its state is in the
+shared memory, so another process may replace it at any moment and answer the pending requests.
 """
 
 from __future__ import annotations
@@ -144,11 +144,12 @@ class InferenceServer:
                         half.value[...] = value
                     if memory is not None:
                         half.memory_after[...] = memory
-            # Halves may be at different steps, which have different noise.
+            # The halves may be at different steps, and each step has its own noise.
             for half in halves:
                 policy.choose(half.head, half.noise, half.action, half.mask)
                 if policy.has_value:
-                    # Computed here because another policy may evaluate the rows later.
+                    # Compute log-probabilities now, because another policy may evaluate the rows
+                    # later.
                     step_arrays = (half.head[None], half.noise[None], half.action[None])
                     half.log_prob[...] = policy.log_prob(*step_arrays)[0]
         self._answer(lines)

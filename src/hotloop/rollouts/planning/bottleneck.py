@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from hotloop.timing import Node
 
-# A smaller share of waiting counts as none.
+# A smaller share of waiting counts as no waiting.
 _MIN_WAIT = 0.1
-# If the median worker waits this much more than the busiest one, the busiest is the bottleneck.
+# If the median worker waits longer than the busiest by this share, the busiest is the bottleneck.
 _MIN_WAIT_GAP = 0.25
 # Spans of the learner's loop.
 _LOOP_SPANS = ("collect", "prepare", "update", "publish", "report", "save", "evaluate")
@@ -23,7 +23,7 @@ def describe_bottleneck(
     Args:
         learner: The learner's tree.
         processes: The trees of workers, such as `worker-3`, and inference, such as `inference-0`.
-        overlap_options: Options with which learner and workers work at the same time.
+        overlap_options: Options that make learner and workers work at the same time.
     """
     # Compute the shares of time that learner and workers wait.
     processes = list(processes)

@@ -19,7 +19,7 @@ PlanSchedule = Literal["barrier", "variable", "lag:1", "async"]
 # The learner's time for handling a fragment, without learning, and the minimum transfer time.
 HANDLING_S = 0.5e-3
 LATENCY_S = 2e-3
-# `variable` collects eighths of fragments. `_QUEUED` of a worker's are queued on average.
+# `variable` collects eighths of fragments. `_QUEUED` parts of a worker are queued on average.
 PARTS = 8
 _QUEUED = 1.5
 # Fragments of a worker that are finished or in progress, by schedule.
@@ -38,7 +38,7 @@ class Cluster:
         workers: W.
         envs_per_worker: n.
         num_steps: T, rows of a fragment.
-        schedule: See `hotloop.appo`. `lag:1` is an overlapping `barrier`.
+        schedule: See `hotloop.appo`. For `lag:1`, pass `barrier` with `overlap`.
         overlap: barrier, variable: collect while the learner learns.
         transition_bytes: Size of a transition in a fragment.
         weights_bytes: Size of the network's parameters.

@@ -1,7 +1,7 @@
 """Forecasts of the collection speed for each number of workers and schedule.
 
-Pure functions of the measured timing of one environment, up to the choice of the fastest way. At
-the end of a run, the forecast is printed next to the measured speed.
+All functions are pure. They lead from the measured timing of one environment to the fastest choice.
+At the end of a run, the forecast is printed next to the measured speed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FRAGMENT_S = 0.4e-3
 NUDGE_S = 0.05e-3
 START_S = 0.5
 # Minimum speed-up and minimum saving by workers. The forecast does not include learning, which may
-# take most of the run. The last is the minimum speed-up by another schedule than the default.
+# take most of the run. Then the minimum speed-up by a schedule other than the default.
 WORKERS_GAIN = 1.15
 MIN_SAVING_S = 2.0
 SCHEDULE_GAIN = 1.3
@@ -33,7 +33,7 @@ SCHEDULE_GAIN = 1.3
 MAX_SLOWDOWN = 1.05
 # Environments that compute for a larger share of their time get no more workers than cores.
 _MAX_COMPUTE_SHARE = 0.5
-# async: a learner's pause that both slots of a worker should bridge.
+# async: the two slots of a worker should hold enough steps for a pause of the learner this long.
 _PAUSE_S = 0.1
 
 
@@ -43,8 +43,8 @@ class EnvTiming:
 
     Attributes:
         step_s, step_sd_s, step_p99_s: Wall time of a step, without a reset after it.
-        busy_share: Share of this time in which it computes or waits for a core. In the rest it
-            waits for something else.
+        busy_share: Share of this time in which it computes or is queued for a core. Otherwise it
+            waits.
         reset_s: Wall time of a reset.
         reset_share: Number of resets per step.
         loop_s: Fixed time per step of a group, independent of its size.
@@ -80,7 +80,7 @@ class EnvTiming:
 
     @property
     def sd_s(self) -> float:
-        """Standard deviation of this time, where a reset happens or not."""
+        """Standard deviation of this time, over steps with and without a reset."""
         p = self.reset_share
         return math.sqrt(self.step_sd_s**2 + p * (1 - p) * self.reset_s**2)
 
@@ -258,7 +258,7 @@ def forecast(
     where r_cpu is the computing part of r. C is the number of cores, without one core for a learner
     that is busy at the same time (`async`, `overlap`). The wait for the slowest of W sums of T · n
     steps is m_W · sd · √(T n), where m_W is the expected maximum of W standard normal variables.
-    With `variable` only the last row is waited for, √n, with `async` none.
+    With `variable` the learner waits only for the last row (√n), with `async` for none.
 
     Args:
         env_timing: Timing of one environment.
@@ -303,7 +303,7 @@ def choose_collection(env_timing: EnvTiming, task: CollectionTask) -> Collection
     - The choice is the fewest workers that take at most 5 % longer than the fastest candidate.
     - The nonblocking schedule replaces a default `barrier` if it makes the run 1.3 times as fast by
       forecast, and waiting for the slowest is the reason.
-    - Without workers, unless they make the run 1.15 times as fast, with their start, and save two
+    - Workers are used only if they make the run, with their start, 1.15 times as fast and save two
       seconds.
     """
     # Candidates with the user's schedule.

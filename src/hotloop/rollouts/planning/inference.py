@@ -36,9 +36,10 @@ def choose_inference(
     """Return the faster kind of inference by forecast.
 
     A worker with its own policy alternates between stepping and acting. With central inference,
-    half of a worker's environments step while the other half waits: for the batch in progress, half
-    a batch on average, and then for its own. A single environment waits without a second half, and
-    so does a vector environment that can't be divided. The cores limit the rate of both kinds.
+    half of a worker's environments step while the other half waits: first for the end of the batch
+    in progress (half a batch on average), then for its own batch. A single environment, or a vector
+    environment that can't be divided, has no second half that steps meanwhile. The cores limit the
+    rate of both kinds.
 
     Args:
         env_timing: Measured times of steps and of acting.

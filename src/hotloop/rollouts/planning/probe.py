@@ -1,6 +1,6 @@
 """Measurement of a run's environments, for automatic options and for `hotloop plan`.
 
-This process makes environments of the run's kind, steps them with the initial policy, and closes
+This process makes the same environments as the run, steps them with the initial policy, and closes
 them. It takes half a second, up to two seconds if steps differ much, and less for a short run. The
 result is an `EnvTiming`, from which `forecast` and `inference` choose.
 """
@@ -32,7 +32,8 @@ _MAX_STEPS = 4_000
 _TARGET_S, _MIN_STEPS = 0.5, 20
 _MAX_ERROR, _EXTENDED_S = 0.05, 2.0
 _MAX_S = 10.0
-# Maximum share of the time of collecting the whole run here, and the minimum time of a measurement.
+# Time limit of a measurement, as a share of the time of collecting the run in this process, and its
+# minimum.
 _MAX_RUN_SHARE, _MIN_S = 0.01, 0.03
 # If a step takes less, a group is stepped too, because its loop takes a relevant time.
 _CHEAP_STEP_S = 1e-3
@@ -74,7 +75,7 @@ def measure(
         EnvironmentFailure: Environments failed more than ten times.
     """
     failure_limit = _FailureLimit()
-    # Existing child processes do not belong to the environment, such as the one for plots.
+    # Existing child processes, such as the one for plots, do not belong to the environment.
     known_pids = {process.pid for process in descendants()}
 
     def make(count: int | None) -> VectorEnv:
@@ -88,7 +89,7 @@ def measure(
         start_s = time.perf_counter()
         make(None).close()
         make_s = min(first_s, time.perf_counter() - start_s)
-    # Step it.
+    # Step the environment.
     try:
         network = make_network(envs)
         policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(spec.seed)))
@@ -248,7 +249,7 @@ def _median_s(call: Callable[[], object], target_s: float = 0.0) -> float:
 
 
 class _BusyTime:
-    """Time in which this process and new ones, not in `known_pids`, compute or wait for a core."""
+    """Time in which this process and those not in `known_pids` compute or wait for a core."""
 
     def __init__(self, known_pids: Collection[int]) -> None:
         self._known_pids = known_pids

@@ -36,7 +36,7 @@ def marked_pids(token: str) -> list[int]:
 
 
 def kill_marked(token: str, *, grace_until_s: float = 0.0) -> None:
-    """Kill the processes that have a token, and the processes that they start meanwhile.
+    """Kill the processes that have a token, and those that they start in the meantime.
 
     Args:
         token: Token of one worker process, or of a whole pool.
@@ -97,7 +97,7 @@ done
         )
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
-        os.set_blocking(self._pipe.fileno(), False)  # a stopped guard must not block the learner
+        os.set_blocking(self._pipe.fileno(), False)  # a suspended guard must not block the learner
 
     def watch(self, pid: int) -> None:
         """Add a process group."""
@@ -118,5 +118,5 @@ done
             self._process.wait()
 
     def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # killed, or stopped with a full pipe
+        with contextlib.suppress(OSError):  # the guard was killed, or suspended with a full pipe
             self._pipe.write(line.encode())

@@ -31,7 +31,7 @@ class LocalCollector:
         requested_version: Lower bound on the version of the next row. −1 if its actions are not
             requested yet.
         chunk_s: Target time in seconds for a batch of rows that are evaluated together.
-        load: Acts with a publication, by its number, from now on.
+        load: Function that makes the collector act with the publication of this number.
     """
 
     requested_version = -1
@@ -74,7 +74,7 @@ class LocalCollector:
 
     def collect(self, slot_index: int, start: int, stop: int, observer: StepObserver) -> None:
         """Fill rows of a slot and their versions; see `Collector.collect`."""
-        # Written for all rows at once, which saves 2 µs per row.
+        # Write the version for all rows at once, which saves 2 µs per row.
         self._memory.versions[slot_index][start:stop] = self._policy.version
         self._collector.collect(self._memory.slots[slot_index], start, stop, observer)
 

@@ -80,7 +80,7 @@ class WorkerPool:
         if timing_dir is None:
             self._temporary_dir = tempfile.TemporaryDirectory(prefix="hotloop-timing-")
             timing_dir = self._temporary_dir.name
-        with contextlib.suppress(OSError):  # without a directory nothing is recorded
+        with contextlib.suppress(OSError):  # without a directory there are no recordings
             Path(timing_dir).mkdir(parents=True, exist_ok=True)
         # Start the workers.
         greeting = Greeting(
@@ -105,7 +105,7 @@ class WorkerPool:
         except BaseException:
             self.close()
             raise
-        # Take the layouts over from the first one.
+        # Copy the specs from the first worker.
         ready = self.supervisor.ready
         self.obs_spec = ObsSpec.from_json(dict(ready.obs_spec))
         self.action_spec = ActionSpec.from_json(dict(ready.action_spec))

@@ -27,7 +27,7 @@ class Activity(NamedTuple):
     Attributes:
         progress: Counters of the process, which change as long as it makes progress.
         phase: Description of the work, for messages.
-        may_take_long: Whether the process may be importing, building or compiling.
+        may_take_long: Whether the process may import, build or compile something meanwhile.
     """
 
     progress: tuple[int, ...]
@@ -46,8 +46,8 @@ class WorkerProcess:
         token: Token in the environment of the process and of its descendants.
         ready: Description of its environments. None until it arrives.
         is_set_up: Whether the process has received its setup.
-        first_row: First row of this process. For the inference process, the answers of earlier
-            processes.
+        first_row: First row of this process. For the inference process, the number of answers by
+            earlier processes.
         error: Final error of the process.
     """
 
@@ -88,7 +88,7 @@ class WorkerProcess:
         self.pid = self._process.pid
         # Detects its end even if a process that it started keeps the channel open.
         self.pidfd = -1
-        with contextlib.suppress(OSError, AttributeError):  # old kernel or strict sandbox
+        with contextlib.suppress(OSError, AttributeError):  # an old kernel or a strict sandbox
             self.pidfd = os.pidfd_open(self.pid)
         with contextlib.suppress(ChannelClosed):  # the next read reports it
             self.channel.send(greeting)
@@ -101,7 +101,7 @@ class WorkerProcess:
     def reap(self) -> int:
         """Wait for the process, and return its exit code, or minus the signal that ended it."""
         exit_code = self._process.wait()
-        self.kill()  # processes that its environments left
+        self.kill()  # its environments may have left processes
         self.channel.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)

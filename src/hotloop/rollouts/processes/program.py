@@ -25,7 +25,7 @@ from hotloop.types import Array
 
 _MessageT = TypeVar("_MessageT", Greeting, Setup, InferenceSetup)
 
-# Interval at which a process that waits reads the shared memory, in case it missed a wake-up.
+# Interval at which a waiting process reads the shared memory, in case it missed a wake-up.
 POLL_S = 0.1
 
 
@@ -49,7 +49,7 @@ def run(arguments: list[str], serve: Callable[[Channel, Greeting, int], None]) -
                 serve(channel, greeting, parent_pid)
         except ChannelClosed:
             raise
-        except Exception as error:  # including bugs, and errors outside of environment calls
+        except Exception as error:  # also bugs of hotloop, and errors outside of environment calls
             send_failure(channel, error, is_final=True)
             return 1
     except ChannelClosed:

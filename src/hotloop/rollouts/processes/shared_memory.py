@@ -30,11 +30,12 @@ from hotloop.types import PER_STEP, Array, Fragment
 NUM_SLOTS = NUM_AHEAD
 """Fragments of a worker in memory: the learner reads one while the worker writes the other."""
 
-# Words of a worker, with a cache line for each writer. Rows are steps of the worker's environments,
-# counted from the start of the run. Row r is in slot (r // T) % 2, at step r % T.
+# Words of a worker: each writer, the learner and the worker, has its own cache line. Rows are steps
+# of the worker's environments, counted from the start of the run. Row r is in slot (r // T) % 2, at
+# step r % T.
 LIMIT = 0  # written by the learner: first row that must not be begun
 GRANTS = 1  # and 2, by the learner: publication to act with, for the fragment in each slot
-TAKEN = 3  # by the learner: number of rows taken
+TAKEN = 3  # by the learner: number of rows that it has taken
 BEGUN = 8  # by the worker, like all that follow: number of rows begun
 STEPPED = 9  # number of rows stepped
 DONE = 10  # number of rows finished, evaluation included
@@ -255,7 +256,7 @@ class WorkerMemory:
             encoded = name.encode()
             if encoded not in names:
                 free_index = names.index(b"") if b"" in names else -1
-                if free_index < 0:  # filled by earlier processes
+                if free_index < 0:  # earlier processes have used all columns
                     continue
                 self.info_names[free_index] = names[free_index] = encoded
             values[names.index(encoded)] = value
@@ -353,7 +354,7 @@ class SharedMemory:
             num_left = self.total_limit[0] - sum([w[STEPPED] for w in self.words])
             share = -(-num_left // len(self.words))  # the other workers take rows too
             if words[STEPPED] == words[TAKEN]:
-                share = max(share, 1)  # the learner needs a row of each worker
+                share = max(share, 1)  # the learner needs at least one row of each worker
             num_rows = min(num_rows, share)
         return num_rows
 
@@ -372,7 +373,7 @@ def create_shared_memory(network: NetworkSizes, **sizes: Any) -> tuple[int, Shar
         advice += ", or a smaller `memory`"
     contents = f"the fragments of {sizes['num_workers']} workers"
     net_bytes = SharedMemory(-1, network, num_steps=1, num_workers=1, num_envs=1).size_bytes
-    if net_bytes > max(size_bytes // 2, 2**20):  # otherwise the weights are not the cause
+    if net_bytes > max(size_bytes // 2, 2**20):  # otherwise smaller weights would not help
         contents = f"{contents} and the weights of the network, {net_bytes / 2**20:,.0f} MiB of it,"
         advice = "use a smaller network (`hidden_sizes`)"
     require_memory(size_bytes, contents, advice)

@@ -131,7 +131,7 @@ class WorkerSupervisor:
         for key, _ in self._selector.select(timeout_s):
             worker: WorkerProcess = key.data
             if not any(worker is process for process in self._processes()):
-                continue  # replaced while handling an earlier key
+                continue  # an earlier iteration has replaced this process
             if self._drain(worker) and key.fileobj == worker.pidfd:
                 self._replace(worker)
         self._replace_stalled()
@@ -244,7 +244,7 @@ class WorkerSupervisor:
                 activity = None if self.transport is None else self.transport.activity(worker)
             timeout_s = start_s if activity is not None and activity.may_take_long else row_s
             min_timeout_s = min(row_s, timeout_s)
-            # A pause of the machine, or a long update in this process, must not count fully.
+            # A suspended machine, or a long update in this process, must not count in full.
             stalled_s = worker.update_stalled_s(activity, min(elapsed_s, min_timeout_s / 2))
             if activity is None or stalled_s < min_timeout_s:
                 continue

@@ -1,6 +1,6 @@
 """Worker processes that write rows in place into shared memory.
 
-The word `LIMIT` bounds a worker's rows, and other words count them. Only two things wait: a worker
+The word `LIMIT` bounds a worker's rows, and other words count them. Nothing waits except a worker
 that is two fragments ahead of the learner, and a learner without enough rows.
 """
 
@@ -42,8 +42,8 @@ from hotloop.rollouts.schedules import RowLimits
 from hotloop.timing import Recording
 from hotloop.types import Array
 
-# Interval at which a waiting learner reads the counters: a worker in a long step may have rows of
-# which it has not notified the learner.
+# Interval at which a waiting learner reads the counters: a worker may be in a long step and have
+# finished rows without notifying the learner.
 _POLL_S = 0.02
 
 
@@ -110,10 +110,10 @@ class ProcessTransport:
             self._shared.total_limit[0] = limits.total
         rows = zip(self.memory, limits.rows, self._next_rows, strict=True)
         for worker, (memory, limit, next_row) in enumerate(rows):
-            # Finishing a row writes the next observation. Within a slot that may be the place of
-            # the first row that is not taken yet.
+            # A worker that finishes a row also writes the next observation, possibly over the first
+            # row that the learner has not taken.
             is_within = next_row % num_steps > 0
-            # Read with schedule `barrier` only, whose limit is the end of a slot.
+            # Only schedule `barrier` reads it. There the limit is the end of a slot.
             memory.words[GRANTS + memory.slot_and_step(limit - 1)[0]] = newest
             memory.words[TAKEN] = next_row
             memory.words[LIMIT] = min(limit, next_row + NUM_SLOTS * num_steps - is_within)
@@ -145,7 +145,7 @@ class ProcessTransport:
         return version
 
     def read(self, worker: int, start: int, stop: int) -> WorkerRows:
-        """Return copies of rows. The next `grant` lets the worker overwrite them."""
+        """Return copies of rows. After the next `grant`, the worker may overwrite the originals."""
         memory = self.memory[worker]
         self._next_rows[worker] = stop
         return WorkerRows(*memory.copy(start, stop), memory.read_info)

@@ -88,7 +88,8 @@ def _serve(channel: Channel, greeting: Greeting, parent_pid: int) -> None:
     except ChannelClosed:
         envs.close()
         raise
-    # After another error the learner ends this process: closing the environments may fail or hang.
+    # After any other error the learner ends this process: closing the environments may fail or
+    # hang.
 
 
 class Worker:
@@ -176,7 +177,7 @@ class Worker:
         num_steps, is_barrier = setup.num_steps, setup.schedule == "barrier"
         self._begin(arrays)
         while True:
-            # A row whose actions are requested must be made.
+            # A row whose actions were requested must be collected.
             if collector.requested_version < 0 and self._rows_allowed() <= 0:
                 self._wait()
             slot_index, t = self._memory.slot_and_step(self._row)
@@ -271,7 +272,7 @@ class Worker:
             if setup.in_fragments:
                 start, stop = 0, setup.num_steps
                 if self._row % stop:
-                    return  # once the fragment is whole
+                    return  # a later call evaluates them, when the fragment is whole
             if setup.schedule == "barrier":
                 self._collector.load(words[GRANTS + slot_index])
             else:

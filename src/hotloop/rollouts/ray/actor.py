@@ -1,4 +1,4 @@
-"""A Ray actor that steps a group of environments, and acts in them or has an actor compute."""
+"""A Ray actor that steps a group of environments. It computes actions itself or requests them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class ActorOptions:
         num_envs: Environments of this actor.
         timeout_s: Time limit in seconds for a step of all its environments. None: no limit.
         max_failures: Maximum number of environments that the actor replaces for one part.
-        recording: Where the actor records.
-        paths: Where the learner searches for modules.
+        recording: Options of the actor's timing recording.
+        paths: Directories in which the learner searches for modules.
     """
 
     worker: int
@@ -58,7 +58,7 @@ class ActorSetup:
         exploration: How the policy explores, as JSON.
         num_rows: Maximum number of rows of a part.
         seed: Seed of the action noise.
-        start: First row, and the episodes in which it begins.
+        start: First row, and the episodes that run at this row.
         inference: Actor that computes the network. None: this actor does.
     """
 
@@ -117,13 +117,13 @@ class Actor:
         self._sent: deque[ActorPart] = deque(maxlen=NUM_AHEAD)
         self._failures: list[tuple[str, str]] = []
         self._envs: VectorEnv | None = None
-        self._waiting = contextlib.ExitStack()  # between two parts
+        self._waiting = contextlib.ExitStack()  # the span between two parts
         self._options = options
 
     def ready(self) -> ActorInfo:
         """Make the environments once, and return their specifications and the actor's node.
 
-        Errors here keep their type. Those of a constructor do not.
+        Ray keeps the type of errors raised here, unlike those of a constructor.
         """
         spec = self._options.spec
         if self._envs is None:
@@ -137,7 +137,7 @@ class Actor:
 
     def _on_failure(self, error: HotloopError) -> None:
         self._failures.append(_describe(error))
-        if len(self._failures) > self._options.max_failures:  # it would try for ever
+        if len(self._failures) > self._options.max_failures:  # otherwise it would retry for ever
             raise TooManyFailures(self._failures)
 
     def set_up(
@@ -178,7 +178,7 @@ class Actor:
     def collect(
         self, snapshot: PolicySnapshot, start: int, stop: int, weights: WeightsRef
     ) -> ActorPart:
-        """Collect the next rows, or return a recent part again that did not arrive.
+        """Collect the next rows, or return a recent part again if it did not arrive.
 
         Args:
             snapshot: The acting policy.
@@ -214,7 +214,7 @@ class Actor:
         failures, self._failures[:] = list(self._failures), []
         location = policy.answer_location if is_remote else None
         actor_part = ActorPart(part, failures, location)
-        self._sent.append(actor_part)  # for a learner that does not receive it
+        self._sent.append(actor_part)  # in case the learner does not receive it
         self._waiting.enter_context(span("wait", kind="wait"))
         return actor_part
 

@@ -27,7 +27,7 @@ _CONNECT_S = 5.0
 _CHECK_S = 5.0
 _ANSWER_S = 1.0
 _GONE_S = 20.0
-# The longest path of a socket on Linux, and the longest of Ray's below its parent directory.
+# Maximum length of a socket's path on Linux, and of Ray's paths below their parent directory.
 _MAX_SOCKET_PATH = 107
 _SOCKET_PATH = "/ray/session_2000-01-01_00-00-00_000000_1234567/sockets/plasma_store"
 # The option for the resources of each kind of actor.
@@ -54,8 +54,7 @@ def import_ray() -> Any:
 
 
 class _NoPaths(list[str]):
-    """The directories that Ray puts first on the path of actors: none instead of the current one.
-
+    """The directories that Ray puts first on the path of actors: none, not even the current one.
     The actors append the learner's own path.
     """
 
@@ -72,7 +71,7 @@ def connect(
     Args:
         address: Address of a cluster, `host:port` or "auto". None: the address in `RAY_ADDRESS`, or
             start a cluster here, and end it.
-        num_cpus: Minimum number of CPUs of a new cluster, however many cores there are.
+        num_cpus: Minimum number of CPUs of a new cluster, even if the machine has fewer cores.
         runtime_env: Ray's runtime environment of actors.
 
     Raises:
@@ -84,7 +83,7 @@ def connect(
     options |= {"log_to_driver": False, "logging_level": logging.ERROR}
     options["job_config"] = ray.job_config.JobConfig()
     options["job_config"]._py_driver_sys_path = _NoPaths()
-    if ray.is_initialized():  # the program owns the connection
+    if ray.is_initialized():  # the program has connected, and will disconnect
         yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS")  # Ray sets it in its jobs

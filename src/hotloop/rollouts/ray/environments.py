@@ -34,15 +34,18 @@ _CLOSE_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class RayOptions:
-    """The cluster, and what the actors use of it.
+    """The cluster, and the resources that the actors use.
 
     Attributes:
         address: Address of a cluster. None: start one on this machine.
         resources: Resources of each actor, such as {"num_cpus": 1}.
-        workers_per_node: Maximum number of actors per node while there are enough nodes. None: any.
+        workers_per_node: Maximum number of actors per node, if there are enough nodes. None: no
+            limit.
         runtime_env: Ray's `runtime_env` of the actors.
-        num_inference: Actors that compute the network for all others. 0: each computes it itself.
-        inference_resources: Resources of each inference actor. With a GPU it computes there.
+        num_inference: Actors that compute the network for all workers. 0: each worker computes it
+            itself.
+        inference_resources: Resources of each inference actor. It computes on its GPU, if it has
+            one.
     """
 
     address: str | None = None
@@ -61,7 +64,7 @@ class RayEnvironments:
         options: The cluster.
         num_workers: W.
         envs_per_worker: Environments of each actor.
-        timing_dir: Directory for recordings. Those of other nodes are fetched.
+        timing_dir: Directory for recordings. Recordings on other nodes are copied to it.
         step_timeout_s: Seconds for a step or a reset before the actor ends. None: no limit.
         max_failures: Maximum total number of replacements of environments and actors.
 
@@ -123,7 +126,7 @@ class RayEnvironments:
             self._learner_node, self._job = context.get_node_id(), context.get_job_id()
             with span("start_workers"):
                 if timing_dir:
-                    with contextlib.suppress(OSError):  # without a directory nothing is recorded
+                    with contextlib.suppress(OSError):  # then nothing is recorded
                         Path(timing_dir).mkdir(parents=True, exist_ok=True)
                 self.actors = [self.start(worker) for worker in range(num_workers)]
                 hint = "its node has no room, or making its environments hangs"
@@ -178,7 +181,7 @@ class RayEnvironments:
         remote_class = self.ray.remote(InferenceActor).options(
             **_ray_options(resources),
             scheduling_strategy="SPREAD",
-            # It has no state to lose: Ray restarts it, and sends its requests again.
+            # An inference actor has no state: Ray restarts it, and sends its requests again.
             max_restarts=self.failures.max_failures,
             max_task_retries=-1,
         )
@@ -270,7 +273,7 @@ class RayEnvironments:
         self.actors, self._servers = [], []
         if actors:
             closing = [actor.close.remote() for actor in actors]
-            with contextlib.suppress(Exception):  # they are killed below
+            with contextlib.suppress(Exception):  # the code below kills actors that failed to close
                 self.ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
             if self.watches is not None:
                 self.watches.end()

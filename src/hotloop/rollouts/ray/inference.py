@@ -66,8 +66,8 @@ class InferenceActor:
     Args:
         network: Network as JSON.
         device: Device of torch. The host computes perceptrons without torch.
-        options: Where the actor records.
-        paths: Where the learner searches for modules.
+        options: Options of the actor's timing recording.
+        paths: Directories in which the learner searches for modules.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class InferenceActor:
         self._policies: dict[int, ActingPolicy] = {}  # by publication, most recent last
         self._requests: list[_Request] = []
         self._answering: asyncio.Task[None] | None = None
-        self._waiting = contextlib.ExitStack()  # between two batches
+        self._waiting = contextlib.ExitStack()  # the span between two batches
         self._waiting.enter_context(span("wait", kind="wait"))
 
     async def ready(self) -> tuple[str, int]:
@@ -175,7 +175,7 @@ class RemotePolicy(ActingPolicy):
         on_wait: Called before each wait for an answer.
 
     Attributes:
-        answer_location: Node and process of the last answer. None: there was none.
+        answer_location: Node and process that computed the last answer. None: there was no answer.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class NodeWatch:
     """An actor that watches the other actors of its node.
 
     Args:
-        directory: Directory whose subdirectory `timing` has the recordings of this node's actors.
+        directory: Directory with this node's recordings, in its subdirectory `timing`.
     """
 
     def __init__(self, directory: str) -> None:
@@ -47,7 +47,7 @@ class NodeWatch:
         for path in sorted((self._directory / "timing").glob("*")):
             with contextlib.suppress(OSError):
                 content = path.read_bytes()
-                checksum = zlib.adler32(content)  # mmap writes do not change the mtime
+                checksum = zlib.adler32(content)  # writes to a memory map keep the mtime
                 if self._sent_checksums.get(path.name) != checksum:
                     self._sent_checksums[path.name] = checksum
                     files.append((path.name, zlib.compress(content, 1)))

@@ -17,7 +17,8 @@ class RecordingOptions(NamedTuple):
     Attributes:
         component: Name of the actor in the recording.
         timing_dir: Directory on the learner's node. Empty: no recording.
-        learner_node, job: Ray's ids. An actor on another node records where a `NodeWatch` reads it.
+        learner_node, job: Ray's ids. On another node, an actor records in a directory that a
+            `NodeWatch` reads.
         profile: Settings of the learner's profile, from `HOTLOOP_PROFILE`. Empty: no profile.
         functions: Functions that begin the profile of a program, see `hotloop.base.startup`.
     """

@@ -103,8 +103,8 @@ class ActorTransport:
     A part is a whole fragment, or an eighth of one for schedule `variable`. The actor uses the
     weights that were the newest at the time of the request.
 
-    An actor whose process or node can't be reached is not replaced at first but asked again,
-    because its finished parts are not lost. The other actors continue if the schedule permits.
+    If the process or node of an actor can't be reached, the transport first repeats its requests,
+    because finished parts are not lost. The other actors continue if the schedule permits.
 
     Args:
         envs: Environments of the actors, which are ready.
@@ -166,7 +166,7 @@ class ActorTransport:
         self._publication += 1
         try:
             self._weights = self._ray.put(snapshot)
-        except self._ray.exceptions.RayError as error:  # several types: store or disk full
+        except self._ray.exceptions.RayError as error:  # a full store or disk raises several types
             size = sum(array.nbytes for array in snapshot.params.values())
             raise HotloopError(
                 f"Ray's store has no room for weights of {size:,} bytes ({first_line(error)}): "
@@ -185,7 +185,7 @@ class ActorTransport:
         return [actor.finished_row for actor in self._actors]
 
     def collected_rows(self, *, is_over: bool) -> list[int]:
-        """Return the same as `finished_rows`: others are not known."""
+        """Return the same as `finished_rows`, since unfinished rows are not known here."""
         return self.finished_rows()
 
     def version(self, worker: int, row: int) -> int:
@@ -325,7 +325,7 @@ class ActorTransport:
                 return
             answer: ActorPart = self._ray.get(ref)
         except errors.ActorUnavailableError:
-            if actor.setup is not None:  # it has no finished parts
+            if actor.setup is not None:  # an actor without setup has no finished parts
                 self._replace(worker, "it can't be reached")
                 return
             self._mark_silent(worker, "it can't be reached")
@@ -388,7 +388,7 @@ class ActorTransport:
                 limit = f"{self._unreachable_s:g} s{' (`step_timeout_s`)' * is_option}"
                 self._replace(worker, f"it could not be reached for {limit}")
             elif actor.unanswered and now - actor.checked_at_s >= _RETRY_S:
-                # The actor sends a finished part again, and does not collect it again.
+                # The actor sends a finished part again without collecting it again.
                 actor.checked_at_s = now
                 unanswered, actor.unanswered = actor.unanswered, []
                 for start, stop in unanswered:
