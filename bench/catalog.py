@@ -89,6 +89,7 @@ BENCHES: dict[str, Bench] = {
             ),
             Table(APPO, "options", partial(options.options_table, "appo", beside="ppo")),
             Table("docs/options.md", "requirements", options.requirements_table),
+            Table("docs/options.md", "other names", options.other_names_table),
         ),
     ),
     "timing": Bench(

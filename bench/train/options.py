@@ -66,6 +66,17 @@ def requirements_table() -> str:
     return table(*rows)
 
 
+def other_names_table() -> str:
+    """Return a table with one row per option name of another library."""
+    from hotloop.training.options.other_names import OTHER_NAMES
+
+    rows = [["name", "hotloop", ""]]
+    for name, (options, note) in OTHER_NAMES.items():
+        answers = ", ".join(f"`{option}`" for option in options) or "–"
+        rows.append([f"`{name}`", answers, note])
+    return table(*rows)
+
+
 def format_default(field: Field) -> str:
     """Return a field's default as text for the pages."""
     default = field.default

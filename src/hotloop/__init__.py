@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from hotloop.base.version import __version__
 
 if TYPE_CHECKING:
+    from hotloop.algorithms import train
     from hotloop.envs import EnvSpec, make_vec
     from hotloop.experiments import sweep, train_many
     from hotloop.ops import gae
@@ -27,6 +28,7 @@ __all__ = [
     "make_vec",
     "span",
     "sweep",
+    "train",
     "train_many",
 ]
 
@@ -39,6 +41,7 @@ _PUBLIC = {
     "make_vec": "hotloop.envs",
     "span": "hotloop.timing",
     "sweep": "hotloop.experiments",
+    "train": "hotloop.algorithms",
     "train_many": "hotloop.experiments",
 }
 

@@ -71,7 +71,10 @@ def test_options_that_may_be_none():
         (["--layer-norm", "True"], "takes no value, got 'True': write `--layer-norm` to"),
         (["--no-layer-norm=1"], "takes no value, got '1': write `--no-layer-norm` to"),
         (["--execution", "fast"], "must be 'auto', 'eager', .* got 'fast'"),
-        (["64"], "expected an option such as `--seed 1`, got '64'"),
+        (
+            ["64"],
+            "expected an option such as `--seed 1`, got '64': write `--env-id 64` if it is the",
+        ),
         (["--seeds", "1", "2"], "`--seeds` takes one value, got '2' after it: separate values by"),
     ],
 )
@@ -128,14 +131,30 @@ def test_option_names_of_other_libraries(algorithm, option, message):
         parse(find(algorithm).config, [f"--{option}", "1"], prog="hotloop train")
 
 
-def test_the_translated_names_exist():
-    configs = [find(name).config for name in ALGORITHMS]
-    known = {field.name for config in configs for field in fields(config)}
-    assert {name for names in OTHER_NAMES.values() for name in names} <= known
-    # No name is an option of every algorithm that has a translation for it.
-    for name, options in OTHER_NAMES.items():
-        owners = [{field.name for field in fields(config)} for config in configs]
-        assert any(name not in owner and owner & set(options) for owner in owners), name
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_every_name_of_another_library_is_answered(name):
+    """Python and the command line give one answer, with options that the algorithm has."""
+    translation, num_answers = OTHER_NAMES[name], 0
+    assert translation.options or translation.note
+    for algorithm in ALGORITHMS:
+        config = find(algorithm).config
+        options = {field.name for field in fields(config)}
+        answers = [f"`{option}`" for option in translation.options if option in options]
+        if name in options or (translation.options and not answers):
+            continue
+        with pytest.raises(UnknownNameError) as in_python:
+            config(**{name: 1})
+        with pytest.raises(UnknownNameError) as in_terminal:
+            parse(config, [f"--{name.replace('_', '-')}", "1"], prog="hotloop train")
+        message = str(in_python.value)
+        assert message == str(in_terminal.value)
+        end = message.partition("Config; ")[2]
+        assert all(answer in end for answer in answers)
+        assert translation.note in end
+        num_answers += 1
+    assert num_answers
+    known = {field.name for name in ALGORITHMS for field in fields(find(name).config)}
+    assert set(translation.options) <= known
 
 
 def test_help_marks_options_that_may_be_schedules(capsys, monkeypatch):

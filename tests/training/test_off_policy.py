@@ -842,7 +842,7 @@ def test_unsupported_spaces_are_refused(tmp_path, algorithm, made_of, message):
         ({"learning_starts": -1}, "`learning_starts` must be an integer ≥ 0, got -1"),
         ({"buffer_size": 15}, r"must hold a batch, `batch_size` = 16, got 15: raise it"),
         ({"buffer_size": 15, "n_step": 3}, "`batch_size` = 16, got 15: raise it"),
-        ({"buffer_size": 1e6}, "`buffer_size` must be a positive integer, got 1000000.0"),
+        ({"buffer_size": 1.5e-6}, "`buffer_size` must be a positive integer, got 1.5e-06"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer, got 0"),
         ({"batch_size": None}, "`batch_size` must be given, got None"),
         ({"train_frequency": 0}, "`train_frequency` must be a positive integer, got 0"),

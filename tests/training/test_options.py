@@ -169,7 +169,7 @@ def test_configurations_are_values():
     ("options", "message"),
     [
         ({"num_envs": 0}, "`num_envs` must be a positive integer, got 0"),
-        ({"num_envs": 2.0}, "`num_envs` must be a positive integer, got 2.0"),
+        ({"num_envs": 2.5}, "`num_envs` must be a positive integer, got 2.5"),
         ({"num_envs": True}, "`num_envs` must be a positive integer, got True"),
         ({"num_envs": None}, "`num_envs` must be given, got None"),
         ({"total_timesteps": "100"}, "`total_timesteps` must be a positive integer, got '100'"),
@@ -177,7 +177,10 @@ def test_configurations_are_values():
         ({"seed": 2**63}, "`seed` must be an integer in [0, 2⁶³), got 9223372036854775808"),
         ({"env_kwargs": {"f": print}}, "`env_kwargs` must be a dict that JSON can hold"),
         ({"env_kwargs": {"f": (1,)}}, "`env_kwargs` must be a dict that JSON can hold"),
-        ({"env_id": 3}, "`env_id` must be a string, got 3"),
+        (
+            {"env_id": 3},
+            "`env_id` must be an id, or a class or function that makes the environment, got 3",
+        ),
         ({"normalize_obs": 1}, "`normalize_obs` must be True or False, got 1"),
         ({"depth": 1.5}, "`depth` must be an integer, got 1.5"),
         ({"depth": None}, "`depth` must be given, got None"),
@@ -405,8 +408,8 @@ def test_numbers_of_numpy_are_stored_as_plain_numbers():
     assert to_json(config) == to_json(plain)
     with pytest.raises(ConfigError, match=r"`seed` must be an integer in \[0, 2⁶³\), got -1$"):
         ppo.Config(seed=np.int64(-1))
-    with pytest.raises(ConfigError, match=r"`num_steps` must be a positive integer, got 8\.0"):
-        ppo.Config(num_steps=np.float64(8.0))
+    with pytest.raises(ConfigError, match=r"`num_steps` must be a positive integer, got 8\.5"):
+        ppo.Config(num_steps=np.float64(8.5))
 
 
 def test_paths_are_stored_as_text(tmp_path):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotloop.base.importing import import_object
 from hotloop.base.registries import OPTION_OWNERS
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
 if TYPE_CHECKING:
+    from hotloop.runs import RunResult
     from hotloop.training.algorithm import Algorithm
+    from hotloop.training.options import Factory
 
 # Name → description in `hotloop train --help`, listed here so that help does not import torch.
 ALGORITHMS = {
@@ -47,6 +49,30 @@ def find(name: str) -> Algorithm:
             f"{', '.join(missing)}: name the result of `OnPolicy(…)` or `OffPolicy(…)`"
         )
     return value
+
+
+def train(algorithm: str | Algorithm, env_id: Factory, **options: Any) -> RunResult:
+    """Train one run, and write its directory.
+
+    ```python
+    result = hotloop.train("ppo", "CartPole-v1", total_timesteps=1e5, seed=2)
+    ```
+
+    Args:
+        algorithm: `ppo` for example, `module:attribute` of your own, or the algorithm itself.
+        env_id: id of the environment, or a class or function that makes it.
+        options: options of the training, such as `total_timesteps=1e5`, and arguments of
+            `Algorithm.train`, such as `callbacks`. Others have the value of the environment's
+            preset, or their default.
+
+    Returns:
+        The policy and where everything was written.
+
+    Raises:
+        ConfigError, UnknownNameError: an option is invalid. For others, see `Algorithm.train`.
+    """
+    definition = find(algorithm) if isinstance(algorithm, str) else algorithm
+    return definition.train(env_id, **options)
 
 
 def _owners(option: str) -> list[str]:

@@ -16,6 +16,7 @@ from hotloop.policies.forward import LearnedCritics, LearnedNetwork
 from hotloop.training import ReplayBatch
 from hotloop.training.options import (
     Count,
+    Environment,
     Importable,
     NetworkOptions,
     ReplayOptions,
@@ -41,7 +42,7 @@ class Networks(NamedTuple):
 class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
     """Networks of an actor and its critics."""
 
-    env_id: str = "Pendulum-v1"
+    env_id: Environment = "Pendulum-v1"
     """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`, with continuous actions."""
     total_timesteps: Count = 1_000_000
     """Transitions to collect, over all environments, rounded up to whole rounds."""

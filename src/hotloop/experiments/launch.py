@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotloop.base.space_syntax import SYNTAX
+from hotloop.envs import EnvSpec
 from hotloop.errors import ConfigError, RunDirectoryError
 from hotloop.experiments.plan import Plan, default_jobs, parse_seeds, plan_options
 from hotloop.experiments.pool import PoolExecutor
@@ -33,6 +34,7 @@ from hotloop.runs.new_directory import default_name
 
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
+    from hotloop.training.options import Factory
 
 # Default number of rounds of population-based training.
 GENERATIONS = 8
@@ -42,7 +44,7 @@ _RAY_OPTIONS = ("ray_address", "ray_runtime_env", "trial_resources")
 def sweep(
     algorithm: str,
     space: Mapping[str, str | Sequence[Any]],
-    env_id: str,
+    env_id: Factory,
     *,
     seeds: str | int | Iterable[int] = 1,
     file: str | Path | None = None,
@@ -65,7 +67,8 @@ def sweep(
     Args:
         algorithm: `ppo` for example, or `module:attribute` of your own.
         space: option → its values, or a text such as "log:1e-5,1e-2", as for `hotloop sweep`.
-        env_id: id of the environment, `module:Id` for your own.
+        env_id: id of the environment, `module:Id` for your own, or a class or function of a module
+            that makes it.
         seeds: seeds of each trial: a number, several, or a text such as "1-3".
         file: the file of results, by default `sweeps/<env>__<algorithm>.sqlite`.
         on_change: function called with the runner some times a second.
@@ -88,7 +91,7 @@ def sweep(
         MissingExtraError: the sampler needs an extra.
     """
     definition = _find(algorithm)
-    config, texts = definition.preset(env_id, **options), _as_texts(space)
+    config, texts = definition.preset(_importable_env(env_id), **options), _as_texts(space)
     path = sweep_path(config.env_id, algorithm) if file is None else Path(file)
     results = Results(path)
     try:
@@ -115,7 +118,7 @@ def sweep(
 
 def train_many(
     algorithm: str,
-    env_id: str,
+    env_id: Factory,
     *,
     seeds: str | int | Iterable[int],
     vary: Mapping[str, str | Sequence[Any]] | None = None,
@@ -131,7 +134,8 @@ def train_many(
 
     Args:
         algorithm: `ppo` for example, or `module:attribute` of your own.
-        env_id: id of the environment, `module:Id` for your own.
+        env_id: id of the environment, `module:Id` for your own, or a class or function of a module
+            that makes it.
         seeds: seeds of each combination: a number, several, or a text such as "1-5".
         vary: option → its values, or a text such as "1e-4,3e-4".
         jobs: number of processes. None: as the cores allow.
@@ -150,7 +154,7 @@ def train_many(
         RunDirectoryError: a run directory exists already.
     """
     definition = _find(algorithm)
-    config = definition.preset(env_id, **options)
+    config = definition.preset(_importable_env(env_id), **options)
     directory = group_directory(config, definition.name) if run_dir is None else Path(run_dir)
     plan = plan_group(
         algorithm, config, _as_texts(vary or {}), parse_seeds(seeds), jobs, has_lanes=lanes
@@ -161,6 +165,11 @@ def train_many(
         return table_of(runner.results)
     finally:
         runner.results.close()
+
+
+def _importable_env(env_id: Factory) -> str:
+    """Return the name under which other processes import the environment."""
+    return EnvSpec(env_id).to_json()["env"]
 
 
 def _print_line(label: str, text: str) -> None:

@@ -21,7 +21,7 @@ from hotloop.policies import Network
 from hotloop.rollouts import CollectionOptions, Schedule
 from hotloop.runs import OnReport, RunResult
 from hotloop.training.learners import policy_network
-from hotloop.training.options import AnyConfig, MaskOptions, MemoryOptions
+from hotloop.training.options import AnyConfig, Factory, MaskOptions, MemoryOptions, Options
 from hotloop.training.progress_display import ProgressDisplay
 from hotloop.training.run_updates import drive
 
@@ -99,7 +99,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
 
     def train(
         self,
-        config: AnyConfig,
+        config: AnyConfig | Factory | None = None,
         *,
         env: str | Callable[..., Any] | None = None,
         network: str | Callable[..., Any] | None = None,
@@ -107,11 +107,18 @@ class Algorithm(ABC, Generic[AnyConfig]):
         on_end: Callable[[RunResult | None], None] | None = None,
         resume_from: str | Path | None = None,
         progress: bool = True,
+        **options: Any,
     ) -> RunResult:
         """Train, and write a run directory.
 
+        ```python
+        result = ppo.train("CartPole-v1", total_timesteps=1e5)
+        result = ppo.train(ppo.Config(env_id="CartPole-v1", total_timesteps=1e5))
+        ```
+
         Args:
-            config: the configuration, of the algorithm's `config` class.
+            config: the configuration, of the algorithm's `config` class; or an environment, as for
+                the option `env_id`, whose preset replaces defaults.
             env: a factory of environments, called with `config.env_kwargs`; replaces
                 `config.env_id`.
             network: a class or function that makes a torch module; replaces `config.network`.
@@ -125,6 +132,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
                 the weights.
             progress: whether to print a progress line, redrawn in a terminal, one every 5 s
                 elsewhere, and to draw the learning curve into the run directory at the end.
+            options: options of the configuration, if `config` is not one.
 
         Returns:
             The policy and where everything was written.
@@ -144,12 +152,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
         """
         from hotloop.training.run import run_training
 
-        if not isinstance(config, self.config):
-            raise ConfigError(
-                f"the configuration of '{self.name}' must be a {self.config.__module__}."
-                f"{self.config.__qualname__}, got a {type(config).__module__}."
-                f"{type(config).__qualname__}: make one of that class"
-            )
+        config = self._configure(config, options)
         if network is not None:
             config = dataclasses.replace(config, network=network)
         environment = config.env_id if env is None else env
@@ -162,9 +165,32 @@ class Algorithm(ABC, Generic[AnyConfig]):
                 arguments = (config, environment, on_report, on_end, resume_from)
                 return drive(run_training(self, *arguments, envs_to_close=envs))
 
-    def preset(self, env_id: str, **options: Any) -> AnyConfig:
+    def preset(self, env_id: Factory, **options: Any) -> AnyConfig:
         """Return the configuration for an environment; `options` override the preset."""
         return self.config(**{"env_id": env_id, **preset_of(self.presets, env_id), **options})
+
+    def _configure(
+        self, config: AnyConfig | Factory | None, options: Mapping[str, Any]
+    ) -> AnyConfig:
+        """Return the configuration from the arguments of `train`."""
+        if config is None and "env_id" not in options:
+            return self.config(**options)
+        if not isinstance(config, Options):
+            return self.preset(**({} if config is None else {"env_id": config}), **options)
+        if options:
+            raise ConfigError(
+                f"options must be in the configuration if there is one, got {', '.join(options)} "
+                f"beside it: write `{self.name}.Config({next(iter(options))}=…)`, or pass the "
+                "environment and all options to `train`"
+            )
+        if not isinstance(config, self.config):
+            raise ConfigError(
+                f"the configuration of '{self.name}' must be a {self.config.__module__}."
+                f"{self.config.__qualname__}, got a {type(config).__module__}."
+                f"{type(config).__qualname__}: make one of that class, or pass an environment's id "
+                "and options"
+            )
+        return config
 
     @property
     def reference(self) -> str:
@@ -188,12 +214,14 @@ class Algorithm(ABC, Generic[AnyConfig]):
         return policy_network(self.networks(config, spaces, torch.device("cpu"))).network
 
 
-def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: str) -> Mapping[str, Any]:
+def preset_of(presets: Mapping[str, Mapping[str, Any]], env_id: Factory) -> Mapping[str, Any]:
     """Return an environment's preset, or an empty mapping.
 
     An id without a preset takes the preset of its prefix up to a slash or a colon.
-    `VizdoomBasic-v1` is `vizdoom:VizdoomBasic-v1`.
+    `VizdoomBasic-v1` is `vizdoom:VizdoomBasic-v1`. A class or function has no preset.
     """
+    if not isinstance(env_id, str):
+        return {}
     if env_id.startswith("Vizdoom"):
         env_id = f"vizdoom:{env_id}"
     prefix = env_id[: max(env_id.rfind("/"), env_id.rfind(":")) + 1]

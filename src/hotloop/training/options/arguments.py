@@ -105,7 +105,8 @@ def _checked_arguments(args: Sequence[str], config_class: type, prog: str) -> li
         option, *values = args[start:end]
         if not option.startswith("--"):
             raise ConfigError(
-                f"expected an option such as `--seed 1`, got '{option}': `{prog} --help` lists them"
+                f"expected an option such as `--seed 1`, got '{option}': write `--env-id {option}` "
+                f"if it is the environment; `{prog} --help` lists the options"
             )
         option, has_value, value = option.partition("=")
         values = [value, *values] if has_value else values

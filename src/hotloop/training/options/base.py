@@ -11,7 +11,7 @@ import numpy as np
 
 from hotloop.base.registries import OPTION_OWNERS
 from hotloop.errors import ConfigError, UnknownNameError, nearest, shortened
-from hotloop.training.options.constraints import check_value, type_hints
+from hotloop.training.options.constraints import as_whole, check_value, type_hints
 from hotloop.training.options.other_names import translate
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
@@ -50,7 +50,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, hint in type_hints(type(self)).items():
-            value = _as_plain(getattr(self, name))
+            value = as_whole(hint, _as_plain(getattr(self, name)))
             object.__setattr__(self, name, value)
             check_value(name, hint, value)
         for name, other, values in _unmet_requirements(self):
@@ -140,6 +140,5 @@ def unknown_option_message(name: str, config_class: type[Options]) -> str:
     note = f"; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it" if owners else ""
     return f"`{name}` is not an option of {algorithm}'s {config_class.__name__}{note}" + (
         translate(name, known)
-        or nearest(name, known)
-        or ("" if owners else "; `--help` lists its options")
+        or ("" if owners else nearest(name, known) or "; `--help` lists its options")
     )

@@ -127,7 +127,8 @@ NotNegative = Annotated[float, NOT_NEGATIVE]
 Fraction = Annotated[float, FRACTION]
 Finite = Annotated[float, FINITE]
 Seed = Annotated[
-    int, Constraint("be an integer in [0, 2⁶³)", lambda x: _is_int(x) and 0 <= x < 2**63)
+    int,
+    Constraint("be an integer in [0, 2⁶³)", lambda x: _is_int(x) and 0 <= x < 2**63),
 ]
 Sizes = Annotated[tuple[int, ...], Constraint("be positive integers", _are_counts), _SMALL, DATA]
 Trackers = Annotated[
@@ -149,6 +150,13 @@ Resources = Annotated[
     DATA,
 ]
 Factory: TypeAlias = str | Callable[..., Any]
+Environment = Annotated[
+    Factory,
+    Constraint(
+        "be an id, or a class or function that makes the environment",
+        lambda x: isinstance(x, str) or callable(x),
+    ),
+]
 Importable = Annotated[
     Factory,
     Constraint(
@@ -241,6 +249,14 @@ def check_value(name: str, hint: Any, value: Any) -> None:
     if expected:
         hints = "".join(f": {mark.text}" for mark in _marks(hint) if isinstance(mark, Hint))
         raise ConfigError(f"`{name}` must {expected}, got {shortened(repr(value))}{hints}")
+
+
+def as_whole(hint: Any, value: Any) -> Any:
+    """Return a whole float such as 1e5 as an integer, if the option takes no floats."""
+    if isinstance(value, float) and value.is_integer():
+        kinds = leaf_types(hint)
+        return int(value) if int in kinds and float not in kinds else value
+    return value
 
 
 def leaf_types(hint: Any) -> set[Any]:

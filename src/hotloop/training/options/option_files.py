@@ -61,7 +61,7 @@ def read(
             option or an invalid value.
     """
     from hotloop.ops.schedules import names_function
-    from hotloop.training.options.constraints import is_scheduled, leaf_types, type_hints
+    from hotloop.training.options.constraints import as_whole, is_scheduled, type_hints
     from hotloop.training.options.other_names import translate
 
     try:
@@ -99,10 +99,7 @@ def read(
     # Convert and check the values, except for functions, which are not imported yet.
     hints, functions = type_hints(config_class), []
     for name, value in options.items():
-        value = None if value == _NONE else value
-        kinds = leaf_types(hints[name])
-        if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
-            value = int(value)  # 1e5, as on the command line
+        value = as_whole(hints[name], None if value == _NONE else value)
         options[name] = tuple(value) if isinstance(value, list) else value
         if is_scheduled(hints[name]) and isinstance(value, str) and names_function(value):
             functions.append(name)

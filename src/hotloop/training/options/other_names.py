@@ -3,76 +3,160 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
-# A name of Stable-Baselines3, CleanRL or RLlib → hotloop's options with that meaning.
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "activation_fn": ("activation",),
-    "anneal_learning_rate": ("learning_rate",),
-    "anneal_lr": ("learning_rate",),
-    "batch_size": ("num_minibatches",),
-    "capture_video": ("eval_videos",),
-    "clip_coef": ("clip_range",),
-    "clip_param": ("clip_range",),
-    "clip_range_vf": ("clip_value_loss",),
-    "clip_vloss": ("clip_value_loss",),
-    "compile": ("execution",),
-    "cuda": ("device",),
-    "end_e": ("epsilon_end",),
-    "ent_coef": ("entropy_coef", "alpha"),
-    "env": ("env_id",),
-    "env_name": ("env_id",),
-    "eval_freq": ("eval_interval",),
-    "exploration_final_eps": ("epsilon_end",),
-    "exploration_initial_eps": ("epsilon_start",),
-    "gradient_steps": ("update_to_data",),
-    "lam": ("gae_lambda",),
-    "lambda": ("gae_lambda",),
-    "learning_rate": ("policy_learning_rate", "critic_learning_rate"),
-    "lr": ("learning_rate", "policy_learning_rate", "critic_learning_rate"),
-    "n_envs": ("num_envs",),
-    "n_epochs": ("update_epochs",),
-    "n_eval_episodes": ("eval_episodes",),
-    "n_steps": ("num_steps", "n_step"),
-    "net_arch": ("hidden_sizes",),
-    "norm_adv": ("normalize_advantages",),
-    "norm_obs": ("normalize_obs",),
-    "norm_reward": ("normalize_reward",),
-    "normalize_advantage": ("normalize_advantages",),
-    "num_epochs": ("update_epochs",),
-    "num_sgd_iter": ("update_epochs",),
-    "num_timesteps": ("total_timesteps",),
-    "num_workers": ("workers",),
-    "policy_delay": ("policy_frequency",),
-    "policy_lr": ("policy_learning_rate",),
-    "q_lr": ("critic_learning_rate", "learning_rate"),
-    "replay_buffer_class": ("replay",),
-    "rollout_fragment_length": ("num_steps",),
-    "save_freq": ("checkpoint_interval",),
-    "start_e": ("epsilon_start",),
-    "steps": ("total_timesteps",),
-    "target_network_frequency": ("target_interval",),
-    "target_noise_clip": ("noise_clip",),
-    "target_policy_noise": ("policy_noise",),
-    "target_update_interval": ("target_interval",),
-    "tensorboard_log": ("track",),
-    "timesteps": ("total_timesteps",),
-    "total_steps": ("total_timesteps",),
-    "train_batch_size": ("num_steps", "batch_size"),
-    "train_freq": ("train_frequency",),
-    "vf_coef": ("value_coef",),
-    "wandb_project_name": ("track",),
-}
 
-# How to convert a value that does not have the same meaning.
-_CONVERSIONS = {
-    "anneal_learning_rate": "`linear:1e-3,0` decreases, a number is constant",
-    "anneal_lr": "`linear:1e-3,0` decreases, a number is constant",
-    "batch_size": "num_steps × num_envs / batch_size",
-    "capture_video": "with `eval_interval`",
-    "gradient_steps": "gradient_steps / (train_freq × n_envs)",
-    "net_arch": "such as `64 64`",
-    "tensorboard_log": "`tensorboard`; the files are in the run directory",
-    "wandb_project_name": "`wandb`, with the project in the variable WANDB_PROJECT",
+class Translation(NamedTuple):
+    """The answer to an option of another library.
+
+    Attributes:
+        options: hotloop's options with that meaning. An algorithm has some of them.
+        note: how to convert the value, or what to do if there is no such option.
+    """
+
+    options: tuple[str, ...]
+    note: str
+
+
+def _answer(*options: str, note: str = "") -> Translation:
+    return Translation(options, note)
+
+
+# Names of Stable-Baselines3 and its zoo, CleanRL, RLlib, Tianshou, Sample Factory and PufferLib.
+OTHER_NAMES: dict[str, Translation] = {
+    "action_noise": _answer("exploration", "exploration_noise"),
+    "activation_fn": _answer("activation"),
+    "anneal_learning_rate": _answer(
+        "learning_rate", note="`linear:1e-3,0` decreases, a number is constant"
+    ),
+    "anneal_lr": _answer("learning_rate", note="`linear:1e-3,0` decreases, a number is constant"),
+    "autotune": _answer("alpha", note="None learns it, a number is constant"),
+    "batch_size": _answer("num_minibatches", note="num_steps × num_envs / batch_size"),
+    "bptt_horizon": _answer("num_steps"),
+    "callback": _answer(note="pass `callbacks=[…]` to `train`"),
+    "callbacks": _answer(note="it is an argument of `train`"),
+    "capture_video": _answer("eval_videos", note="with `eval_interval`"),
+    "clip_coef": _answer("clip_range"),
+    "clip_param": _answer("clip_range"),
+    "clip_range_vf": _answer("clip_value_loss", note="which uses `clip_range`"),
+    "clip_vloss": _answer("clip_value_loss"),
+    "compile": _answer("execution"),
+    "cuda": _answer("device"),
+    "end_e": _answer("epsilon_end"),
+    "ent_coef": _answer("entropy_coef", "alpha"),
+    "entropy_coeff": _answer("entropy_coef"),
+    "env": _answer("env_id"),
+    "env_config": _answer("env_kwargs"),
+    "env_name": _answer("env_id"),
+    "environment": _answer("env_id"),
+    "eps_clip": _answer("clip_range"),
+    "eval_freq": _answer("eval_interval"),
+    "exp_name": _answer("run_dir"),
+    "experiment": _answer("run_dir"),
+    "exploration_final_eps": _answer("epsilon_end"),
+    "exploration_initial_eps": _answer("epsilon_start"),
+    "fcnet_hiddens": _answer("hidden_sizes", note="such as `64 64`"),
+    "features_extractor_class": _answer(
+        "network", note="a class or function of yours that makes a module"
+    ),
+    "grad_clip": _answer("max_grad_norm"),
+    "gradient_steps": _answer("update_to_data", note="gradient_steps / (train_freq × n_envs)"),
+    "id": _answer("env_id"),
+    "lam": _answer("gae_lambda"),
+    "lambda": _answer("gae_lambda"),
+    "learning_rate": _answer("policy_learning_rate", "critic_learning_rate"),
+    "log_interval": _answer("report_interval", note="in transitions"),
+    "lr": _answer("learning_rate", "policy_learning_rate", "critic_learning_rate"),
+    "minibatch_size": _answer("num_minibatches", note="num_steps × num_envs / minibatch_size"),
+    "n_envs": _answer("num_envs"),
+    "n_epochs": _answer("update_epochs"),
+    "n_eval_episodes": _answer("eval_episodes"),
+    "n_steps": _answer("num_steps", "n_step"),
+    "n_timesteps": _answer("total_timesteps"),
+    "net_arch": _answer("hidden_sizes", note="such as `64 64`"),
+    "norm_adv": _answer("normalize_advantages"),
+    "norm_obs": _answer("normalize_obs"),
+    "norm_reward": _answer("normalize_reward"),
+    "normalize": _answer("normalize_obs", "normalize_reward"),
+    "normalize_advantage": _answer("normalize_advantages"),
+    "num_env_runners": _answer("workers"),
+    "num_envs_per_env_runner": _answer("envs_per_worker"),
+    "num_envs_per_worker": _answer("envs_per_worker"),
+    "num_epochs": _answer("update_epochs"),
+    "num_iterations": _answer("total_timesteps", note="num_iterations × num_steps × num_envs"),
+    "num_sgd_iter": _answer("update_epochs"),
+    "num_timesteps": _answer("total_timesteps"),
+    "num_workers": _answer("workers"),
+    "on_report": _answer(note="it is an argument of `train`"),
+    "optimize_memory_usage": _answer(
+        note="it is always on, since the buffer stores each observation once"
+    ),
+    "policy": _answer(
+        "network", note="only for a network of your own; hotloop's fit the observations"
+    ),
+    "policy_delay": _answer("policy_frequency"),
+    "policy_kwargs": _answer(
+        "hidden_sizes",
+        "activation",
+        "network",
+        note="instead of net_arch, activation_fn and features_extractor_class",
+    ),
+    "policy_lr": _answer("policy_learning_rate", "learning_rate"),
+    "progress": _answer(note="it is an argument of `train`"),
+    "progress_bar": _answer(note="pass `progress=False` to `train` to print nothing"),
+    "q_lr": _answer("critic_learning_rate", "learning_rate"),
+    "repeat_per_collect": _answer("update_epochs"),
+    "replay_buffer_class": _answer("replay"),
+    "replay_buffer_kwargs": _answer("replay_alpha", "replay_beta"),
+    "reset_num_timesteps": _answer(
+        note="`hotloop resume RUN`, or `resume_from` of `train`, continues a run"
+    ),
+    "resume_from": _answer(
+        note="it is an argument of `train`, and `hotloop resume RUN` continues a run"
+    ),
+    "rollout": _answer("num_steps"),
+    "rollout_fragment_length": _answer("num_steps"),
+    "save_freq": _answer("checkpoint_interval"),
+    "save_model": _answer(note="every run saves its policy: `hotloop.load(run_dir)` returns it"),
+    "save_replay_buffer": _answer("save_replay"),
+    "sde_sample_freq": _answer(note="hotloop has no exploration that depends on the state"),
+    "seeds": _answer(
+        note="`hotloop train … --seeds 1-3` and `hotloop.train_many` train with several seeds"
+    ),
+    "sgd_minibatch_size": _answer(
+        "num_minibatches", note="num_steps × num_envs / sgd_minibatch_size"
+    ),
+    "start_e": _answer("epsilon_start"),
+    "stats_window_size": _answer(note="returns are means over the last 100 episodes"),
+    "steps": _answer("total_timesteps"),
+    "target_network_frequency": _answer("target_interval"),
+    "target_noise_clip": _answer("noise_clip"),
+    "target_policy_noise": _answer("policy_noise"),
+    "target_update_interval": _answer("target_interval"),
+    "tb_log_name": _answer("run_dir", note="`track` opens TensorBoard"),
+    "tensorboard_log": _answer("track", note="`tensorboard`; the files are in the run directory"),
+    "timesteps": _answer("total_timesteps"),
+    "torch_deterministic": _answer(note="runs with one seed are equal without it"),
+    "total_env_steps": _answer("total_timesteps"),
+    "total_steps": _answer("total_timesteps"),
+    "train_batch_size": _answer("num_steps", "batch_size"),
+    "train_dir": _answer("runs_dir"),
+    "train_for_env_steps": _answer("total_timesteps"),
+    "train_freq": _answer("train_frequency"),
+    "training_num": _answer("num_envs"),
+    "update_per_step": _answer("update_to_data"),
+    "use_lstm": _answer("memory", note="such as `lstm:64`"),
+    "use_rnn": _answer("memory", note="such as `gru:64`"),
+    "use_sde": _answer(note="hotloop has no exploration that depends on the state"),
+    "verbose": _answer(note="pass `progress=False` to `train` to print nothing"),
+    "vf_clip_param": _answer("clip_value_loss", note="which uses `clip_range`"),
+    "vf_coef": _answer("value_coef"),
+    "vf_loss_coeff": _answer("value_coef"),
+    "wandb_entity": _answer("track", note="`wandb`, with the entity in the variable WANDB_ENTITY"),
+    "wandb_project_name": _answer(
+        "track", note="`wandb`, with the project in the variable WANDB_PROJECT"
+    ),
+    "with_wandb": _answer("track", note="`wandb`"),
 }
 
 
@@ -83,10 +167,8 @@ def translate(name: str, known: Collection[str]) -> str:
         name: The unknown option, with underscores.
         known: The options of the algorithm.
     """
-    names = [option for option in OTHER_NAMES.get(name, ()) if option in known]
-    if not names:
-        return ""
-    conversion = _CONVERSIONS.get(name, "")
-    return f"; use {' and '.join(f'`{option}`' for option in names)}" + (
-        f" ({conversion})" if conversion else ""
-    )
+    options, note = OTHER_NAMES.get(name, ((), ""))
+    names = [f"`{option}`" for option in options if option in known]
+    if not options:
+        return f"; {note}" if note else ""
+    return f"; use {' and '.join(names)}{f' ({note})' if note else ''}" if names else ""
