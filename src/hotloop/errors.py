@@ -11,6 +11,7 @@
     │   └── MaskError      its action mask is missing or invalid
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── UntrustedError     a run, sweep or file may run code of another user (OSError)
+    ├── HubError           a model on the Hugging Face Hub can't be read or written (OSError)
     ├── OutputError        an output file can't be written (OSError)
     ├── ReplayError        an invalid request to a replay buffer (ValueError)
     ├── BanditError        an invalid agent, arm or file of results (ValueError)
@@ -77,6 +78,10 @@ class RunDirectoryError(HotloopError, OSError):
 
 class UntrustedError(HotloopError, OSError):
     """A file that another user may have written, or that was changed, could run code."""
+
+
+class HubError(HotloopError, OSError):
+    """The Hugging Face Hub can't be reached, or a repository there can't be read or written."""
 
 
 class OutputError(HotloopError, OSError):

@@ -12,6 +12,7 @@ import pytest
 import hotloop.cli
 from hotloop.cli import COMMANDS, main
 from hotloop.cli.bandit import COMMANDS as BANDITS
+from tests.hub_server import TOKEN, hub_server
 from tests.reports.test_sweep_report import write as write_sweep
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "commands.md").read_text(encoding="utf-8")
@@ -32,6 +33,7 @@ EXAMPLES = {
     "report": "report runs/a",
     "compare": "compare runs/a runs/b",
     "presets": "presets",
+    "push": "push runs/a anna/cartpole --episodes 2",
     "plan": "plan --workers 8 --step-ms 1 --cores-per-node 4",
     "doctor": "doctor",
     "cache": "cache",
@@ -63,7 +65,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def place(copy_trained_run, tmp_path, monkeypatch):
-    """Enter a directory with two runs and a sweep, in an environment without settings."""
+    """Enter a directory with two runs, a sweep and a hub, in an environment without settings."""
     copy_trained_run("ppo", "runs/a")
     copy_trained_run("ppo-workers", "runs/b")
     trials = [{"learning_rate": 10.0**-k, "hidden_sizes": [64, 64]} for k in (2, 4)]
@@ -72,6 +74,9 @@ def place(copy_trained_run, tmp_path, monkeypatch):
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
+    with hub_server(monkeypatch, tmp_path / "hub"):
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield
 
 
 def output(monkeypatch, command, stream):

@@ -22,6 +22,7 @@ COMMANDS = {
     "runs": "List the trainings below a directory and their state.",
     "plot": "Draw learning curves, with confidence bands over seeds.",
     "export": "Save a trained policy as ONNX or NumPy.",
+    "push": "Publish a trained policy on the Hugging Face Hub.",
     "profile": "Run a script, find out why it is slow, and print the causes.",
     "accelerate": "Run a script of Stable-Baselines3 with hotloop's fast updates.",
     "report": "Print the report of a profile or a training again.",

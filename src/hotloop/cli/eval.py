@@ -30,7 +30,7 @@ def run(args: list[str]) -> int:
         description="Play episodes with the most probable actions of a run's policy, in new "
         "environments, and print the mean and standard deviation of the returns.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory")
+    parser.add_argument("run", metavar="RUN", help="a run directory, or hf://user/name")
     parser.add_argument(
         "--episodes", type=count, default=100, help="episodes to play (default: %(default)s)"
     )
@@ -66,10 +66,12 @@ def run(args: list[str]) -> int:
     from hotloop.rollouts.video import MAX_STEPS as VIDEO_STEPS
     from hotloop.rollouts.video import Camera
     from hotloop.runs import RunDirectory
+    from hotloop.runs.hub import local_run
     from hotloop.training.trained_policy import evaluate, load, run_spec
 
     # Check that the run may be loaded, and that a video can be recorded.
-    directory = RunDirectory.open(options.run)
+    run_path = local_run(options.run)
+    directory = RunDirectory.open(run_path)
     directory.check_trusted(is_trusted=options.trust, only_environment=True)
     if directory.may_import(is_trusted=options.trust):
         enable_local_imports()
@@ -83,7 +85,7 @@ def run(args: list[str]) -> int:
         # Play the episodes, and record the video.
         limit = f"--max-steps {options.max_steps:,} cuts an episode"
         played = evaluate(
-            options.run,
+            run_path,
             episodes=options.episodes,
             seed=options.seed,
             max_steps=options.max_steps,
@@ -92,7 +94,7 @@ def run(args: list[str]) -> int:
         )
         episode = None
         if options.video is not None:
-            policy = load(options.run, **chosen)
+            policy = load(run_path, **chosen)
             max_steps = min(VIDEO_STEPS, options.max_steps)
             episode = camera.record(policy.acting, options.video, max_steps=max_steps)
     _print_result(directory, played, episode, options)
@@ -109,7 +111,7 @@ def _print_result(
     returns, lengths = played.returns, played.lengths
     if options.json:
         summary = {
-            "run": str(directory.path),
+            "run": options.run,
             "episodes": len(returns),
             "mean_return": played.mean_return,
             "std_return": played.std_return,
@@ -128,7 +130,7 @@ def _print_result(
             }
         print_json(summary)
         return
-    print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {directory.path}")
+    print(f"{directory.config['algorithm']} on {directory.config['env_id']}, {options.run}")
     spread = played.std_return
     low, high = (format_number(end, spread) for end in (min(returns), max(returns)))
     mean_length = format_number(float(np.mean(lengths)))

@@ -214,6 +214,19 @@ class Checkpoints:
             raise self._damaged_error(name, error) from error
         return network, checkpoint.snapshot, checkpoint.state
 
+    def policy_files(self, name: str = "last") -> dict[str, bytes]:
+        """Return the files of a checkpoint that `load_policy` reads, by path in the run.
+
+        Raises:
+            CheckpointError: see `load`.
+        """
+        checkpoint = self._load(name, (_POLICY,))
+        assert checkpoint.path is not None
+        header, _, contents = _read_verified(checkpoint.path, (_POLICY,))
+        state = {**vars(header), "files": {_POLICY: header.files[_POLICY]}}
+        folder = f"{self.path.name}/{checkpoint.path.name}"
+        return {f"{folder}/{_POLICY}": contents[_POLICY], f"{folder}/state.json": _sealed(state)}
+
     def rewind(self, checkpoint: Checkpoint, *, best: int | None) -> None:
         """Point the links `last` and `best` at earlier checkpoints.
 
@@ -265,8 +278,7 @@ class Checkpoints:
             "policy_version": checkpoint.snapshot.version,
             **checkpoint.state,
         }
-        content = json.dumps(documents.sealed(state), indent=2) + "\n"
-        write_new(folder / "state.json", content.encode())
+        write_new(folder / "state.json", _sealed(state))
         return [folder / name for name in (*digests, *checkpoint.files, "state.json")]
 
     def _find(self, name: str) -> Path:
@@ -407,6 +419,10 @@ def write_arrays(arrays: Mapping[str, Array], path: Path) -> None:
         MissingExtraError: safetensors is not installed.
     """
     path.write_bytes(_to_bytes(arrays))
+
+
+def _sealed(state: Mapping[str, Any]) -> bytes:
+    return (json.dumps(documents.sealed(dict(state)), indent=2) + "\n").encode()
 
 
 def _to_bytes(arrays: Mapping[str, Array]) -> bytes:

@@ -13,8 +13,13 @@ from hotloop.runs.episodes import episodes_from_metrics
 CURVE_FILE = "learning_curve.png"
 
 
-def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
-    """Draw `learning_curve.png`: returns of episodes, their mean over `window`, and evaluations.
+def learning_curve(run: RunDirectory, *, path: Path | None = None, window: int = 100) -> Path:
+    """Draw returns of episodes, their mean over `window`, and evaluations.
+
+    Args:
+        run: the run.
+        path: the image. None: `learning_curve.png` in the run directory.
+        window: number of episodes.
 
     Returns:
         The path of the image.
@@ -48,8 +53,9 @@ def learning_curve(run: RunDirectory, *, window: int = 100) -> Path:
     title = f"{config['algorithm']} on {config['env_id']}, seed {config['config']['seed']}"
     axes.set_title(title, parse_math=False)
     axes.grid(alpha=0.3)
-    path = run.path / CURVE_FILE
-    run.check_present()
+    if path is None:
+        path = run.path / CURVE_FILE
+        run.check_present()
     save_figure(figure, path)
     return path
 

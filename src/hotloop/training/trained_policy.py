@@ -21,6 +21,7 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import ActingPolicy, TrainedPolicy
 from hotloop.rollouts import evaluation
 from hotloop.runs import RunDirectory
+from hotloop.runs.hub import local_run
 from hotloop.runs.progress import episode_info
 from hotloop.types import Episode
 
@@ -77,7 +78,8 @@ def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False
     """Load a trained policy.
 
     Args:
-        path: a run directory, or a checkpoint in one.
+        path: a run directory, a checkpoint in one, or a model on the Hugging Face Hub:
+            `hf://user/name` or `hf://user/name@REVISION`.
         checkpoint: `last`, `best` or another checkpoint of a run directory; `last` by default.
         trust: whether to import a custom network or head that the run names.
 
@@ -87,6 +89,7 @@ def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False
 
     Raises:
         RunDirectoryError: the run does not exist.
+        HubError: the model can't be downloaded.
         CheckpointError: the checkpoint is missing or damaged.
         ConfigError: both `path` and `checkpoint` name a checkpoint.
         UntrustedError: the run names a custom network or head, and `trust` is False.
@@ -110,7 +113,7 @@ def evaluate(
     """Play a trained policy with its most probable actions.
 
     Args:
-        run: a run directory, or a checkpoint in one.
+        run: a run directory, a checkpoint in one, or a model on the hub, see `load`.
         env: other environments with the same spaces, as an `EnvSpec`, an id or a factory; the run's
             by default.
         episodes: the number of episodes.
@@ -171,7 +174,7 @@ def run_spec(directory: RunDirectory) -> EnvSpec:
 
 def _open_run(path: str | Path, checkpoint: str | None) -> tuple[RunDirectory, str]:
     """Open a run, and return it with the name of the requested checkpoint."""
-    folder, name = split_run_path(Path(path))
+    folder, name = split_run_path(local_run(path))
     if name is not None and checkpoint is not None:
         raise ConfigError(
             f"`checkpoint` must be left out if the path names one, got '{checkpoint}' and {path}"
