@@ -314,7 +314,7 @@ def test_killed_at_ten_random_moments(tmp_path, options):
 @pytest.mark.slow
 def test_killed_at_every_file_operation(tmp_path):
     """Kill the run at each creation, rename, link and removal of a file."""
-    options = {**SMALL, "total_timesteps": 600, "checkpoint_interval": 128, "keep_checkpoints": 1}
+    options = {**SMALL, "total_timesteps": 384, "checkpoint_interval": 128, "keep_checkpoints": 1}
     options |= {"eval_interval": 200, "eval_episodes": 2, "execution": "eager"}
 
     def train(name, kill_at=None, *, is_resumed=False):
