@@ -17,7 +17,7 @@ from hotloop.envs.spec import EnvSpec
 from hotloop.errors import ConfigError, EnvironmentFailure
 
 _PREFIX = "ALE/"
-# The options of an id's spec that also apply to the environments of this module.
+# Options in Gymnasium's spec of an id that also apply to the environments of this module.
 _GAME_OPTIONS = ("repeat_action_probability", "full_action_space", "max_num_frames_per_episode")
 # Defaults for ALE's vector environment. Rewards are raw, since reported returns are raw.
 # `clip_reward` bounds the rewards of the updates.
@@ -61,7 +61,7 @@ def make_games(spec: Any, num_envs: int, num_threads: int, kwargs: Mapping[str, 
         def __init__(self, life_loss_info: bool = False, **options: Any) -> None:
             super().__init__(life_loss_info=life_loss_info, **options)
             if life_loss_info:
-                self.is_playing = lambda info: info["lives"] > 0  # not after the last life
+                self.is_playing = lambda info: info["lives"] > 0  # False after the last life
             self.stack_num = options.get("stack_num", _DEFAULTS["stack_num"])
             # ALE accepts a reset mask, and then spends no step on a reset.
             self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.DISABLED}

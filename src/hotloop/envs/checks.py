@@ -113,8 +113,8 @@ def describe_bad_info(info: Any) -> str:
 
 def has_finite_square(values: Array) -> bool:
     """Return whether float32 numbers are finite, and the sum of their squares too."""
-    # A third of the time of `isfinite`, which is too slow for a check of every step.
-    # `vdot`, other than `dot`, does not warn of an overflow.
+    # This takes a third of the time of `isfinite`, which is too slow for a check of every step.
+    # Unlike `dot`, `vdot` does not warn of an overflow.
     return values.dtype != np.float32 or math.isfinite(np.vdot(values, values))
 
 
@@ -129,13 +129,13 @@ def describe_range(name: str, value: float) -> str:
 def warn_of_coarse_numbers(
     env_id: str, spec: ObsSpec, obs: Array, *, first_obs: Array | None = None
 ) -> None:
-    """Warn if observations have numbers so large that float32 does not tell neighbors apart.
+    """Warn if observations have numbers so large that float32 does not distinguish neighbors.
 
     Args:
         env_id: the environment's name in the warning.
         spec: the layout of observations.
         obs: observations, (…, *obs_shape).
-        first_obs: earlier ones, whose large numbers are not named again.
+        first_obs: earlier observations. Large numbers at their positions are not reported again.
     """
     known = {} if first_obs is None else spec.unflatten(first_obs)
     for name, values in spec.unflatten(obs).items():
@@ -167,7 +167,7 @@ def advice_for_non_finite(batch: Mapping[str, Any]) -> str:
                 f"scale the observations, which are as large as {largest:.3g}, in the environment, "
                 "or set `normalize_obs`"
             )
-    # A policy that gives NaN ends the run earlier, so that NaN in the returns is an overflow.
+    # NaN of a policy would have ended the run earlier, so NaN in the returns is an overflow.
     rewards = batch.get("reward", batch.get("returns", np.zeros(1)))
     if not (np.abs(rewards) < _SQUARE_OVERFLOWS).all():
         return "scale the rewards down in the environment: the square of their sums exceeds float32"

@@ -57,7 +57,7 @@ class RowWriter:
 
     Args:
         spec: spec of the rows.
-        keys: keys of the parts if they are not strings, the spec's names by default.
+        keys: keys of the parts, if they are not the spec's names.
 
     Raises:
         SpaceError: the spec lacks the raw shape of an observation.
@@ -110,7 +110,7 @@ class RowWriter:
         return rows, num_axes != 1
 
     def _first_part(self, obs: Any) -> Any:
-        """Return an observation's first part, unchecked: `write` checks it."""
+        """Return an observation's first part without checks, which `write` does."""
         if not self._writers:
             return obs
         key = self._writers[0][0]
@@ -290,7 +290,7 @@ def _packed_writer(write: Write, dtype: str, is_packed: bool) -> Write:
     def write_numbers(value: Any, out: Array) -> None:
         numbers = out.view(np.float32)
         write(value, numbers)
-        # Checked here, since later checks see only bytes.
+        # Check now, since later checks see only bytes.
         if not np.isfinite(numbers).all():
             _check_range(value, numbers)
             raise MismatchError(
@@ -376,8 +376,8 @@ def _as_array(value: Any) -> Array:
 class ActionDecoder:
     """Converts a policy's actions to actions of the environments.
 
-    Adds the offset of discrete actions, clips box actions to their bounds, rounds those of integer
-    boxes, and casts to the space's own dtype, for all environments at once.
+    It adds the offset of discrete actions, clips box actions to their bounds, rounds actions of
+    integer boxes, and casts to the space's own dtype, for all environments at once.
 
     Args:
         space: action space of one environment.
@@ -413,7 +413,7 @@ class ActionDecoder:
                 starts=tuple(self._offset.tolist()),
             )
         elif isinstance(space, spaces.Box) and space.dtype.kind in "fiu" and space.shape:
-            # Comparing integers with floats is exact only for Python's.
+            # Only Python compares integers with floats exactly.
             low, high = (x.ravel().astype(object) for x in (space.low, space.high))
             low, high = round_inwards(low, high, np.float64)
             self.spec = ActionSpec(

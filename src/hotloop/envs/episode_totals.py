@@ -3,7 +3,7 @@
 Rewards that reach hotloop may be normalized or clipped by a wrapper of the environment. If a
 `RecordEpisodeStatistics` inside of that wrapper records the raw return, that return counts:
 `info["episode"]["r"]` and `["l"]` at the last step. A wrapper outside of it may end an episode that
-it has not seen end. Then the record of the running episode is read from it.
+still runs for `RecordEpisodeStatistics`. Then the running totals are read from its attributes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class EpisodeTotals:
         )
 
     def is_continued(self) -> bool:
-        """Return whether the reset after `at_end` went on with the same episode, such as a game.
+        """Return whether the reset after `at_end` continued the same episode, such as a game.
 
         A wrapper that ends episodes at the loss of a life makes a step instead of a reset.
         """

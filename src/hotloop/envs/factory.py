@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from hotloop.envs.spec import EnvFactory
 
 # Libraries that register their environments at import: prefix of the ids, module to import, and the
-# extra that installs it.
+# extra of hotloop that installs it.
 _LATE_REGISTRATION = (("ALE/", "ale_py", "atari"), ("Vizdoom", "vizdoom.gymnasium_wrapper", "doom"))
 
 # Prefixes of ids → the package to import, which registers them.
@@ -65,7 +65,7 @@ _PACKAGES = {
     "mo-": "mo_gymnasium",
 }
 
-# Growth of the process that may have other causes than the created environments.
+# Growth of the process that may have causes other than the created environments.
 _GROWTH_MARGIN_BYTES = 2**22
 
 
@@ -149,14 +149,14 @@ def seeded_generators(spec: EnvSpec, *key: int | str) -> Iterator[None]:
 
     Args:
         spec: the environments. Their module, which may load torch, is imported first.
-        key: further parts of the key, see `seed_global_generators`.
+        key: further parts of the generators' key, see `seed_global_generators`.
     """
     with contextlib.suppress(HotloopError):  # `make_vec` reports a failure
         _resolve(spec)
     key = (spec.seed, spec.first_env, spec.first_episode, *key)
     seed_global_generators(*key)
     yield
-    seed_torch_generator(*key)  # the environments may have loaded torch
+    seed_torch_generator(*key)  # the environments may have imported torch
 
 
 def make_double_buffered(
@@ -250,7 +250,7 @@ def _make_groups(
 
 
 def _check_memory(count: int, num_envs: int, growth_bytes: int) -> None:
-    """Raise ConfigError if memory is short for all environments, judged by the first `count`."""
+    """Raise ConfigError if memory is short for all environments, estimated from `count`."""
     env_bytes = (growth_bytes - _GROWTH_MARGIN_BYTES) // count
     require_memory(env_bytes * (num_envs - count), f"{num_envs:,} environments", "lower `num_envs`")
 
@@ -321,7 +321,7 @@ def _resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
     if module_name == "__main__":
         raise script_object_error(env, kind="environment")
     if module is not None:
-        # A suggestion must work as it is written, with the module that registers the environment.
+        # A suggestion must work as printed, with the module that registers the environment.
         hint = hidden_file_note(module)
         hint = hint or nearest(name, [*registry, *vars(module)], prefix=f"{module_name}:")
         hint = hint or f": register it in '{module_name}', or name a factory"
@@ -395,7 +395,7 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
             f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}: its factory is "
             "called with `env_kwargs` only"
         ) from error
-    except (Exception, SystemExit) as error:  # the program goes on if an environment exits
+    except (Exception, SystemExit) as error:  # an environment must not end the program
         raise EnvironmentFailure(
             f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}"
         ) from error

@@ -1,8 +1,8 @@
 """Seeds of the global generators of Python, NumPy and torch, from which some environments draw.
 
 Environments should draw from `self.np_random`, which each reset seeds: their episodes then depend
-on nothing else. One that draws from a global generator still repeats a run of one seed, because
-every process that steps environments seeds these generators before it makes them.
+on nothing else. Even if one draws from a global generator, a run with the same seed repeats,
+because every process that steps environments seeds these generators before it makes them.
 """
 
 from __future__ import annotations

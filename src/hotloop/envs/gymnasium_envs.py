@@ -54,7 +54,7 @@ class GymnasiumEnvs:
         return finished
 
     def _new_obs(self) -> Array:
-        """Return zeroed observations, (N, *obs_shape), and replace the masks, which others hold."""
+        """Return zeroed observations, (N, *obs_shape), and make new masks: callers keep the old."""
         self.mask = np.ones_like(self.mask)
         return np.zeros((self.num_envs, *self.obs_spec.shape), self.obs_spec.dtype)
 

@@ -56,7 +56,7 @@ def find_source(env: Any, observation: Any, info: Any) -> Source | None:
 def _find_method(env: Any, *, is_known: bool = False) -> Callable[[], Any] | None:
     """Return `action_masks` of an environment or of those that it wraps or steps.
 
-    If `is_known`, it exists: processes are not asked for it.
+    If `is_known`, it exists, and worker processes are not queried for it.
     """
     from gymnasium.vector import AsyncVectorEnv
 
@@ -102,7 +102,7 @@ class MaskWriter:
             info: its last `info`.
             out: bool, (…, M).
             is_last: bool, (…,), whether the episode has terminated. Its mask may be missing or
-                empty: all actions count as allowed, since none follows.
+                empty: then all actions count as allowed, since no action follows.
 
         Raises:
             MismatchError: the mask is missing or invalid.

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 _NEVER = 2**63
-# Errors that a new environment would repeat, or after which later steps are unusable.
+# Errors that a new environment would repeat, or that make the later steps unusable.
 _FINAL = (NonFiniteStep, MaskError)
 
 
@@ -97,7 +97,7 @@ class SerialVectorEnv(GymnasiumEnvs):
         self._start_step = [0] * self.num_envs
         # The step at which each episode is truncated.
         self._truncation_step = [_NEVER] * self.num_envs
-        # Of the last step: a time limit may end the episode after it, and masks are written later.
+        # Infos of the last step, for a time limit that ends the episode, and for masks.
         self._infos: list[Any] = [None] * self.num_envs
         # Observations of the last step, for masks, and to name a number that float32 does not hold.
         self._raws: list[Any] = [None] * self.num_envs
@@ -127,7 +127,7 @@ class SerialVectorEnv(GymnasiumEnvs):
             out = self._step_buffers
         check_call(self._env_id, action, self._action_shape, has_begun=self._episode[0] >= 0)
         next_obs, reward, terminated, truncated, valid, obs, next_mask, self.mask = out
-        # Flags are rarely set: one `fill` and the exceptions cost less than N assignments.
+        # Flags are rarely set: one `fill` and a few assignments cost less than N assignments.
         terminated.fill(False)
         truncated.fill(False)
         valid.fill(True)
@@ -243,7 +243,7 @@ class SerialVectorEnv(GymnasiumEnvs):
         """See `VectorEnv.resume`."""
         obs = self._new_obs()
         restarted_envs: list[int] = []
-        # The step count starts as if all had begun within the longest of them.
+        # Count steps as if all of them had begun during the longest episode.
         self._num_steps = max(len(episode.actions) for episode in episodes)
         for i, episode in enumerate(episodes):
             self._episode[i] = episode.episode - 1
@@ -293,7 +293,7 @@ class SerialVectorEnv(GymnasiumEnvs):
     def _replay(
         self, i: int, episode: RunningEpisode, row: Array, on_step: Callable[[], None]
     ) -> bool:
-        """Repeat an episode's actions, and return whether the last observation is the same."""
+        """Repeat an episode's actions, and return whether they lead to the same observation."""
         observation = info = None
         try:
             for action in self._decoder.rows(episode.actions):

@@ -251,7 +251,7 @@ class ActionSpec:
 def round_inwards(low: Array, high: Array, dtype: Any) -> tuple[Array, Array]:
     """Return the nearest bounds in a float dtype that lie within `low` and `high`."""
     infinity = np.array(np.inf, dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # of huge bounds, and of those that are NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # bounds may be huge or NaN
         inner_low, inner_high = low.astype(dtype), high.astype(dtype)
         inner_low = np.where(inner_low < low, np.nextafter(inner_low, infinity), inner_low)
         inner_high = np.where(inner_high > high, np.nextafter(inner_high, -infinity), inner_high)
@@ -262,8 +262,8 @@ def image_axes(shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the axes of frames, channels, height and width, without those that an image lacks.
 
     Images are (H, W), (C, H, W) or (H, W, C), or a stack of frames with three axes along the first
-    axis. The channel axis is shorter than both others, or the others are equal. None if it is
-    ambiguous or the shape is no image.
+    axis. The channel axis is shorter than both others, or the others are equal. Returns None if the
+    axis is ambiguous or the shape is no image.
     """
     if len(shape) == 2:
         return (0, 1)
@@ -313,7 +313,7 @@ def _fields_to_json(spec: Any) -> dict[str, Any]:
 
 
 def _fields_from_json(kind: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a kind of spec. Those that only other versions store are left out."""
+    """Return the fields of a kind of spec. Fields that only other versions store are left out."""
     names = {field.name for field in fields(kind)}
     return {
         name: tuple(x) if isinstance(x, list) else x for name, x in values.items() if name in names

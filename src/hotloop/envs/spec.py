@@ -1,4 +1,4 @@
-"""`EnvSpec`, the description of environments that everything that makes them takes."""
+"""`EnvSpec`, the description from which environments are made."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class EnvSpec:
                 "`env_kwargs` must be a dictionary of the environment's arguments, got "
                 f"{describe_value(self.env_kwargs)}"
             )
-        if isinstance(self.log_info, str):  # which is a sequence of letters
+        if isinstance(self.log_info, str):  # a string is also a sequence
             raise ConfigError(
                 f"`log_info` must be a sequence of keys, got '{self.log_info}': pass "
                 f"['{self.log_info}']"
@@ -88,7 +88,7 @@ class EnvSpec:
 
     @classmethod
     def of(cls, env: EnvSpec | str | EnvFactory) -> EnvSpec:
-        """Return a specification as it is, or that of an id or a factory."""
+        """Return a specification unchanged, or make one from an id or a factory."""
         return env if isinstance(env, cls) else cls(cast("str | EnvFactory", env))
 
     @property

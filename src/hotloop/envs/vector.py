@@ -77,7 +77,7 @@ class VectorAdapter(GymnasiumEnvs):
         self._takes_seeds = isinstance(envs.unwrapped, (SyncVectorEnv, AsyncVectorEnv)) or (
             getattr(envs, "takes_seeds", False)
         )
-        # Only set if an episode is a part of a game, such as a life.
+        # Set only if an episode is a part of a game, such as a life.
         self._is_playing: Callable[[Any], Any] | None = getattr(envs, "is_playing", None)
         self._is_envpool = _is_envpool(envs)
         if self._is_envpool:
@@ -96,7 +96,7 @@ class VectorAdapter(GymnasiumEnvs):
         # Same-step mode: active until final observations are found right or wrong.
         self._final_check: FinalObsCheck | None = None
         self._is_final_check_done = self.autoreset != "same_step"
-        # Other modes reset an environment before or long after its totals are read.
+        # In other modes, a reset comes before or long after reading an episode's totals.
         singles: Sequence[Any] = [None] * self.num_envs
         if isinstance(envs.unwrapped, SyncVectorEnv) and self.autoreset == "masked":
             singles = envs.unwrapped.envs
@@ -264,7 +264,7 @@ class VectorAdapter(GymnasiumEnvs):
             self._envs.close()
 
     def _episode_ended(self, terminated: Array, truncated: Array, info: Any) -> Array:
-        """Return whether the environment's own episode has ended, not only a life: bool, (N,)."""
+        """Return whether the environment's whole episode has ended, not only a life: bool, (N,)."""
         if self._is_playing is not None:
             terminated = terminated & ~self._is_playing(info)
         return terminated | truncated
@@ -325,7 +325,7 @@ class VectorAdapter(GymnasiumEnvs):
         obs[is_ended], self.mask[is_ended] = first[is_ended], first_mask[is_ended]
 
     def _reset_all(self) -> Any:
-        if self._is_envpool:  # seeded at its creation
+        if self._is_envpool:  # EnvPool is seeded at its creation
             return self._call_reset()
         if self._takes_seeds:
             return self._call_reset(seed=[self._episode_seed(i) for i in range(self.num_envs)])
@@ -391,7 +391,7 @@ class VectorAdapter(GymnasiumEnvs):
             raise self._failure(str(error)) from None
 
     def _write_rewards(self, rewards: Array, out: Array) -> None:
-        with np.errstate(over="ignore"):  # reported here
+        with np.errstate(over="ignore"):  # the code below reports an overflow
             out[...] = rewards
         if has_finite_square(out):
             return

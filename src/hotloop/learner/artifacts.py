@@ -48,18 +48,18 @@ OPTIONS = {
     "aot_inductor.compile_wrapper_opt_level": "O0",
 }
 _SUFFIX = ".so"
-# The end of a library that calls hotloop's own operations: the length of their list before it.
+# A library that calls hotloop's own operations ends with their list and its length.
 _TRAILER = struct.Struct("<Q8s")
 _TRAILER_MARK = b"hotloop\1"
 _WAIT_MESSAGE = "compiling the update: waiting for another process that compiles the same update"
 
 
 class PackagingError(Exception):
-    """An update that can't be packaged. The message has the reason."""
+    """An error about an update that can't be packaged, with the reason."""
 
 
 class CompilerError(Exception):
-    """A failure of AOTInductor to compile an update, or to load the library."""
+    """An error of AOTInductor while it compiles an update or loads the library."""
 
 
 class RecordedUpdate(NamedTuple):
@@ -127,7 +127,7 @@ class _Recorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports Dynamo to exclude the next method
+        return False  # otherwise torch imports Dynamo, to skip `__torch_dispatch__`
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _VALUE_READING_OPS:
@@ -307,7 +307,7 @@ def _compile(recorded: RecordedUpdate, on_progress: Callable[[str], None]) -> by
         graph, inputs, _ = trace(recorded.update, copy.deepcopy(recorded.arguments))
         program = torch.export.export(graph, inputs, strict=False)
         on_progress("compiling the update: compiling its C++")
-        # In memory, since torch aborts the process if the package does not fit on the disk.
+        # Build in memory, since torch aborts the process if the package does not fit on the disk.
         package = io.BytesIO()
         configs = {**OPTIONS, "cpp.threads": graph_threads()}
         aoti_compile_and_package(program, package_path=package, inductor_configs=configs)

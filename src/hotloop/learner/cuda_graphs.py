@@ -25,12 +25,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hotloop.errors import ConfigError, shortened
 from hotloop.learner.state import tensors
 
-# Calls before the capture. Libraries choose algorithms and allocate memory in them.
+# Number of calls before the capture, in which libraries choose algorithms and allocate memory.
 _NUM_WARM_UPS = 3
 # Number of timed calls. The fastest one is reported.
 _NUM_TIMED_CALLS = 5
 _MIB = 2**20
-# Graphs whose capture failed. Torch's allocator may call them until the process ends.
+# Graphs whose capture failed, kept alive: torch's allocator may call them until the process ends.
 _FAILED_GRAPHS: list[torch.cuda.CUDAGraph] = []
 
 
@@ -49,7 +49,7 @@ class CapturedCall(NamedTuple):
 
 
 class GraphCapturer(Protocol):
-    """An object that captures calls, on a GPU or as a stand-in in tests."""
+    """An object that captures calls: on a GPU, or in tests an imitation."""
 
     def warm_up(self, call: Callable[[], Any]) -> None:
         """Run the call on another stream until libraries have chosen algorithms and memory.
@@ -72,7 +72,7 @@ class _CaptureResources(NamedTuple):
     """The streams and the memory that all captures on a device share.
 
     Graphs share one pool, so memory for intermediate results exists once. This is safe because all
-    graphs are replayed on one stream, and their outputs are copied on it before the next replay.
+    graphs are replayed on one stream, which also copies their outputs before the next replay.
 
     Attributes:
         warm_up: the stream of warm-ups. It differs from `capture`, so that matrix products allocate
@@ -165,7 +165,7 @@ class CudaGraphCapturer:
                 # current one, and the allocator continues to call the graph.
                 _FAILED_GRAPHS.append(graph)
                 torch.cuda.set_stream(current)
-                with contextlib.suppress(RuntimeError):  # newer versions of torch have done it
+                with contextlib.suppress(RuntimeError):  # newer versions of torch end it themselves
                     torch._C._cuda_endAllocateToPool(self._index, resources.pool)
                 raise
         return CapturedCall(
@@ -230,7 +230,7 @@ class CapturedUpdate:
         self._addresses = [x.data_ptr() for x in self._tensors]
         self._inputs = list(tensors(inputs).values())
         self._copies_outputs = copies_outputs
-        # Copy all tensors of one type by one launch.
+        # Copy all tensors of the same type with one launch.
         dtypes = dict.fromkeys(x.dtype for x in self._inputs)
         self._by_dtype = [
             [k for k, x in enumerate(self._inputs) if x.dtype == dtype] for dtype in dtypes
@@ -278,7 +278,7 @@ class CapturedUpdate:
         self._replay()
         if not self._copies_outputs:
             return self._outputs
-        # One launch each, on the same stream, and therefore before the next replay.
+        # Copy the outputs with one launch each. The stream runs them before the next replay.
         if isinstance(self._outputs, tuple):
             return tuple(x.clone() for x in self._outputs)
         return self._outputs.clone()
@@ -324,7 +324,7 @@ class _WriteRecorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch imports Dynamo to exclude the next method
+        return False  # otherwise torch imports Dynamo, to skip `__torch_dispatch__`
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -367,7 +367,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _origin(error: BaseException) -> BaseException:
-    """Return the first error of a chain: one that breaks a capture makes ending it fail, too."""
+    """Return the first error of a chain: after an error in a capture, ending it fails too."""
     origin, context = error, error.__context__
     while context is not None:
         frames = traceback.walk_tb(context.__traceback__)
@@ -378,7 +378,7 @@ def _origin(error: BaseException) -> BaseException:
 
 
 def _location(trace: TracebackType | None) -> str:
-    """Return the line that raised the error: the last one outside torch and this package."""
+    """Return the line that raised the error: the innermost line outside torch and this package."""
     location = ""
     skipped = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     while trace is not None:

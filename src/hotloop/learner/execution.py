@@ -36,14 +36,14 @@ Mode = Literal["auto", "eager", "compile", "cudagraph", "compile+cudagraph"]
 """How an update is executed."""
 
 MODES = get_args(Mode)
-# Graphs of one update, for batches of different shapes. Each takes some memory.
+# Maximum number of graphs of one update, one for each shape of a batch. Each takes some memory.
 MAX_GRAPHS = 8
 
 
 class _CompileCosts(NamedTuple):
     """Estimates for `auto`: costs and savings of compiling an update on one kind of device.
 
-    They are constants, so that a seed gives one run: compiled and eager updates differ in bits.
+    They are constants, so that a seed gives one run: compiled and eager updates round differently.
 
     Attributes:
         launches_saved_s: seconds saved by fusing the small operations of an update.
@@ -57,8 +57,8 @@ class _CompileCosts(NamedTuple):
 
 
 _CPU = _CompileCosts(0.85e-3, 0.2, 50e9, 20.0)  # measured: one core, an update of 130 operations
-# Estimated, not measured on a GPU: eager updates have 100 to 210 operations. Compiled ones have 100
-# kernels less, at 2 µs in a graph.
+# Estimates, not measured on a GPU: eager updates have 100 to 210 operations. Compiled ones launch
+# 100 fewer kernels, of 2 µs each in a graph.
 _GPU = _CompileCosts(0.2e-3, 0.2, 20e12, 45.0)
 
 
@@ -69,7 +69,7 @@ class ExecutionChoice:
     Attributes:
         is_compiled: whether the update is compiled instead of run operation by operation.
         reason: a sentence for the user.
-        may_fall_back: whether to fall back if compiling or capturing fails.
+        may_fall_back: whether to use a simpler mode if compiling or capturing fails.
         may_use_cached: whether the first call uses a compiled update from the cache, if an earlier
             run has compiled it.
         is_captured: whether the update, compiled or not, is replayed as a CUDA graph.
@@ -166,7 +166,7 @@ def choose(
 
 
 def repeat_choice(mode: str, device: torch.device | None = None) -> ExecutionChoice:
-    """Return the choice of the resumed run, as far as the device supports it.
+    """Return the mode of the run that is resumed, or the nearest one that the device supports.
 
     Args:
         mode: the stored `Execution.mode_used`. Older versions wrote "compiled" for "compile".
@@ -197,7 +197,7 @@ class Execution:
         choice: the execution mode, after a possible fall-back of `auto`.
         compile_s: seconds of compiling and capturing, 0 if eager.
         eager_s: seconds of an eager call, measured on copies just before compiling, 0 if eager.
-        on_progress: called with a message before each stage of compiling, and when the first call
+        on_progress: called with a message before each stage of compiling, and after the first call
             has searched the cache.
     """
 
@@ -379,7 +379,7 @@ class Execution:
                 "pad batches to one shape, or choose `execution` 'compile' or 'eager'"
             )
         capturer = self._capturer or CudaGraphCapturer(_device(state))
-        # Dense copies, also of arguments that are views. The update is compiled for these.
+        # Copy the arguments, so that views become dense. The update is compiled for the copies.
         inputs = map_tensors(args, lambda x: x.clone())
         update = self._update
         if self.choice.is_compiled:
@@ -432,8 +432,8 @@ def _flatten(args: tuple[Any, ...]) -> tuple[list[Tensor], Any]:
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
-    """Return whether a compiler failed because it could not write a file, by any of its causes."""
-    while error and "No space left on device" not in str(error):  # also of compilers' output
+    """Return whether a compiler failed because the disk is full, according to any of its causes."""
+    while error and "No space left on device" not in str(error):  # texts include compilers' output
         error = error.__cause__ or error.__context__
     return error is not None
 
@@ -479,7 +479,7 @@ def _torch_compile(
         if _device(args).type == "cuda":
             import torch._inductor.config as inductor
 
-            # Otherwise Inductor tunes reductions by measurements, and one seed gives several runs.
+            # Otherwise Inductor tunes reductions by measurements, and runs of one seed differ.
             if hasattr(inductor, "deterministic"):
                 options["deterministic"] = True
         compiled: Any = torch.compile(graph, fullgraph=True, dynamic=False, options=options)

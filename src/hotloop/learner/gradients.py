@@ -64,7 +64,7 @@ def computed_once(scalar: Tensor) -> Tensor:
     """Return a 0-d tensor unchanged, and make a compiler compute it once instead of in every loop.
 
     A loop over parameters takes 47 µs instead of 9 if it contains two powers, a root and two
-    divisions. The compiler can't move them out, since a write may change their inputs. A reduction
-    gets separate memory. With fewer than 16 elements it would be unrolled.
+    divisions. The compiler can't move them out of the loop, since a write may change their inputs.
+    The reduction below stores the value first. It has 16 elements, since shorter ones are unrolled.
     """
     return scalar.expand(16).amax() if torch.compiler.is_compiling() else scalar

@@ -9,7 +9,7 @@ import torch
 from hotloop.ops.schedules import as_schedule
 
 Scalar: TypeAlias = Any
-"""A field of an algorithm's `Hyper`: a 0-d float32 tensor in an update, a float in `prepare`, a
+"""A field of an algorithm's `Hyper`: a 0-d float32 tensor in an update, a float in `prepare`, and a
 number or a schedule in the configuration."""
 
 

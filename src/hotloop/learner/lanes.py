@@ -164,7 +164,7 @@ class _LaneUpdate:
         """Run the update on copies to find out whether `vmap` supports it."""
         try:
             self._update_all(*copy.deepcopy(tree))
-        except RuntimeError as error:  # an operation without a rule, or a branch on a value
+        except RuntimeError as error:  # an operation that `vmap` lacks, or a branch on a value
             self._is_stacked = False
             reason = str(error).strip().partition("\n")[0]
             self.execution.name += f", one after another, since `vmap` fails ({shortened(reason)})"

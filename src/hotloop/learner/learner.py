@@ -35,7 +35,7 @@ class UpdateRule:
     Attributes:
         function: `function(state, batch, noise, hyper)`, see `BoundUpdate`.
         name: its name in messages.
-        every: period in batches. 2: it runs with every second batch.
+        every: period in batches. With 2, the update runs for every second batch.
         times: number of repetitions with the same batch and new noise.
         noise_shape: shape of its standard normal noise. None: it needs no noise.
     """
@@ -70,7 +70,7 @@ class Learner:
         metrics: the metrics of the updates.
         rules: the rule and the bound update of each update.
         executions: the executions of the updates.
-        choose: returns the best `ExecutionChoice` for an update of this run.
+        choose: function that returns the best `ExecutionChoice` for an update of this run.
         num_updates: number of batches learned from.
     """
 
@@ -104,8 +104,8 @@ class Learner:
             execution,
             device=device,
             num_calls=int(num_batches * calls_per_batch),
-            # A rough estimate: 4 operations for each parameter. Convolutions use each at many
-            # positions, so their products count in addition, forward and backward.
+            # A rough estimate: 4 operations for each parameter. Convolutions use each parameter at
+            # many positions, so add their products, forward and backward.
             flop_per_call=batch_size
             * (4 * _num_parameters(self.state) + 6 * network.network.layers.num_encoder_products),
         )
@@ -152,7 +152,7 @@ class Learner:
         return self._noise.draw(rule.noise_shape, self.num_updates)
 
     def use_numbered_noise(self, max_batches: int = 1) -> NumberedNoise:
-        """Replace the source of noise by a table with a row for each batch, as launches need it.
+        """Replace the source of noise by a table with a row for each batch, for launches.
 
         Args:
             max_batches: maximum number of batches whose noise is used at once.
@@ -212,7 +212,7 @@ class Learner:
     ) -> None:
         """Load a checkpoint.
 
-        The modes that `execution` "auto" chose before stay, even if the cache has new artifacts.
+        Modes that `execution` "auto" chose before stay, even if the cache has new artifacts.
 
         Raises:
             CheckpointError: an array is missing or has another shape.

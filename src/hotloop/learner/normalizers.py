@@ -15,14 +15,14 @@ from hotloop.types import Array, Fragment
 
 _EPS = 1e-8
 _MAX = float(np.finfo(np.float32).max)
-_PRECISION = float(np.finfo(np.float32).eps)  # relative, of stored observations
+_PRECISION = float(np.finfo(np.float32).eps)  # relative precision of stored observations
 
 
 class RunningMoments:
     """Running mean and variance, in float64.
 
     Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances".
-    Merging batches avoids a growing sum of squares, in which the variance would be lost.
+    Merging moments avoids a growing sum of squares, whose rounding would hide the variance.
 
     Args:
         shape: shape of a row.
@@ -41,7 +41,7 @@ class RunningMoments:
         self.count = 0
 
     def update(self, rows: Any) -> None:
-        """Add `rows`, (M, *shape). The old mean and variance do not change, but are replaced."""
+        """Add `rows`, (M, *shape). The mean and variance become new arrays."""
         num_rows = len(rows)
         if not num_rows:
             return
@@ -69,9 +69,9 @@ class RunningMoments:
 def normalizing_scale(mean: Array, var: Array, clip: float) -> ObsScale:
     """Return the scale that normalizes observations by their statistics.
 
-    A number that never changed by more than its float32 precision has an unknown spread. It is
-    divided by 1, as in scikit-learn's `StandardScaler`, so that it stays moderate if it changes
-    after the training.
+    If a number never changed by more than its float32 precision, its spread is unknown. It is
+    divided by 1, as in scikit-learn's `StandardScaler`, so that the result stays moderate if it
+    changes after the training.
 
     Args:
         mean: float64, obs_shape.
@@ -94,7 +94,7 @@ class Normalizer:
     """A normalizer of observations to mean 0 and standard deviation 1, and of rewards.
 
     It divides rewards by the standard deviation of the discounted sum of rewards,
-    G_t = r_t + γ (1 − ended_{t−1}) G_{t−1}. They keep their signs. Engstrom et al. 2020,
+    G_t = r_t + γ (1 − ended_{t−1}) G_{t−1}. Rewards keep their signs. Engstrom et al. 2020,
     "Implementation Matters in Deep Policy Gradients", arXiv:2005.12729, algorithm 1.
 
     Args:
@@ -199,7 +199,7 @@ class Normalizer:
         for t in range(fragment.num_steps):
             xp.add(discounted, reward[t], out=returns[t])
             discounted = discount[t] * returns[t]
-        # A new array, since a checkpoint may use the old one.
+        # Make a new array, since a checkpoint may use the old one.
         parts = [self._running_return[:first], discounted, self._running_return[stop:]]
         self._running_return = xp.concatenate(parts)
         return returns

@@ -66,7 +66,7 @@ def adam_step(
         scale: factor of each parameter's change, (P,). None: 1.
     """
     if active is None and is_transformed():
-        # The same, in operations that `vmap` supports.
+        # Make the same step with operations that `vmap` supports.
         state.step.add_(1.0)
         state.mean.add_((grad - state.mean) * (1.0 - beta1))
         state.square.mul_(beta2).add_(grad * grad * (1.0 - beta2))
@@ -81,7 +81,7 @@ def adam_step(
         state.step.add_(active_float)
         state.mean.add_((grad - state.mean) * (active_float * (1.0 - beta1)))
         state.square.add_((grad * grad - state.square) * (active_float * (1.0 - beta2)))
-    # Both corrections as two scalars: one division over the vector instead of three.
+    # Combine both corrections into two scalars: one division over the vector instead of three.
     root = (1.0 - beta2**state.step).sqrt()
     rate = computed_once(learning_rate * root / (1.0 - beta1**state.step))
     change = rate * state.mean / (state.square.sqrt() + computed_once(eps * root))

@@ -21,6 +21,6 @@ def move_towards(target: Tensor, params: Tensor, tau: Tensor | float) -> None:
     if not is_transformed():
         target.lerp_(params, tau)
         return
-    # The same, in operations that `vmap` supports.
+    # Make the same update with operations that `vmap` supports.
     tau, delta = torch.as_tensor(tau), params - target
     target.copy_(torch.where(tau < 0.5, target + tau * delta, params - delta * (1.0 - tau)))

@@ -34,7 +34,7 @@ class Publisher:
         self._host = empty(tuple(params.shape), dtype=torch.float32)
         self._arrays = layout.views(self._host)
         self._downloads = transfer.Downloads(params.device) if overlap else None
-        # Version, scale and download of the last publication. The download is None after its end.
+        # Version, scale and download of the last publication. The download is None at its end.
         self._pending: tuple[int, ObsScale | None, Any] | None = None
 
     def publish(
@@ -49,7 +49,7 @@ class Publisher:
                 checkpoint. The first call always waits.
         """
         if self._downloads is None:
-            # Detached now: lanes give the tensor another storage.
+            # Detach at each call: lanes move the tensor to another storage.
             self._host.copy_(self._params.detach(), non_blocking=True)
             if self._is_on_gpu:
                 torch.cuda.current_stream(self._params.device).synchronize()

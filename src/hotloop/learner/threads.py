@@ -23,12 +23,12 @@ _max_threads: int | None = None
 
 
 def available_threads() -> int:
-    """Return the useful number of threads: 256×256 products hardly gain from more than four."""
+    """Return the useful number of threads: more than four hardly speed up products of 256×256."""
     return min(available_cores(), 4)
 
 
 def graph_threads() -> int:
-    """Return the number of threads for compiled updates, the maximum that they may get."""
+    """Return the number of threads that updates are compiled for, the maximum that they may get."""
     return torch.get_num_threads() if _max_threads is None else _max_threads
 
 

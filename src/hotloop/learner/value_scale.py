@@ -17,9 +17,9 @@ from hotloop.ops.losses import mean
 from hotloop.policies.forward import LearnedNetwork
 
 # A minibatch's share of the running sums. With the usual 40 minibatches of an iteration, they cover
-# about 12 iterations. A slower mean keeps the large returns of a first, poor value function.
+# about 12 iterations. A slower mean would keep the large returns of a first, poor value function.
 _NEW_SHARE = 0.002
-# Minimum of σ in units of the root mean square. Returns of a policy that always succeeds are equal.
+# Minimum of σ in units of the root mean square: if a policy always succeeds, all returns are equal.
 _MIN_SHARE = 0.1
 # Minimum of σ², if all returns are 0.
 _MIN_SQUARE = 1e-16

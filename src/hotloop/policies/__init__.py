@@ -1,10 +1,10 @@
-"""Policies: descriptions of networks, with one implementation for learning and one for acting.
+"""Policies: descriptions of networks, each with one implementation to learn and one to act.
 
 A `Network` consists of spaces, layers (an encoder with perceptrons, or the user's module) and a
 head. `actor_critic`, `actor` and `critics` build networks. `ActingPolicy` acts with published
 parameters, and needs only NumPy for perceptrons. `TrainedPolicy` acts on observations of users.
-`hotloop.policies.forward`, which imports torch and must be imported by name, holds the
-differentiable networks.
+`hotloop.policies.forward` has the differentiable networks. Import it by name, since it imports
+torch.
 """
 
 from __future__ import annotations

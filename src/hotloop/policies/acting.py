@@ -35,16 +35,15 @@ class ActingPolicy:
         network: the network.
         snapshot: its parameters.
         exploration: how `draw_noise` and `choose` explore; None: the head samples its own actions.
-        device: where networks are computed that act through torch. NumPy computes perceptrons on
-            any device.
+        device: device of networks that act through torch. Perceptrons always act through NumPy.
         forward: a forward pass with its own parameters, such as a `LearnerForward`; None: the
             network acts with the snapshot's parameters.
 
     Attributes:
         has_value: whether there is a value function.
-        has_last_value: whether `last_value` returns the value after `head` and `draw`: one forward
-            of a torch module computes both.
-        snapshot: the last snapshot. Its parameters may have changed in place since.
+        has_last_value: whether `last_value` returns the value after `head` and `draw`, since one
+            forward pass of a torch module computes both.
+        snapshot: the last snapshot. Its parameters may have changed in place since then.
         version: number of learning iterations behind the snapshot.
         obs_scale: scale of the snapshot; None: observations are not scaled.
     """
@@ -84,12 +83,12 @@ class ActingPolicy:
     def needs_parameters(self) -> bool:
         """Whether new parameters arrive only through `load` and `refresh`.
 
-        False if the policy reads the learner's own parameters. Its snapshot may then be older.
+        False if it reads the learner's own parameters, which may be newer than its snapshot.
         """
         return not self._has_external_forward or bool(self._head_params)
 
     def on_host(self) -> ActingPolicy:
-        """Return a policy that acts on the CPU with the snapshot: itself, if it already does."""
+        """Return a policy that acts on the CPU with the snapshot. It may be this policy."""
         if not self._has_external_forward:
             return self
         return ActingPolicy(self.network, self.snapshot, exploration=self.exploration)
@@ -163,7 +162,7 @@ class ActingPolicy:
 
         Returns:
             float32, (…, *obs_shape): scaled if there is a scale. Without a scale, bytes stay bytes
-            for a module of the user's, and the result may be `obs` itself.
+            for a user's module, and the result may be `obs` itself.
         """
         if self.obs_scale is not None:
             return self.obs_scale.apply(obs, out)
@@ -173,7 +172,7 @@ class ActingPolicy:
         return out
 
     def head(self, obs: Array, out: Array | None = None, memory: Array | None = None) -> Array:
-        """Return the outputs of the network: logits or means, also of forbidden actions.
+        """Return the outputs of the network, such as logits or means, including forbidden actions.
 
         Args:
             obs: (B, *obs_shape).
@@ -225,7 +224,7 @@ class ActingPolicy:
     def choose(self, head: Array, noise: Array, out: Array, mask: Array | None = None) -> None:
         """Write actions into `out`, (B, *action_shape), from `head`, (B, H), and `noise`, (B, K).
 
-        All rows belong to one step: the first one decides whether they explore. A policy with
+        All rows belong to one step, so the first row shows whether they explore. A policy with
         action masks needs `mask`, the allowed actions, bool, (B, M). `head` becomes `MASKED` where
         an action is forbidden.
         """
@@ -292,7 +291,7 @@ class ActingPolicy:
         return np.zeros((num_envs, self.memory_size), np.float32) if self.memory_size else None
 
     def log_prob(self, head: Array, noise: Array, action: Array) -> Array:
-        """Return log π(action) of a whole fragment: cheaper than one call for each step.
+        """Return log π(action) of a whole fragment, which costs less than one call for each step.
 
         Args:
             head: float32, (T, N, H), outputs of `head` at the time of acting.
@@ -308,7 +307,7 @@ class ActingPolicy:
         return self._head.log_prob(head, noise, action, self._head_params)
 
     def _scale_batch(self, obs: Array) -> Array:
-        """Return scaled observations in an array that the next batch of this size reuses."""
+        """Return scaled observations, in an array that the next batch of this size overwrites."""
         assert self.obs_scale is not None
         if self._scaled.shape != obs.shape:
             self._scaled = np.empty(obs.shape, np.float32)

@@ -107,7 +107,7 @@ class StackedCritics(Critics):
         return make_encoder(self.encoder, self.obs_spec)
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return shapes: weights are (K, inputs, outputs), the first's (inputs, K·outputs).
+        """Return shapes: weights are (K, inputs, outputs), in the first layer (inputs, K·outputs).
 
         The outputs of the first layer are concatenated, critic after critic.
         """
@@ -159,7 +159,7 @@ class StackedCritics(Critics):
             weight, bias = part(f"{len(sizes)}.weight"), part(f"{len(sizes)}.bias")
             if not has_one_output:
                 return linear(hidden, weight, bias, precision)
-            # As a sum, a product with one column fuses with the operations around it.
+            # A product with one column, written as a sum, fuses with the operations around it.
             return (hidden * weight.transpose(1, 2)).sum(-1) + bias[:, :, 0]
 
         return values
@@ -167,7 +167,7 @@ class StackedCritics(Critics):
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleCritics(Critics):
-    """K modules of the user's, with parameters named `critic.k.…`.
+    """K modules of the user, with parameters named `critic.k.…`.
 
     Attributes:
         body: factory of the modules.
@@ -234,7 +234,7 @@ def critics(
         layer_norm: whether to normalize each hidden layer before its activation.
         count: K.
         num_outputs: M, the number of outputs of each critic.
-        network: the actor's option. Bytes that its encoder reads as images are refused.
+        network: the actor's option. Images, as its encoder reads bytes, raise an error.
         module: the user's own network in place of these layers: `module:Class`, or a class or
             function, called as `module(obs_shape, action_size)`, K times with different seeds. The
             `forward` of the returned `torch.nn.Module` takes observations, (B, *obs_shape), and

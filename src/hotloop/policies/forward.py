@@ -1,6 +1,6 @@
-"""The forward of networks in torch, and networks and critics over one flat vector of parameters.
+"""The forward passes of networks in torch, and networks and critics over one flat vector.
 
-They are the counterparts of `forward_numpy` and of an `ActingPolicy`.
+They are the differentiable counterparts of `forward_numpy` and `ActingPolicy`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hotloop.policies.layers import Layers
 from hotloop.policies.parameters import ParameterLayout
 from hotloop.policies.spec import Network
 
-# A product with few columns costs BLAS 21 µs, transposed 6 (256×64 by 64×2, one core).
+# BLAS takes 21 µs for a product with few columns, 6 if it is transposed (256×64 by 64×2, one core).
 _NARROW_INPUTS, _NARROW_OUTPUTS = 64, 8
 
 
@@ -110,7 +110,7 @@ class LayersModule(nn.Module):
     def __init__(self, layers: Layers) -> None:
         super().__init__()
         self._layers = layers
-        # A list, since names of torch parameters must not contain a dot.
+        # Use a list, since names of torch parameters must not contain a dot.
         self._values = nn.ParameterList(torch.zeros(shape) for shape in layers.shapes.values())
 
     @property
@@ -128,7 +128,7 @@ class LayersModule(nn.Module):
         return network_outputs(self._layers, _PLAIN, self.by_name, obs, memory)
 
 
-# Operations that every exporter supports.
+# Use only operations that every exporter supports.
 _PLAIN = Operations(
     linear=lambda inputs, weight, bias: torch.addmm(bias, inputs, weight),
     convolve=nn.functional.conv2d,
@@ -214,7 +214,7 @@ class LearnedNetwork(_FlatNetwork):
         memory: Tensor | None = None,
         begins: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the outputs for the head, and the value.
+        """Return the network's outputs, from which the head makes actions, and the value.
 
         Args:
             params: float32, (P,).
@@ -223,7 +223,7 @@ class LearnedNetwork(_FlatNetwork):
             begins: see `evaluate`.
 
         Returns:
-            float32, (B, H), also of forbidden actions, and V(obs), (B,), or None.
+            The outputs, float32, (B, H), including forbidden actions, and V(obs), (B,), or None.
         """
         return self._forward(self.layout.unpack(params), obs, memory, begins)
 
@@ -236,7 +236,7 @@ class LearnedNetwork(_FlatNetwork):
             memory: hidden state of a recurrent network, float32, (B, M).
 
         Returns:
-            (B, H), (B,) and (B, M), without a value or hidden state that the network lacks.
+            (B, H), (B,) and (B, M). The last two are missing if the network lacks them.
         """
         named = self.head.fold(self.layout.unpack(params))
         return tuple(self._outputs(named, obs, *(() if memory is None else (memory,))))
@@ -269,8 +269,7 @@ class LearnedNetwork(_FlatNetwork):
         if self.network.action_spec.is_masked:
             if mask is None:
                 raise ConfigError(
-                    "a network with action masks needs those of the observations, got no `mask`: "
-                    "pass that of the batch"
+                    "a network with action masks needs `mask`, got none: pass the batch's `mask`"
                 )
             head = head.masked_fill(~mask, MASKED)  # also blocks gradients of forbidden actions
         if self._scale is not None:
@@ -367,5 +366,5 @@ class LearnedCritics(_FlatNetwork):
         return self._values(self.layout.unpack(params), obs, action, self.critics.count)
 
     def first_values(self, params: Tensor, obs: Tensor, action: Tensor) -> Tensor:
-        """Return the values of the first critic, (B,) or (B, M), without computing the others."""
+        """Return the values of the first critic alone, (B,) or (B, M)."""
         return self._values(self.layout.unpack(params), obs, action, 1)[0]

@@ -80,8 +80,8 @@ def orthogonal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
 
 
 def _need_parameters(shapes: Shapes, element_bytes: int) -> None:
-    """Raise ConfigError if the parameters don't fit into memory while they are drawn and packed."""
-    # `element_bytes` counts for each element of the largest parameter during its initialization.
+    """Raise ConfigError if memory is too small for drawing and packing the parameters."""
+    # `element_bytes` is the memory for initializing each element of the largest parameter.
     sizes = [math.prod(shape) for shape in shapes.values()]
     require_memory(
         8 * sum(sizes) + element_bytes * max(sizes, default=0),

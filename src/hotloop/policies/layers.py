@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hotloop.ops.products import Precision
     from hotloop.policies.spec import Network
 
-# Initialized separately. The name of the second one determines the bound of the bias.
+# Weights that are initialized separately. The name of the second determines the bias's bound.
 _MEMORY_PARTS = ("memory.features.weight", "memory.weight")
 
 
@@ -68,7 +68,7 @@ class Layers:
             outputs = network.head.size if part == "policy" else 1
             widths = pairwise([width, *sizes, outputs])
             for layer, shape in zip(names, widths, strict=True):
-                self.shapes[f"{layer}.weight"] = shape  # twice for a trunk
+                self.shapes[f"{layer}.weight"] = shape  # set twice for a trunk
                 self.shapes[f"{layer}.bias"] = shape[1:]
 
     @property

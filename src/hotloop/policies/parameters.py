@@ -1,7 +1,7 @@
 """All parameters of a network in one flat tensor.
 
-With one vector, gradient clipping is one norm, Adam six operations and a copy one copy for any
-number of layers. With 64×64 networks, an eager step spends its time on launching operations.
+With one vector, clipping takes one norm, Adam six operations and copying one copy, independent of
+the number of layers. Launching operations takes most of an eager step of 64×64 networks.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class TrainedPolicy:
         spec = self.network.obs_spec
         is_raw = spec.is_composite and isinstance(obs, Mapping | tuple)
         if [part.encoding for part in spec.layout] == ["one_hot"] and not spec.is_composite:
-            is_raw = _as_array(obs).dtype.kind != "f"  # rows are float32
+            is_raw = _as_array(obs).dtype.kind != "f"  # rows would be float32
         if is_raw:
             if self._writer is None:
                 self._writer = RowWriter(spec)
@@ -245,7 +245,7 @@ def _is_float32(array: Any, shape: tuple[int, ...]) -> TypeGuard[Array]:
 
 
 def _as_array(obs: Any) -> Array:
-    """Return an array, of objects for lists of different lengths and the like."""
+    """Return an array. Its items are objects if the shapes of the parts differ."""
     try:
         return np.asarray(obs)
     except ValueError:

@@ -1,9 +1,9 @@
 """Recurrent layers in torch: one step of plain operations, and whole sequences with resets.
 
 A sequence is one operation, `hotloop::lstm` or `hotloop::gru`, with its own gradient. Unrolled into
-graphs, 32 steps of an LSTM took 48 s to compile. With a gradient step by step, they took 1.5 times
-as long as these operations. Everything independent of the previous step is computed for all steps
-at once.
+a graph, 32 steps of an LSTM took 48 s to compile. With a separate gradient for each step, an update
+took 1.5 times as long as with these operations. Everything independent of the previous step is
+computed for all steps at once.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _lstm(
     inputs: Tensor, recurrent: Tensor, initial_memory: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the outputs, (L, B, H), the gates, (L, B, G), and the hidden states, (L, B, M)."""
-    # The hidden states are those before each step, 0 at the start of an episode.
+    # The returned hidden states precede each step, and are 0 at the start of an episode.
     size = recurrent.shape[0]
     outputs, gates, memories = _lstm_like(inputs, recurrent, initial_memory, mask)
     state, buffer = initial_memory.clone(), torch.empty_like(initial_memory[:, :size])
     output, cell = state.split(size, 1)
-    # Views of all steps at once: a slice costs as much as an operation on it.
+    # Make the views of all steps at once: a slice costs as much as an operation on it.
     input_gates, forget_gates, output_gates, candidates = (
         gates[..., k : k + size].unbind() for k in range(0, 4 * size, size)
     )
@@ -101,7 +101,7 @@ def _lstm_like(
 def _lstm_backward(
     grad: Tensor, recurrent: Tensor, gates: Tensor, memories: Tensor, mask: Tensor
 ) -> Tensor:
-    """Return the gradient of the inputs, (L, B, G), from that of the outputs, (L, B, H)."""
+    """Return the gradient of the inputs, (L, B, G), from the outputs' gradient, (L, B, H)."""
     size = recurrent.shape[0]
     input_gate, forget_gate, output_gate, candidate = gates.split(size, 2)
     cells = memories[..., size:]
@@ -117,7 +117,7 @@ def _lstm_backward(
     transposed = recurrent.t()
     result = torch.empty_like(gates)
     output_grad, cell_grad = torch.zeros_like(grad[0]), torch.zeros_like(grad[0])
-    # As (L, B, 4, H): three gates are multiplied by the gradient of c', the third by that of h'.
+    # As (L, B, 4, H): multiply the third gate by the gradient of h', the others by that of c'.
     gate_grads, factors = result.unflatten(2, (4, size)), gate_factors.unflatten(2, (4, size))
     rows, cell_column = zip(result, gate_grads, factors, strict=True), cell_grad.unsqueeze(1)
     output_gate_grads, output_gate_factors = gate_grads[:, :, 2].unbind(), factors[:, :, 2].unbind()

@@ -52,7 +52,7 @@ class RecurrentLayer:
         return _GATES[self.kind] * self.num_units
 
     def parameter_shapes(self, num_features: int) -> dict[str, tuple[int, ...]]:
-        """Return shapes by name. The rows of the weight are those for x, then those for h."""
+        """Return shapes by name. The weight has the rows for x, then the rows for h."""
         return {
             "memory.weight": (num_features + self.num_units, self.num_gate_values),
             "memory.bias": (self.num_gate_values,),
@@ -132,7 +132,7 @@ class NumpyRecurrentLayer:
             self._gates, self._products = np.empty((2, *shape), np.float32)
             self._output, self._buffer = np.empty((2, self._num_rows, size), np.float32)
         gates, products, output, buffer = self._gates, self._products, self._output, self._buffer
-        # Compute the gates of features and previous output.
+        # Compute the gates from the features and the previous output.
         np.copyto(output, memory[:, :size])
         np.dot(features, self._feature_weight, gates)
         np.add(gates, self._bias, gates)

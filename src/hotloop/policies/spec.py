@@ -55,7 +55,7 @@ class Network:
         action_spec: the actions.
         head: the head, bound to the actions.
         has_value: whether there is a value function.
-        module: the user's module, which has none of the following; None: hotloop's layers.
+        module: the user's module, which ignores the attributes below; None: hotloop's layers.
         encoder: encoder of the observation, a name in `ENCODERS`; all layers share it.
         layer_norm: whether to normalize the features of an encoder of images.
         memory: recurrent layer after the encoder, see `parse_memory`; None: no recurrent layer.
@@ -102,7 +102,7 @@ class Network:
                 f"`head` must be a value such as `Greedy()`, got {shortened(repr(self.head))}"
             )
         object.__setattr__(self, "head", self.head.bind(self.action_spec))
-        _ = self.layers  # built once; raises early if they are invalid
+        _ = self.layers  # build them now, to raise early if they are invalid
 
     @cached_property
     def layers(self) -> Layers | CheckedModule:

@@ -25,7 +25,7 @@ ForwardFunction = Callable[["Tensor | None", Tensor, "Tensor | None"], tuple[Ten
 class Execute(Protocol):
     """Wraps a function of (state, *arguments) to run it eagerly, compiled or as a graph.
 
-    The state is a tree of tensors. The function may change some in place. `name` is the name of the
+    The state is a tree of tensors, which the function may change in place. `name` names the
     function in messages.
     """
 
@@ -39,8 +39,8 @@ class Execute(Protocol):
 class _CallBuffers(NamedTuple):
     """The tensors of a call. They keep their addresses, since CUDA graphs need fixed ones.
 
-    `state` is on the device, and first, since it determines the device of a call. The others are on
-    the host: obs, (B, *obs_shape), pinned for a GPU, memory, (B, M) or None, and outputs, (B, W).
+    `state` comes first, since it determines the device of a call. The other fields are on the host:
+    obs, (B, *obs_shape), pinned for a GPU, memory, (B, M) or None, and outputs, (B, W).
     """
 
     state: Tensor | None
@@ -57,7 +57,7 @@ class DeviceCall:
 
     Args:
         function: the network.
-        state: the parameters for the function, on the device; None: it has its own.
+        state: the parameters for the function, on the device; None: the function has its own.
         num_columns: W, the total width of the outputs.
         device: device of the function.
         num_rows: B of every call. Smaller batches are padded and larger ones split, so that all
@@ -111,7 +111,7 @@ class DeviceCall:
 
         def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             empty = transfer.pinned if self._is_gpu else _unpinned
-            return empty(shape, dtype).zero_()  # padding must not be NaN
+            return empty(shape, dtype).zero_()  # the padding of a batch must not be NaN
 
         self._buffers = _CallBuffers(
             self._state,
@@ -207,9 +207,8 @@ class TorchForward(ABC):
 
 
 class ModuleForward(TorchForward):
-    """A forward of a module with its own parameters, copied from the snapshot.
-
-    A function of parameters would swap them in every call, but they change only once a fragment.
+    """The forward pass of a module with its own parameters, copied from the snapshot. A function of
+    parameters would have to set them in every call, but they change only once a fragment.
 
     Args:
         network: the network that acts.
@@ -255,7 +254,7 @@ class ModuleForward(TorchForward):
         if self._call is not None:
             return self._split_columns(self._call(obs, memory, self._dtype))
         if self._input.shape != obs.shape or self._input.dtype != self._dtype:
-            # A copy, since torch rejects arrays with negative strides or foreign byte order.
+            # Copy, since torch rejects arrays with negative strides or foreign byte order.
             self._input = np.empty(obs.shape, self._dtype)
             self._obs = torch.from_numpy(self._input)
         np.copyto(self._input, obs, casting="unsafe")
@@ -265,7 +264,7 @@ class ModuleForward(TorchForward):
 
 
 class LearnerForward(TorchForward):
-    """A forward with the learner's own parameters on the learner's device.
+    """A forward pass with the learner's own parameters, on the learner's device.
 
     It needs no published weights: each call reads the current values of the vector.
 

@@ -52,7 +52,7 @@ def _read_env(env: Any) -> EnvDescription:
         if not env.action_spec.mask_size:
             fields = _transition_fields(obs, action)
             return EnvDescription(fields, num_envs, ("obs",) if is_stack else ())
-        # A mask belongs to its observation, and is shared with it.
+        # A mask belongs to its observation, so both are stored once.
         parts = {"obs": obs, "mask": ((env.action_spec.mask_size,), np.dtype(np.bool_))}
         fields = _transition_fields(parts, action)
         return EnvDescription(fields, num_envs, ("obs.obs",) if is_stack else ())

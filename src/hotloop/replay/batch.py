@@ -1,4 +1,4 @@
-"""Batches that `sample` returns, and their memory, which is reused once it is unreferenced."""
+"""Batches that `sample` returns, and their memory, which is reused when no batch refers to it."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class BatchBlock:
 
 
 def _contiguous_arrays(specs: list[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
-    """Return arrays of these shapes and dtypes in one block of memory, the base of each."""
+    """Return arrays of these shapes and dtypes, all views of one block of memory."""
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in specs]
     starts = np.cumsum([0, *(-(-size // 64) * 64 for size in sizes)])
     memory = aligned_array(int(starts[-1]), np.uint8)

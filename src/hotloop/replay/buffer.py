@@ -68,7 +68,7 @@ class ReplayBuffer:
             V(next_obs)`. A transition can be drawn once its window is complete. Needs `reward`
             (float32), `terminated` (bool), `obs` and `next_obs`, which are shared.
         gamma: γ of `n_step` and of `return_to_go`.
-        weight_from: return of the episode that weighs its transitions. `episode_return`: the total;
+        weight_from: return that weights a transition. `episode_return`: its episode's total;
             `return_so_far`: up to and including this step; `return_to_go`: from this step on,
             discounted by γ. Needs `reward` (float32) and `terminated` (bool).
         running_weight: weight of a transition until its episode has ended, with `episode_return`
@@ -307,7 +307,7 @@ class ReplayBuffer:
             staging.release()
 
     def cut(self, env: int | None = None) -> None:
-        """Start a new episode in an environment, or in all, though the last step ended none.
+        """Start a new episode in an environment, or in all, although the last step did not end one.
 
         Use it, for example, after a worker was lost. Incomplete windows of `n_step` are closed,
         `Sequences` end, and the episode counts as ended for weights from returns.
@@ -465,7 +465,7 @@ class ReplayBuffer:
         self._staging.bind(store)
         sampler = self.sampler
         self._sample_blocks = BatchBlockPool(self.layout, sampler.weighted, sampler.has_importance)
-        self._entry_blocks = self._sample_blocks  # for the batches of `get`
+        self._entry_blocks = self._sample_blocks  # memory for the batches of `get`
         if isinstance(sampler, Sequences):
             self._sample_blocks = BatchBlockPool(self.layout, False, False, sampler.steps)
 

@@ -19,7 +19,7 @@ from hotloop.types import Array
 
 
 def positive_int(name: str, value: Any, error: type[HotloopError] = ConfigError) -> int:
-    """Return a positive integer, or raise `error` if the value is none."""
+    """Return a value as a positive integer, or raise `error` if it is not one."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
         raise error(f"`{name}` must be a whole number from 1 on, got {value!r}")
     return int(value)
@@ -113,7 +113,7 @@ def as_field_array(field: Field, value: Any, leading: tuple[int, ...]) -> Array:
             + (": `extend` takes a batch" if array.shape[1:] == field.shape and not leading else "")
             + (": `add` takes one transition" if array.shape == field.shape and leading else "")
         )
-    # The dtype of Python numbers is no choice of the user.
+    # Python numbers have no dtype that the user chose.
     is_plain = isinstance(value, (bool, int, float, list, tuple))
     fits = is_plain or np.can_cast(array.dtype, field.dtype, "same_kind")
     if fits and (is_plain or field.dtype.kind in "iu") and array.dtype != field.dtype:

@@ -4,9 +4,9 @@ The host never waits for the device. It writes new transitions to pinned memory,
 next launch transfers them to the ring. Weighted samplers draw on the host, from a `ReplayBuffer`
 that stores weights but no observations.
 
-The host's buffer is compiled code of its own, since the same operations on tensors of the CPU take
-too long: 70 µs of CPU time against 8 for a batch of 256 transitions of 17 numbers, drawn uniformly,
-and 7 µs against 4 to store one transition.
+A buffer in host memory uses other, compiled code, since the same operations on tensors of the CPU
+take too long: 70 µs of CPU time against 8 for a batch of 256 transitions of 17 numbers, drawn
+uniformly, and 7 µs against 4 to store one transition.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class DeviceReplay:
             frames. Each is stored once.
         batch_size: B, transitions per batch.
         max_batches: maximum number of batches drawn at once.
-        max_new: maximum number of transitions that wait on the host for the next launch. Further
-            ones cause an extra copy.
-        extra: shape and dtype of further arrays that the caller sends, by name.
+        max_new: maximum number of transitions that wait on the host for the next launch. A further
+            one causes an extra copy.
+        extra: shape and dtype of further arrays that the caller sends in the inbox, by name.
 
     Attributes:
         stored: the tensors, at fixed addresses.
@@ -176,7 +176,7 @@ class DeviceReplay:
         )
         self._begin_block()
 
-        # State on the host only: needed for checkpoints, but not for batches.
+        # State that only the host has: checkpoints need it, batches do not.
         self.windows = NStepWindows(num_envs, n_step, gamma)
         self.flags = {name: np.zeros(capacity, np.bool_) for name in ("terminated", "truncated")}
         self.random_state: Array | None = None  # random state of a restored buffer
@@ -207,7 +207,7 @@ class DeviceReplay:
         """Store B transitions in the order of time, see `ReplayBuffer.extend`.
 
         Raises:
-            ReplayError: a reward that can't be a weight.
+            ReplayError: a reward can't be a weight.
         """
         envs, steps = None if env is None else np.asarray(env), unnested(steps)
         if valid is not None:
@@ -417,7 +417,7 @@ class DeviceReplay:
             self._size = min(self._size + num_taken, self.capacity)
             num_done += num_taken
         if self.frames is not None:
-            # Drop transitions with overwritten frames, although the ring has room for their rows.
+            # Drop transitions whose frames were overwritten. The ring has room for their rows.
             limit = self.frames.num_frames - self.frames.size + self.frames.margin
             while self._size:
                 oldest = (self.num_added - self._size) % self.capacity

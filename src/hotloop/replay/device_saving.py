@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from hotloop.replay.device_buffer import DeviceReplay
     from hotloop.replay.storage.n_step_windows import NStepWindows
 
-# State of a weighted buffer besides its fields: of the handle, of each environment, of each row.
+# State of a weighted buffer besides its fields: in the handle, by environment, and by row.
 _HANDLE_FIELDS = ("random", "base", "filled", "stale")
 _PER_ENV_FIELDS = ("head_weights", "env_return", "env_first", "env_last")
 _ROW_WORDS = ("previous", "raw_reward")
-_MAX_BATCH = 1024  # transitions
+_MAX_BATCH = 1024  # transitions copied at once
 
 
 def save(replay: DeviceReplay, path: Path) -> None:
@@ -140,7 +140,7 @@ def _shared_bytes(layout: RowLayout, rows: Mapping[str, Array], prefix: str) -> 
 
 
 def _link_rows(buffer: ReplayBuffer, added: int, obs: Array, next_obs: Array) -> None:
-    """Link each row with its next observation: that of a later row, or a final observation.
+    """Link each row with its next observation: the one of a later row, or a final observation.
 
     `obs` and `next_obs` are those of `_shared_bytes`.
     """

@@ -13,7 +13,7 @@ from hotloop.types import Array
 
 
 class ResetFilter:
-    """A filter for the reset steps of `num_envs` environments, each in the step after an end."""
+    """A filter for the reset steps of `num_envs` environments: the steps after an episode's end."""
 
     def __init__(self, num_envs: int) -> None:
         self._is_end = np.zeros(num_envs, np.bool_)

@@ -242,7 +242,7 @@ class Staging:
         field = self._fields[name]
         if target is None:
             array = np.ascontiguousarray(as_field_array(field, value, leading), field.dtype)
-            self._pool_arrays[name] = array  # must outlive the compiled call
+            self._pool_arrays[name] = array  # keep it alive during the compiled call
             stage = "stage" if field.place == "pool" else "next_stage"
             self._store.pool_records[stage][field.pool_index] = array.ctypes.data
         elif (
@@ -327,7 +327,7 @@ def reward_error(position: int) -> ReplayError:
 
 def _writer(rows: StagedRows, field: Field) -> tuple[frozenset[type], Any, Any]:
     """Return the types that can be assigned directly, a memoryview and the index in it."""
-    # A memoryview accepts only arrays of its own format and shape. It takes half the time.
+    # A memoryview accepts only arrays of its own format and shape, but takes half the time.
     if field.place in ("row", "next") and len(field.shape) < 2:
         view = (rows.views[field.name][0] if field.shape else rows.views[field.name]).data
         if view.format in _FORMATS:

@@ -15,7 +15,7 @@ from hotloop.policies.heads import Gaussian
 from hotloop.types import Array
 
 _LOG_STD = "policy.log_std"
-_LARGE_STD = 100.0  # with bounds of ±1, all but 1 % of such actions are clipped
+_LARGE_STD = 100.0  # with bounds of ±1, 99 % of such actions are clipped
 
 
 class ActionMetrics:

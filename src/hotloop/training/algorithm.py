@@ -43,8 +43,8 @@ class Algorithm(ABC, Generic[AnyConfig]):
         hyper: a NamedTuple class whose fields are options of `config`, see `hyper_of`; or
             `hyper(config, nets)`, which returns such a tuple of numbers and schedules.
         acting: the name of the state's field with the acting network's parameters, (P,).
-        batch_options: options that change the values of batches only, as those of `Hyper` do.
-        learns_on_device: whether fragments may be tensors, of environments on the device.
+        batch_options: options that change only the values of batches, so lanes may differ in them.
+        learns_on_device: whether fragments may be tensors, from environments on the device.
         presets: default options by environment id, or by the id's prefix up to a slash or a colon.
     """
 

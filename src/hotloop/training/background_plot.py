@@ -18,7 +18,7 @@ from hotloop.training.live_line import remaining_s
 if TYPE_CHECKING:
     from hotloop.runs import Report
 
-# The process needs about 0.8 s until it can draw. A training of so few steps takes hardly longer.
+# The process can draw after about 0.8 s. A training of this many steps hardly takes longer.
 _PREPARE_S, _SHORT_RUN_STEPS = 2.0, 50_000
 _TIMEOUT_S = 30.0
 
@@ -46,7 +46,7 @@ class BackgroundPlot:
             return
         self._is_started = True
         if "matplotlib" in sys.modules or "HOTLOOP_PROFILE" in os.environ:
-            return  # no gain if matplotlib is loaded, and a profile should show the training only
+            return  # matplotlib is imported already, or a profile should show only the training
         with contextlib.suppress(OSError):  # `draw` then draws in this process
             self._process = subprocess.Popen(
                 python_command("hotloop.training.background_plot"),
@@ -72,7 +72,7 @@ class BackgroundPlot:
         return learning_curve(RunDirectory.open(run_dir))
 
     def finish(self, run_dir: str = "") -> bool:
-        """Let the process draw `run_dir` (unless empty) and exit. Return whether it drew."""
+        """Make the process draw `run_dir`, unless it is empty, and exit. Return whether it drew."""
         process, self._process = self._process, None
         if process is None:
             return False

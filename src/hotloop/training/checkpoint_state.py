@@ -129,7 +129,7 @@ class CompletedIteration:
 def checkpoint_state(
     learner: Learner, rollout: RolloutState, iteration: int, **counters: Any
 ) -> CheckpointState:
-    """Return the state after an iteration; `counters` are those of one kind of algorithm."""
+    """Return the state after an iteration. `counters` are the fields of one kind of algorithm."""
     return CheckpointState(
         timesteps=rollout.num_transitions,
         iteration=iteration,

@@ -43,7 +43,7 @@ from hotloop.training.options import ReplayOptions
 from hotloop.training.replay import ReplayBatch, StoredTransitions, weight_source
 from hotloop.types import Array, Fragment
 
-# The share of free device memory that 'auto' may use. The rest is for networks and their work.
+# The share of free device memory that 'auto' may use. Networks and updates need the remaining part.
 _MEMORY_SHARE = 0.8
 # Bounds on the transitions of one copy to the device, which has a static size.
 _MIN_NEW, _MAX_NEW = 16, 1024
@@ -82,12 +82,12 @@ class ReplayOnDevice(StoredTransitions):
             "noise": ((self.max_drawn,), number),
             "log": ((self.max_drawn,), number),
         }
-        if config.n_step == 1:  # rewards of more steps are stored with their discount
+        if config.n_step == 1:  # n-step rewards are stored together with their discount
             extra["gamma"] = ((), real)
         if self.is_scaled:
             shape = envs.obs_spec.shape
             extra |= {"mean": (shape, real), "std": (shape, real), "clip": ((), real)}
-        num_new = spec.num_envs * (config.train_frequency + config.n_step - 1)  # of one round
+        num_new = spec.num_envs * (config.train_frequency + config.n_step - 1)  # in one round
         buffer = DeviceReplay(
             config.buffer_size,
             spec.fields,
@@ -162,11 +162,11 @@ class ReplayOnDevice(StoredTransitions):
             importance = inbox["importance"][k].clone()
         else:
             importance = torch.ones_like(rows["reward"])
-        rows.pop("mask", None)  # that of `obs`, which no update needs
+        rows.pop("mask", None)  # the mask of `obs`, which no update needs
         return ReplayBatch(**rows, importance=importance)
 
     def update_priorities(self, index: Any, td_error: Tensor) -> None:
-        """Set new priorities of transitions by TD error, applied a round later."""
+        """Set new priorities of transitions by TD error. They take effect a round later."""
         self.buffer.update_weights(np.asarray(index), td_error)
 
 
@@ -220,7 +220,7 @@ class Launches:
         self._bound: Any = None
         self._period = period
         by_pattern: dict[Pattern, _Launch] = {}
-        self._launches: dict[tuple[int, int], _Launch] = {}  # by phase and size
+        self._launches: dict[tuple[int, int], _Launch] = {}  # by position in the period, and size
         for count in sorted({max_updates, 1}, reverse=True):
             for phase in range(period):
                 pattern = _pattern(learner, phase, count)
@@ -334,7 +334,7 @@ class _Launch:
         self, bound: tuple[Any, Any, ReplayTensors, UpdateLog, Tensor | None]
     ) -> tuple[Tensor, ...]:
         """Store new transitions, draw K batches, and run each batch's updates."""
-        # Returns |TD error|, (K, B), if batches are drawn by it and have one, else an empty tuple.
+        # Returns |TD error|, (K, B), if batches are drawn by TD error, else an empty tuple.
         state, hyper, stored, log, noise = bound
         inbox, count = stored.inbox, len(self._pattern)
         numbers, batches = self._replay.batches(stored, count)
@@ -401,7 +401,7 @@ def _has_room(config: ReplayOptions, envs: Environments, device: torch.device) -
     spec, free = describe_env(envs), free_bytes(device)
     try:
         has_frames = stores_frames(check_fields(spec.fields), spec.frame_stacks)
-    except ConfigError:  # such transitions stay on the host
+    except ConfigError:  # a device does not support such transitions
         return False
     size = needed_bytes(
         config.buffer_size, spec.fields, spec.num_envs, config.n_step, spec.frame_stacks

@@ -47,13 +47,13 @@ class Evaluator:
     ) -> None:
         self.best = run.best
         self._reporter = reporter
-        # Length at which an evaluation cut episodes. Later ones cut there too, to be comparable.
+        # Length at which an evaluation cut episodes. For comparison, later ones cut there too.
         self._cut_steps: int | None = None
         self._config = config
         self._run = run.directory
         self._envs = None
         if config.eval_interval is not None:
-            # Training draws the same numbers with and without evaluations.
+            # Restore the global generators, so that evaluations do not change the training.
             with kept_global_generators(config.seed, "evaluation"):
                 self._envs = make_vec(replace(spec, stream="evaluation"), config.total_envs)
             envs_to_close.append(self._envs)
@@ -153,7 +153,7 @@ class Evaluator:
 
     @contextmanager
     def _warnings_instead_of_errors(self) -> Iterator[None]:
-        """Turn errors of the camera into a warning, and record no more videos then."""
+        """Turn an error of the camera into a warning, and record no more videos after it."""
         try:
             yield
         except Exception as error:

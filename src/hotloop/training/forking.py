@@ -1,6 +1,6 @@
 """Forks of a run: a new run directory that continues from another run's last checkpoint.
 
-With the same options a fork continues like the run itself, bit for bit if that run resumes so.
+With the same options, a fork gives the same weights as resuming the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotloop.training.options import RunOptions, to_json
 def copy_last(run_dir: Path, target: Path) -> None:
     """Copy a run's configuration, its metrics, and its last and best checkpoints.
 
-    The copy has no links. Without them the newest checkpoint is the last.
+    The copy has no links, and without links the newest checkpoint counts as the last.
 
     Args:
         run_dir: the run's directory. The run may still be training.

@@ -24,8 +24,8 @@ class FragmentStream:
     """Weights that give each group of environments the same share of a stream of fragments.
 
     They are the `equal_shares` of a stream. Rows are counted over many batches, since one batch may
-    have no row of a slow group. Moments are averaged too: those of one batch would scale each group
-    differently.
+    have no row of a slow group. The moments of values are averaged too: with the moments of single
+    batches, each group would be scaled differently.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class FragmentStream:
             counts[group] = counts.get(group, 0.0) + fragment.num_steps
         self._counts = dict(counts)
         # Subtract half of a batch: when a group has a fragment in the batch, its count exceeds its
-        # average by that much. Without this, a group 20 times slower got 8 % less weight.
+        # average by half a batch. Without this, a group 20 times slower got 8 % less weight.
         for fragment in fragments:
             counts[fragment.first_env] -= 0.5 * fragment.num_steps
         shares = dict(zip(counts, equal_shares(np.array([*counts.values()])).tolist(), strict=True))
@@ -82,11 +82,11 @@ class FreshFragments:
         return collect()
 
     def reevaluate(self, *args: Any) -> Sequence[PolicyReevaluation]:
-        """Return the last argument of `prepare` for each fragment, see `reevaluate`, or nothing."""
+        """Return the last argument of `prepare` for each fragment (`reevaluate`), or nothing."""
         return ()
 
     def weights(self, fragments: Sequence[Fragment]) -> Sequence[Array]:
-        """Return the weights of each fragment's rows, float32, (T, N), or nothing."""
+        """Return the weights of each fragment's rows, float32, (T, N), or an empty list."""
         return ()
 
     def normalize(self, fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`compute_reward` and `compute_terminated` of an environment with goals, called on batches."""
+"""The methods `compute_reward` and `compute_terminated` of an environment, called on batches."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class GoalFunctions:
         return pair
 
     def _sample_pairs(self, space: Any) -> list[Array]:
-        """Return equal pairs of goals, pairs that share a part of their numbers, and others."""
+        """Return pairs of goals: some equal, some with equal parts, some different."""
         space = copy.deepcopy(space)  # the environments may share it
         space.seed(0)
-        # A batch whose size is no side of a goal shows whether a function mixes up the axes.
+        # A batch size other than the sides of a goal reveals functions that mix up the axes.
         shape = self._field.raw_shape or ()
         count = max(_NUM_PAIRS, 1 + max(shape, default=0))
         achieved, desired = (np.stack([space.sample() for _ in range(count)]) for _ in range(2))
@@ -115,13 +115,13 @@ class _GoalFunction:
                 and batched.dtype.kind in "fiub"
                 and np.allclose(batched, expected, equal_nan=True)
             )
-        except Exception:  # it takes single pairs only
+        except Exception:  # the function takes only single pairs
             return
 
     def __call__(self, achieved: Array, desired: Array) -> Array:
         """Return the results for goals, (B, *raw_shape), as (B,)."""
         if not self._takes_batches:
-            # An iteration over numbers yields scalars, which only Discrete spaces sample.
+            # Iterating over an array of numbers yields scalars, which only Discrete spaces sample.
             singles = (
                 goals if self._is_discrete else map(np.asarray, goals)
                 for goals in (achieved, desired)

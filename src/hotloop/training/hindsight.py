@@ -39,7 +39,7 @@ class Hindsight:
     """The achieved goals of a replay buffer's transitions, and the relabeling of batches.
 
     Each environment numbers its transitions consecutively, and a ring buffer keeps the latest ones
-    of all environments. Environments may hold any shares of it: some fail or reset more often.
+    of all environments. The environments' shares of it may differ: some fail or reset more often.
 
     Args:
         env_spec: an environment that computes rewards.
@@ -105,7 +105,7 @@ class Hindsight:
             self._release(indices)
             self._index.put(envs, counts, indices, self._oldest)
             self._goals[indices] = achieved[t, rows]
-            self._episode_end[indices] = -1  # continues
+            self._episode_end[indices] = -1  # the episode continues
             self._location[indices, 0], self._location[indices, 1] = envs, counts
             self._num_steps[envs] += 1
             number += len(envs)
@@ -117,7 +117,7 @@ class Hindsight:
         """Replace goals, rewards and terminations of a share of a batch in place.
 
         A relabeled transition terminates if the environment's `compute_terminated` returns True for
-        its new goal. If it terminated, but not by its old goal, it still does.
+        its new goal. A termination that its old goal did not cause stays.
         """
         rng = np.random.default_rng((self._seed, _STREAM, self._num_batches))
         self._num_batches += 1
@@ -169,7 +169,7 @@ class Hindsight:
         self._num_batches, self._num_known = arrays["hindsight.counts"].tolist()
         known = np.flatnonzero(self._location[:, 0] >= 0)
         envs, numbers = self._location[known].T
-        order = np.argsort(numbers, kind="stable")  # an older number never follows a newer one
+        order = np.argsort(numbers, kind="stable")  # `put` expects ascending numbers
         self._index.put(envs[order], numbers[order], known[order], self._oldest)
 
     def cut(self, env: int | None = None) -> None:
@@ -198,7 +198,7 @@ class Hindsight:
         rows = np.flatnonzero(terminated & ~reached)
         if len(rows):
             old_goals = self._spec.unflatten(batch.next_obs)[DESIRED][chosen[rows]]
-            # Terminations that the old goal did not cause, such as a fall, stay.
+            # A termination that the old goal did not cause, such as a fall, stays.
             reached[rows] = ~self._functions.terminated(achieved[rows], old_goals)
         batch.terminated[chosen] = reached
 
@@ -242,7 +242,7 @@ class _TransitionIndex:
             oldest: number of the oldest transition in the buffer for each environment, (N,).
         """
         min_sizes = numbers - oldest[envs] + 1
-        # A ring of the buffer's capacity holds all that the buffer can hold.
+        # No ring needs to be larger than the buffer.
         is_short = (min_sizes > self._sizes[envs]) & (self._sizes[envs] < self._capacity)
         for env in np.unique(envs[is_short]).tolist():
             size = min(2 * int(min_sizes[envs == env].max()), self._capacity)

@@ -25,7 +25,7 @@ from hotloop.training.process import TrainingProcess
 from hotloop.training.run import run_training
 from hotloop.training.run_updates import Run, UpdateRequest
 
-# Options of the one process that trains all lanes. They do not change the weights.
+# Options of the process that trains all lanes. They do not change the weights.
 _SHARED = {"device", "gpu_window_ms"}
 
 OnLaneReport = Callable[[int, Report], "bool | None"]
@@ -126,7 +126,7 @@ class _Driver:
         self._results: dict[int, RunResult | Exception] = {}
         self._active = set(range(len(runs)))
         self._lanes: Lanes | None = None
-        self._lane_numbers: dict[int, int] = {}  # of the runs in `_lanes`
+        self._lane_numbers: dict[int, int] = {}  # lanes of the runs in `_lanes`
 
     def drive(self) -> list[RunResult | Exception]:
         try:
@@ -179,7 +179,7 @@ class _Driver:
                         continue
                     except StopIteration:
                         pass
-                    except Exception as error:  # usually NaN, in this lane only
+                    except Exception as error:  # usually NaN, which ends only this lane
                         self._errors[k] = error
                     del generators[k]
                 if batches:

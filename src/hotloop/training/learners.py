@@ -151,8 +151,8 @@ def _fixed_scale(config: AlgorithmOptions, network: Network) -> ObsScale | None:
     """Return the scale of observations that are not normalized, or None if they stay unchanged.
 
     Perceptrons take bytes scaled to 0 … 1 by the bounds of their space, and so do all encoders if
-    the row is float32. Otherwise encoders of images scale bytes on their own. A network of the
-    user's receives them unchanged.
+    the row is float32. Otherwise encoders of images scale bytes themselves. A user's network
+    receives bytes unchanged.
     """
     spec, bound = network.obs_spec, _obs_bound(config)
     is_flat = network.encoder == "flatten"

@@ -111,7 +111,7 @@ class LiveLine:
         )
         if self._is_live:
             if self._live is None:
-                # No refresh thread: other profilers should find only the training's thread.
+                # Start no refresh thread: other profilers should find only the training's thread.
                 self._live = Live(console=self._console, auto_refresh=False)
                 self._live.start()
             self._live.update(text, refresh=True)

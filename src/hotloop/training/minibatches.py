@@ -92,7 +92,7 @@ def minibatches(batch: Any, order: Tensor, count: int) -> Iterator[Any]:
         for index in order.split(size):
             yield select_rows(batch, index)
         return
-    # One gather for each pass: the minibatches are views of it.
+    # Gather once for each pass: the minibatches are views of the result.
     fields = [None if x is None else x.index_select(0, order).split(size) for x in batch]
     for k in range(count):
         yield type(batch)(*(None if x is None else x[k] for x in fields))
@@ -123,8 +123,8 @@ def _first_non_finite(
     order: Tensor,
     size: int,
 ) -> NonFiniteUpdate:
-    """Return the first non-finite update, or the last: `is_bad` is bool, (updates, M)."""
-    # `order` are the rows or sequences of the minibatches, one pass after the other.
+    """Return the first non-finite update, or the last update. `is_bad` is bool, (updates, M)."""
+    # `order` has the rows or sequences of the minibatches, one pass after the other.
     update = int(is_bad.any(1).int().argmax()) if is_bad.any() else len(is_bad) - 1
     bad_names = [name for name, bad in zip(names, is_bad[update].tolist(), strict=True) if bad]
     index = order[update * size : (update + 1) * size]

@@ -76,7 +76,7 @@ class Observers:
         checkpoint = self._run.checkpoint
         self._is_stopped = self._reporter.begin(
             self._config,
-            execution="" if choice.may_use_cached else choice.reason,  # the first update decides
+            execution="" if choice.may_use_cached else choice.reason,  # known after an update
             resumed=self._resumed,
             workers=describe_workers(self._config, self._run.directory),
             position=None if checkpoint is None else checkpoint.position,
@@ -141,7 +141,7 @@ class Observers:
 
     @contextlib.contextmanager
     def closing(self) -> Iterator[None]:
-        """Save the last complete iteration, wherever the body ends.
+        """Save the last complete iteration, even if the body raises.
 
         Raises:
             NonFiniteError: an update in the body was not finite.
@@ -158,7 +158,7 @@ class Observers:
             try:
                 if self._saved_at != self._timesteps:
                     self._save()
-                self._cores.update(is_final=True)  # while there are workers
+                self._cores.update(is_final=True)  # while the workers still run
                 self._reporter.write_core_waits(self._cores.crowding())
             finally:
                 self._reporter.close(is_interrupted=is_interrupted)
@@ -179,7 +179,7 @@ class Observers:
         is_best = best is not None and best.timesteps == self._timesteps
         with span("save"), delayed_interrupt():
             directory.check_present()
-            directory.sync_metrics()  # a resumed run continues these
+            directory.sync_metrics()  # a resumed run continues the metrics
             # Link `best` first: if the process is killed in between, the checkpoint that `last`
             # names as the best still exists.
             names = ("best", "last") if is_best else ("last",)

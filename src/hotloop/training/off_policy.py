@@ -249,12 +249,12 @@ class ReplayStages:
         self._is_scaled = normalizer.obs_scale is not None
         self._gamma = as_schedule(config.gamma)
         self._counters = ReplayCounters()
-        self._num_moves = 0  # of the target networks, with those that were skipped
+        self._num_moves = 0  # moves of the target networks, including skipped ones
         self._iteration = 0
         self._metrics: dict[str, float] = {}
         # Indices of the transitions of each update since the last check for NaN.
         self._unchecked: list[Any] = []
-        self._first_update = 0  # updates before this iteration
+        self._first_update = 0  # number of updates before this iteration
 
     def restore(self, resumed: ResumedRun) -> tuple[list[int], list[str]]:
         """See `Stages`.
@@ -302,7 +302,7 @@ class ReplayStages:
         config, timesteps = self._config, position.timesteps
         self._replay.start_empty(position.num_updates)
         if len(self._replay) >= config.batch_size and position.replay is not None:
-            self._counters = replace(position.replay)  # the source has data of its own
+            self._counters = replace(position.replay)  # the source already has its data
             return ""
         self._counters.empty_at = timesteps
         num_needed = config.first_update_at
@@ -340,7 +340,7 @@ class ReplayStages:
         try:
             return self.rollout.collect()
         except (EnvironmentFailure, NonFiniteError):
-            self._check_finite()  # an update may have been the cause
+            self._check_finite()  # an update may have caused the error
             raise
 
     def store(self, fragments: Sequence[Fragment]) -> None:
@@ -377,7 +377,7 @@ class ReplayStages:
         """See `Stages`."""
         learner, replay, state = self.learner, self._replay, self.rollout.state()
         newest = self._snapshot(newest=True)
-        if self._config.overlap:  # as a resumed run does
+        if self._config.overlap:  # a resumed run does the same
             self.rollout.publish(newest)
         snapshot = learner.copy_snapshot(newest)
         normalizer = (self._normalizer.array_snapshot(),) if self._is_scaled else ()
@@ -415,7 +415,7 @@ class ReplayStages:
             is_collecting = collected - counters.empty_at < config.first_update_at
             if is_collecting or len(self._replay) < config.batch_size:
                 return 0
-            # Count from the last transition that learning waited for.
+            # Count from the last transition for which learning waited.
             counters.began, counters.done = collected - 1, 0
         num_due = int(config.update_to_data * (collected - counters.began)) - counters.done
         limit = self.rollout.updates_allowed()

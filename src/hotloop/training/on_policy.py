@@ -1,4 +1,4 @@
-"""On-policy algorithms: the declaration, and its stages, which learn from fragments once."""
+"""On-policy algorithms: the declaration, and the stages, which learn from each fragment once."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class OnPolicy(Algorithm[AnyOnPolicyConfig]):
         fragments: `fragments(config)` returns the stage before `prepare`. With `LaggedFragments`,
             the algorithm learns from fragments of older policies, and `prepare` receives the newest
             policy's `PolicyReevaluation` as last argument.
-        active: the name of a state's field, bool, 0-d, or None. An update sets it to False if later
-            updates of the iteration must change nothing.
-        can_stop_early: `can_stop_early(config)` returns whether an update may do so. `active` is
-            checked only then.
+        active: the name of a field of the state, bool, 0-d, or None. An update sets it to False so
+            that later updates of the iteration change nothing.
+        can_stop_early: `can_stop_early(config)` returns whether an update may set `active` to
+            False. Otherwise `active` is not checked.
     """
 
     prepare: Callable[..., Any] | None = None
@@ -265,7 +265,7 @@ class OnPolicyStages:
         )
         prepared = []
         for k, fragment in enumerate(fragments):
-            # A copy, since the next fragment is written to this one's rewards.
+            # Copy, since the next fragment overwrites this one's rewards.
             reward = self._normalizer.reward(fragment.reward)
             scaled = dataclasses.replace(fragment, reward=reward)
             arguments = (learner.hyper.floats, self._config, *reevaluations[k : k + 1])

@@ -66,7 +66,7 @@ def reevaluate(
         send: a function that copies arrays to the learner's device.
     """
     results: dict[int, PolicyReevaluation] = {}
-    old: dict[int, list[int]] = {}  # indices of fragments of older policies, by length
+    old: dict[int, list[int]] = {}  # indices of older policies' fragments, by number of steps
     for k, fragment in enumerate(fragments):
         age = np.broadcast_to(ages([fragment], version)[:, None], fragment.reward.shape)
         if age.any():

@@ -47,7 +47,7 @@ class TrainingProcess:
         device = choose_device(config.device)
         precision: Precision = config.precision if isinstance(config, NetworkOptions) else "float32"
         if is_resumed and device.type == "cpu" and precision == "tf32":
-            precision = "float32"  # the first report names the changed device
+            precision = "float32"  # the first report also names the changed device
         self._gpu = exits.enter_context(gpu_arithmetic(precision, device))
         self.threads: ThreadLimiter | None = None
         if isinstance(config.torch_threads, int):

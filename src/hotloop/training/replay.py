@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # before they are used.
 MAX_DRAWN = 8
 _WORKER_WEIGHTS = "worker_weights"
-# Options of hotloop's own buffer, which a source of the user's may read too.
+# Options of hotloop's own buffer, which a user's source may read too.
 BUFFER_OPTIONS = (
     "replay",
     "n_step",
@@ -217,7 +217,7 @@ class StoredTransitions(ReplaySource):
             for prefix in ("", "next_"):
                 parts = {part: flat.pop(f"{prefix}{part}") for part in ("obs", "mask")}
                 flat[f"{prefix}obs"] = parts
-        if self._clip_reward is not None:  # a copy, since reports use the fragment
+        if self._clip_reward is not None:  # copy, since reports use the fragment
             flat["reward"] = flat["reward"].clip(-self._clip_reward, self._clip_reward)
         env = None
         if fragment.num_envs != self._num_envs:
@@ -239,7 +239,7 @@ class StoredTransitions(ReplaySource):
         return {name: rows[name] for name in rows}
 
     def _without_masks(self, batch: Any) -> Any:
-        """Return a batch whose observations are arrays, and the masks of `next_obs` another."""
+        """Return a batch whose observations are arrays. The masks of `next_obs` become a field."""
         if not (self._has_masks and isinstance(batch["obs"], dict)):
             return batch
         arrays = {name: batch[name] for name in batch}
@@ -303,8 +303,8 @@ class Replay(StoredTransitions):
             f"the {num_stored:,} transitions of the replay buffer",
             "lower `buffer_size`",
         )
-        # Priorities change with each update, and draws without replacement must be distinct within
-        # one batch only, so that these batches are drawn one by one.
+        # Draw these batches one by one: priorities change with each update, and draws without
+        # replacement must be distinct only within one batch.
         is_independent = isinstance(sampler, (Uniform, Proportional)) and sampler.replacement
         self.max_drawn = MAX_DRAWN if is_independent else 1
         self._weights: WorkerWeights | None = None
@@ -379,7 +379,7 @@ class Replay(StoredTransitions):
                 np.multiply(arrays["weight"], batch.importance, out=arrays["importance"])
             else:
                 arrays["importance"][:] = arrays["weight"]
-        if self._has_sequences:  # 1 on average, over all rows
+        if self._has_sequences:  # give weights a mean of 1 over all rows
             arrays["importance"] /= arrays["importance"].mean()
         if copies := self._copies[count]:
             with self._uploads as uploads:
@@ -448,7 +448,7 @@ class Replay(StoredTransitions):
 
 
 def weight_source(config: ReplayOptions) -> Any:
-    """Return the return that weighs transitions, or None for other samplers."""
+    """Return the kind of return that weights transitions, or None for other samplers."""
     is_proportional = config.replay == "proportional"
     return config.replay_weight_from or "episode_return" if is_proportional else None
 

@@ -67,7 +67,7 @@ class OpenedRun(Generic[AnyConfig]):
     def best(self) -> BestEvaluation | None:
         """Return the best evaluation up to the checkpoint, if its own checkpoint still exists."""
         best = None if self.checkpoint is None else self.checkpoint.position.best
-        # A later, better one may have replaced it, if the run resumes before that.
+        # If the run resumes from before a later, better evaluation, that one has replaced it.
         has_best = best is not None and self.directory.checkpoints.has(best.timesteps)
         return best if has_best else None
 
@@ -109,7 +109,7 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
     run.lock()
     try:
         resumed = None
-        if name != "last" or run.checkpoints.has_any():  # else killed before the first checkpoint
+        if name != "last" or run.checkpoints.has_any():  # else it was killed before it saved one
             checkpoint = run.checkpoints.load(name)
             resumed = ResumedRun(checkpoint, CheckpointState.from_json(checkpoint.state))
             if resumed.position.timesteps >= config.total_timesteps:
@@ -186,7 +186,7 @@ def finished_checkpoint(run: RunDirectory, config: RunOptions) -> Checkpoint | N
 def write_missing_accounting(run: RunDirectory, config: RunOptions, last: Checkpoint) -> None:
     """Write the missing `accounting.json` of a run that was killed after its last step.
 
-    The only data about a killed run's workers is in the metrics of each iteration.
+    The metrics of each iteration are the only data about a killed run's workers.
 
     Raises:
         RunDirectoryError: the file can't be written.
@@ -229,7 +229,7 @@ def rewind_run(opened: OpenedRun, config: RunOptions, best: BestEvaluation | Non
         checkpoints.clear()
         run.resume(stored, timesteps=0, iteration=0, defaults=defaults)
         return
-    # In this order, a failure or a kill in between loses nothing.
+    # Keep this order: a failure or a kill in between loses nothing.
     position, checkpoint = resumed.position, resumed.checkpoint
     checkpoints.rewind(checkpoint, best=None if best is None else best.timesteps)
     at = {"timesteps": position.timesteps, "iteration": position.iteration}

@@ -56,7 +56,7 @@ def run_training(
         stages, observers = _assemble(
             algorithm, environment, run, on_report, process, exits, envs_to_close
         )
-        if process.num_runs > 1:  # the loops of several runs overlap
+        if process.num_runs > 1:  # the loops of several runs overlap in time
             stages.interrupts = immediate_interrupt
         with observers.closing():
             yield from training_loop(stages, observers)
@@ -73,7 +73,7 @@ def run_training(
     try:
         try:
             exits.close()
-        except Exception as error:  # a failed cleanup must not lose the result
+        except Exception as error:  # a failed cleanup must not discard the result
             warnings.warn(f"ending the run raised {error!r}", stacklevel=3)
         if on_end is not None:
             on_end(result)

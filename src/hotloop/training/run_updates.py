@@ -1,6 +1,6 @@
 """Run the updates that the training loop requests.
 
-A run is a generator that collects, yields an update request, and goes on after the updates.
+A run is a generator that collects, yields an update request, and continues after the updates.
 A single run and runs trained together (`hotloop.training.lanes`) thus share one training loop.
 """
 
@@ -50,7 +50,7 @@ def drive(run: Run[Outcome]) -> Outcome:
             run_updates(request)
         except StopIteration as end:
             return end.value
-        except BaseException as problem:  # including a signal's, at any moment
+        except BaseException as problem:  # also of a signal, which may come at any moment
             if inspect.getgeneratorstate(run) == inspect.GEN_CLOSED:
                 raise
             error = problem

@@ -144,7 +144,7 @@ def steps_on_device(spec: EnvSpec, config: RunOptions, *, is_able: bool) -> bool
     Raises:
         ConfigError: they do, but an option or the algorithm does not support that.
     """
-    # With workers, only they import the modules of environments.
+    # If there are workers, only they import the modules of environments.
     may_import = not config.has_workers
     if not is_on_device(spec, may_import=may_import):
         return False

@@ -11,8 +11,8 @@ from hotloop.types import Array
 class WorkerWeights:
     """The worker of each entry of a replay buffer, and the weights that follow from it.
 
-    They are the `equal_shares` of the workers with any entries: the weighted entries of each worker
-    are the same part of the whole, as if all had been equally fast.
+    They are the `equal_shares` of the workers that have entries: weighted, each worker has the same
+    share of the buffer, as if all workers had been equally fast.
 
     Args:
         capacity: the number of entries.

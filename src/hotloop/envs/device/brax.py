@@ -18,8 +18,8 @@ from hotloop.envs.device.jax_envs import JaxEnvironment, JaxVectorEnv, unsupport
 from hotloop.envs.device.specs import box_actions, missing_library
 from hotloop.errors import ConfigError, UnknownNameError, nearest
 
-# Initial states are regenerated after this number of steps. Episodes of an environment that end
-# within it begin in the same state.
+# Number of steps after which initial states are regenerated. In between, all episodes of an
+# environment begin in the same state.
 INITIAL_STATE_INTERVAL = 16
 
 
@@ -38,7 +38,7 @@ def make_brax(
         ConfigError, SpaceError: see `wrap_env` and `JaxVectorEnv`.
     """
     try:
-        # `import brax` would make type checkers resolve this file.
+        # Type checkers would resolve `import brax` to this file.
         envs: Any = import_module("brax.envs")
     except ImportError as error:
         raise missing_library(f"brax:{name}", error, "brax") from error

@@ -46,7 +46,7 @@ def is_on_device(spec: EnvSpec, *, may_import: bool = True) -> bool:
     Args:
         spec: the environments. A factory makes device environments if it has the required
             parameters `num_envs` and `device`. This check imports its module.
-        may_import: whether modules may be imported. If not, their factories count as others.
+        may_import: whether modules may be imported. If not, named factories count as host ones.
     """
     if isinstance(spec.env, str):
         prefix = spec.env.partition(":")[0]

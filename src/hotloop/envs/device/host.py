@@ -32,7 +32,7 @@ class HostVectorEnv:
         self.num_envs = envs.num_envs
         self.obs_spec, self.action_spec = envs.obs_spec, envs.action_spec
         self._step_buffers = allocate_step(self.num_envs, self.obs_spec)
-        self.mask = self._step_buffers.mask  # empty
+        self.mask = self._step_buffers.mask  # empty: device environments have no masks
         self._episode = np.full(envs.num_envs, -1, np.int64)
         self._return = np.zeros(envs.num_envs, np.float64)
         self._length = np.zeros(envs.num_envs, np.int64)

@@ -90,7 +90,7 @@ class JaxVectorEnv:
 
     def state(self) -> Tensors:
         """See `DeviceVectorEnv`."""
-        # As bytes, since a state may have dtypes that torch lacks.
+        # Store bytes, since a state may have dtypes that torch lacks.
         leaves = jax.tree.leaves(self._carry)
         return {
             f"{_LEAF}{k}": torch.from_numpy(np.frombuffer(np.asarray(x).tobytes(), np.uint8).copy())
@@ -148,7 +148,7 @@ class JaxVectorEnv:
         first_state, first_obs = initial
 
         def select(new: Any, old: Any) -> Any:
-            if old.shape[:1] != is_ended.shape:  # shared by all environments
+            if old.shape[:1] != is_ended.shape:  # an array that all environments share
                 return old
             return jnp.where(is_ended.reshape(-1, *[1] * (old.ndim - 1)), new, old)
 

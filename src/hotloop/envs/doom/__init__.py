@@ -36,8 +36,8 @@ _BUFFERS = ("audio", "automap", "depth", "labels", "notifications")
 # Scenarios that need other observations, and the kind of these.
 _UNSUPPORTED_SCENARIOS = {"basic_audio.cfg": "sound", "basic_notifications.cfg": "text"}
 
-# The weapon bobs, by an amount that depends on the end of the last episode. Without bobbing, an
-# episode is the same in every process.
+# The weapon bobs by an amount that depends on the end of the last episode. Switch bobbing off, so
+# that an episode is the same in every process.
 _NO_WEAPON_BOB = "+movebob 0"
 
 

@@ -53,7 +53,7 @@ class _GameDirectory:
 
     def __init__(self, program: str) -> None:
         self.pid = os.getpid()
-        self.num_games = 0  # not yet closed
+        self.num_games = 0  # games that are not closed yet
         self.num_started = 0
         self.path = Path(tempfile.mkdtemp(prefix="hotloop-doom-")).resolve()
         self.launcher = self.path / "launch"
@@ -71,7 +71,7 @@ class _GameDirectory:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # survives a kill of the process group
-            env={"PATH": os.environ.get("PATH", os.defpath)},  # or one by an environment variable
+            env={"PATH": os.environ.get("PATH", os.defpath)},  # without marks for a kill
         )
 
     def close(self) -> None:

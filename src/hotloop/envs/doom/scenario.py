@@ -73,7 +73,7 @@ class Scenario(gymnasium.Env[Any, Any]):
         self.action_space = base.action_space
         self._game: Any = base.game
         self._time_limit = self._game.get_episode_timeout() or _NEVER
-        # The time limit is applied in `step`: ViZDoom returns no last observation at its own.
+        # `step` applies the time limit: at its own time limit, ViZDoom returns no last observation.
         self._game.set_episode_timeout(0)
         self._end_tic = _NEVER
         # The pressed buttons of each discrete action.
@@ -104,7 +104,7 @@ class Scenario(gymnasium.Env[Any, Any]):
             if self._finalizer is None:
                 processes.register_game(self._game)
                 end = weakref.finalize(self, _end_game, self._game)
-                end.atexit = False  # the guard does the cleanup
+                end.atexit = False  # at exit, the guard cleans up instead
                 self._finalizer = end
             self._game.init()
         # Scenarios skip some tics at the start.

@@ -27,7 +27,7 @@ __all__ = ["ENCODERS", "Encoder", "Flatten", "choose_encoder", "make_encoder"]
 def choose_encoder(obs_spec: ObsSpec) -> str:
     """Return the default encoder: `nature` for images, `impala` for small ones, else `flatten`.
 
-    Only bytes with bounds 0 … 255 count as images. For others, the user names the encoder.
+    Only bytes with bounds 0 … 255 count as images. For other images, the user names the encoder.
     """
     sides: list[int] = []
     for part in obs_spec.layout:
@@ -56,7 +56,7 @@ def describe_choice(obs_spec: ObsSpec, encoder: str) -> str:
 def encoded_parts(obs_spec: ObsSpec) -> list[ObsField]:
     """Return the parts that a named encoder of images encodes.
 
-    These are the images by shape and bounds. If there are none, all bytes whose shape fits.
+    These are the parts with shape and bounds of images, or else all bytes whose shape fits.
     """
     parts = obs_spec.layout
     fitting = [x for x in parts if x.byte_bounds is not None and image_axes(x.shape) is not None]

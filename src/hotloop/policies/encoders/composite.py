@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_WIDTH = 64  # features of the numbers
+_WIDTH = 64  # number of features of the numbers
 
 
 class CompositeEncoder(Encoder):
@@ -89,7 +89,7 @@ def _numbers(obs: Tensor, part: ObsField) -> Tensor:
     import torch
 
     values = obs[:, part.start : part.stop]
-    if obs.dtype != torch.uint8:  # scaled with the whole row
+    if obs.dtype != torch.uint8:  # the whole row is scaled already
         return values
     if part.dtype == "uint8":
         values = values.to(torch.float32)

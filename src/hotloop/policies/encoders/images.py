@@ -68,8 +68,8 @@ class ImageFormat:
             obs = obs.permute(self._order)
         if len(self._order) == 5:
             obs = obs.flatten(1, 2)
-        # One pass over the bytes if compiled.
+        # Compiled, this is one pass over the bytes.
         image = obs.to(torch.float32, memory_format=torch.channels_last)
-        if obs.dtype != torch.uint8:  # in 0 … 1 already, or normalized
+        if obs.dtype != torch.uint8:  # already in 0 … 1, or normalized
             return image
         return (image - self._low if self._low else image) * self._factor

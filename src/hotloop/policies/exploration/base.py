@@ -38,7 +38,7 @@ class Exploration:
         self.require("random_steps", self.random_steps >= 0, "at least 0")
 
     def require(self, name: str, is_valid: bool, expected: str) -> None:
-        """Raise `ConfigError` with what was expected of a field, unless it is valid."""
+        """Raise `ConfigError` with the expected value of a field, unless the field is valid."""
         if not is_valid:
             kind, value = type(self).__name__, getattr(self, name)
             raise ConfigError(f"`{name}` of {kind} must be {expected}, got {value!r}")
@@ -95,7 +95,7 @@ class Exploration:
 
 
 def exploration_from_json(fields: Mapping[str, Any] | None) -> Exploration | None:
-    """Return what `Exploration.to_json` wrote; None: no exploration.
+    """Return the exploration that `Exploration.to_json` wrote, or None if there is none.
 
     It imports the class, so `fields` must come from this run's own process, never from a file.
 

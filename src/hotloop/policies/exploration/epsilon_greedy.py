@@ -19,7 +19,7 @@ class EpsilonGreedy(Exploration):
     """The action with the greatest value or, with probability ε, a uniform one.
 
     The first number of the noise is the index of an exploratory action, or −1. The second one is 1
-    in steps with ε = 1. Such steps do not need the network, nor do those of a single environment
+    in steps with ε = 1. Such steps do not need the network, and neither does a single environment
     that explores. With masks, the first number is the fraction of allowed actions below the
     exploratory one, in [0, 1). The network is then always needed, since its outputs hold the mask.
 

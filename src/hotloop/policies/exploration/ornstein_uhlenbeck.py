@@ -17,7 +17,7 @@ class OrnsteinUhlenbeckNoise(EpisodeNoise):
 
     It is the process of Uhlenbeck & Ornstein 1930, "On the Theory of the Brownian Motion", in steps
     of one, as in Lillicrap et al. 2015, arXiv:1509.02971, who use θ = 0.15 and σ = 0.2. `std` is
-    the standard deviation late in an episode, σ / √(1 − (1 − θ)²): theirs is 0.38.
+    the standard deviation late in an episode, σ / √(1 − (1 − θ)²), 0.38 for these values.
 
     Attributes:
         theta: θ in (0, 1]. The correlation of two steps is (1 − θ) to the power of their distance.

@@ -63,8 +63,7 @@ def export_numpy(
     spec, head = network.action_spec, network.head
     if type(head) not in HEADS.values():
         raise ConfigError(
-            f"the file for NumPy holds hotloop's own heads, got {head}: export the policy with "
-            "--format onnx"
+            f"NumPy files support only hotloop's heads, got {head}: use --format onnx"
         )
     # Collect the description and the arrays of the layers that act.
     description = {

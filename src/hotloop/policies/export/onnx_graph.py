@@ -24,7 +24,7 @@ from hotloop.types import Array
 
 OPSET = 18
 
-_TOLERANCE = 1e-4  # relative and absolute, since the sums have another order
+_TOLERANCE = 1e-4  # relative and absolute, since sums are in a different order
 
 
 def export_onnx(

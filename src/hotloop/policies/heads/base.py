@@ -34,8 +34,8 @@ class Head:
     distribution of returns. `bind` returns the head for an action space. Whatever depends on the
     space is a cached property, and learned parameters are arguments.
 
-    The defaults fit a head without learned parameters that takes one discrete action, the one with
-    the greatest output. A subclass may add methods in torch for its algorithm, which calls them as
+    The defaults fit a head without learned parameters that chooses the discrete action with the
+    greatest output. A subclass may add methods in torch for its algorithm, which calls them as
     `nets.head.…` with the outputs of the network. Only the methods in torch import torch.
     `log_prob`, `evaluate` and `draw` raise `ConfigError` unless the head defines them.
 
@@ -66,7 +66,7 @@ class Head:
         bound = replace(self)
         vars(bound)["spec"] = spec
         bound.check()
-        _ = bound.action_scale  # raises early if bounds can't be scaled
+        _ = bound.action_scale  # computed now, to raise early if bounds can't be scaled
         if spec.is_masked and spec.mask_size != bound.size:
             raise SpaceError(
                 f"the head {self} has {bound.size} outputs for {spec.mask_size} actions, so masks "
@@ -120,11 +120,11 @@ class Head:
         return sizes
 
     def learned_shapes(self, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the learned parameters' shapes for the shapes of the layers that it acts with."""
+        """Return the shapes of the learned parameters, from those of the layers that act."""
         return shapes
 
     def fold(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the layers that it acts with from the learned parameters: tensors or arrays."""
+        """Return the layers that act, computed from the learned parameters: tensors or arrays."""
         return params
 
     # --- acting, on NumPy -----------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Head:
         return np.empty((block["num_steps"], block["num_envs"], 0), np.float32)
 
     def draw_from(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return noise, (B, K), for outputs of `shape`, (B, H), from the user's generator."""
+        """Return noise, (B, K), from the user's generator, for outputs of `shape`, (B, H)."""
         return np.empty((shape[0], 0), np.float32)
 
     def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
@@ -196,7 +196,7 @@ def action_offset(spec: ActionSpec) -> Array:
 
 
 def num_action_values(spec: ActionSpec) -> int:
-    """Return the number of actions, of all choices together, or of numbers in a box action."""
+    """Return the number of discrete actions, of all choices, or of numbers in a box action."""
     if spec.kind == "discrete":
         return spec.num_actions
     return sum(spec.nvec) if spec.kind == "multi_discrete" else math.prod(spec.shape)

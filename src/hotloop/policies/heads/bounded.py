@@ -89,7 +89,7 @@ class SquashedGaussian(Bounded):
     def sample(self, outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return an action in [−1, 1], (B, A), and its log π, (B,), from normal noise, (B, A).
 
-        The density is that of u, whatever the bounds of the actions are.
+        It is the density of u, independent of the bounds of the actions.
         """
         from hotloop.ops.activations import tanh
         from hotloop.ops.distributions import squashed_gaussian

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LOG_STD = "policy.log_std"
-# Half widths of bounds that a Gaussian with mean 0 and standard deviation 1 explores as it is.
+# Half widths of bounds that a standard normal distribution explores without scaling.
 _NEAR = 0.25, 4.0
 # Finite bounds beyond this magnitude count as infinite.
 MOST_FAR = 1e15
@@ -48,7 +48,7 @@ class Gaussian(Head):
         return rng.standard_normal(shape, np.float32)
 
     def choose(self, outputs: Array, noise: Array, out: Array, params: Params) -> None:
-        flat = out.reshape(outputs.shape)  # a view: `out` is one step of a fragment
+        flat = out.reshape(outputs.shape)  # a view, since `out` is one step of a fragment
         np.multiply(noise, params["std"], out=flat)
         np.add(flat, outputs, out=flat)
 

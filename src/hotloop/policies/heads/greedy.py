@@ -10,7 +10,7 @@ from hotloop.policies.heads.base import Head
 
 @dataclass(frozen=True)
 class Greedy(Head):
-    """Outputs are Q of each of A discrete actions. The greatest one is chosen, without noise."""
+    """Outputs are Q of each of A discrete actions. The action with the greatest Q is chosen."""
 
     meaning = "action_values"
     description = "the value of each action"

@@ -29,7 +29,7 @@ from hotloop.replay.native.tree import (
 # Proposals that cost as much as one walk down the tree. A proposal is accepted with probability
 # mean / max.
 MAX_PROPOSALS = 4.0
-PROPOSALS_PER_ROUND = 1024  # the work space is never smaller
+PROPOSALS_PER_ROUND = 1024  # also the minimum size of the work space
 
 
 @jit
@@ -125,7 +125,7 @@ def _draw_by_scan(handle: Handle, shift: float) -> int:
 
 @jit
 def _draw_by_tree(handle: Handle, shift: float, count: int, slots: Ints, stratified: bool) -> int:
-    """Draw up to `count` slots, at least one, by walks down the tree, and return their number."""
+    """Draw at least one and up to `count` slots by walks down the tree, and return their number."""
     # Walks that rounding errors lead to a slot without weight are dropped.
     leaves = handle.leaves
     total = total_weight(handle, shift)
@@ -161,7 +161,7 @@ def _draw_with_replacement(handle: Handle, shift: float, count: int) -> None:
     done = 0
     while done < count:
         done += _draw_by_tree(handle, shift, count - done, advance(slots, done), stratified)
-        stratified = False  # dropped walks are replaced by draws from all slots
+        stratified = False  # draws from all slots replace the dropped walks
 
 
 @jit

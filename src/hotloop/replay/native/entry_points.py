@@ -35,8 +35,8 @@ from hotloop.replay.native.weights import default_weight, set_weight
 @jit
 def _describe_batch(handle: Handle, batch: BatchRecord, count: int, beta: float) -> None:
     """Write numbers, weights, probabilities and importance of the drawn slots to the batch."""
-    # Importance is (size · P)^−β over its maximum (Schaul et al. 2016, arXiv:1511.05952, section
-    # 3.4). The least P has the maximum, so importance is (least P / P)^β.
+    # Importance is (size · P)^−β divided by its maximum (Schaul et al. 2016, arXiv:1511.05952,
+    # section 3.4). The entry with the least P has the maximum, so importance is (least P / P)^β.
     slots, index = handle.batch_slots, batch.index
     for row in range(count):
         index[row] = entry_number(handle, slots[row])
@@ -260,7 +260,7 @@ def write_weights(address: int, count: int) -> int:
         slot = number % capacity
         slots[position] = slot
         prefetch(address_of(handle.leaves) + slot * 8)
-        if is_tree:  # the lowest levels of the three trees, whose cache misses cost most
+        if is_tree:  # prefetch the lowest levels of the three trees, whose cache misses cost most
             for tree in (handle.sums, handle.mins, handle.maxs):
                 prefetch(tree[1] + (slot >> 3) * 8)
                 prefetch(tree[2] + (slot >> 6) * 8)

@@ -55,7 +55,7 @@ def _store_frame(pool: PoolRecord, source: int) -> int:
 
 @jit
 def store_stack(pool: PoolRecord, source: int, before: int, refs: Ints32) -> None:
-    """Store the frames at `source`, sharing those that the preceding observation or stack has.
+    """Store the frames at `source`. Reuse frames that the preceding observation or stack contains.
 
     Args:
         pool: the field's frame pool.

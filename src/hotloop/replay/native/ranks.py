@@ -3,8 +3,8 @@
 A sorted list in blocks of at most 512 entries: the greatest priority first, and among equal ones
 the lower slot of the ring. A second list has the order of the blocks and is searched by bisection.
 An insertion or removal moves half a block, 3 KB. Full blocks are split, small neighbors joined. So
-ranks are exact at any time, while the array-based heap of Schaul et al. (2016, arXiv:1511.05952) is
-sorted only now and then.
+ranks are always exact, unlike in the array-based heap of Schaul et al. (2016, arXiv:1511.05952),
+which is sorted only from time to time.
 
 The distribution is P(rank r) = r^−α / H(n) with H(n) = Σ_{r ≤ n} r^−α. Drawing inverts H: by a
 table up to rank 1024, beyond it by the Euler–Maclaurin formula, with an error below 10⁻¹².
@@ -50,10 +50,10 @@ def _comes_before(handle: Handle, place: int, key: float, slot: int) -> bool:
 
 @jit
 def _find(handle: Handle, key: float, slot: int) -> tuple[int, int]:
-    """Return the position of (key, slot): its block within the order, and its place in there."""
+    """Return the position of (key, slot): of its block in the order, and within the block."""
     order, counts = handle.block_order, handle.block_counts
     low, high = 0, handle.num_blocks - 1
-    while low < high:  # the last block whose first entry does not come after it
+    while low < high:  # find the last block whose first entry does not come after (key, slot)
         middle = (low + high + 1) >> 1
         first = order[middle] * BLOCK
         if _comes_before(handle, first, key, slot) or handle.block_slots[first] == slot:

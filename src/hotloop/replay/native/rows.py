@@ -5,7 +5,7 @@ lines. Fields above 1 KB (images) are frames in a pool, and the row stores their
 
 With sharing, a row has no `next_obs` but a link to the place of that observation:
 
-    0 … capacity − 1    the row of the same environment's next transition
+    0 … capacity − 1 the row of the same environment's next transition
     HEAD + h            head h: the next transition is not stored yet
     −1 − f              final observation f: no transition starts with it, as after an episode's end
 
@@ -147,7 +147,7 @@ def _store_head(
         if truncated_at >= 0:
             u8_at(row + truncated_at)[0] = u8_at(final + truncated_at)[0]
         f32_at(row + handle.discount)[0] = 0.0 if terminated else discount
-    for pool_index in range(handle.num_pools):  # the row has the frame numbers of obs already
+    for pool_index in range(handle.num_pools):  # the row already has the frame numbers of `obs`
         pool = frame_pool(handle, pool_index)
         if pool.next_refs >= 0:
             next_frames = pool.next_frames
@@ -281,7 +281,7 @@ def cut_env(handle: Handle, env: int) -> None:
 
 @jit
 def refresh_added(handle: Handle, added: int) -> None:
-    """Update the tree for the entries stored since `added` entries had been stored."""
+    """Update the tree for all entries with numbers from `added` on."""
     num_added, capacity = handle.added, handle.capacity
     if handle.kind != KIND_TREE or num_added == added:
         return

@@ -28,7 +28,7 @@ def link_entry(handle: Handle, slot: int, env: int, is_end: bool) -> None:
 
 @jit
 def trace_sequences(handle: Handle, batch: BatchRecord, count: int) -> None:
-    """Extend the drawn entries, the first ones to learn from, to sequences.
+    """Extend drawn entries to sequences. Each drawn entry is the first one to learn from.
 
     Slots are written to the work space, numbers and the mask to the batch, each (steps, B). The
     loop over sequences is the inner one, so that the processor waits for many rows at once.

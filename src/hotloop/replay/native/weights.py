@@ -92,7 +92,7 @@ def weigh(handle: Handle, slot: int, env: int, reward: float, is_end: bool, weig
     `reward` and `is_end` are those of the entry's own step. Buffers for sequences link the entry
     with its predecessor instead.
     """
-    if handle.following >= 0:  # then entries have no weights
+    if handle.following >= 0:  # a buffer for sequences: entries have no weights
         link_entry(handle, slot, env, is_end)
         return
     rule = handle.weight_rule

@@ -36,7 +36,7 @@ class Allocator:
             with tempfile.TemporaryFile(dir=self.directory) as file:
                 if hasattr(os, "posix_fallocate"):
                     os.posix_fallocate(file.fileno(), 0, num_bytes)
-                else:  # macOS can't reserve it
+                else:  # macOS can't reserve space
                     file.truncate(num_bytes)
                 return np.frombuffer(mmap.mmap(file.fileno(), num_bytes), np.uint8)
         except OSError as error:

@@ -21,7 +21,7 @@ _MAX_ROW_ITEM_BYTES = 1024  # larger observations are stored as frames
 
 
 def unnested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with the parts of `obs` and `next_obs` beside the others.
+    """Return the fields with the parts of `obs` and `next_obs` as fields of their own.
 
     `obs` may have the parts `obs` and `mask`. In `next_obs` they become `next_obs` and `next_mask`.
     """

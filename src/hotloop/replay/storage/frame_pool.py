@@ -54,7 +54,7 @@ class FramePool:
         return int(self._record["num_free"])
 
     def restore_counts(self, num_used: int, num_free: int) -> None:
-        """Take over the counts of a saved pool. The caller fills in the frames.
+        """Restore the counts of a saved pool. The caller restores the frames.
 
         Raises:
             ValueError: the counts are impossible.

@@ -135,7 +135,7 @@ class HostStore:
             sizes = level_sizes(capacity)
             handle["levels"] = len(sizes) - 1
             num_leaves, num_nodes = sizes[0], sum(sizes[1:])
-            # One block of memory, so that huge pages cover all of it.
+            # Use one block of memory, so that huge pages cover all of it.
             trees = aligned_array(num_leaves + 3 * num_nodes, np.float64, fill=0)
             starts = num_leaves + np.cumsum([0, *sizes[1:-1]])
             for tree, name in enumerate(("sums", "mins", "maxs")):

@@ -122,7 +122,7 @@ def flatten(values: Mapping[str, Any], parent: Path = ()) -> Iterator[tuple[Path
 
 
 def parse_fields(fields: Mapping[str, Any]) -> list[Field]:
-    """Return the fields of a user's declaration, `{"obs": ((17,), np.float32), …}`.
+    """Return the fields that a user declared as `{"obs": ((17,), np.float32), …}`.
 
     Raises:
         ConfigError: there are no fields, or one is not a shape and a numeric dtype.
@@ -181,7 +181,7 @@ def arrange_fields(
         n_step: steps per window; more than 1 adds a field `discount`.
         has_raw_reward: whether to store each step's own reward beside its window's.
         has_previous: whether to store the distance to the environment's previous entry.
-        in_sequences: whether to store that, and the distance to the next entry. A field `memory` is
+        in_sequences: whether to store distances to the previous and next entry. A field `memory` is
             then stored as frames, since it is gathered for the first row of a sequence only.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Windows of n steps on the host: steps in, transitions out, in the order of `ReplayBuffer`.
+"""Windows of n steps on the host, which turn steps into transitions in the order of `ReplayBuffer`.
 
 A step waits for the end of its window: n steps, or the end of its episode. Its transition has the
 reward Σ_{k<m} γ^k r_{t+k} of the window's m steps, and the next observation of the last one.

@@ -112,7 +112,7 @@ def requirements_of(config_class: type[Options]) -> Iterator[tuple[str, Requirem
 
 
 def _unmet_requirements(options: Options) -> Iterator[tuple[str, str, tuple[Any, ...]]]:
-    """Yield (option, required option, its possible values) of options that are set in vain."""
+    """Yield (option, required option, its possible values) of options without effect."""
     for name, requirements in requirements_of(type(options)):
         is_set = options.value_of(name) != default_of(type(options), name)
         for other, values in requirements.items():
@@ -133,7 +133,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def unknown_option_message(name: str, config_class: type[Options]) -> str:
-    """Return an error message with the nearest option and the algorithms that have it."""
+    """Return an error message: the most similar option, and the algorithms with this one."""
     known = [field.name for field in fields(config_class)]
     algorithm = config_class.__module__.rpartition(".")[2]
     owners = [owner for find_owners in OPTION_OWNERS for owner in find_owners(name)]

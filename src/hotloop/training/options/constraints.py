@@ -75,7 +75,7 @@ def _is_number(value: Any) -> bool:
 def _is_finite(value: Any) -> bool:
     try:
         return _is_number(value) and math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
+    except OverflowError:  # an integer that is too large for a float
         return False
 
 
@@ -94,7 +94,7 @@ def _are_amounts(value: Any) -> bool:
 def _are_trackers(value: Any) -> bool:
     if not isinstance(value, (tuple, list)):
         return False
-    if not value:  # most runs, which then import no trackers
+    if not value:  # most runs have none, and import no trackers
         return True
     from hotloop.runs.tracking import tracker_names
 
@@ -174,7 +174,7 @@ Device = Annotated[
 
 
 def _scheduled(constraint: Constraint, *, along: Constraint | None = None) -> Constraint:
-    """Return a constraint on a number, or `along` on all values of a schedule."""
+    """Return a constraint for a number, or for a schedule with `along` for all its values."""
 
     def accepts(value: Any) -> bool:
         if _is_number(value):
@@ -244,7 +244,7 @@ def check_value(name: str, hint: Any, value: Any) -> None:
     """
     try:
         expected = _unmet_requirement(hint, value)
-    except (ConfigError, UnknownNameError) as error:  # of a schedule
+    except (ConfigError, UnknownNameError) as error:  # the schedule is invalid
         raise type(error)(f"`{name}`: {error}") from error
     if expected:
         hints = "".join(f": {mark.text}" for mark in _marks(hint) if isinstance(mark, Hint))
@@ -288,7 +288,7 @@ def _unmet_requirement(hint: Any, value: Any) -> str:
 
 
 def is_data(hint: Any, value: Any) -> bool:
-    """Return whether a stored value may be used if anyone may have written it.
+    """Return whether it is safe to use a stored value that anyone may have written.
 
     Numbers, booleans and known words run no code. A type of strings or containers is only data if
     it has the mark `DATA`.

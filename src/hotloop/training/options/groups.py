@@ -11,8 +11,8 @@ Groups are mixins, not attributes, so that options stay flat: `Config(eval_inter
 option, the default of the first group counts, so RunOptions comes last. Help shows the groups from
 the last to the first.
 
-A function that reads options takes the group that has them. An option of some algorithms alone is
-read through a property of a group that all have, such as `RunOptions.is_recurrent`.
+A function that reads options takes the group that has them. An option that only some algorithms
+have is read through a property of a group that all have, such as `RunOptions.is_recurrent`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _BY_PRIORITY = ("prioritized", "rank")
 # Lower bounds on memory, for any environment and network.
 _PARAMETER_BYTES = 16  # with its gradient and Adam's two moments
 _HOST_PARAMETER_BYTES = 8  # for networks on a GPU: the initial value and the copy sent there
-_ORDER_BYTES = 8  # of a transition's index in the order of a pass
+_ORDER_BYTES = 8  # a transition's index in the order of a pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,7 +345,7 @@ class ReplayOptions(RunOptions):
             setting = "`n_step` 1" if self.n_step > 1 else "`schedule` 'barrier'"
             raise ConfigError(f"`hindsight` needs {setting}: change it, or leave out `hindsight`")
         self._check_device_replay()
-        if self.replay != "uniform":  # uniform has nothing to check, and may work without Numba
+        if self.replay != "uniform":  # which has no settings, and may work without Numba
             self.sampler()
         is_async = self.schedule == "async"
         steps = self.train_frequency
@@ -355,7 +355,7 @@ class ReplayOptions(RunOptions):
         _require_network_memory(self, self.batch_size, "lower `batch_size`")
 
     def _check_device_replay(self) -> None:
-        """Check that a buffer can be on the device, and that launches can fill."""
+        """Check that the device can hold a buffer, and a round the updates of a launch."""
         if self.replay_device == "device" and self.host_replay_reason:
             raise ConfigError(
                 f"`replay_device` 'device' does not support {self.host_replay_reason}: choose "

@@ -81,7 +81,7 @@ class WorkerOptions(TaskOptions):
             self._check_inference()
         self._check_ray()
         if self.workers in (0, "auto"):
-            if self.envs_per_worker is not None:  # 'auto' chooses the number
+            if self.envs_per_worker is not None:  # `workers` 'auto' chooses this number, too
                 raise ConfigError("`envs_per_worker` needs a number of `workers`: set it")
         elif self.total_envs < self.num_groups:
             raise ConfigError(
@@ -115,7 +115,7 @@ class WorkerOptions(TaskOptions):
             raise ConfigError(f"`inference` '{self.inference}' needs {reason}")
 
     def _check_ray(self) -> None:
-        """Check that Ray has a number of workers, and what inference actors get."""
+        """Check that Ray has a number of workers, and the resources of inference actors."""
         if isinstance(self.workers, int) and self.inference_actors > max(1, self.workers):
             raise ConfigError(
                 f"`inference_actors` must not exceed `workers` = {self.workers}, got "
