@@ -2,8 +2,8 @@
 
 A model has parts: "updates" (its `train`), "acting" (its `collect_rollouts`), for off-policy
 algorithms "replay". Each part is prepared on its first use by `prepared`, and updates by
-`current_update`, which also takes over what the user has replaced. Both return None where the
-preparation raised `Unsupported`, and then Stable-Baselines3's own code runs.
+`current_update`, which also takes over what the user has replaced. Both return None if the
+preparation raised `Unsupported`. Then Stable-Baselines3's own code runs.
 
 `prepared` calls the function again when the key changes, for example because the user's code has
 replaced the optimizer. It logs the reason of each fall-back once. Everything that hotloop adds is
@@ -26,7 +26,7 @@ from hotloop.learner import Mode, choose
 from hotloop.learner.updates import BoundUpdate
 
 LOGGER = logging.getLogger("hotloop.accelerate")
-# Rows times parameters of an update below which a second thread costs more than it saves.
+# If rows times parameters of an update are fewer, a second thread costs more than it saves.
 _SMALL_UPDATE = 2**24
 
 

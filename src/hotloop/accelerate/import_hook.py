@@ -44,7 +44,7 @@ def replace_classes(library: ModuleType) -> None:
         if module.partition(".")[0] == library.__name__:
             original = getattr(sys.modules[module], name)
             accelerated = accelerated_class(original)
-            if accelerated is not None:  # otherwise it has been replaced before
+            if accelerated is not None:  # otherwise it was replaced before, or has no counterpart
                 pairs.append((original, accelerated))
     modules = [
         module

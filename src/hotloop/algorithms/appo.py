@@ -60,7 +60,7 @@ class Config(ppo.Config):
     fragments, lower it if learning is unstable."""
     too_old: Literal["wait", "drop"] = "wait"
     """async: wait: learning waits, so that no transition exceeds `max_policy_age`. drop: discard
-    fragments that exceed it, which is a bias against slow environments."""
+    fragments that exceed it, which biases learning against slow environments."""
     vtrace: bool = True
     """Correct returns and advantages for policy lag (V-trace). Off: compute them as PPO does."""
     max_rho: Positive = 1.0
@@ -228,7 +228,7 @@ def loss(
 
     # Compute the terms of the loss.
     advantages, is_async = batch.advantages, config.schedule == "async"
-    if config.normalize_advantages and not is_async:  # async: normalized over several batches
+    if config.normalize_advantages and not is_async:  # async normalizes over several batches
         advantages = losses.normalized(advantages, weight)
     policy_loss = losses.clipped_policy_loss(ratio, advantages, epsilon, policy_weight)
     value_clip = epsilon if config.clip_value_loss else None
@@ -284,9 +284,9 @@ def clip_by_mean_norm(
 ) -> tuple[Tensor, Tensor]:
     """Scale all gradients by a common factor, so that their mean norm is at most `max_norm`.
 
-    A bound on each gradient would distort transitions that are in few batches, since such batches
-    have large weights and other norms. Only outliers are clipped individually: gradients whose
-    norm, relative to their weight, is several times the mean.
+    A bound on each gradient would distort the shares of transitions: those of slow environments are
+    in few batches, which have large weights and different norms. Only outliers are clipped
+    individually: gradients whose norm, relative to their weight, is several times the mean.
 
     Args:
         grad: gradient of a minibatch, (P,).
@@ -303,7 +303,7 @@ def clip_by_mean_norm(
     limit = torch.where(is_first, relative_norm, _OUTLIER_FACTOR * usual_norm)
     clipped = torch.minimum(relative_norm, limit)
     mean = torch.where(is_first, relative_norm, usual_norm + _NEW_SHARE * (clipped - usual_norm))
-    # A NaN gradient may belong to an update that is inactive.
+    # The gradient of an inactive update may be NaN.
     usual_norm.copy_(torch.where(mean.isfinite(), mean, usual_norm))
     scale = torch.clamp(max_norm / (usual_norm + 1e-6), max=1.0)
     return grad * computed_once(scale * torch.clamp(limit / (relative_norm + 1e-6), max=1.0)), norm

@@ -58,7 +58,7 @@ class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
     """Threads of the update. auto: at most four, while cores are free. The number does not change
     the results of perceptrons."""
 
-    layer_options: ClassVar[tuple[str, ...]] = ("activation",)  # critics share hidden layers
+    layer_options: ClassVar[tuple[str, ...]] = ("activation",)  # critics use the others, too
     requires: ClassVar[RequirementTable] = {"layer_norm": {"critic_network": (None,)}}
 
     def check(self) -> None:

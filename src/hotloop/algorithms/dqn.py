@@ -5,7 +5,7 @@ CleanRL's hyper-parameters for perceptrons and double Q-learning (van Hasselt et
 arXiv:1509.06461). Options add dueling networks (Wang et al. 2016, arXiv:1511.06581), the Huber
 loss, soft target updates, n-step returns, and sampling by priorities or returns. Recurrent networks
 learn from sequences, as in "Recurrent Experience Replay in Distributed Reinforcement Learning"
-(Kapturowski et al. 2019, section 3: R2D2's stored state and burn-in; here it also has gradients).
+(Kapturowski et al. 2019, section 3: R2D2's stored state and burn-in; here with gradients, too).
 
     from hotloop.algorithms import dqn
     result = dqn.train(dqn.preset("CartPole-v1"))
@@ -207,7 +207,7 @@ def update(
         grad, norm = clip_grad_norm(grad, hyper.max_grad_norm)
     adam_step(state.params, grad, state.adam, learning_rate=hyper.learning_rate)
     td_error = difference.detach().abs()
-    weight = None if batch.memory is None else batch.importance  # 0 for steps of the burn-in
+    weight = None if batch.memory is None else batch.importance  # 0 in the burn-in
     metrics = {
         "loss": total,
         "q_value": losses.mean(value, weight),
@@ -218,7 +218,7 @@ def update(
 
 
 def move_target(state: State, num_moves: int, hyper: Hyper) -> None:
-    """Update the target network as `num_moves` soft updates would, in one step."""
+    """Update the target network by `num_moves` soft updates at once."""
     tau: Any = hyper.tau if num_moves == 1 else 1.0 - (1.0 - hyper.tau) ** num_moves
     move_towards(state.target, state.params, tau)
 

@@ -185,7 +185,7 @@ def init(nets: LearnedNetwork, config: Config) -> State:
     active = torch.ones((), dtype=torch.bool, device=params.device)
     if not config.has_normalized_value:
         return State(params, AdamState.zeros(params), active)
-    # The first returns then consist of rewards alone, however small these are.
+    # The first returns then consist of rewards alone, even if rewards are small.
     params = params.masked_fill(nets.value_layer, 0.0)
     return State(params, AdamState.zeros(params), active, new_return_sums())
 
@@ -290,8 +290,8 @@ def step(
     """
     active = None
     if config.target_kl is not None:
-        # Decide on the device: a minibatch with too large a KL changes nothing, nor do later ones.
-        # A NaN counts as active, so that the check for NaN finds it.
+        # Decide on the device: a minibatch with too large a KL changes nothing, and neither do
+        # later ones. A NaN counts as active, so that the check for NaN finds it.
         state.active.logical_and_(~(approx_kl > 1.5 * config.target_kl))
         active = state.active
     rate = hyper.learning_rate

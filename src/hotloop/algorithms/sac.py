@@ -188,7 +188,7 @@ def step_temperature(
     L(α) = −α E[log π(ã|s) + H̄], Haarnoja et al. 2018, arXiv:1812.05905, eq. 18, by log α.
     """
     entropy = -log_prob.detach().mean()
-    alpha_loss = alpha * (entropy - hyper.target_entropy)  # equals its gradient by log α
+    alpha_loss = alpha * (entropy - hyper.target_entropy)  # the same as its gradient by log α
     if config.alpha is None:
         rate = hyper.critic_learning_rate
         adam_step(state.log_alpha, alpha_loss, state.alpha_adam, learning_rate=rate)

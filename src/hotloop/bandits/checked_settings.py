@@ -9,7 +9,7 @@ import numpy as np
 
 from hotloop.errors import ConfigError
 
-_MAX_VALUE = 1e30  # within float32, with room for sums
+_MAX_VALUE = 1e30  # float32 also holds sums of such values
 _MAX_LABEL_VALUES = 8  # values in one label
 REWARD_UNIT = "units of reward"
 
@@ -40,7 +40,7 @@ def check_int(name: str, value: Any, low: int, high: int, *, owner: str = "") ->
     """Return a setting as an int.
 
     Raises:
-        ConfigError: It is no whole number, or is out of range.
+        ConfigError: It is not a whole number, or is out of range.
     """
     is_int = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not is_int or not low <= value <= high:

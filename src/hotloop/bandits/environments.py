@@ -208,7 +208,7 @@ class AbruptChange(KernelEnvironment):
             parts=(parts.start_nothing, parts.advance_abrupt, parts.give_noisy_reward),
             parameters=(*scales, self.every),
             is_nonstationary=True,
-            has_padding=True,  # drawn in groups of four
+            has_padding=True,  # values are drawn in groups of four
         )
 
 

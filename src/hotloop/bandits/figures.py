@@ -1,7 +1,7 @@
 """Computation and plots of the figures of Sutton & Barto's chapter 2.
 
-All agents of a figure play in one comparison on the same random numbers. These are most of the work
-and are computed once, and differences between curves are differences between agents.
+All agents of a figure play in one comparison on the same random numbers. Drawing them is most of
+the work and happens once. So differences between curves are differences between agents.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from hotloop.bandits.run_settings import RunSettings
 from hotloop.bandits.user_errors import arm_error, reward_error
 from hotloop.errors import BanditError
 
-_TARGET_CALL_S = 0.05  # of a call of the kernels: a game can stop only between calls
+_TARGET_CALL_S = 0.05  # target duration of a call: a game can stop only between calls
 _EMPTY_PLAN = KernelPlan(parts=(start_nothing, start_nothing, start_nothing))
 
 
@@ -117,7 +117,7 @@ class Game:
     def collect_sums(self, block: RunBlock) -> BlockSums:
         """Return the sums of a finished block, without products."""
         values = block.run_values()
-        if np.isnan(values[:, 2]).all():  # without true values, optimal arms are unknown
+        if np.isnan(values[:, 2]).all():  # optimal arms are unknown without true values
             values[:, [1, 4]] = np.nan
             block.curves[:, 2:4] = np.nan
         totals = np.stack([values.sum(axis=2), (values * values).sum(axis=2)], axis=1)

@@ -1,6 +1,6 @@
 """Adapters for users' agents and environments in plain Python, vectorized over runs.
 
-A step takes some tens of microseconds, whatever the number of runs.
+A step takes some tens of microseconds, independent of the number of runs.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _caller_stacklevel() -> int:
 def adapt(
     player: Any, known_types: tuple[type, ...], adapter: type[PythonAgent] | type[PythonEnvironment]
 ) -> Any:
-    """Return a known player as it is, or a user's object in an adapter, with a speed warning.
+    """Return a known player unchanged, or a user's object in an adapter, with a speed warning.
 
     Raises:
         BanditError: `player` is neither.

@@ -275,7 +275,7 @@ class BanditResult:
         """Write the result to one .npz file.
 
         Raises:
-            OutputError: The file can't be written. An old file stays as it was.
+            OutputError: The file can't be written. An existing file does not change.
             BanditError: Agent or environment are user-defined and can't be stored.
         """
         path = Path(path)
@@ -313,8 +313,8 @@ class BanditResult:
             raise BanditError(
                 f"there is no file {path}: pass the path of a file that `save` wrote"
             ) from None
-        except Exception as error:  # zipfile and zlib raise any kind on wrong bytes
-            reason = str(error).split("\n")[0]  # NumPy has more lines, with unsafe advice
+        except Exception as error:  # zipfile and zlib raise any exception for wrong bytes
+            reason = str(error).split("\n")[0]  # NumPy's next lines contain unsafe advice
             raise BanditError(
                 f"{path} is no result of `hotloop bandit run --save`, or it is cut short "
                 f"({reason}): run it again"

@@ -9,7 +9,7 @@ from hotloop.bandits.kernels.layout import LANES
 from hotloop.base.cores import available_cores
 
 BLOCK = LANES  # runs that kernels play together
-CHUNK = 8 * BLOCK  # runs whose blocks are added before they are added to the total
+CHUNK = 8 * BLOCK  # runs whose sums are added before they are added to the total
 MAX_RUNS, MAX_SEED = 2**32 - CHUNK, 2**64 - 1
 
 

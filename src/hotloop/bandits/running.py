@@ -22,7 +22,7 @@ from hotloop.bandits.results import BanditComparison, BanditResult, RunSums
 from hotloop.bandits.run_settings import BLOCK, CHUNK, MAX_RUNS, make_settings, resolve_threads
 from hotloop.errors import ConfigError
 
-KERNEL_VERSION = 1  # raised with every change that could change any result
+KERNEL_VERSION = 1  # raise it with every change that could change a result
 
 
 def run(

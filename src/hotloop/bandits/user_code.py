@@ -1,4 +1,4 @@
-"""A disk cache of the machine code of users' functions, with keys of all that it depends on.
+"""A disk cache of the machine code of users' functions, with keys from all that it depends on.
 
 Numba treats everything that a function refers to as a constant: other functions, numbers, arrays.
 So a key depends on the function's module and bytecode and, recursively, on the value of each
@@ -89,7 +89,7 @@ def _describe(value: Any, visited: dict[int, int]) -> Iterator[bytes]:
     elif isinstance(value, ModuleType):
         yield _encode_module(value.__name__)
     elif isinstance(value, type | BuiltinFunctionType | np.ufunc):
-        module = getattr(value, "__module__", None) or "numpy"  # a ufunc has none
+        module = getattr(value, "__module__", None) or "numpy"  # a ufunc has no module
         yield _encode_module(module) + b"." + getattr(value, "__name__", "").encode()
     else:
         raise _UnknownValueError
@@ -111,7 +111,7 @@ def _describe_function(function: FunctionType, visited: dict[int, int]) -> Itera
     for cell in function.__closure__ or ():
         try:
             yield from _describe(cell.cell_contents, visited)
-        except ValueError as error:  # the cell is still empty
+        except ValueError as error:  # the cell of a closure variable is still empty
             raise _UnknownValueError from error
     builtins = function.__globals__.get("__builtins__", {})
     builtin_values = vars(builtins) if isinstance(builtins, ModuleType) else builtins

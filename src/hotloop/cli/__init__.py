@@ -37,7 +37,7 @@ COMMANDS = {
 # These commands import the `module:name` of an option, also from the current directory.
 _IMPORTING_COMMANDS = ("train", "sweep", "plan", "bandit")
 
-# These commands run a program, with arguments of its own.
+# These commands run a program, with the program's arguments.
 _RUNNING_COMMANDS = ("profile", "accelerate")
 
 HELP = """usage: hotloop COMMAND ...
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit code: 0, 1 for a failure, 2 for invalid arguments, 130 after Ctrl-C.
     """
-    parent = os.environ.pop(PARENT, "")  # not for the processes that this one starts
+    parent = os.environ.pop(PARENT, "")  # its own child processes must not inherit it
     if parent.isdigit():
         end_with_parent(int(parent))
     debug, args = _split_debug(list(sys.argv[1:] if argv is None else argv))
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         if not isinstance(output.error, BrokenPipeError):  # `hotloop … | head` closes it early
             reason = getattr(output.error, "strerror", None) or output.error
             notify(f"standard output can't be written ({reason}): the rest of it is lost")
-        if args[:1] in (["train"], ["resume"]):  # the run directory has the results
+        if args[:1] in (["train"], ["resume"]):  # whose run directory has the results
             return code
         return code or 1
 

@@ -1,4 +1,4 @@
-"""The parser of a command's arguments, whose errors are one line, and types of options."""
+"""The parser of a command's arguments, with errors of one line, and types of options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hotloop.errors import ConfigError, shortened
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An `argparse.ArgumentParser` that raises `ConfigError` where that one prints and exits."""
+    """An `argparse.ArgumentParser` that raises `ConfigError` instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
@@ -38,7 +38,7 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             raise ConfigError(
                 f"expected an option of `{self.prog}` before the script, got '{unknown[0]}': "
-                f"options of the script must follow the script; `{self.prog} --help` lists ours"
+                f"options of the script must follow the script; `{self.prog} --help` lists them"
             )
         return options
 

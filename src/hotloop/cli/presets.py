@@ -54,7 +54,7 @@ def run(args: list[str]) -> int:
     cells = [(x["algorithm"], x["env_id"], text) for x, text in zip(rows, texts, strict=True)]
     print_rows(("algorithm", "environment", "options"), cells, num_labels=2, num_texts=1)
     for row in rows:
-        if not row["env_id"].endswith(("/", ":")):  # a prefix of ids
+        if not row["env_id"].endswith(("/", ":")):  # otherwise it is a prefix of ids
             print(f"\nnext: hotloop train {row['algorithm']} --env-id {row['env_id']}")
             break
     return 0

@@ -51,7 +51,7 @@ def run(args: list[str]) -> int:
         )
     if options.live:
         launch.print_output(directory)
-    from hotloop.profiler.render import final_report  # not before: the script would start later
+    from hotloop.profiler.render import final_report  # importing it earlier would delay the script
 
     final_report.print_and_write(directory)
     return code
@@ -135,7 +135,7 @@ def parser() -> CommandParser:
 
 
 def _out_parser() -> CommandParser:
-    """Return a parser of the options that a repeated profile does not share."""
+    """Return a parser of the options that a repetition of the profile leaves out."""
     parser = CommandParser(prog="hotloop profile", add_help=False, allow_abbrev=False)
     parser.add_argument(
         "--out",

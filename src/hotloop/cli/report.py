@@ -22,7 +22,7 @@ def run(args: list[str]) -> int:
     parser = CommandParser(
         prog="hotloop report",
         description="Print the results of a run, and where the time of a run or a profile went, "
-        "over all processes. Recordings of other profilers are diagnosed as far as they carry.",
+        "over all processes. Recordings of other profilers get a diagnosis, too.",
     )
     parser.add_argument(
         "directory",

@@ -86,7 +86,7 @@ def _read_spaces(path: Path | None) -> dict[str, Any]:
 def base_config(algorithm: Algorithm, name: str, args: list[str], texts: Mapping[str, Any]) -> Any:
     """Return the configuration of all trainings, from fixed options.
 
-    If the fixed options are valid with certain values of the space only, it has the first of these.
+    If the fixed options are valid only with certain values of the space, it has the first of these.
 
     Args:
         algorithm: the algorithm.

@@ -1,4 +1,4 @@
-"""Opening the file of a sweep: its plan names code, so it must be the user's own."""
+"""Opening the file of a sweep. Its plan names code, so the user must have written or trust it."""
 
 from __future__ import annotations
 

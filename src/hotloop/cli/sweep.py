@@ -109,7 +109,7 @@ def _resume(args: list[str]) -> int:
                 "a population can't change its trials and seed: start another sweep in another "
                 "`--file`"
             )
-        if settings.get("backend", stored.backend) != "ray":  # stored options are for Ray only
+        if settings.get("backend", stored.backend) != "ray":  # drop stored options that are for Ray
             settings = {**sweep_options.NO_RAY, **settings}
         steps = getattr(options, "total_timesteps", stored.steps)
         config = {**stored.config, "total_timesteps": steps}

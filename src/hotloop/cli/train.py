@@ -79,7 +79,7 @@ def _save_config(name: str, config: Any, options: Mapping[str, Any]) -> int:
     command = (
         f"hotloop train {name} --config {shlex.quote(path)}{option_files.trust_option(config)}"
     )
-    for option in ("--seeds", "--jobs", "--lanes"):  # not part of a configuration
+    for option in ("--seeds", "--jobs", "--lanes"):  # they are not part of a configuration
         if options[option] is not None:
             command += f" {option} {shlex.quote(options[option])}"
     command += "".join(f" --vary {shlex.quote(text)}" for text in options["--vary"])

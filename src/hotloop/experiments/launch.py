@@ -1,4 +1,4 @@
-"""Start of many trainings: `sweep` and `train_many`, and the parts that their commands share."""
+"""Starting many trainings: `sweep` and `train_many`, and the parts that their commands share."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def train_many(
 ) -> ExperimentTable:
     """Train with several seeds, and with all combinations of values of some options.
 
-    Each training runs in another process, with the weights that it would have alone.
+    Each training runs in another process, and ends with the same weights as it would alone.
 
     Args:
         algorithm: `ppo` for example, or `module:attribute` of your own.
@@ -141,7 +141,7 @@ def train_many(
         jobs: number of processes. None: as the cores allow.
         lanes: whether a process trains several runs in one update.
         run_dir: the new parent of the run directories, by default
-            `runs/<env>__<algorithm>__seeds__<time>`. Other seeds may be added to an old one.
+            `runs/<env>__<algorithm>__seeds__<time>`. You may add other seeds to an existing one.
         progress: whether to print progress lines.
         options: options of all trainings. Others have the value of the environment's preset, or
             their default.
@@ -187,7 +187,7 @@ def plan_sweep(
     generations: int | None = None,
     **settings: Any,
 ) -> tuple[Plan, str]:
-    """Return the plan of a sweep, and why it has this sampler.
+    """Return the plan of a sweep, and the reason for its sampler.
 
     Args:
         algorithm: name of the algorithm.
@@ -230,7 +230,7 @@ def plan_sweep(
             f"{', '.join(stored.space) or 'seeds'}: pass another `--file`, or continue that sweep "
             f"with `hotloop sweep resume {results.path}`"
         )
-    # A resumed sweep keeps its number of equal runs, which decides whether updates are compiled.
+    # A resumed sweep keeps its number of runs per update, on which compiling depends.
     return replace(plan, runs_per_update=stored.runs_per_update), reason
 
 
@@ -256,7 +256,7 @@ def plan_group(
     Raises:
         ConfigError, UnknownNameError: a value is invalid, or the trainings can't be lanes.
     """
-    # Names of runs have the values as the user wrote them.
+    # The names of runs contain the values as the user wrote them.
     texts = {
         name: [
             value_text(value)
@@ -360,7 +360,7 @@ def make_runner(
     Args:
         plan: the plan.
         results: the file of results.
-        may_join: whether other processes may run it at the same time.
+        may_join: whether other processes may run the plan at the same time.
         on_change, on_line: see `Runner`.
 
     Raises:

@@ -28,12 +28,12 @@ class Plan:
 
     Attributes:
         algorithm: name of the algorithm, for `hotloop.algorithms.find`.
-        config: options of all trainings as JSON values. Points of the space replace some.
+        config: options of all trainings as JSON values. Points of the space replace some of them.
         space: option → its space as text, or a list of its values. Empty: one trial without any.
         seeds: seeds of each trial.
         sampler, sampler_seed: name and seed of the sampler.
         metric: a key of `METRICS`.
-        trials: number of trials. None: all points of a grid, or no limit but `hours`.
+        trials: number of trials. None: all points of a grid, or as many as `hours` allows.
         hours: time limit after which no run starts, or None.
         jobs: number of processes. None: as the cores allow.
         lanes: number of runs that a process trains in one update. None: the faster number.
@@ -101,7 +101,7 @@ class Plan:
     def key(self) -> str:
         """A text that is equal for plans that may share a file of results."""
         names = ["algorithm", "space", "sampler", "sampler_seed", "metric"]
-        if self.sampler == "pbt":  # the members of a population depend on each other
+        if self.sampler == "pbt":  # members of a population depend on each other
             names += ["trials", "seeds", "generations"]
         content = {name: getattr(self, name) for name in names}
         return json.dumps({**content, "config": self.fixed_options}, sort_keys=True)

@@ -29,8 +29,8 @@ _END_S, _POLL_S = 5.0, 0.25
 # With `--lanes auto`, a process uses either one lane or this number, which was the fastest one for
 # two processes on two cores.
 AUTO_LANES = 4
-# Number of batches that are measured each way. The first of a process is not measured, since it
-# imports and may compile.
+# Number of batches of runs to measure with each number of lanes. A process's first batch is not
+# measured, since it imports and may compile.
 _MEASURED_BATCHES = 2
 
 
@@ -42,8 +42,8 @@ class PoolProcess:
         jobs: number of processes in the pool.
 
     Attributes:
-        work: the owner's object for the current training, None if the process is idle.
-        trained_lanes: the numbers of lanes that it has trained before, and so has compiled.
+        work: the caller's object for the current training, None if the process is idle.
+        trained_lanes: the numbers of lanes whose joint update it has already compiled.
     """
 
     def __init__(self, log: Path, jobs: int) -> None:
@@ -87,7 +87,7 @@ class PoolProcess:
         self._send({"configs": [pack(config) for config in configs], **request})
 
     def interrupt(self) -> None:
-        """Let the current training write its last checkpoint, and end the process."""
+        """Make the current training write its last checkpoint, and end the process."""
         self._process.send_signal(signal.SIGINT)
 
     def stop(self) -> None:
@@ -219,7 +219,7 @@ class PoolExecutor:
                         self._handle_messages(process, messages)
                 runner.show()
         except KeyboardInterrupt:
-            if runner.results.is_group:  # its runs can be resumed
+            if runner.results.is_group:  # the runs of a group can be resumed
                 self._interrupt_all()
             raise
         finally:
@@ -322,8 +322,8 @@ class PoolExecutor:
     def _retry_lost(self, process: PoolProcess, specs: Sequence[RunSpec]) -> None:
         """Retry the runs of a dead process up to `max_tries` times, then store them as failed.
 
-        Lanes are retried together, with the same results, and at last alone: one of them may be the
-        cause.
+        Lanes are retried together, which gives the same results, and at last alone, since one of
+        them may be the cause.
         """
         code, runner = process.exit_code(), self._runner
         cause = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
@@ -345,7 +345,7 @@ class PoolExecutor:
                 self._send(new_process, [spec for spec, _ in claimed], [x for _, x in claimed])
 
     def _interrupt_all(self) -> None:
-        """Let all trainings write their last checkpoint, and wait for that."""
+        """Make all trainings write their last checkpoint, and wait for it."""
         for process in self._pool.processes:
             process.interrupt()
         while self._pool.processes:

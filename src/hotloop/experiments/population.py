@@ -112,7 +112,7 @@ class PopulationExecutor(RayExecutor):
             hyperparam_mutations=domains,
             custom_explore_fn=lambda config: _clip_to_ranges(config, space),
             log_config=False,
-            synch=True,  # the same seed gives the same population in any order of arrival
+            synch=True,  # the same seed gives the same population, in whatever order reports arrive
         )
         options = {
             "scheduler": scheduler,
@@ -122,7 +122,7 @@ class PopulationExecutor(RayExecutor):
         interval = max(1, self.plan.steps // self.generations)
         changes: dict[str, Any] = {"checkpoint_interval": interval, "seed": self.plan.seeds[0]}
         if hasattr(runner.config, "save_replay"):
-            changes["save_replay"] = True  # otherwise a fork would start with an empty buffer
+            changes["save_replay"] = True  # a member that continues another needs its buffer
             changes["report_interval"] = min(runner.config.report_interval, interval)
         config = pack(dataclasses.replace(runner.config, **changes))
         runs = tune.choice([point["run"] for point in points])
@@ -144,7 +144,7 @@ def _clip_to_ranges(config: dict[str, Any], space: Space) -> dict[str, Any]:
 def _population_scheduler(seed: int) -> Any:
     """Return Tune's population-based training, whose draws depend on seed and generation."""
     # Tune draws from the global generators of the process. It makes all changes of a generation
-    # when the last member arrives, whichever that is.
+    # when the last member reports, in any order.
     from ray.tune.schedulers import PopulationBasedTraining
 
     class SeededPopulation(PopulationBasedTraining):

@@ -1,4 +1,4 @@
-"""Pruners, which stop runs early and start no more seeds of bad trials."""
+"""Pruners, which stop bad runs early, and start no further seeds of bad trials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRUNERS = {
 }
 # Number of reports that are stored per run, at equal distances.
 NUM_REPORTS = 18
-# Reports at which runs are compared. Each can stop half of the runs, or two thirds.
+# Reports at which runs are compared. Each comparison can stop half of the runs, or two thirds.
 _RUNGS = {
     "median": (NUM_REPORTS // 3, 2 * NUM_REPORTS // 3),
     "asha": (NUM_REPORTS // 9, NUM_REPORTS // 3),
@@ -107,7 +107,7 @@ def signed_rank(differences: Sequence[float]) -> float:
     sizes = sorted(abs(x) for x in nonzero)
     # Twice the mean rank of equal sizes, which is an integer.
     ranks = {
-        x: 2 * sizes.index(x) + sizes.count(x) + 1  # 2 · (first + (count + 1) / 2)
+        x: 2 * sizes.index(x) + sizes.count(x) + 1  # 2 · (first index + (count + 1) / 2)
         for x in sizes
     }
     positive = sum(ranks[abs(x)] for x in nonzero if x > 0)

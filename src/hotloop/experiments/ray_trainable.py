@@ -56,7 +56,7 @@ def train_trial(params: Mapping[str, Any], settings: TrialSettings) -> None:
     trial = _Trial(params, settings, Path(settings.directory) / tune.get_context().get_trial_name())
     try:
         state, score, reason, seconds = trial.train()
-    except Exception as error:  # the trial failed, the next one may not
+    except Exception as error:  # this trial failed, but the next one may succeed
         state, score, reason, seconds = "failed", None, failure_reason(error), None
     tune.report(
         {
@@ -83,7 +83,7 @@ class _Trial:
 
     def train(self) -> list[Any]:
         """Train to the end, and return state, score, reason and seconds."""
-        shutil.rmtree(self._run_dir, ignore_errors=True)  # remains of a part or a dead process
+        shutil.rmtree(self._run_dir, ignore_errors=True)  # left by an earlier part or process
         is_population = self._settings.config is not None
         config, resume_from = self._member() if is_population else (self._config(), None)
         result = self._algorithm.train(

@@ -135,7 +135,7 @@ class RayExecutor:
             with connect(self.plan.ray_address, num_cpus=num_cpus, runtime_env=runtime_env) as ray:
                 _check_capacity(ray, self._resources)
                 self._run_tuner(tune, specs, directory_name)
-        finally:  # delete Tune's checkpoints, since the runs have their own
+        finally:  # delete Tune's checkpoints, since the run directories have checkpoints
             shutil.rmtree(directory / directory_name, ignore_errors=True)
 
     def _run_tuner(self, tune: Any, specs: Iterator[RunSpec], name: str) -> None:
@@ -198,7 +198,7 @@ class RayExecutor:
                 time_attr="timesteps",
                 grace_period=steps / 3,
                 min_samples_required=4,
-                min_time_slice=sys.maxsize,  # never pause trials, since they have no checkpoints
+                min_time_slice=sys.maxsize,  # never pause trials: Tune has no checkpoints of them
             ),
         }
         scheduler = schedulers.get(self.runner.pruner.name, FIFOScheduler)()
@@ -219,7 +219,7 @@ class RayExecutor:
         return {"run": self.register(spec), "config": pack(config)}
 
     def register(self, spec: RunSpec) -> str:
-        """Return the name of a run in Tune, which is that of its directory."""
+        """Return the name of a run in Tune, the same as that of its directory."""
         name = self.runner.run_directory(spec).name
         self._specs[name] = spec
         return name
@@ -228,7 +228,7 @@ class RayExecutor:
         """Store the report of a run."""
         spec, score = self._specs[name], result.get("score", math.nan)
         if spec.key in self.runner.curves and "timesteps" in result and math.isfinite(score):
-            self.runner.add_report(spec, result["timesteps"], score)  # Tune's pruner decides
+            self.runner.add_report(spec, result["timesteps"], score)  # Tune's pruner stops runs
 
     def record_end(self, name: str, result: Mapping[str, Any], error: str) -> None:
         """Store the outcome of a run.
@@ -298,7 +298,7 @@ def _searcher(executor: RayExecutor, specs: Iterator[RunSpec]) -> Any:
         def on_trial_complete(
             self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
         ) -> None:
-            pass  # `ResultCallback` handles it, for populations too
+            pass  # `ResultCallback` handles it, also for populations
 
         def save(self, checkpoint_path: str) -> None:
             pass  # the sweep resumes from its file
@@ -320,7 +320,7 @@ def _callback(executor: RayExecutor) -> Any:
             self._executor = executor
 
         def __getstate__(self) -> dict[str, Any]:
-            return {}  # like above
+            return {}  # nothing restores it
 
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any

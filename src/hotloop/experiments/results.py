@@ -43,7 +43,7 @@ CREATE TABLE owners (owner TEXT PRIMARY KEY, crc32 INTEGER NOT NULL);
 """
 _PLAN = "plan"  # the row of `sweep` with the plan as JSON
 _STATES = ("running", "done", "pruned", "failed")
-# Number of attempts at a run whose process dies, since something else may have killed it.
+# Number of attempts at a run whose process dies, since the run may not be the cause.
 MAX_TRIES = 2
 # The file of a group of trainings, whose directory has the runs.
 GROUP_FILE = "trainings.sqlite"
@@ -77,7 +77,7 @@ class Run(NamedTuple):
 
     Attributes:
         trial, seed, steps: number of the trial, seed and number of steps.
-        purpose: `tune`, or `test` for fresh seeds, which no choice depends on.
+        purpose: `tune`, or `test` for fresh seeds that did not influence the choice of options.
         state: `running`, `done`, `pruned` or `failed`.
         score: the maximized metric, None if unknown.
         reason: why the run failed or was pruned.
@@ -126,7 +126,7 @@ class Results(ResultsFile):
 
     def close(self) -> None:
         """Unregister this process, and close the file."""
-        if self._has_entered:  # otherwise there is nothing to write, nor a writer to wait for
+        if self._has_entered:  # otherwise there is nothing to write
             with contextlib.suppress(HotloopError), self._transaction():
                 self._sqlite.execute("DELETE FROM owners WHERE owner = ?", (self.owner,))
         self._sqlite.close()
@@ -155,7 +155,7 @@ class Results(ResultsFile):
                 raise self._damaged(f"the checksum of a row in the table {table} is wrong")
             try:
                 decoded.append(decode(*row))
-            except (ValueError, TypeError) as error:  # a file that was made to look intact
+            except (ValueError, TypeError) as error:  # a forged file may have valid checksums
                 raise self._damaged(f"a row in the table {table}: {error}") from error
         return decoded
 
@@ -221,14 +221,14 @@ class Results(ResultsFile):
         """Create the directory of the runs.
 
         Raises:
-            ConfigError: it has the runs of another file, which new ones would replace.
+            ConfigError: it has the runs of another file, which new runs would replace.
             OutputError: it can't be created.
         """
         description = f"the directory {self.directory} for the runs of {self.path}"
         make_directory(self.directory, description, "pass another `--file`")
-        if self.is_group:  # it grows by other seeds
+        if self.is_group:  # a group may grow by other seeds
             return
-        # Another process would store a trial before its run.
+        # A running sweep would have stored a trial before the directory of its run.
         if any(self.directory.glob("trial_*")) and not self.trials():
             raise ConfigError(
                 f"{self.directory} has the runs of another sweep, whose file was moved or deleted: "
@@ -280,7 +280,7 @@ class Results(ResultsFile):
                 is_owned = old.owner == self.owner
                 if old.run.state != "running" or (not is_owned and is_alive(old.owner)):
                     return False
-                tries = old.tries if is_owned else 0  # a killed sweep is not the run's failure
+                tries = old.tries if is_owned else 0  # the kill of a sweep is not the run's failure
             run = Run(trial, seed, steps, purpose, "running", None, "", None, [], directory)
             self._store_claim(_Claim(run, version, self.owner, tries + 1))
         return True
@@ -323,7 +323,7 @@ class Results(ResultsFile):
 
 
 def results_path(path: Path) -> Path:
-    """Return the file of results that a path names: itself, or that of a directory of runs.
+    """Return the file of results at a path, or in a directory of runs.
 
     Raises:
         ConfigError: there is no such file.
@@ -342,7 +342,7 @@ def results_path(path: Path) -> Path:
 
 
 def _plan(content: Mapping[str, Any]) -> Plan:
-    """Return the plan from its JSON object, which has a signature too."""
+    """Return the plan from its JSON object, which also has a signature."""
     return documents.record(Plan, {k: v for k, v in content.items() if k != "signature"})
 
 
@@ -384,6 +384,6 @@ def is_alive(owner: str) -> bool:
     boot, *numbers = owner.split(":")
     try:
         pid, start = map(int, numbers)
-    except ValueError:  # the file was damaged, or made by someone else
+    except ValueError:  # the file is damaged, or from another program
         return False
     return boot == boot_id() and start != 0 and is_running(pid, start)

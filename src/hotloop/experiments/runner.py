@@ -1,4 +1,4 @@
-"""The runner of a plan: which trainings are missing, and what became of each."""
+"""The runner of a plan, which starts missing trainings and stores the outcome of each."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Runner:
         self._run(self.missing_specs())
 
     def test(self, trials: Sequence[Trial], seeds: Sequence[int]) -> None:
-        """Run these trials with fresh seeds, which no choice depends on."""
+        """Run these trials with fresh seeds, which did not influence the choice of options."""
         self._run(RunSpec(trial, seed, "test") for seed in seeds for trial in trials)
 
     def _run(self, specs: Iterator[RunSpec]) -> None:
@@ -136,7 +136,7 @@ class Runner:
                     return
                 earlier_trials = [x for x in self._trials if x.number]
                 params, attrs = self._sampler.suggest(number, earlier_trials, self.status)
-                if self.results.is_group:  # names of runs have values as the user wrote them
+                if self.results.is_group:  # names of runs contain the values as the user wrote them
                     texts = {name: Choices(tuple(x)) for name, x in self.plan.space.items()}
                     attrs = {"texts": point(texts, number - 1)}
                 self.results.add_trial(number, params, attrs)
@@ -212,7 +212,7 @@ class Runner:
 
     def add_report(self, spec: RunSpec, steps: int, score: float) -> str:
         """Store a score of a run. Return why the pruner stops the run, "" if it continues."""
-        # A process that replaces another starts again, or at its last checkpoint.
+        # A process that replaces a dead one starts the run again, or from its last checkpoint.
         curve = [point for point in self.curves[spec.key] if point[0] < steps]
         self.curves[spec.key] = curve = [*curve, (steps, score)]
         if spec.purpose != "tune":

@@ -63,7 +63,7 @@ class SearchSampler:
         """Return the options of a new trial, and the attributes to store with it.
 
         Args:
-            number: number of the trial from 1, the only input of grids and random draws.
+            number: number of the trial, from 1. Grids and random draws depend on nothing else.
             trials: all earlier trials.
             status: their states and scores.
         """
@@ -82,7 +82,7 @@ class SearchSampler:
     def _distributions(self) -> dict[str, Any]:
         distributions: dict[str, Any] = {}
         for name, domain in self._space.items():
-            if isinstance(domain, Choices):  # as indices, since values may be of any type
+            if isinstance(domain, Choices):  # use indices, since values may be of any type
                 kind = self._optuna.distributions.CategoricalDistribution
                 distributions[name] = kind(list(range(len(domain.values))))
             elif domain.is_int:
@@ -105,7 +105,7 @@ class SearchSampler:
             sampler = samplers.CmaEsSampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         distributions = self._distributions()
-        # No sampler reads trials in the state FAIL, so each would return to a region that diverges.
+        # Samplers ignore trials in the state FAIL, and would return to a region that diverges.
         # A failed trial therefore counts as a complete one with the worst score so far.
         scores = {trial.number: status.score(trial.number) for trial in trials}
         worst = min((score for score in scores.values() if score is not None), default=0.0)
@@ -131,7 +131,7 @@ class SearchSampler:
 
 
 def choose_sampler(space: Space, trials: int | None) -> tuple[str, str]:
-    """Return the default sampler, and the reason, "" if there is no other one.
+    """Return the default sampler, and the reason, "" if there is no alternative.
 
     It is a grid if the space has a finite number of points, unless `trials` is lower.
     """

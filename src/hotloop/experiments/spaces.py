@@ -124,7 +124,7 @@ def _is_integer(name: str, config_class: type) -> bool:
 def stored_space(path: Path, texts: Mapping[str, Any], trials: Sequence[Trial]) -> Space:
     """Return the space of a stored sweep without its configuration class, whose module needs torch.
 
-    Values have the types that they have in the trials. The trials are checked.
+    Values get the types that they have in the trials, which are checked.
 
     Raises:
         ConfigError: a trial sets another option, or a value that may name code.
@@ -179,7 +179,7 @@ def data_check(config_class: type) -> Callable[[str, Any], bool]:
 
 
 def _like(values: Sequence[Any], text: str) -> Any:
-    """Return the value that a text means, given other values of the option."""
+    """Return the value of a text, of the same type as other values of the option."""
     texts, kinds = set(map(repr, values)), set(map(type, values))
     kinds |= {int} if float in kinds else set()
     candidates = _candidates(text)

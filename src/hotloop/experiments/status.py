@@ -16,7 +16,7 @@ class SweepStatus:
 
     Args:
         trials: all trials. The base configuration is left out.
-        runs: all runs. Those of other purposes than tuning or of other lengths are left out.
+        runs: all runs. Only runs for tuning with this number of steps count.
         seeds: seeds that a complete trial has.
         steps: number of steps of a run.
         rejected: trial → the reason why it gets no more seeds.

@@ -24,7 +24,7 @@ _PREFIX = "param."
 
 @dataclass(frozen=True)
 class ExperimentTable:
-    """The results of many trainings, as they were when they were read.
+    """The results of many trainings at the time of reading.
 
     Attributes:
         path: the file of results, for `hotloop sweep report`.
@@ -99,7 +99,7 @@ _DTYPES: dict[str, Any] = {
 
 
 def _column(values: list[Any]) -> Array:
-    """Return values of one scalar type as an array of it, others as objects."""
+    """Return an array of the values' type if all have the same scalar type, else of objects."""
     kinds = set(map(type, values))
     if kinds in ({int}, {float}, {bool}, {str}):
         return np.array(values)

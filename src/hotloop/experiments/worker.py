@@ -50,13 +50,13 @@ def main() -> int:
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     stopping = threading.Event()
     start_thread(_listen, requests, stopping)
-    with contextlib.suppress(KeyboardInterrupt):  # a group ends, and the last checkpoint is saved
+    with contextlib.suppress(KeyboardInterrupt):  # a group is interrupted after its last checkpoint
         while True:
             request = requests.get()
             stopping.clear()
             try:
                 outcomes = _TrainingJob(request, out, stopping).train()
-            except Exception as error:  # the trial failed, the next one may not
+            except Exception as error:  # this trial failed, but the next one may succeed
                 outcomes = [["failed", None, failure_reason(error), None]] * len(request["configs"])
             _write(out, {"done": outcomes})
     return 0
@@ -71,7 +71,7 @@ def _listen(requests: queue.Queue[dict[str, Any]], stopping: threading.Event) ->
         else:
             is_group = message["is_group"]
             requests.put(message)
-    # The sweep has ended, perhaps by a kill. Processes of environments detect that themselves.
+    # The sweep has ended, or was killed. Processes of environments detect that themselves.
     if is_group:
         os.kill(os.getpid(), signal.SIGINT)
     else:
@@ -180,7 +180,7 @@ class _TrainingJob:
 
 
 class _ProgressLines:
-    """The progress of a training as lines, of lanes all together.
+    """The progress of a training as lines, or of all its lanes together.
 
     Args:
         out: the stream for messages.

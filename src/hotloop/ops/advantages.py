@@ -80,7 +80,7 @@ def td_errors(
 def checked_steps(
     steps: Mapping[str, Array], factors: Mapping[str, float]
 ) -> tuple[Any, list[Array]]:
-    """Return the namespace of time-major arrays or tensors, and these.
+    """Return the array library of time-major arrays or tensors, and the converted arrays.
 
     Args:
         steps: `reward`, (T, N), then others of its shape by name.

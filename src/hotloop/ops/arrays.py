@@ -29,6 +29,6 @@ def backward_sums(terms: Array, factors: Array) -> Array:
     for t in range(len(terms) - 2, -1, -1):
         if xp is np:
             np.add(terms[t], factors[t] * sums[t + 1], out=sums[t])
-        else:  # one kernel launch per step instead of two
+        else:  # `addcmul` launches one kernel per step instead of two
             xp.addcmul(terms[t], factors[t], sums[t + 1], out=sums[t])
     return sums

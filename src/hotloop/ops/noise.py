@@ -126,8 +126,8 @@ def _words(seed: Any) -> tuple[int, int]:
 def _product(word: Any, factor: int) -> tuple[Any, Any]:
     """Return the high and the low 32 bits of a product of 32-bit words."""
     if isinstance(word, np.ndarray):
-        # NumPy's integers wrap. The noise of 128 steps of 8 environments takes 115 µs of CPU time
-        # with the whole product, and 180 µs with the halves below.
+        # NumPy's integers wrap around. The noise of 128 steps of 8 environments takes 115 µs of CPU
+        # time with the whole product, and 180 µs with the halves below.
         product = word * factor
         return (product >> 32) & _LOW, product & _LOW
     # The factor is split into halves, because the whole product does not fit into a signed 64-bit

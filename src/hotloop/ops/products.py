@@ -138,7 +138,7 @@ def product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
     if multiplies_bfloat16(left.device):
         left = left.to(torch.bfloat16)
         if left.ndim == 3 and not left.is_contiguous():
-            # Otherwise one core copies it, 45 µs for (2, 256, 256). A compiler removes
+            # Otherwise one core copies it, in 45 µs for (2, 256, 256). A compiler removes
             # `contiguous`, but fuses a stack with the operation before it.
             left = torch.stack(left.unbind(0))
         return multiply(left, right.to(torch.bfloat16)).to(torch.float32)

@@ -20,7 +20,7 @@ import torch
 from hotloop.types import Array
 
 _BLOCK_ROWS = 64
-_BLOCK_NUMBERS = 2**20  # the maximum, unless one row has more
+_BLOCK_NUMBERS = 2**20  # maximum number in a block, unless one row has more
 
 
 class DrawTable:
@@ -46,7 +46,7 @@ class DrawTable:
         max_rows: int = 1,
     ) -> None:
         self._seed, self._is_uniform = tuple(seed), kind == "uniform"
-        # Independent of `max_rows`, which must not change the numbers.
+        # The size of a block does not depend on `max_rows`, which must not change the numbers.
         self._block_rows = max(1, min(_BLOCK_ROWS, _BLOCK_NUMBERS // size))
         self._stored_blocks = [-1] * (
             -(-max_rows // self._block_rows) + 1

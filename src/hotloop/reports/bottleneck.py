@@ -14,7 +14,7 @@ from hotloop.errors import ConfigError, HotloopError, UnknownNameError
 from hotloop.rollouts.planning.bottleneck import describe_bottleneck
 from hotloop.timing import Node, Recording
 
-# Options that let learner and workers work at the same time, with their values.
+# Options, and their values, that make learner and workers work at the same time.
 _OVERLAPPING: dict[str, dict[str, Any]] = {
     "--overlap": {"overlap": True},
     "--schedule lag:1": {"schedule": "lag:1"},
@@ -53,7 +53,7 @@ def print_bottleneck(run_dir: Path) -> None:
 
 
 def _overlap_options(run_dir: Path) -> list[str]:
-    """Return the options with which learner and workers of a run would work at the same time.
+    """Return the options that would make a run's learner and workers work at the same time.
 
     There are none if the run has such an option, or if it leaves no core idle. Each option is valid
     together with the run's other options.
@@ -67,7 +67,7 @@ def _overlap_options(run_dir: Path) -> list[str]:
     options: list[str] = []
     with contextlib.suppress(HotloopError, ImportError):
         content = RunDirectory.open(run_dir).config
-        if ":" in content["algorithm"]:  # a module of the user, which a report does not import
+        if ":" in content["algorithm"]:  # a report does not import a user's module
             return []
         from hotloop.algorithms import find
         from hotloop.training.options import from_stored

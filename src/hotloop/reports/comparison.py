@@ -29,7 +29,7 @@ from hotloop.runs.summary import find_runs
 from hotloop.types import Array
 
 Interval = tuple[float, float] | None
-# Options that differ between runs of a side. Each env_id has its own table.
+# Options that may differ between runs of a side. Each env_id gets a separate table.
 _RUN_OPTIONS = {"seed", "run_dir", "runs_dir", "env_id"}
 # Metrics of which higher values are better.
 _HIGHER_IS_BETTER = ("return", "evaluation")

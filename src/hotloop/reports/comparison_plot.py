@@ -47,7 +47,7 @@ def comparison_plot(
         panels.setdefault(group.env_id, []).append(group)
     num_columns = min(len(panels), 3)
     num_rows = -(-len(panels) // num_columns)
-    # Legends are below the curves, and get a place of their own.
+    # Legends get separate space below the curves.
     num_lines = max(
         sum(_legend_label(group).count("\n") + 1 for group in members)
         for members in panels.values()

@@ -77,6 +77,6 @@ def _cells(row: SideResult, *, has_level: bool) -> list[str]:
 
 
 def _percent(share: float | None, band: Interval) -> str:
-    if share is None:  # A itself
+    if share is None:  # the row of A itself
         return "–"
     return f"{share:.0%}" if band is None else f"{share:.0%} ({band[0]:.0%} to {band[1]:.0%})"

@@ -178,7 +178,7 @@ def _extras() -> list[Finding]:
 
 
 def _is_installed(module: str) -> bool:
-    if module == "py_spy":  # a program, not a module
+    if module == "py_spy":  # py-spy is a program, not a module
         return _version("py-spy") is not None
     return importlib.util.find_spec(module) is not None
 

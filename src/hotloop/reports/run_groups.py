@@ -17,7 +17,7 @@ from hotloop.runs.directory import RunDirectory
 from hotloop.runs.episodes import EPISODE_LISTS, info_names, spread_episodes
 from hotloop.types import Array
 
-# Options that always or never distinguish groups, whatever `may_change` is.
+# Options that always or never distinguish groups, regardless of `may_change`.
 _ALWAYS_COMPARED = {"total_timesteps"}
 _NEVER_COMPARED = {"seed", "env_id", "torch_threads", "execution", "compile"}
 _MAX_POINTS = 200
@@ -175,7 +175,7 @@ def group_runs(
 
     Options that do not influence the learned policy (directories, checkpoints, evaluations,
     trackers, threads, compilation) are ignored. Runs with the same configuration and seed should be
-    equal. The group gets the longest of them, or the last one of equal length.
+    equal. The group contains only the longest of them, or the last one of equal length.
 
     Args:
         paths: run directories.
@@ -185,7 +185,7 @@ def group_runs(
         x_axis: quantity of the horizontal axis.
 
     Raises:
-        ConfigError: no run has this metric, but there are others.
+        ConfigError: no run has this metric, but the runs have others.
     """
     known: set[str] = set()
     skipped: list[tuple[Path, str]] = []

@@ -21,7 +21,7 @@ from hotloop.profiler.render.html import profile_page
 from hotloop.reports.learning_curves import LearningCurves, format_number
 from hotloop.types import Array
 
-WINDOW = 100  # episodes in a running mean
+WINDOW = 100  # number of episodes in a running mean
 # Maximum size of all embedded videos before encoding, so that a page stays below 2 MB.
 _EMBEDDED_BYTES = 900_000
 _VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
@@ -76,7 +76,7 @@ def run_page(
     """Return the page of a run or a profile.
 
     Args:
-        curves: learning curves of the run, None if the directory is no run or a damaged one.
+        curves: learning curves of the run, None if the directory is not a run or is damaged.
         run: the directory.
         page: path of the page, for relative links to videos.
         problems: sentences about missing data.

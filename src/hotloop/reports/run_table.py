@@ -65,7 +65,7 @@ def run_table(
 
     Args:
         summaries: the readable runs.
-        damaged: paths of the others.
+        damaged: paths of the unreadable runs.
         directory: the directory that the printed paths are relative to.
         width: width of the terminal. The table omits columns that do not fit.
     """
@@ -102,7 +102,7 @@ def _number(value: float | None, spread: float | None) -> str | None:
 
 
 def _table(rows: list[dict[str, str]], console_width: int) -> Table:
-    """Return a table that fits the console, without columns that are empty for all runs."""
+    """Return a table that fits the console, without columns that have no value for any run."""
     from rich.cells import cell_len
     from rich.text import Text
 

@@ -1,6 +1,6 @@
 """The report of a sweep: the best options, their test on fresh seeds, plots and a page.
 
-It reads the stored results as data. So it imports neither the algorithm nor torch.
+It reads the stored results as data, without importing the algorithm or torch.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class SweepReport:
 
     @property
     def is_population(self) -> bool:
-        """Whether the trials are members of a population, which change their options."""
+        """Whether the trials are members of a population, whose options change during training."""
         return self.plan.sampler == "pbt"
 
     def write(

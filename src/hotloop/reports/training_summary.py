@@ -64,7 +64,7 @@ def _read_startup() -> timing.Node | None:
         start = recording.tree().find("start")
     except KeyError:
         return None
-    if start.count > 1:  # a program that trains several times
+    if start.count > 1:  # this program has trained several times
         return None
     # The time before: the start of Python and of this command.
     before_ns = round(process_age_s() * 1e9) - start.total_ns
@@ -81,7 +81,7 @@ def _print_timing(run_dir: Path, start: timing.Node | None) -> None:
     for problem in problems:
         print(f"timing: {problem}", file=sys.stderr)
     for recording in recordings:
-        if recording.pid != os.getpid():  # an earlier process of a resumed run
+        if recording.pid != os.getpid():  # it is from an earlier process of a resumed run
             continue
         tree = recording.tree()
         if start is not None and tree.children:

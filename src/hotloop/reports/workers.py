@@ -130,7 +130,7 @@ def _print_tree(run_dir: Path, num_workers: int) -> None:
 def _print_table(workers: list[WorkerAccount]) -> None:
     headings = ["worker"]
     nodes = sorted({worker.node for worker in workers})
-    if nodes != [""]:  # the first characters of Ray's long names are unique
+    if nodes != [""]:  # the first characters of Ray's long node names are unique
         headings.append("node")
         workers = sorted(workers, key=lambda worker: (worker.node, worker.worker))
     num_labels = len(headings)

@@ -122,12 +122,12 @@ class Checkpoints:
         try:
             self._remove_leftovers()
             if not self.path.is_dir():
-                self.path.mkdir()  # without parents: the user may have deleted the run directory
+                self.path.mkdir()  # create no parents: the user may have deleted the run directory
                 sync(self.path.parent)
-            if target.name not in self._linked():  # otherwise it is saved already
+            if target.name not in self._linked():  # a linked checkpoint is complete
                 temp_path.mkdir()
                 sync(*self._write(checkpoint, temp_path), temp_path)
-                self._remove(target)  # left by a process killed before linking it
+                self._remove(target)  # an earlier process was killed before it linked it
                 temp_path.rename(target)
             for name in names:
                 self._link(name, target.name)
@@ -152,7 +152,7 @@ class Checkpoints:
         return [path.name for path in sorted(usable, key=lambda path: not path.is_symlink())]
 
     def check_version(self, name: str = "last") -> None:
-        """Check the version of a checkpoint. Ignore a missing or damaged one.
+        """Check the version of a checkpoint. Ignore a missing or damaged checkpoint.
 
         Raises:
             CheckpointError: this hotloop cannot read the version.
@@ -174,8 +174,8 @@ class Checkpoints:
         """Return a checkpoint.
 
         Args:
-            name: a link, or the name of a checkpoint's directory. If the link `last` is missing, it
-                stands for the newest checkpoint.
+            name: a link, or the name of a checkpoint's directory. If the link `last` is missing,
+                `last` means the newest checkpoint.
 
         Raises:
             CheckpointError: the checkpoint does not exist, is damaged or has another version. The
@@ -282,12 +282,12 @@ class Checkpoints:
         return [folder / name for name in (*digests, *checkpoint.files, "state.json")]
 
     def _find(self, name: str) -> Path:
-        """Return a name's directory, or raise CheckpointError for a bad name or an outside link."""
-        # A training may redirect a link at any time.
+        """Return a name's directory. Raise CheckpointError for a bad name or a link elsewhere."""
+        # A running training may redirect a link at any time.
         if not _NAME.fullmatch(name):
             raise self._missing_error(name)
         path = self.path / name
-        with contextlib.suppress(OSError):  # not a link
+        with contextlib.suppress(OSError):  # the name is not a link
             target = os.readlink(path)
             if not _STEP.fullmatch(target):
                 raise CheckpointError(

@@ -50,7 +50,7 @@ class RunDirectory:
         self._metrics: IO[str] | None = None
         self._checksums = LineChecksums()
         self._lock: IO[bytes] | None = None
-        # Device and inode of the locked directory, to detect that it was moved or deleted.
+        # Device and inode of the locked directory, which reveal that it was moved or deleted.
         self._identity: tuple[int, int] | None = None
 
     def _repr_html_(self) -> str:
@@ -184,7 +184,7 @@ class RunDirectory:
         """Check that a run of this user has the content and the modules that it was trained with.
 
         Raises:
-            UntrustedError: `config.json` was changed, or a module is another one.
+            UntrustedError: `config.json` or one of the modules was changed.
         """
         trust.check_unchanged(self.path, self._content)
         if self.is_signed:
@@ -205,7 +205,7 @@ class RunDirectory:
             raise in_use
         try:
             trust.check_links(self.path, is_own_run=self.is_signed)
-            # Do not follow links or truncate: the name may belong to a file of the user.
+            # Do not follow links or truncate: the user may have a file of this name.
             access = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             file = open(os.open(self.path / ".lock", access, 0o666), "r+b", buffering=0)  # noqa: SIM115
             status = os.stat(self.path)
@@ -214,7 +214,7 @@ class RunDirectory:
                 raise
             raise self._write_error(".lock", error) from error
         try:
-            # A POSIX lock belongs to one process: children of a killed process do not keep it.
+            # A POSIX lock belongs to one process: after a kill, its children do not keep the lock.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
@@ -226,7 +226,7 @@ class RunDirectory:
         _LOCKED.add(self.path.resolve())
 
     def check_present(self) -> None:
-        """Check that the locked directory is still at its path. Do not create another one there.
+        """Check that the locked directory is at its path. Otherwise, nothing may be created there.
 
         Raises:
             RunDirectoryError: the directory was deleted or moved.
@@ -238,7 +238,7 @@ class RunDirectory:
             if (status.st_dev, status.st_ino) == self._identity:
                 return
         problem = "deleted: the run cannot continue"
-        with contextlib.suppress(OSError, AttributeError):  # unlocked, or no /proc
+        with contextlib.suppress(OSError, AttributeError):  # not locked, or a system without /proc
             descriptor = self._lock.fileno()  # pyright: ignore[reportOptionalMemberAccess]
             moved = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent
             status = os.stat(moved)
@@ -384,7 +384,7 @@ class RunDirectory:
 
     def _write_content(self, **changed: Any) -> None:
         """Rewrite `config.json` with a signature."""
-        # Sign the content as a reader will parse it.
+        # Sign the content in the form in which a reader parses it.
         content = file_schemas.storable_config({**self._content, **changed})
         content = file_schemas.parse_config(documents.parse(_json(content)))
         if "config" in changed:
@@ -448,7 +448,7 @@ class RunDirectory:
         return list(self._iter_metrics())
 
     def intact_metrics(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the lines before the first damaged one, and the error message, "" if none is."""
+        """Return the lines before the first damaged one, and its error message, "" without any."""
         lines: list[dict[str, Any]] = []
         try:
             lines.extend(self._iter_metrics())  # keeps the lines before an error

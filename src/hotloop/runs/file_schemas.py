@@ -24,7 +24,7 @@ DEFAULT_MAY_CHANGE = (
     *("backend", "step_timeout_s", "max_failures"),
 )
 
-_MAX_STEPS = 2**53  # exact as a float
+_MAX_STEPS = 2**53  # a float represents integers exactly up to here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class _ConfigFile:
     network: str | None = None
     config: dict[str, Any]
     may_change: list[str] = field(default_factory=lambda: [*DEFAULT_MAY_CHANGE])
-    # Default of each option that has another value. None in older runs.
+    # Defaults of the options that have a different value. None in older runs.
     defaults: dict[str, Any] | None = None
     versions: dict[str, str]
     command: list[str] = field(default_factory=list)
@@ -125,7 +125,7 @@ def parse_config(value: Any) -> dict[str, Any]:
     except UnicodeEncodeError as error:
         raise ValueError("it has a text with an invalid Unicode character") from error
     for name in ("algorithm", "env_id", "network"):
-        if content[name] and not content[name].isprintable():  # no control codes to terminals
+        if content[name] and not content[name].isprintable():  # keep control codes from terminals
             raise ValueError(f"`{name}` must have printable characters only")
     if content["defaults"] is None:
         del content["defaults"]  # keeps the signatures of older runs valid
@@ -144,9 +144,9 @@ def parse_config(value: Any) -> dict[str, Any]:
 
 
 def storable_config(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a new `config.json`, without bytes of paths that are no UTF-8.
+    """Return the content of a new `config.json`, without bytes of paths that are not UTF-8.
 
-    No reader opens the run's own path or the command. Other options must be UTF-8.
+    No reader opens the run's own path or runs the command. Other options must be UTF-8.
 
     Raises:
         ConfigError: another option has such a text.
@@ -178,8 +178,8 @@ def read_metrics(path: Path, until: int | None = None) -> Iterator[dict[str, Any
 
     Args:
         path: the file.
-        until: last iteration to read, and to require if there are lines at all. Later lines are not
-            checked, as a crash may damage them.
+        until: last iteration to read. It must be there, unless there are no lines. Later lines are
+            not checked, since a crash may damage them.
 
     Raises:
         RunDirectoryError: the file cannot be read, or a line is damaged or missing.
@@ -233,7 +233,7 @@ def parse_metrics_line(value: Any) -> dict[str, Any]:
     if not _are_numbers(line.episode_returns):
         raise ValueError("`episode_returns` must be numbers")
     for name, values in line.episode_info.items():
-        if not name.isprintable():  # no control codes to terminals
+        if not name.isprintable():  # keep control codes from terminals
             raise ValueError("`episode_info` must have printable names only")
         if not _are_numbers(values, or_null=True):
             raise ValueError("`episode_info` must be numbers, or null")

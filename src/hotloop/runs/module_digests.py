@@ -1,4 +1,4 @@
-"""Digests of the modules that a run names, to notice another module of the same name."""
+"""Digests of the modules that a run names, to detect a different module of the same name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBRARY_PATHS = tuple(
     for name, path in sysconfig.get_paths().items()
     if name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
-# hotloop may run from anywhere, such as a clone. An update is no change of the user's modules.
+# hotloop may run from anywhere, such as a clone. Updating it does not change the user's modules.
 _OWN_PATH = str(Path(__file__).resolve().parents[1]) + os.sep
 
 

@@ -82,13 +82,13 @@ class Report:
         std_return: standard deviation of these returns.
         num_episodes: number of finished episodes.
         metrics: losses and diagnostics of the iteration's updates, by name.
-        execution: execution of the updates and its reason, as text. Empty if the first update
-            decides, by whether an earlier run has compiled it.
+        execution: execution of the updates and its reason, as text. Empty if it depends on whether
+            the cache has a compiled update, which the first update shows.
         evaluation: evaluation of this iteration's policy, if there was one.
-        resumed: a sentence on the checkpoint and on losses if the run was resumed, "" otherwise.
-        workers: processes that step the environments and the reason, "" for the default.
+        resumed: a sentence on the checkpoint and on what could not be restored, "" for a new run.
+        workers: processes that step the environments, with the reason, "" for the default.
         interface: how the network reads bytes and scales actions, in a sentence each, "" if it
-            leaves both as they are.
+            changes neither.
         activity: current activity that delays the training, such as the first compilation of an
             update on a machine. Empty in the reports of iterations.
     """
@@ -190,7 +190,7 @@ class RunProgress:
 
     @property
     def _std_return(self) -> float:
-        with np.errstate(all="ignore"):  # of infinite returns
+        with np.errstate(all="ignore"):  # returns may be infinite
             return float(np.std(self._recent_returns)) if self._recent_returns else math.nan
 
     def state(self) -> ProgressState:

@@ -18,7 +18,7 @@ from hotloop.runs.directory import RunDirectory
 
 Status = Literal["finished", "running", "stopped", "killed", "unknown"]
 
-_MAX_DEPTH = 4  # runs/, a sweep, its subdirectories, a run
+_MAX_DEPTH = 4  # levels: runs/, a sweep, its subdirectories, a run
 _STARTED_AT = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -156,7 +156,7 @@ def _unfinished_status(path: Path) -> Status:
     """Return the status of an incomplete run, from the last recording of its learner."""
     try:
         recordings, _ = timing.read_directory(path / "timing")
-    except (OSError, ValueError):  # no such directory
+    except (OSError, ValueError):  # the directory does not exist
         return "unknown"
     learners = [recording for recording in recordings if recording.component == "learner"]
     if not learners:

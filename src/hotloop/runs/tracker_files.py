@@ -1,7 +1,7 @@
-"""The last metrics that trackers have in their files.
+"""The last metrics in the files of trackers.
 
-A tracker writes some seconds late, so a killed run lacks its last metrics there. Both libraries
-frame their records, and a record at the end of the file may be cut.
+A tracker writes with a delay of some seconds, so its files lack the last metrics of a killed run.
+Both libraries frame their records, and a record at the end of the file may be cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from hotloop.base.files import open_regular, read_regular
 
-# An iteration has fewer records than this.
+# Number of last records to search. An iteration has fewer.
 _LAST_EVENTS = 2_000
 _FIRST_EVENTS = 5
 _BLOCK = 32_768  # bytes of a block of LevelDB's log format
@@ -33,7 +33,7 @@ def last_tensorboard_step(directory: Path, tag: str) -> int:
             for start, size in (*places[:_FIRST_EVENTS], *places[_FIRST_EVENTS:][-_LAST_EVENTS:]):
                 file.seek(start)
                 event = messages.Event()
-                with contextlib.suppress(Exception):  # damaged
+                with contextlib.suppress(Exception):  # the file is damaged
                     event.ParseFromString(file.read(size))
                 # The start of a writer purges its step and later ones.
                 if event.session_log.status == messages.SessionLog.START:
@@ -49,7 +49,7 @@ def last_wandb_step(directory: Path, run_id: str) -> int:
     messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     last = 0
     for path in directory.glob(f"*run-*/run-{run_id}.wandb"):
-        with contextlib.suppress(Exception):  # damaged: nothing after it can be read
+        with contextlib.suppress(Exception):  # the file is damaged: nothing after it can be read
             for content in _wandb_records(read_regular(path)):
                 record = messages.Record()
                 record.ParseFromString(content)
@@ -75,7 +75,7 @@ def _wandb_records(content: bytes) -> Iterator[bytes]:
     position, parts = 7, b""
     while position + 7 <= len(content):
         room = _BLOCK - position % _BLOCK
-        if room < 7:  # too little for a header
+        if room < 7:  # a header does not fit
             position += room
             continue
         size, kind = struct.unpack_from("<HB", content, position + 4)

@@ -36,11 +36,11 @@ Status = Literal["finished", "stopped", "failed"]
 # Keys of a line of metrics that are neither losses nor diagnostics of the updates.
 _NOT_LOSSES = {"iteration", "timesteps", "elapsed_s"}
 _CHARTS = {"learning_rate", "num_updates"}
-_RATE = "charts/steps_per_s"  # in every line
+_RATE = "charts/steps_per_s"  # every line has it
 # MLflow's database takes 35 ms for one iteration, so several are sent together.
 _MLFLOW_INTERVAL_S, _MLFLOW_BATCH = 5.0, 900
 _MAX_PARAM = 500  # characters of a value that every version of MLflow accepts
-# After this time, the rest of W&B's data stays in the run directory. `wandb sync` uploads it.
+# After this time, W&B's remaining data stays in the run directory. `wandb sync` uploads it.
 _UPLOAD_S = 60.0
 
 
@@ -181,7 +181,7 @@ class _TensorBoard:
             last = last_tensorboard_step(directory, _RATE)
             self._logged_until = min(last, lines[-1]["timesteps"])
         try:
-            with blocked_signals():  # it starts a thread
+            with blocked_signals():  # the writer starts a thread
                 self._writer = SummaryWriter(str(directory), purge_step=purge_step, flush_secs=15)
         except OSError as error:
             raise RunDirectoryError(
@@ -207,7 +207,7 @@ class _TensorBoard:
 
 
 def _check_wandb_settings(run: RunDirectory) -> None:
-    """Check that no run directory has settings of W&B, which name the server that gets the key.
+    """Check that no run directory has settings of W&B, which name the server that receives the key.
 
     Raises:
         ConfigError: The run or the current directory, if it is in a run, has some.
@@ -231,13 +231,13 @@ class _WandB:
         _check_wandb_settings(run)
         with requires_extra("tracking with W&B needs wandb", "wandb"):
             import wandb
-            from wandb import init  # a folder named `wandb` can be imported too, without it
+            from wandb import init  # a folder named `wandb` can also be imported, but has no `init`
         stored = _read_json(run, "wandb.json") if resumed else {}
         settings: dict[str, Any] = {"console": "off", "silent": True}
         if "finish_timeout" in wandb.Settings.model_fields:  # older versions wait forever
             settings["finish_timeout"] = _UPLOAD_S
         try:
-            with blocked_signals():  # it starts threads, and `init`, which may take long, does not
+            with blocked_signals():  # `setup` starts threads, unlike the slow `init`
                 wandb.setup()
             self._run = init(
                 dir=str(run.path),
@@ -248,7 +248,7 @@ class _WandB:
                 resume="allow" if stored else None,
                 config=_hyperparameters(run),
                 allow_val_change=True,
-                reinit="create_new",  # do not replace a run of the user's own
+                reinit="create_new",  # keep a run that the user has open
                 settings=wandb.Settings(**settings),
             )
         except Exception as error:
@@ -303,12 +303,12 @@ class _MLflow:
                     entities.Param(name, str(value)[:_MAX_PARAM])
                     for name, value in _hyperparameters(run).items()
                 ]
-                for first in range(0, len(parameters), 100):  # the limit of one call
+                for first in range(0, len(parameters), 100):  # one call sends at most 100
                     chunk = parameters[first : first + 100]
                     self._client.log_batch(self._run_id, params=chunk)
             else:
                 self._client.update_run(self._run_id, status="RUNNING")
-                # MLflow's parameters can't change: tags have the options of the resumed run.
+                # MLflow's parameters can't change, so tags store the options of the resumed run.
                 logged = self._client.get_run(self._run_id).data.params
                 for name, value in _hyperparameters(run).items():
                     if logged.get(name, value := str(value)[:_MAX_PARAM]) != value:

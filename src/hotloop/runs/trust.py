@@ -82,7 +82,7 @@ def named_modules(content: Mapping[str, Any]) -> list[str]:
     modules = [text.partition(":")[0] for text in objects if ":" in text]
     if not content["env_id"].startswith(_KNOWN_LIBRARIES):
         modules.append(content["env_id"].rpartition(":")[0])
-    names = dict.fromkeys(modules).keys() - {"__main__"}  # a script, which is never imported
+    names = dict.fromkeys(modules).keys() - {"__main__"}  # a script is never imported
     return sorted(name for name in names if _MODULE.fullmatch(name))
 
 
@@ -99,7 +99,7 @@ def check_modules(path: Path, content: Mapping[str, Any]) -> None:
     Warns if the user has edited them since.
 
     Raises:
-        UntrustedError: A module has another file and another content.
+        UntrustedError: A module has a different file with different content.
     """
     stored = content["modules"]
     for name, module in module_digests.digests(named_modules(content)).items():
@@ -121,7 +121,7 @@ def check_modules(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def check_unchanged(path: Path, content: Mapping[str, Any]) -> None:
-    """Check that `config.json` is as this user's training has written it.
+    """Check that `config.json` has not changed since this user's training wrote it.
 
     Raises:
         UntrustedError: It was changed.
@@ -141,7 +141,7 @@ def reject(path: Path, names: Collection[str]) -> None:
         names: Descriptions of the objects and options.
 
     Raises:
-        UntrustedError: There are some.
+        UntrustedError: There are such objects or options.
     """
     if names:
         raise UntrustedError(
@@ -166,7 +166,7 @@ def is_signed(content: Mapping[str, Any]) -> bool:
 
 
 def is_changed(content: Mapping[str, Any]) -> bool:
-    """Return whether this user's key signed another content than this one."""
+    """Return whether this user's key signed a different content."""
     key, stored = _key(), content.get("signature")
     if key is None or not isinstance(stored, str) or is_signed(content):
         return False
@@ -219,12 +219,12 @@ def _key_id(key: bytes) -> str:
 def _key() -> bytes | None:
     """Return the user's key, created on first use. None if it cannot be stored secretly."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    with contextlib.suppress(OSError, RuntimeError):  # no home directory
+    with contextlib.suppress(OSError, RuntimeError):  # there is no home directory
         folder = (Path(state) if state else Path.home() / ".local" / "state") / "hotloop"
         path = folder / "key"
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # Link the complete file: if two processes create a key, the first one remains.
+            # Link the complete file: if two processes create a key, the first key remains.
             temp_path = folder / f".key.{os.getpid()}.{os.urandom(4).hex()}"
             try:
                 write_new(temp_path, os.urandom(_KEY_BYTES), mode=0o600)
@@ -233,7 +233,7 @@ def _key() -> bytes | None:
                     os.link(temp_path, path)
             finally:
                 temp_path.unlink(missing_ok=True)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # it may be a pipe
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # the file may be a pipe
         with open(os.open(path, flags), "rb") as file:
             status, key = os.fstat(file.fileno()), file.read(_KEY_BYTES + 1)
         is_secret = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077

@@ -25,7 +25,7 @@ from hotloop.bandits.agents.optimistic import Optimistic
 from hotloop.bandits.agents.ucb import UCB
 from hotloop.bandits.agents.ucb1 import UCB1
 
-Agent: TypeAlias = Any  # one of these, a JittedAgent or a user's object (python_adapters.py)
+Agent: TypeAlias = Any  # a class above, a JittedAgent or a user's object (python_adapters.py)
 
 AGENTS: dict[str, Any] = {
     cls.name: cls

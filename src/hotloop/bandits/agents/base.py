@@ -10,7 +10,7 @@ from hotloop.bandits.kernel_plans import KernelPlan
 from hotloop.bandits.kernels.layout import LANES
 from hotloop.errors import ConfigError
 
-_MAX_STATE_BYTES = 1_000_000_000  # per thread
+_MAX_STATE_BYTES = 1_000_000_000  # in each thread
 
 
 @dataclass(frozen=True, kw_only=True)

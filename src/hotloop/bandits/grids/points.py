@@ -93,7 +93,7 @@ def _expand(
     for option, values in field_ranges.items():
         name = option.replace("-", "_")
         if has_tuples and name not in has_tuples:
-            make(kind_name, {option: None})  # raises, with the nearest name
+            make(kind_name, {option: None})  # raises an error with the nearest name
         if name in ranges:
             raise ConfigError(f"`{prefix}{name}` is given twice: give all its values in one range")
         ranges[name] = field_values(name, values, has_tuples=has_tuples.get(name, False))

@@ -52,7 +52,7 @@ def _max_of_five(frame: int, scores: int, first: int) -> None:
 
 @jit
 def _arms_at_top(frame: int, scores: int, first: int) -> None:
-    """Update the first top arm and the number of top arms; called from the last group on."""
+    """Update the first top arm and the number of top arms. Call it for groups in reverse order."""
     group = scores + first * 4 * LANES
     is_last = first + ROW_GROUP == load_i64(frame, layout.ROWS)
     for i in range(LANES):

@@ -78,7 +78,7 @@ def _play(frame: int, first: int, last: int) -> int:
                     return index
                 call_function(update, agent, current)
                 record_step(agent, current)
-            if load_i64(frame, layout.FAULT) != 0:  # raised by the last update
+            if load_i64(frame, layout.FAULT) != 0:  # the last update raised it
                 return index
     return -1
 

@@ -96,7 +96,7 @@ def update_gradient(agent: int, step: int) -> None:
     """Update H_a ← H_a + α (r − r̄)(1[a chosen] − π_a)."""
     frame, heights, weights, sums, maxima, reward_sums = _addresses(agent)
     rate, push = f32(load_f64(agent, STEP_SIZE)), frame + layout.TOP
-    # The baseline is the mean so far, at the first step the reward itself, or zero.
+    # The baseline is the mean reward so far (at the first step the reward itself), or zero.
     has_baseline = load_i64(agent, HAS_BASELINE) != 0
     share = 1.0 / f64(step) if has_baseline and step > 0 else 0.0
     reward_factor = f32(1.0) if has_baseline and step == 0 else f32(0.0)

@@ -45,7 +45,8 @@ STATE_BYTES = 24  # for each lane and row, ROWS rounded up to a multiple of 4
 
 @inline
 def _addresses(agent):  # type: ignore[no-untyped-def]
-    """Return frame, number of cells, float64 sums, two float32 parameters, scores (then counts)."""
+    """Return frame, number of cells, and the addresses of the state's float arrays."""
+    # They are float64 sums, two float32 parameters, and float32 scores, which counts follow.
     frame, state = load_i64(agent, layout.FRAME), load_i64(agent, layout.STATE)
     cells = (load_i64(frame, layout.ROWS) + 3) // 4 * 4 * LANES
     return frame, cells, state, state + 8 * cells, state + 12 * cells, state + 16 * cells
@@ -81,7 +82,7 @@ def choose_gaussian(agent: int, step: int) -> None:
 
 @CompiledFunction
 def update_gaussian(agent: int, step: int) -> None:
-    """Update the posterior: precisions 1/σ² add up and weight the means."""
+    """Update the posterior: its precision 1/σ² is the sum of precisions, which weight the means."""
     frame, cells, sums, means, deviations, scores = _addresses(agent)
     counts = scores + 4 * cells
     prior, noise = load_f64(agent, PRIOR_PRECISION), load_f64(agent, NOISE_PRECISION)

@@ -90,7 +90,7 @@ def _layers(
     if num_arms > len(single_arms):
         groups[order[len(single_arms) :], -1] = 1
         labels.append(f"{num_arms - len(single_arms)} others")
-    if means is not None:  # from the best to the worst, from dark to light
+    if means is not None:  # colors from dark for the best arm to light for the worst
         colors = list(colormaps["viridis"](np.linspace(0.05, 1, groups.shape[1])))
     else:
         colors = pick_colors(groups.shape[1])

@@ -56,5 +56,5 @@ def run(args: list[str]) -> int:
             f"expected one of {', '.join(COMMANDS)} after `hotloop bandit`, got '{name}'"
             + (nearest(name, COMMANDS) or "; `hotloop bandit --help` lists them")
         )
-    module = "play" if name == "run" else name  # a module `run` would shadow this function
+    module = "play" if name == "run" else name  # a module named `run` would shadow this function
     return importlib.import_module(f"hotloop.cli.bandit.{module}").run(command_args)

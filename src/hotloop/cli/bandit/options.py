@@ -24,7 +24,7 @@ def new_parser(name: str, description: str) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # so that a misspelled name raises an error with the nearest one
     )
-    # By default argparse does not take -1e-3 and -1/8 for negative numbers.
+    # By default argparse does not treat -1e-3 and -1/8 as negative numbers.
     parser._negative_number_matcher = re.compile(r"-\.?\d")
     parser.epilog = "Values are numbers such as 0.1, 1/128 or 2**-7, or none, true, false."
     return parser
@@ -141,7 +141,7 @@ def parse_environment(options: argparse.Namespace) -> Any:
     from hotloop.bandits.parsing import make_environment
 
     environment = make_environment(options.environment, environment_fields(options, form=_VALUE))
-    if options.arms not in (None, environment.num_arms):  # the default number gives way to `means`
+    if options.arms not in (None, environment.num_arms):  # `means` overrides only the default
         raise ConfigError(
             f"`--arms` sets {options.arms} arms, `--env` {environment.num_arms}: give one of them"
         )

@@ -72,7 +72,7 @@ def run(args: list[str]) -> int:
 
 
 def _parser(agent_class: Any) -> argparse.ArgumentParser:
-    """Return the parser for one kind of agent, or for None one whose help lists all agents."""
+    """Return the parser for one kind of agent. For None, its help lists all agents."""
     from hotloop.bandits.agents import AGENTS
 
     description = "Play one agent in one environment, over many runs."

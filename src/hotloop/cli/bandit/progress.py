@@ -48,7 +48,7 @@ class ProgressLine:
         from rich.text import Text
 
         if self._live is None:
-            # No refresh thread, which would compete with those that compute.
+            # Start no refresh thread, which would compete with the threads that compute.
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
         self._live.update(Text(text(), no_wrap=True, overflow="ellipsis"), refresh=True)

@@ -118,7 +118,7 @@ def plus_minus(estimate: MeanEstimate | None, *, percent: bool = False, sign: bo
         return "–"
     plus = "+" if sign else ""
     unit = " %" if percent else ""
-    if not se > 0:  # a single run, or equal runs
+    if not se > 0:  # there is a single run, or all runs are equal
         return format_number(mean, sign=plus) + unit
     return format_mean(mean, se, sign=plus, least=0) + unit
 
