@@ -1,6 +1,7 @@
 """Learning curves over seeds, compared with a peer by the last tenth of the steps.
 
     python -m bench curves --algorithm sac --env-id HalfCheetah-v5 --timesteps 100000 --seeds 5
+    python -m bench curves --against tianshou --timesteps 40960 --seeds 3 --peer --peer-python PATH
 
 hotloop's seeds are trained, `--jobs` of them at a time, or those of `--contender accelerated`, the
 peer's classes from hotloop.accelerate. The peer's are read from the stored results, and `--peer`
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from bench import storage
+from bench.train.other_peers import DISTRIBUTIONS
 from bench.train.settings import add_options, complete_options, worker_settings, worker_suffix
 from bench.train.speed import last_tenth_return, run_in_process
 from hotloop.base.statistics import student_t
@@ -51,7 +53,13 @@ def main() -> int:
     add_options(parser)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1, help="concurrent trainings")
-    parser.add_argument("--against", default="sb3", choices=["sb3"])
+    parser.add_argument("--against", default="sb3", choices=["sb3", *DISTRIBUTIONS])
+    parser.add_argument(
+        "--peer-python",
+        default=sys.executable,
+        metavar="PATH",
+        help="Python of an environment with a peer other than sb3",
+    )
     parser.add_argument("--contender", default="hotloop", choices=["hotloop", "accelerated"])
     parser.add_argument("--execution", default="auto", choices=["auto", "eager", "compile"])
     parser.add_argument("--peer", action="store_true", help="train the peer's missing seeds")
@@ -60,13 +68,18 @@ def main() -> int:
     complete_options(parser, options)
     contender, task = options.contender, f"{options.algorithm}_{storage.file_name(options.env_id)}"
     name = f"curves_{task}" if contender == "hotloop" else f"{contender}_curves_{task}"
+    peer_name = f"curves_{task}"
+    if options.against != "sb3":
+        if (options.algorithm, contender) != ("ppo", "hotloop"):
+            parser.error(f"{options.against} is compared with hotloop's ppo")
+        name = peer_name = f"{options.against}_curves_{task}"
     name += "" if options.precision == "float32" else f"_{options.precision}"
     name += worker_suffix(options)
     # Load the stored curves. The peer's were perhaps stored beside hotloop's.
     own = _stored_runs(parser, name, options.timesteps)
     runs = {contender: own.get(contender, []) if options.keep else []}
     runs[options.against] = own.get(options.against, [])
-    other = _stored_runs(parser, f"curves_{task}", options.timesteps).get(options.against, [])
+    other = _stored_runs(parser, peer_name, options.timesteps).get(options.against, [])
     own_seeds = [run["seed"] for run in runs[options.against]]
     other = [run for run in other if run["seed"] not in own_seeds]
     if not (options.peer or own_seeds or other):
@@ -82,11 +95,13 @@ def main() -> int:
     ]
 
     # Train the missing seeds.
+    versions: dict[str, str] = {}
     settings = {
         "benchmark": f"{options.algorithm} {options.env_id}",
         "command": " ".join(["python -m bench curves", *sys.argv[1:]]),
         "timesteps": options.timesteps,
         "precision": options.precision,
+        "peer_versions": versions,
         **worker_settings(options),
     }
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -95,7 +110,9 @@ def main() -> int:
         }
         for training in as_completed(trainings):
             side, seed = trainings[training]
-            seed_run = {"seed": seed, "episodes": training.result()["episodes"]}
+            figures = training.result()
+            versions.update(figures.get("versions", {}))
+            seed_run = {"seed": seed, "episodes": figures["episodes"]}
             last_return = last_tenth_return(seed_run, options.timesteps)
             print(f"{side:11} seed {seed}: {last_return:.4g}", flush=True)
             runs[side] = sorted([*runs[side], seed_run], key=lambda run: run["seed"])

@@ -13,6 +13,7 @@ spread, ratios and learning curves. By default hotloop compiles its update to sh
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import importlib.util
 import json
@@ -26,6 +27,7 @@ from typing import Any
 
 from bench import storage
 from bench.measuring import spread
+from bench.train.other_peers import DISTRIBUTIONS, run_other_peer
 from bench.train.peers import run_accelerated, run_sb3, run_sbx
 from bench.train.settings import (
     COMMON,
@@ -75,6 +77,7 @@ RUNNERS = {
     "accelerated": run_accelerated,
     "sb3": run_sb3,
     "sbx": run_sbx,
+    **{name: functools.partial(run_other_peer, name) for name in DISTRIBUTIONS},
 }
 
 
@@ -90,8 +93,9 @@ def learning_steps_per_s(run: dict[str, Any], learning_starts: int) -> float:
 
 def run_in_process(name: str, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Train once in a new process; return its figures with `total_s`, from start to exit."""
+    python = options.peer_python if name in DISTRIBUTIONS else sys.executable
     command = [
-        *(sys.executable, "-m", "bench", "train", "--worker", name),
+        *(python, "-m", "bench.train.speed", "--worker", name),
         *("--env-id", options.env_id, "--timesteps", str(options.timesteps)),
         *("--seed", str(seed), "--threads", str(options.threads), "--execution", options.execution),
         *("--algorithm", options.algorithm, "--precision", options.precision),
@@ -250,3 +254,7 @@ def main() -> int:
         )
     print(f"stored: {path.relative_to(storage.RESULTS.parent.parent)}")
     return 0
+
+
+if __name__ == "__main__":  # an environment of a peer may lack libraries of other benchmarks
+    sys.exit(main())
