@@ -82,10 +82,10 @@ class SerialVectorEnv(GymnasiumEnvs):
         self._failed_env = 0  # the environment of the last failure
         for i, env in enumerate(self._envs):
             self._check_spaces(i, env)
-        peeled = [_unwrap(env) for env in self._envs]
-        self._resets = [env.reset for env, _ in peeled]
-        self._steps = [env.step for env, _ in peeled]
-        self._time_limits = [limit for _, limit in peeled]
+        unwrapped = [_unwrap(env) for env in self._envs]
+        self._resets = [env.reset for env, _ in unwrapped]
+        self._steps = [env.step for env, _ in unwrapped]
+        self._time_limits = [limit for _, limit in unwrapped]
         self._next_limit = _NEVER
         # The dtype of the last raw observation, which may differ from the declared one.
         self._box_dtype = self._encoder.box_dtype
@@ -345,9 +345,9 @@ class SerialVectorEnv(GymnasiumEnvs):
             try:
                 self._envs[i] = env = self._rebuild_env()
                 self._check_spaces(i, env)
-                peeled, self._time_limits[i] = _unwrap(env)
+                unwrapped, self._time_limits[i] = _unwrap(env)
                 self._totals[i] = EpisodeTotals(env)
-                self._resets[i], self._steps[i] = peeled.reset, peeled.step
+                self._resets[i], self._steps[i] = unwrapped.reset, unwrapped.step
                 self._begin_episode(i, row)
                 return
             except HotloopError as error:

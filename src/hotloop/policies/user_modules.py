@@ -47,7 +47,7 @@ class UserModule:
         if head.needs_perceptrons:
             raise ConfigError(
                 f"network '{self.name}': this head needs hotloop's layers, but a custom module "
-                f"computes {head.description} with its own: leave out the head or `network`"
+                f"computes {head.description} with other layers: omit the head or `network`"
             )
         module = CheckedModule(
             self.factory,

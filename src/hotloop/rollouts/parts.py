@@ -81,7 +81,7 @@ class PartCollector:
         return self._collector.vector_steps
 
     def resume(self) -> tuple[list[int], Array] | None:
-        """Restore the episodes of `start`. None if there are none.
+        """Restore the episodes that run at the first row, or return None if there are none.
 
         Returns:
             The environments, 0 … N − 1, that could not be restored, and the next observations.

@@ -281,7 +281,7 @@ class Replay(StoredTransitions):
             Proportional,
             ReplayBuffer,
             Uniform,
-        )  # ReplayOnDevice needs no Numba
+        )  # imported here, since it needs Numba and `ReplayOnDevice` does not
 
         sampler = config.sampler()
         buffer = ReplayBuffer.for_env(
