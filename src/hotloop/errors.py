@@ -9,6 +9,7 @@
     ├── EnvironmentFailure an environment raised, or left its spaces (RuntimeError)
     │   ├── NonFiniteStep  it returned NaN or infinity
     │   └── MaskError      its action mask is missing or invalid
+    ├── CallbackError      a user's callback raised (RuntimeError)
     ├── RunDirectoryError  a run directory exists, is missing, or can't be written (OSError)
     ├── UntrustedError     a run, sweep or file may run code of another user (OSError)
     ├── HubError           a model on the Hugging Face Hub can't be read or written (OSError)
@@ -70,6 +71,10 @@ class NonFiniteStep(EnvironmentFailure):
 
 class MaskError(EnvironmentFailure):
     """An environment's action mask is missing or invalid, which a restart does not cure."""
+
+
+class CallbackError(HotloopError, RuntimeError):
+    """A user's callback raised an exception, or returned an invalid state."""
 
 
 class RunDirectoryError(HotloopError, OSError):

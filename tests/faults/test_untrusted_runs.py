@@ -128,7 +128,7 @@ def _run_command(forks, sandbox, name, *options):
 # (Name in the run directory, kind of link) → target of the link, in `outside`.
 _FILES = (
     *(".lock", ".config.tmp.json", ".metrics.tmp.jsonl", "metrics.jsonl", "config.json"),
-    *("cores.json", ".cores.tmp.json"),
+    *("cores.json", ".cores.tmp.json", "status.json", ".status.tmp.json"),
     *("accounting.json", ".accounting.tmp.json", "learning_curve.png", ".learning_curve.tmp.png"),
     *(
         "curves.png",

@@ -30,6 +30,7 @@ def test_a_finished_run(tmp_path):
         "num_episodes": 3,
         "steps_per_s": 2000.0,
         "started_at": "2026-01-31T12:00:00+0000",
+        "stop_reason": None,
     }
     assert summary.start_time.timestamp() == 1769860800
     assert json.loads(json.dumps(summary.to_json()))

@@ -118,7 +118,9 @@ class ScoreTracker:
         if isinstance(result, Exception):
             return ["failed", None, failure_reason(result), None]
         score = self._evaluation if self._by_evaluation else result.mean_return
-        state = "done" if result.status == "finished" else "pruned"
+        from hotloop.runs import ON_REPORT  # after the imports of the first training
+
+        state = "pruned" if result.stop_reason == ON_REPORT else "done"
         if score is None or not math.isfinite(score):
             if not self._is_required:
                 return [state, None, "", result.elapsed_s]

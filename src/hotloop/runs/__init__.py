@@ -15,6 +15,7 @@ from __future__ import annotations
 from hotloop.runs.checkpoints import REPLAY_FILE, Checkpoint, Checkpoints
 from hotloop.runs.directory import RunDirectory
 from hotloop.runs.progress import (
+    ON_REPORT,
     Evaluation,
     OnReport,
     ProgressState,
@@ -24,6 +25,7 @@ from hotloop.runs.progress import (
 )
 
 __all__ = [
+    "ON_REPORT",
     "REPLAY_FILE",
     "Checkpoint",
     "Checkpoints",

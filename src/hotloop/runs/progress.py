@@ -114,6 +114,8 @@ class Report:
         return self.timesteps / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
+ON_REPORT = "`on_report` returned True"
+"""Reason of a run that `on_report` has stopped."""
 OnReport = Callable[[Report], "bool | None"]
 """Function called before the first iteration and after each. Return True to stop the run.
 
@@ -214,42 +216,40 @@ class RunProgress:
         lengths = (episode.length for episode in episodes)
         self.longest_episode = max(self.longest_episode, *lengths, 0)
 
-    def report(
-        self, timesteps: int, metrics: dict[str, float], evaluation: Evaluation | None = None
-    ) -> bool:
-        """Send a report. Return True if the run should stop."""
+    def describe(
+        self,
+        timesteps: int,
+        metrics: Mapping[str, float],
+        evaluation: Evaluation | None = None,
+        *,
+        activity: str = "",
+    ) -> Report:
+        """Return the report of an iteration."""
         self._timesteps = timesteps
-        return self._send_report(metrics, evaluation)
+        return Report(
+            run_dir=self._run_dir,
+            timesteps=timesteps,
+            total_timesteps=self._total_timesteps,
+            elapsed_s=self.elapsed_s,
+            mean_return=self.mean_return,
+            std_return=self._std_return,
+            num_episodes=self._num_episodes,
+            metrics=dict(metrics),
+            execution=self._execution,
+            evaluation=evaluation,
+            resumed=self._resumed,
+            workers=self._workers,
+            interface=self._interface,
+            activity=activity,
+        )
+
+    def send(self, report: Report) -> bool:
+        """Send a report. Return True if the run should stop."""
+        return self._on_report is not None and bool(self._on_report(report))
 
     def announce(self, activity: str) -> None:
         """Send a report with an activity that delays the training."""
-        self._send_report({}, None, activity=activity)
-
-    def _send_report(
-        self, metrics: dict[str, float], evaluation: Evaluation | None, *, activity: str = ""
-    ) -> bool:
-        if self._on_report is None:
-            return False
-        return bool(
-            self._on_report(
-                Report(
-                    run_dir=self._run_dir,
-                    timesteps=self._timesteps,
-                    total_timesteps=self._total_timesteps,
-                    elapsed_s=self.elapsed_s,
-                    mean_return=self.mean_return,
-                    std_return=self._std_return,
-                    num_episodes=self._num_episodes,
-                    metrics=metrics,
-                    execution=self._execution,
-                    evaluation=evaluation,
-                    resumed=self._resumed,
-                    workers=self._workers,
-                    interface=self._interface,
-                    activity=activity,
-                )
-            )
-        )
+        self.send(self.describe(self._timesteps, {}, activity=activity))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,7 +262,8 @@ class RunResult:
         timesteps: transitions collected.
         elapsed_s: seconds in the training loop.
         mean_return: mean undiscounted return of the last 100 training episodes.
-        status: "finished", or "stopped" if `on_report` stopped the run.
+        status: "finished", or "stopped" if a callback or `on_report` stopped the run.
+        stop_reason: why it stopped, "" if it is finished.
         execution: execution of the updates and the benefit of compiling them, as text.
         compile_s: seconds of `elapsed_s` spent on compilation.
         accounting: outcome of every transition and time of each worker, in the format of
@@ -276,6 +277,7 @@ class RunResult:
     mean_return: float
     status: Literal["finished", "stopped"]
     execution: str
+    stop_reason: str = ""
     compile_s: float = 0.0
     accounting: Mapping[str, Any] = field(default_factory=dict, repr=False)
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from hotloop import timing
 from hotloop.errors import RunDirectoryError
 from hotloop.runs.directory import RunDirectory
+from hotloop.runs.run_status import read_status
 
 Status = Literal["finished", "running", "stopped", "killed", "unknown"]
 
@@ -40,6 +41,7 @@ class RunSummary:
         num_episodes: number of finished training episodes.
         steps_per_s: transitions per second in the training loop.
         started_at: start time in `config.json`, ISO 8601.
+        stop_reason: why its last process stopped or failed.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class RunSummary:
     num_episodes: int
     steps_per_s: float | None
     started_at: str | None
+    stop_reason: str | None = None
 
     @property
     def start_time(self) -> datetime | None:
@@ -97,7 +100,7 @@ def summarize_run(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunS
     last = lines[-1] if lines else {"timesteps": 0, "elapsed_s": 0.0}
     timesteps, elapsed_s = last["timesteps"], last.get("elapsed_s") or 0.0
     total_timesteps = content["config"]["total_timesteps"]
-    recent = returns[-100:]
+    recent, status = returns[-100:], read_status(path)
     mean = _finite(sum(recent) / len(recent)) if recent else None
     return RunSummary(
         path=path,
@@ -114,6 +117,7 @@ def summarize_run(run: RunDirectory, lines: Sequence[Mapping[str, Any]]) -> RunS
         num_episodes=len(returns),
         steps_per_s=_finite(timesteps / elapsed_s) if elapsed_s > 0 else None,
         started_at=content["started_at"],
+        stop_reason=(status.reason or None) if status is not None else None,
     )
 
 

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hotloop.training.algorithm import Algorithm
     from hotloop.training.algorithm_check import check_algorithm
+    from hotloop.training.callbacks import (
+        Callback,
+        StopAfterHours,
+        StopAtReturn,
+        StopOnFile,
+        StopWithoutImprovement,
+    )
     from hotloop.training.lanes import train_lanes
     from hotloop.training.learners import hyper_of
     from hotloop.training.off_policy import OffPolicy, Update
@@ -20,11 +27,16 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Algorithm": "algorithm",
+    "Callback": "callbacks",
     "Replay": "replay",
     "ReplayBatch": "replay",
     "ReplaySource": "replay",
     "OffPolicy": "off_policy",
     "OnPolicy": "on_policy",
+    "StopAfterHours": "callbacks",
+    "StopAtReturn": "callbacks",
+    "StopOnFile": "callbacks",
+    "StopWithoutImprovement": "callbacks",
     "Update": "off_policy",
     "check_algorithm": "algorithm_check",
     "hyper_of": "learners",
@@ -33,11 +45,16 @@ _MODULES = {
 
 __all__ = [
     "Algorithm",
+    "Callback",
     "OffPolicy",
     "OnPolicy",
     "Replay",
     "ReplayBatch",
     "ReplaySource",
+    "StopAfterHours",
+    "StopAtReturn",
+    "StopOnFile",
+    "StopWithoutImprovement",
     "Update",
     "check_algorithm",
     "hyper_of",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
@@ -26,6 +26,7 @@ from hotloop.training.progress_display import ProgressDisplay
 from hotloop.training.run_updates import drive
 
 if TYPE_CHECKING:
+    from hotloop.training.callbacks import Callback
     from hotloop.training.loop import Stages
     from hotloop.training.sources import Sources
 
@@ -103,6 +104,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
         *,
         env: str | Callable[..., Any] | None = None,
         network: str | Callable[..., Any] | None = None,
+        callbacks: Sequence[Callback] = (),
         on_report: OnReport | None = None,
         on_end: Callable[[RunResult | None], None] | None = None,
         resume_from: str | Path | None = None,
@@ -122,6 +124,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
             env: a factory of environments, called with `config.env_kwargs`; replaces
                 `config.env_id`.
             network: a class or function that makes a torch module; replaces `config.network`.
+            callbacks: callbacks, see `hotloop.training.Callback`. Built-in ones stop the run.
             on_report: called before the first iteration and after each; returning True stops the
                 run.
             on_end: called with the result, or with None after an error or Ctrl-C. The run's files
@@ -140,6 +143,7 @@ class Algorithm(ABC, Generic[AnyConfig]):
         Raises:
             ConfigError, UnknownNameError, SpaceError, MissingExtraError: before the run starts.
             CheckpointError: the checkpoint is damaged or belongs to another run.
+            CallbackError: a callback raised. The run is saved.
             EnvironmentFailure: an environment raised, or returned values outside its spaces.
             NonFiniteError: a loss was NaN or infinite.
             RunDirectoryError: the run directory exists, is missing, is in use, or can't be written.
@@ -163,7 +167,9 @@ class Algorithm(ABC, Generic[AnyConfig]):
                 on_report, on_end = display.on_report, display.on_end
             with kept_global_generators(), closing_environments() as envs:
                 arguments = (config, environment, on_report, on_end, resume_from)
-                return drive(run_training(self, *arguments, envs_to_close=envs))
+                return drive(
+                    run_training(self, *arguments, callbacks=callbacks, envs_to_close=envs)
+                )
 
     def preset(self, env_id: Factory, **options: Any) -> AnyConfig:
         """Return the configuration for an environment; `options` override the preset."""

@@ -68,6 +68,7 @@ class CheckpointState:
         replay: the replay counters of an off-policy algorithm.
         progress: episode counts and elapsed time.
         best: the best evaluation, None before the first.
+        callbacks: the states of the callbacks, by name.
     """
 
     timesteps: int
@@ -81,6 +82,7 @@ class CheckpointState:
     replay: ReplayCounters | None = None
     progress: ProgressState = field(default_factory=ProgressState, repr=False)
     best: BestEvaluation | None = None
+    callbacks: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as values for `json.dumps`."""

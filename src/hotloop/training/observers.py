@@ -12,8 +12,9 @@ from hotloop.envs import advice_for_non_finite
 from hotloop.errors import NonFiniteError, NonFiniteUpdate
 from hotloop.policies import TrainedPolicy
 from hotloop.rollouts.processes.process import INFERENCE_PROGRAM, WORKER_PROGRAM
-from hotloop.runs import Checkpoint, RunResult
+from hotloop.runs import ON_REPORT, Checkpoint, RunResult
 from hotloop.timing import span
+from hotloop.training.callbacks import CallbackList
 from hotloop.training.checkpoint_state import CompletedIteration
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.loop import Stages
@@ -34,6 +35,7 @@ class Observers:
         stages: the stages that are observed.
         evaluator: the evaluator.
         reporter: the reporter.
+        callbacks: the callbacks.
         resumed: a sentence on where the run resumes, empty for a new run.
     """
 
@@ -45,10 +47,12 @@ class Observers:
         stages: Stages,
         evaluator: Evaluator,
         reporter: Reporter,
+        callbacks: CallbackList,
         resumed: str,
     ) -> None:
         self._run, self._config, self._process, self._stages = run, config, process, stages
         self._evaluator, self._reporter, self._resumed = evaluator, reporter, resumed
+        self._callbacks = callbacks
         # The checkpoint of the last complete iteration, and the step of the last written one.
         self._latest = None if run.checkpoint is None else run.checkpoint.checkpoint
         self._saved_at = self._timesteps
@@ -58,7 +62,7 @@ class Observers:
             worker_program=WORKER_PROGRAM,
             inference_program=INFERENCE_PROGRAM,
         )
-        self._is_stopped = False
+        self._stop_reason = ""
 
     def begin(self) -> bool:
         """Make the first report, and return whether to continue.
@@ -74,7 +78,7 @@ class Observers:
         if num_runs > 1:
             choice = learner.choose(num_lanes=num_runs)
         checkpoint = self._run.checkpoint
-        self._is_stopped = self._reporter.begin(
+        is_stopped = self._reporter.begin(
             self._config,
             execution="" if choice.may_use_cached else choice.reason,  # known after an update
             resumed=self._resumed,
@@ -82,7 +86,12 @@ class Observers:
             position=None if checkpoint is None else checkpoint.position,
             is_resumed=self._run.is_resumed,
         )
-        return not self._is_stopped
+        if checkpoint is not None:
+            self._callbacks.load(checkpoint.position.callbacks)
+        self._stop_reason = self._callbacks.start(self._reporter.describe(self._timesteps, {}))
+        if is_stopped:
+            self._stop_reason = ON_REPORT
+        return not self._stop_reason
 
     def end_iteration(self, iteration: CompletedIteration) -> bool:
         """Log and report, evaluate and save if due, and return whether to continue."""
@@ -104,6 +113,7 @@ class Observers:
                     iteration.position,
                     progress=self._reporter.progress,
                     best=self._evaluator.best,
+                    callbacks=states,
                 )
                 self._latest = Checkpoint(
                     network=network.to_json(),
@@ -113,22 +123,34 @@ class Observers:
                     files=iteration.files,
                 )
 
-        # Evaluate if due, then complete, save and report the iteration.
+        # Call the callbacks, evaluate if due, then complete, save and report the iteration.
         network, evaluation = self._stages.policy.network, None
-        if self._evaluator.is_due(old_timesteps, timesteps):
-            try:
+        states = {} if self._latest is None else self._latest.state.get("callbacks", {})
+        try:
+            report = self._reporter.describe(timesteps, iteration.metrics)
+            self._stop_reason = self._callbacks.notify("on_update", report)
+            if self._evaluator.is_due(old_timesteps, timesteps):
                 evaluation = self._evaluator.evaluate(network, iteration.snapshot, timesteps)
-            except Exception:  # a failed evaluation must not lose the iteration
-                complete()
-                raise
-            line["evaluation"] = evaluation.to_json()
+                line["evaluation"] = evaluation.to_json()
+                report = self._reporter.describe(timesteps, iteration.metrics, evaluation)
+                self._stop_reason = (
+                    self._callbacks.notify("on_evaluation", report) or self._stop_reason
+                )
+            states = self._callbacks.states()
+        except Exception:  # a failed evaluation or callback must not lose the iteration
+            complete()
+            raise
         complete()
         interval = self._config.checkpoint_interval
         if timesteps // interval > old_timesteps // interval or (evaluation and evaluation.is_best):
             self._save()
         with span("report"):
-            self._is_stopped = self._reporter.report(timesteps, iteration.metrics, evaluation)
-        return not self._is_stopped and timesteps < self._config.total_timesteps
+            if self._reporter.send(report):
+                self._stop_reason = ON_REPORT
+        if timesteps >= self._config.total_timesteps:
+            self._stop_reason = ""
+            return False
+        return not self._stop_reason
 
     def result(self) -> RunResult:
         """Return the result of the finished run."""
@@ -136,7 +158,7 @@ class Observers:
             TrainedPolicy(self._stages.policy.on_host()),
             self._stages.learner.executions,
             timesteps=self._timesteps,
-            is_stopped=self._is_stopped,
+            stop_reason=self._stop_reason,
         )
 
     @contextlib.contextmanager
@@ -184,8 +206,9 @@ class Observers:
             # names as the best still exists.
             names = ("best", "last") if is_best else ("last",)
             keep = self._config.keep_checkpoints
-            directory.checkpoints.save(self._latest, names=names, keep=keep)
+            path = directory.checkpoints.save(self._latest, names=names, keep=keep)
             self._saved_at = self._timesteps
+        self._callbacks.notify("on_checkpoint", path)
 
     def _non_finite_error(self, error: NonFiniteUpdate) -> NonFiniteError:
         """Save the update's batch, and return an error that names the update and the file."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 
 from hotloop.errors import HotloopError
 from hotloop.runs import OnReport, Report, RunResult
 from hotloop.training.background_plot import BackgroundPlot
 from hotloop.training.live_line import LiveLine
+
+
+def describe_stop(result: RunResult) -> str:
+    """Return why a run stopped before its last step, and how to continue it."""
+    return (
+        f"stopped at {result.timesteps:,} steps: {result.stop_reason}; continue with hotloop "
+        f"resume {shlex.quote(str(result.run_dir))}"
+    )
 
 
 class ProgressDisplay:
@@ -32,6 +41,8 @@ class ProgressDisplay:
     def on_end(self, result: RunResult | None) -> None:
         """End the progress line, and draw the curve of a finished run."""
         self._live.close()
+        if result is not None and result.stop_reason:
+            print(describe_stop(result), flush=True)
         try:
             if result is not None:
                 print(f"learning curve: {self._drawing.draw(result.run_dir)}", flush=True)

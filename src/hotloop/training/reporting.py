@@ -17,6 +17,7 @@ from hotloop.runs import (
     Evaluation,
     OnReport,
     ProgressState,
+    Report,
     RunDirectory,
     RunProgress,
     RunResult,
@@ -101,7 +102,7 @@ class Reporter:
         )
         if position is not None:
             self._progress.load(position.progress)
-        return self._progress.report(0 if position is None else position.timesteps, {})
+        return self.send(self.describe(0 if position is None else position.timesteps, {}))
 
     def metrics_line(
         self, position: CheckpointState, episodes: Sequence[Episode], metrics: Mapping[str, float]
@@ -133,11 +134,15 @@ class Reporter:
         """Show a lengthy activity in the progress line."""
         self._progress.announce(activity)
 
-    def report(
-        self, timesteps: int, metrics: Mapping[str, float], evaluation: Evaluation | None
-    ) -> bool:
-        """Report an iteration, and return whether to stop."""
-        return self._progress.report(timesteps, dict(metrics), evaluation)
+    def describe(
+        self, timesteps: int, metrics: Mapping[str, float], evaluation: Evaluation | None = None
+    ) -> Report:
+        """Return the report of an iteration."""
+        return self._progress.describe(timesteps, metrics, evaluation)
+
+    def send(self, report: Report) -> bool:
+        """Send a report, and return whether to stop."""
+        return self._progress.send(report)
 
     def result(
         self,
@@ -145,11 +150,11 @@ class Reporter:
         executions: Sequence[Execution],
         *,
         timesteps: int,
-        is_stopped: bool,
+        stop_reason: str,
     ) -> RunResult:
         """Return the result of the finished run."""
         assert self._rollout is not None
-        self._status = "stopped" if is_stopped else "finished"
+        self._status = "stopped" if stop_reason else "finished"
         return RunResult(
             policy=policy,
             run_dir=self._run.path,
@@ -157,6 +162,7 @@ class Reporter:
             elapsed_s=self._progress.elapsed_s,
             mean_return=self._progress.mean_return,
             status=self._status,
+            stop_reason=stop_reason,
             execution="\n".join(dict.fromkeys(execution.summary() for execution in executions)),
             compile_s=sum(execution.compile_s for execution in executions),
             accounting=self._rollout.accounting().to_json(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting, Environments
 from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.runs.run_status import STATUS_FILE
 from hotloop.training.checkpoint_state import BestEvaluation, CheckpointState
 from hotloop.training.options import (
     AnyConfig,
@@ -223,6 +225,8 @@ def rewind_run(opened: OpenedRun, config: RunOptions, best: BestEvaluation | Non
         best: the best evaluation up to there, None if there is none.
     """
     run, resumed = opened.directory, opened.checkpoint
+    with contextlib.suppress(OSError):
+        (run.path / STATUS_FILE).unlink()  # of an earlier process
     checkpoints, stored = run.checkpoints, to_json(config)
     defaults = differing_defaults(config, stored)
     if resumed is None:

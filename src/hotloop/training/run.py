@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hotloop.base.signals import delayed_interrupt, immediate_interrupt
 from hotloop.envs import EnvSpec
-from hotloop.errors import NonFiniteError
+from hotloop.errors import NonFiniteError, RunDirectoryError
 from hotloop.learner import choose_device
 from hotloop.runs import OnReport, RunDirectory, RunResult
+from hotloop.runs.run_status import STATUS_FILE, RunStatus
 from hotloop.timing import span
 from hotloop.timing.gpu_window import GpuWindows
 from hotloop.training.algorithm import Algorithm
+from hotloop.training.callbacks import Callback, CallbackList, stopping_rules
 from hotloop.training.evaluation import Evaluator
 from hotloop.training.loop import Stages, training_loop
 from hotloop.training.observers import Observers
@@ -35,18 +38,21 @@ def run_training(
     on_end: Callable[[RunResult | None], None] | None,
     resume_from: str | Path | None,
     *,
+    callbacks: Sequence[Callback] = (),
     envs_to_close: list[Any],
     process: TrainingProcess | None = None,
 ) -> Run[RunResult]:
     """Train as a generator of update requests, and save the last iteration however it ends.
 
     Args:
-        algorithm, config, on_report, on_end, resume_from: see `Algorithm.train`.
+        algorithm, config, on_report, on_end, resume_from, callbacks: see `Algorithm.train`.
         envs_to_close: a list that receives the environments of this process.
         process: the process of several runs, None for a single run.
     """
     run: OpenedRun[AnyConfig] | None = None
     exits = contextlib.ExitStack()
+    rules = stopping_rules(config, has_evaluations=config.eval_interval is not None)
+    callback_list = CallbackList([*rules, *callbacks])
     try:
         with delayed_interrupt():  # files exist from here on, and need cleanup
             run = _open_run(algorithm, config, EnvSpec(environment).name, resume_from)
@@ -54,16 +60,19 @@ def run_training(
             process = TrainingProcess(run.config, exits, is_resumed=run.is_resumed)
         process.add(run.directory)
         stages, observers = _assemble(
-            algorithm, environment, run, on_report, process, exits, envs_to_close
+            algorithm, environment, run, on_report, callback_list, process, exits, envs_to_close
         )
         if process.num_runs > 1:  # the loops of several runs overlap in time
             stages.interrupts = immediate_interrupt
         with observers.closing():
             yield from training_loop(stages, observers)
             result = observers.result()
+        callback_list.end(result)
     except BaseException as error:
         with contextlib.suppress(Exception):  # the first error is the one to raise
             exits.close()
+        with contextlib.suppress(Exception):
+            callback_list.end(None)
         if run is not None:
             _close_failed(run, error)
         if on_end is not None:
@@ -71,6 +80,7 @@ def run_training(
                 on_end(None)
         raise
     try:
+        _write_status(run.directory, result.status, result.stop_reason)
         try:
             exits.close()
         except Exception as error:  # a failed cleanup must not discard the result
@@ -109,6 +119,7 @@ def _assemble(
     environment: str | Callable[..., Any],
     run: OpenedRun[AnyConfig],
     on_report: OnReport | None,
+    callbacks: CallbackList,
     process: TrainingProcess,
     exits: contextlib.ExitStack,
     envs_to_close: list[Any],
@@ -141,7 +152,8 @@ def _assemble(
     if run.is_resumed:
         with delayed_interrupt():
             rewind_run(run, config, evaluator.best)
-    return stages, Observers(run, config, process, stages, evaluator, reporter, summary)
+    stages.collect = callbacks.observe_rollouts(stages.collect)
+    return stages, Observers(run, config, process, stages, evaluator, reporter, callbacks, summary)
 
 
 def _record_gpu(run: OpenedRun, exits: contextlib.ExitStack) -> None:
@@ -154,8 +166,21 @@ def _record_gpu(run: OpenedRun, exits: contextlib.ExitStack) -> None:
         windows.start()
 
 
+def _write_status(
+    run: RunDirectory, status: Literal["finished", "stopped", "failed"], reason: str
+) -> None:
+    """Write how the run ended. A failure is ignored, since it would hide the cause of the end."""
+    ended_at = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    with contextlib.suppress(RunDirectoryError):
+        content = vars(RunStatus(status=status, reason=reason, ended_at=ended_at))
+        run.write_json(STATUS_FILE, content)
+
+
 def _close_failed(run: OpenedRun, error: BaseException) -> None:
     """Close the directory of a failed run, and remove it if no iteration was completed."""
+    is_interrupted = isinstance(error, KeyboardInterrupt)
+    reason = str(error) or ("SIGINT" if is_interrupted else type(error).__name__)
+    _write_status(run.directory, "stopped" if is_interrupted else "failed", reason)
     run.directory.close()
     is_empty = not run.directory.has_metrics and not isinstance(error, NonFiniteError)
     if not run.is_resumed and is_empty:

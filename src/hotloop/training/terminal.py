@@ -19,6 +19,7 @@ from hotloop.training.algorithm import Algorithm
 from hotloop.training.background_plot import BackgroundPlot
 from hotloop.training.live_line import LiveLine
 from hotloop.training.options import AnyConfig
+from hotloop.training.progress_display import describe_stop
 
 Conclude = Callable[[Path, Callable[[], Path]], None]
 
@@ -56,6 +57,8 @@ def train_in_terminal(
                 code = 0
                 conclude(result.run_dir, lambda: drawing.draw(result.run_dir))
                 print(result.execution, flush=True)
+                if result.stop_reason:
+                    print(describe_stop(result), flush=True)
             elif guard.number is not None:
                 code = 128 + guard.number
                 _conclude_interrupted(live.run_dir, drawing, conclude)

@@ -56,6 +56,7 @@ from hotloop.training.options.serialization import (
     to_json,
     untrusted_options,
 )
+from hotloop.training.options.stopping import StopOptions
 from hotloop.training.options.task import TaskOptions
 from hotloop.training.options.workers import WorkerOptions
 
@@ -96,6 +97,7 @@ __all__ = [
     "ScheduledPositive",
     "SequenceOptions",
     "Sizes",
+    "StopOptions",
     "TaskOptions",
     "Trackers",
     "WorkerOptions",

@@ -45,6 +45,7 @@ from hotloop.training.options.constraints import (
     Trackers,
 )
 from hotloop.training.options.evaluation import EvalOptions
+from hotloop.training.options.stopping import StopOptions
 from hotloop.training.options.task import TaskOptions
 from hotloop.training.options.workers import WORKERS, WorkerOptions
 
@@ -83,7 +84,7 @@ class SaveOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(SaveOptions, EvalOptions, WorkerOptions, TaskOptions):
+class RunOptions(StopOptions, SaveOptions, EvalOptions, WorkerOptions, TaskOptions):
     """The option groups of every run."""
 
     @property

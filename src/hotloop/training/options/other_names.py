@@ -33,7 +33,7 @@ OTHER_NAMES: dict[str, Translation] = {
     "autotune": _answer("alpha", note="None learns it, a number is constant"),
     "batch_size": _answer("num_minibatches", note="num_steps × num_envs / batch_size"),
     "bptt_horizon": _answer("num_steps"),
-    "callback": _answer(note="pass `callbacks=[…]` to `train`"),
+    "callback": _answer(note="pass `callbacks=[…]` to `train`, or set `stop_at_return` and others"),
     "callbacks": _answer(note="it is an argument of `train`"),
     "capture_video": _answer("eval_videos", note="with `eval_interval`"),
     "clip_coef": _answer("clip_range"),
