@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import logging
 import tempfile
 import time
 from collections.abc import Callable
@@ -199,7 +200,7 @@ def run_rllib(options: argparse.Namespace, log: EpisodeLog, folder: Path) -> Non
 
     settings = _settings(options)
     register_env("recorded", log.make)
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="error")
+    ray.init(num_cpus=1, include_dashboard=False, logging_level=logging.ERROR)
     config = (
         PPOConfig()
         .environment("recorded")
@@ -318,6 +319,7 @@ def run_pufferlib(options: argparse.Namespace, log: EpisodeLog, folder: Path) ->
     while trainer.global_step < options.timesteps:
         trainer.evaluate()
         trainer.train()
+    trainer.utilization.stop()  # its thread would keep this process alive
     environments.close()
 
 

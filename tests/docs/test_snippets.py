@@ -270,7 +270,7 @@ def test_the_prose_names_existing_options_objects_and_files(page, options):
     wrong = []
     for code in inline_code(page):
         foreign = page.stem == "from-cleanrl" or code.startswith(
-            ("pip ", "python ", "ray ", "py-spy ")
+            ("pip ", "python ", "ray ", "py-spy ", "docker ")
         )
         for option in [] if foreign else re.findall(OPTION, code):
             if option not in options | OTHER_OPTIONS:
