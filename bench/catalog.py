@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from bench import install, readme, timing
+from bench import cleanrl, install, readme, timing
 from bench.accelerate import tables as accelerate
 from bench.bandits import tables as bandits
 from bench.matrix import tables as matrix
@@ -153,6 +153,21 @@ BENCHES: dict[str, Bench] = {
                 ACCELERATE,
                 "accelerated-curves",
                 partial(train.curves_table, ACCELERATED, "accelerated"),
+            ),
+        ),
+    ),
+    "cleanrl": Bench(
+        "bench.cleanrl",
+        "scripts in CleanRL's style, with and without hotloop's replay and updates",
+        "15 min",
+        runs=("",),
+        tables=(
+            Table("docs/from-cleanrl.md", "cleanrl speed", cleanrl.speed_table),
+            *(
+                Table(
+                    "docs/from-cleanrl.md", f"{name} difference", partial(cleanrl.difference, name)
+                )
+                for name in cleanrl.TIMESTEPS
             ),
         ),
     ),

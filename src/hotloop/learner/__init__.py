@@ -13,12 +13,14 @@ from hotloop.learner.learner import Learner, UpdateRule, choose_device
 from hotloop.learner.metrics import Metrics
 from hotloop.learner.normalizers import Normalizer
 from hotloop.learner.optimizer import AdamState, adam_step
-from hotloop.learner.parameters import move_towards
+from hotloop.learner.parameters import call_with, flatten_parameters, move_towards
 from hotloop.learner.threads import torch_threads
+from hotloop.learner.updates import BoundUpdate
 from hotloop.learner.value_scale import new_return_sums, scale_value
 
 __all__ = [
     "AdamState",
+    "BoundUpdate",
     "Execution",
     "ExecutionChoice",
     "HyperParameters",
@@ -29,9 +31,11 @@ __all__ = [
     "Scalar",
     "UpdateRule",
     "adam_step",
+    "call_with",
     "choose",
     "choose_device",
     "clip_grad_norm",
+    "flatten_parameters",
     "move_towards",
     "new_return_sums",
     "scale_value",
