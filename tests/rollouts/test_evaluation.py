@@ -9,6 +9,7 @@ from hotloop.envs import EnvSpec, make_vec
 from hotloop.policies import ActingPolicy, PolicySnapshot, actor_critic
 from hotloop.rollouts import evaluation
 from hotloop.rollouts.evaluation import evaluate
+from tests.toy_games import Hiding
 
 
 class Lengths(gymnasium.Env):
@@ -118,3 +119,15 @@ def test_a_lengthy_evaluation_is_reported_every_five_seconds(monkeypatch):
         "evaluating: 1 of 2 episodes, and 5 steps in the longest of the others",
         "evaluating: 1 of 2 episodes, and 11 steps in the longest of the others",
     ]
+
+
+def test_a_cut_game_has_the_returns_of_agents_that_have_died():
+    envs = make_vec(EnvSpec(Hiding, {"length": NEVER}), 4)
+    network = actor_critic(envs)
+    policy = ActingPolicy(network, PolicySnapshot(0, network.initial_parameters(1)))
+    episodes = evaluate(envs, policy, num_episodes=4, max_steps=8)
+    assert [episode.is_cut for episode in episodes] == [True] * 4
+    lives = [range(1, 3), [1, 2, 3, 6, 7, 8], range(1, 5), range(1, 6)]
+    for episode, steps in zip(episodes, lives, strict=True):
+        largest_actions = 2.0 * len(steps)
+        assert 0 <= episode.undiscounted_return - 10.0 * sum(steps) <= largest_actions

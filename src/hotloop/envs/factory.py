@@ -29,6 +29,7 @@ from hotloop.envs.closing import close_all
 from hotloop.envs.device.factory import is_on_device, make_host_vec
 from hotloop.envs.double_buffer import DoubleBufferedEnvs
 from hotloop.envs.global_generators import seed_global_generators, seed_torch_generator
+from hotloop.envs.pettingzoo_envs import PettingZooEnvs, as_parallel, find_game, is_game
 from hotloop.envs.protocol import VectorEnv
 from hotloop.envs.serial import SerialVectorEnv
 from hotloop.envs.spec import EnvSpec
@@ -92,7 +93,7 @@ def make_env(env: EnvSpec | str | EnvFactory) -> gymnasium.Env[Any, Any]:
         game = import_gymnasium().spec(env_id)
         factory = functools.partial(_call_with_mapping, atari.make_game, game)
     instance = _construct(env_id, factory, spec.env_kwargs)
-    if _is_vector(instance):
+    if _is_vector(instance) or is_game(instance):
         instance.close()
         raise ConfigError(
             f"{env_id}: a single environment is needed here, got {describe_value(instance)}: pass "
@@ -216,6 +217,9 @@ def _make_groups(
     instance = _construct(env_id, factory, kwargs)
     if _is_vector(instance):
         return [_adapt(instance, spec, num_envs, env_id)]
+    make_single = functools.partial(_construct, env_id, factory, kwargs)
+    if is_game(instance):
+        return [_make_games(instance, make_single, spec, num_envs, env_id)]
     # Create the other single environments.
     singles, known = [instance], {id(instance)}
     try:
@@ -223,7 +227,7 @@ def _make_groups(
         for count in range(1, num_envs or 1):
             if count >= 64 and count.bit_count() == 1:
                 _check_memory(count, num_envs or 1, processes.resident_bytes() - before)
-            single = _construct(env_id, factory, kwargs)
+            single = make_single()
             if id(single) in known:
                 raise ConfigError(
                     f"{env_id}: the factory returned the same environment twice: make a new one "
@@ -234,7 +238,7 @@ def _make_groups(
         options: dict[str, Any] = {"env_id": env_id}
         if on_failure is not None:
             options["on_failure"] = on_failure
-            options["rebuild"] = functools.partial(_construct, env_id, factory, kwargs)
+            options["rebuild"] = make_single
         return [
             SerialVectorEnv(
                 singles[start:stop],
@@ -246,6 +250,38 @@ def _make_groups(
     except BaseException:
         with contextlib.suppress(Exception):  # the first failure is the relevant one
             close_all(singles)
+        raise
+
+
+def _make_games(
+    first_game: Any,
+    make_game: Callable[[], Any],
+    spec: EnvSpec,
+    num_envs: int | None,
+    env_id: str,
+) -> PettingZooEnvs:
+    """Return PettingZoo's games as rows, with `first_game` and as many others as are needed."""
+    games = [first_game]
+    try:
+        games = [as_parallel(first_game, env_id)]
+        num_agents = len(getattr(games[0], "possible_agents", ()))
+        if not num_agents:
+            raise ConfigError(f"{env_id}: `possible_agents` must name all agents, got none")
+        num_envs = num_envs or num_agents
+        if num_envs % num_agents:
+            less = num_envs // num_agents * num_agents
+            options = " or ".join(str(x) for x in (less, less + num_agents) if x)
+            raise ConfigError(
+                f"{env_id}: each of its {num_agents} agents is one environment, so that `num_envs` "
+                f"(of each worker) must be a multiple of {num_agents}, got {num_envs}: set it to "
+                f"{options}"
+            )
+        while len(games) * num_agents < num_envs:
+            games.append(as_parallel(make_game(), env_id))
+        return PettingZooEnvs(games, spec, env_id=env_id)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first failure is the relevant one
+            close_all(games)
         raise
 
 
@@ -290,6 +326,10 @@ def _resolve(spec: EnvSpec) -> tuple[str, Callable[..., Any]]:
     if not isinstance(spec.env, str):
         return spec.name.rpartition(":")[2], spec.env
     env = doom.normalize_id(spec.env)
+    if spec.pettingzoo_module:
+        with requires_extra(f"environment '{env}' needs PettingZoo", "pettingzoo"):
+            importlib.import_module("pettingzoo")
+        return env, find_game(env, _import_module(env, spec.pettingzoo_module))
     module_name, _, name = env.rpartition(":")
     if "<" in name:
         raise UnknownNameError(
@@ -399,10 +439,12 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
         raise EnvironmentFailure(
             f"{env_id}: making it{kwargs_text} raised {describe_exception(error)}"
         ) from error
+    if is_game(instance):
+        return instance
     if not isinstance(instance, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         raise ConfigError(
-            f"{env_id}: a factory must return a gymnasium.Env or a gymnasium.vector.VectorEnv, "
-            f"got {describe_value(instance)}: return the environment (not one of old Gym)"
+            f"{env_id}: a factory must return a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
+            f"pettingzoo.ParallelEnv, got {describe_value(instance)}: return the environment (not one of old Gym)"
         )
     if isinstance(instance, gymnasium.vector.VectorEnv):
         attributes = ("num_envs", "single_observation_space", "single_action_space")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     ]
 
 
+_PETTINGZOO = "pettingzoo:"
+
+
 @dataclass(frozen=True)
 class EnvSpec:
     """The environments of a run, and the seeds and the content of their episodes.
@@ -35,9 +38,9 @@ class EnvSpec:
     ```
 
     Attributes:
-        env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, or a factory: a callable
-            that takes `env_kwargs` and returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
-            A factory that takes `num_envs` and `device` makes `hotloop.envs.device` environments.
+        env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, `pettingzoo:module`, or a
+            factory: a callable that takes `env_kwargs` and returns a `gymnasium.Env`, a
+            `gymnasium.vector.VectorEnv` or a `pettingzoo.ParallelEnv`. A factory that takes `num_envs` and `device` makes `hotloop.envs.device` environments.
         env_kwargs: arguments for the environment's constructor or the factory.
         seed: seed of the run.
         first_env: index of the first environment, counted over all workers.
@@ -104,6 +107,12 @@ class EnvSpec:
     def is_envpool(self) -> bool:
         """Whether EnvPool makes the environments, all at once."""
         return isinstance(self.env, str) and self.env.startswith("envpool:")
+
+    @property
+    def pettingzoo_module(self) -> str:
+        """Name of the module of a PettingZoo environment, "" for any other id or a factory."""
+        is_named = isinstance(self.env, str) and self.env.startswith(_PETTINGZOO)
+        return self.env.removeprefix(_PETTINGZOO) if is_named else ""
 
     def episode_seed(self, i: int, episode: int) -> int:
         """Return the seed of an episode of environment `first_env` + i, see `seeding`."""

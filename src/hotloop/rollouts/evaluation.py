@@ -71,11 +71,10 @@ def evaluate(
         on_step()
         obs = step.obs
         returns += step.reward
-        is_reset = step.terminated | step.truncated | ~step.valid
-        returns[is_reset] = 0.0
         if memory is not None:
-            memory[is_reset] = 0.0
+            memory[step.terminated | step.truncated | ~step.valid] = 0.0
         for episode in envs.pop_episodes():
+            returns[episode.env] = 0.0
             if playing.add(episode):
                 last_end_s = time.monotonic()
         # Cut long episodes, and restart the environments if only cut episodes are left.

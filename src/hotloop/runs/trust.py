@@ -81,7 +81,8 @@ def named_modules(content: Mapping[str, Any]) -> list[str]:
     objects = [content["algorithm"], content["network"] or "", *_strings(options)]
     modules = [text.partition(":")[0] for text in objects if ":" in text]
     if not content["env_id"].startswith(_KNOWN_LIBRARIES):
-        modules.append(content["env_id"].rpartition(":")[0])
+        is_game = content["env_id"].startswith("pettingzoo:")
+        modules.append(content["env_id"].rpartition(":")[2 if is_game else 0])
     names = dict.fromkeys(modules).keys() - {"__main__"}  # a script is never imported
     return sorted(name for name in names if _MODULE.fullmatch(name))
 

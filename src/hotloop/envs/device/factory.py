@@ -50,7 +50,7 @@ def is_on_device(spec: EnvSpec, *, may_import: bool = True) -> bool:
     """
     if isinstance(spec.env, str):
         prefix = spec.env.partition(":")[0]
-        if ":" not in spec.env or spec.is_envpool:
+        if ":" not in spec.env or spec.is_envpool or spec.pettingzoo_module:
             return False
         if prefix == "hotloop" or prefix in _LIBRARIES:
             return True

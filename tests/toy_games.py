@@ -1,0 +1,119 @@
+"""Games of several agents with PettingZoo's parallel interface, and ways to fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from pettingzoo import ParallelEnv
+
+
+class Hiding(ParallelEnv):
+    """Agents observe (agent, step, lives so far), die, come back and leave.
+
+    Agent k dies in step 2 + k. Agent 1 comes back two steps later. The game ends after `length`
+    steps by truncation, or when all are dead. Agent 3 only takes part in every other game, which
+    therefore are longer. The mask allows the actions 0 … (step + k) % 3.
+    """
+
+    metadata = {"name": "hiding"}  # noqa: RUF012  PettingZoo's attribute
+
+    def __init__(self, num_agents: int = 4, length: int = 9, has_masks: bool = False) -> None:
+        self.possible_agents = [f"agent_{k}" for k in range(num_agents)]
+        self.length, self.has_masks = length, has_masks
+        self.game, self.seeds = -1, []
+        self.num_closed = 0
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        space = spaces.Box(-100.0, 100.0, (3,), np.float32)
+        if not self.has_masks:
+            return space
+        return spaces.Dict(
+            {"observation": space, "action_mask": spaces.Box(0, 1, (3,), np.int8)}
+        )
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Discrete(3)
+
+    def observe(self, agent: str) -> Any:
+        k = self.possible_agents.index(agent)
+        obs = np.array([k, self.steps, self.lives[agent]], np.float32)
+        if not self.has_masks:
+            return obs
+        mask = (np.arange(3) <= (self.steps + k) % 3).astype(np.int8)
+        return {"observation": obs, "action_mask": mask}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple:
+        self.seeds.append(seed)
+        self.game += 1
+        self.steps = 0
+        self.lives = dict.fromkeys(self.possible_agents, 1)
+        self.agents = list(self.possible_agents)
+        if self.game % 2:
+            self.agents = self.agents[:3]
+        return {agent: self.observe(agent) for agent in self.agents}, {}
+
+    def step(self, actions: dict[str, int]) -> tuple:
+        assert set(actions) == set(self.agents)
+        self.steps += 1
+        ends = {
+            agent: self.lives[agent] == 1 and self.steps == 2 + self.possible_agents.index(agent)
+            for agent in self.agents
+        }
+        cuts = {agent: self.steps >= self.length for agent in self.agents}
+        rewards = {agent: action + 10.0 * self.steps for agent, action in actions.items()}
+        infos = {agent: {"steps": self.steps} for agent in self.agents}
+        back = [self.possible_agents[1]] if self.steps == 5 else []
+        for agent in back:
+            self.lives[agent] += 1
+        observations = {agent: self.observe(agent) for agent in (*self.agents, *back)}
+        self.agents = [x for x in self.agents if not (ends[x] or cuts[x])] + back
+        return observations, rewards, ends, cuts, infos
+
+
+class Matching(ParallelEnv):
+    """Two agents see a number each, 0 or 1, and are rewarded if both choose the other's number."""
+
+    metadata = {"name": "matching"}  # noqa: RUF012  PettingZoo's attribute
+
+    def __init__(self, length: int = 8, is_box: bool = False) -> None:
+        self.possible_agents = ["left", "right"]
+        self.length, self.is_box = length, is_box
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(0.0, 1.0, (4,), np.float32)
+
+    def action_space(self, agent: str) -> spaces.Space:
+        return spaces.Box(-1.0, 1.0, (1,), np.float32) if self.is_box else spaces.Discrete(2)
+
+    def draw(self) -> dict[str, np.ndarray]:
+        self.numbers = self.random.integers(0, 2, 2)
+        numbers = np.eye(2, dtype=np.float32)[self.numbers]
+        return {"left": numbers.ravel(), "right": numbers[::-1].ravel()}
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple:
+        self.random = np.random.default_rng(seed)
+        self.steps, self.agents = 0, list(self.possible_agents)
+        return self.draw(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, Any]) -> tuple:
+        self.steps += 1
+        choices = [
+            int(action[0] > 0) if self.is_box else int(action) for action in actions.values()
+        ]
+        reward = float(choices == self.numbers[::-1].tolist())
+        agents, is_last = self.agents, self.steps >= self.length
+        self.agents = [] if is_last else agents
+        return (
+            self.draw(),
+            dict.fromkeys(agents, reward),
+            dict.fromkeys(agents, False),
+            dict.fromkeys(agents, is_last),
+            {agent: {} for agent in agents},
+        )
+
+
+def parallel_env(**kwargs: Any) -> Matching:
+    """The function of a module that `pettingzoo:module` names."""
+    return Matching(**kwargs)
