@@ -29,9 +29,7 @@ class Hiding(ParallelEnv):
         space = spaces.Box(-100.0, 100.0, (3,), np.float32)
         if not self.has_masks:
             return space
-        return spaces.Dict(
-            {"observation": space, "action_mask": spaces.Box(0, 1, (3,), np.int8)}
-        )
+        return spaces.Dict({"observation": space, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
 
     def action_space(self, agent: str) -> spaces.Space:
         return spaces.Discrete(3)
@@ -61,7 +59,7 @@ class Hiding(ParallelEnv):
             agent: self.lives[agent] == 1 and self.steps == 2 + self.possible_agents.index(agent)
             for agent in self.agents
         }
-        cuts = {agent: self.steps >= self.length for agent in self.agents}
+        cuts = dict.fromkeys(self.agents, self.steps >= self.length)
         rewards = {agent: action + 10.0 * self.steps for agent, action in actions.items()}
         infos = {agent: {"steps": self.steps} for agent in self.agents}
         back = [self.possible_agents[1]] if self.steps == 5 else []

@@ -42,7 +42,8 @@ def play(envs: Any, num_steps: int) -> list[list[Step]]:
                     step.next_obs[i].tolist(),
                 )
             )
-        assert not (step.reward[~step.valid].any() or step.terminated[~step.valid].any())
+        for values in (step.reward, step.terminated, step.truncated):
+            assert not values[~step.valid].any()
         obs = step.obs.copy()
     return rows
 

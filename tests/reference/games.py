@@ -17,7 +17,7 @@ class Step(NamedTuple):
 
 
 def play_games(games: Sequence[Any], num_steps: int) -> tuple[list[list[Step]], list[tuple]]:
-    """Play with action (t + row) % 3, and return the transitions by row, and (row, game, …) of ends.
+    """Play games side by side, where each agent takes the action (t + row) % 3.
 
     Returns:
         The transitions of each agent, and the episodes in the order of their ends: the agent's row,

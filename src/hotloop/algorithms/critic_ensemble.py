@@ -43,7 +43,8 @@ class CriticOptions(ReplayOptions, NetworkOptions, RunOptions):
     """Networks of an actor and its critics."""
 
     env_id: Environment = "Pendulum-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`, with continuous actions."""
+    """Gymnasium id, `module:Id`, `envpool:Id`, `pettingzoo:module`, or `module:factory`, with
+    continuous actions."""
     total_timesteps: Count = 1_000_000
     """Transitions to collect, over all environments, rounded up to whole rounds."""
     hidden_sizes: Sizes = (256, 256)

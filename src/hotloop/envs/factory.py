@@ -444,7 +444,8 @@ def _construct(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, An
     if not isinstance(instance, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         raise ConfigError(
             f"{env_id}: a factory must return a gymnasium.Env, a gymnasium.vector.VectorEnv or a "
-            f"pettingzoo.ParallelEnv, got {describe_value(instance)}: return the environment (not one of old Gym)"
+            f"pettingzoo.ParallelEnv, got {describe_value(instance)}: return the environment (not "
+            "one of old Gym)"
         )
     if isinstance(instance, gymnasium.vector.VectorEnv):
         attributes = ("num_envs", "single_observation_space", "single_action_space")

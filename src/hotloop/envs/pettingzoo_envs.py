@@ -125,9 +125,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         is_possible = all(map(is_metric_name, names))
         if len(names) + len(spec.log_info) > MAX_METRICS or not is_possible:
             self._agent_metrics = []
-        self._metrics = EpisodeMetrics(
-            (*spec.log_info, TEAM_RETURN, *self._agent_metrics), env_id
-        )
+        self._metrics = EpisodeMetrics((*spec.log_info, TEAM_RETURN, *self._agent_metrics), env_id)
         self._totals = [EpisodeTotals() for _ in range(num_envs)]
         # The policy's next inputs. Those of dead agents are old ones.
         self._staged = np.zeros_like(self._step_buffers.obs)
@@ -238,9 +236,9 @@ class PettingZooEnvs(GymnasiumEnvs):
                 "game with agents",
                 at_reset=True,
             )
-        if self._first_env + first == 0 and self._episode[0] == 0:
-            if self._spec.stream == "training":
-                warn_of_coarse_numbers(self._env_id, self.obs_spec, self._staged[rows.start])
+        is_first = self._first_env + first == 0 and self._episode[0] == 0
+        if is_first and self._spec.stream == "training":
+            warn_of_coarse_numbers(self._env_id, self.obs_spec, self._staged[rows.start])
 
     def _begin_agent(self, i: int, observation: Any, info: Any) -> None:
         """Set the first observation of an agent that appears."""

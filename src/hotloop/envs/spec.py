@@ -40,7 +40,8 @@ class EnvSpec:
     Attributes:
         env: a Gymnasium id, `module:Id`, `module:factory`, `envpool:Id`, `pettingzoo:module`, or a
             factory: a callable that takes `env_kwargs` and returns a `gymnasium.Env`, a
-            `gymnasium.vector.VectorEnv` or a `pettingzoo.ParallelEnv`. A factory that takes `num_envs` and `device` makes `hotloop.envs.device` environments.
+            `gymnasium.vector.VectorEnv` or a `pettingzoo.ParallelEnv`. A factory that takes
+            `num_envs` and `device` makes `hotloop.envs.device` environments.
         env_kwargs: arguments for the environment's constructor or the factory.
         seed: seed of the run.
         first_env: index of the first environment, counted over all workers.

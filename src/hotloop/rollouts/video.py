@@ -319,10 +319,7 @@ def _make_rendering_env(spec: EnvSpec) -> Any:
     except (ConfigError, EnvironmentFailure) as error:
         # A factory may set the mode itself and have no such argument. Otherwise, read the modes.
         first_error = error
-        try:
-            env_instance = make_env(spec)
-        except HotloopError:
-            raise first_error from None
+        env_instance = make_env(spec)
     if env_instance.render_mode == "rgb_array":
         return env_instance
     modes = list(env_instance.metadata.get("render_modes") or ())

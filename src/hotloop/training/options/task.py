@@ -27,9 +27,9 @@ class TaskOptions(Options):
     """The environment, the length of the run, and the machine."""
 
     env_id: Environment = "CartPole-v1"
-    """Gymnasium id, `module:Id`, `envpool:Id`, or `module:factory`; from Python also a class or
-    function that makes the environment. On the device, for ppo: `hotloop:CartPole`, `gymnax:Id`,
-    `brax:name`, `playground:name`."""
+    """Gymnasium id, `module:Id`, `envpool:Id`, `pettingzoo:module`, or `module:factory`; from
+    Python also a class or function that makes the environment. On the device, for ppo:
+    `hotloop:CartPole`, `gymnax:Id`, `brax:name`, `playground:name`."""
     env_kwargs: JsonObject = field(default_factory=dict)
     """Arguments of the environment, as JSON on the command line: '{"g": 1.62}'."""
     total_timesteps: Annotated[Count, MAY_CHANGE] = 200_000
