@@ -112,8 +112,9 @@ class EnvSpec:
     @property
     def pettingzoo_module(self) -> str:
         """Name of the module of a PettingZoo environment, "" for any other id or a factory."""
-        is_named = isinstance(self.env, str) and self.env.startswith(_PETTINGZOO)
-        return self.env.removeprefix(_PETTINGZOO) if is_named else ""
+        if isinstance(self.env, str) and self.env.startswith(_PETTINGZOO):
+            return self.env.removeprefix(_PETTINGZOO)
+        return ""
 
     def episode_seed(self, i: int, episode: int) -> int:
         """Return the seed of an episode of environment `first_env` + i, see `seeding`."""
