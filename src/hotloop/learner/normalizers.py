@@ -181,10 +181,14 @@ class Normalizer:
 
     def load(self, arrays: Mapping[str, Array]) -> None:
         """Load the arrays of `to_arrays`."""
+        self.load_statistics(arrays)
+        self._running_return = to_device(arrays["normalizer.return"], self._device)
+
+    def load_statistics(self, arrays: Mapping[str, Array]) -> None:
+        """Load the statistics from `to_arrays`, perhaps of another number of environments."""
         for key, moments in (("obs", self._obs), ("returns", self._returns)):
             names = ("mean", "var", "count")
             moments.load({name: arrays[f"normalizer.{key}.{name}"] for name in names})
-        self._running_return = to_device(arrays["normalizer.return"], self._device)
 
     def _discounted_returns(self, fragment: Fragment) -> Any:
         """Return G after each step, float64, (T, N), and store it for the next fragment."""

@@ -12,7 +12,7 @@ from hotloop.runs import RunDirectory
 from hotloop.training.options import RunOptions, to_json
 
 
-def copy_last(run_dir: Path, target: Path) -> None:
+def copy_last(run_dir: Path, target: Path, *, checkpoint: str = "last") -> None:
     """Copy a run's configuration, its metrics, and its last and best checkpoints.
 
     The copy has no links, and without links the newest checkpoint counts as the last.
@@ -20,9 +20,12 @@ def copy_last(run_dir: Path, target: Path) -> None:
     Args:
         run_dir: the run's directory. The run may still be training.
         target: a new directory.
+        checkpoint: another checkpoint to copy too.
     """
     checkpoints = run_dir / "checkpoints"
     links = [checkpoints / name for name in ("last", "best") if (checkpoints / name).is_symlink()]
+    if checkpoint != "last":
+        links.append(checkpoints / checkpoint)
     # A previous copy has no links, and only the needed checkpoints.
     names = {path.resolve().name for path in links or checkpoints.iterdir()}
     (target / "checkpoints").mkdir(parents=True)
@@ -32,7 +35,7 @@ def copy_last(run_dir: Path, target: Path) -> None:
         shutil.copytree(checkpoints / name, target / "checkpoints" / name)
 
 
-def fork(source: Path, target: Path, config: RunOptions) -> None:
+def fork(source: Path, target: Path, config: RunOptions, *, checkpoint: str = "last") -> None:
     """Make a new run directory, to resume with other options.
 
     Args:
@@ -40,11 +43,12 @@ def fork(source: Path, target: Path, config: RunOptions) -> None:
         target: the new run's directory, which must not exist.
         config: the new run's configuration. If its schedules are unchanged up to the checkpoint,
             the fork equals a run that was trained with this configuration from the start.
+        checkpoint: another checkpoint to copy too.
 
     Raises:
         RunDirectoryError, OSError: the directory can't be written.
     """
-    copy_last(source, target)
+    copy_last(source, target, checkpoint=checkpoint)
     run = RunDirectory.open(target)
     run.lock()
     try:

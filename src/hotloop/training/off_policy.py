@@ -164,6 +164,8 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
                 batch_size=config.batch_size * config.sequence_steps,
                 overlap=config.overlap,
             )
+            if sources.initial is not None:
+                sources.initial.load(policy_network(nets).network, learner, normalizer)
             if "gamma" in learner.hyper.tensors._fields:
                 raise ConfigError(
                     f"`gamma` is in the Hyper of '{self.name}', and `batch.discount` already holds "

@@ -130,6 +130,8 @@ class OnPolicy(Algorithm[AnyOnPolicyConfig]):
                 num_batches=config.num_updates,
                 batch_size=config.minibatch_size,
             )
+            if sources.initial is not None:
+                sources.initial.load(policy_network(nets).network, learner, normalizer)
             params = getattr(learner.state, self.acting)
             policy = make_acting_policy(
                 config,

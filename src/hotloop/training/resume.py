@@ -15,8 +15,10 @@ from hotloop.errors import CheckpointError, ConfigError
 from hotloop.policies import Network
 from hotloop.rollouts import Accounting, Environments
 from hotloop.runs import Checkpoint, RunDirectory
+from hotloop.runs.new_directory import create_directory
 from hotloop.runs.run_status import STATUS_FILE
 from hotloop.training.checkpoint_state import BestEvaluation, CheckpointState
+from hotloop.training.forking import fork
 from hotloop.training.options import (
     AnyConfig,
     RunOptions,
@@ -75,7 +77,7 @@ class OpenedRun(Generic[AnyConfig]):
 
 
 def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> OpenedRun[AnyConfig]:
-    """Open a run to resume it.
+    """Open a run to resume it. If `run_dir` is another directory, the run is copied there first.
 
     Args:
         config: the configuration to resume with.
@@ -107,6 +109,16 @@ def reopen(config: AnyConfig, path: Path, *, algorithm: str, env: str) -> Opened
         )
     run.checkpoints.check_version(name)
     config = check_changes(config, run)
+    if config.run_dir not in (None, stored["config"].get("run_dir")) and not _is_same(
+        Path(config.run_dir), folder
+    ):
+        if not run.checkpoints.has_any():
+            raise CheckpointError(f"{folder} has no checkpoint to copy: start a new run")
+        name = (folder / "checkpoints" / name).resolve().name
+        create_directory(Path(config.run_dir), may_rename=False)
+        fork(folder, Path(config.run_dir), config, checkpoint=name)
+        run = RunDirectory.open(config.run_dir)
+        folder = run.path
     # Load the checkpoint.
     run.lock()
     try:
@@ -149,7 +161,7 @@ def check_changes(config: AnyConfig, run: RunDirectory) -> AnyConfig:
 
 
 def _check_directory(config: SaveOptions, stored: Mapping[str, Any], folder: Path) -> None:
-    """Check that the options name no other directory than the resumed run's.
+    """Check that `runs_dir` is the parent of the resumed run's directory, or was left out.
 
     Args:
         config: the configuration to resume with.
@@ -158,17 +170,21 @@ def _check_directory(config: SaveOptions, stored: Mapping[str, Any], folder: Pat
         folder: the run directory.
 
     Raises:
-        ConfigError: `run_dir` or `runs_dir` names another directory.
+        ConfigError: `runs_dir` names another directory.
     """
-    for name, actual in (("run_dir", folder), ("runs_dir", folder.resolve().parent)):
-        value = config.value_of(name)
-        if value in (None, getattr(SaveOptions, name), stored.get(name)):
-            continue
-        if Path(value).resolve() != actual.resolve():
-            raise ConfigError(
-                f"a resumed run continues in its own directory, expected `{name}` '{actual}', got "
-                f"'{value}': leave `{name}` out, or copy the directory and resume the copy"
-            )
+    parent = folder.resolve().parent
+    if config.runs_dir in (SaveOptions.runs_dir, stored.get("runs_dir")):
+        return
+    if not _is_same(Path(config.runs_dir), parent):
+        raise ConfigError(
+            f"a resumed run continues in its own directory, expected `runs_dir` '{parent}', got "
+            f"'{config.runs_dir}': leave `runs_dir` out, or pass a new `run_dir` to continue there"
+        )
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Return whether two paths lead to one directory."""
+    return path.resolve() == other.resolve()
 
 
 def finished_checkpoint(run: RunDirectory, config: RunOptions) -> Checkpoint | None:
@@ -286,14 +302,17 @@ def check_network(network: Network, resumed: ResumedRun, path: Path) -> None:
     Raises:
         CheckpointError: the checkpoint belongs to another network.
     """
-    checkpoint = resumed.checkpoint
-
-    def mismatch(part: str, stored_value: Any, value: Any) -> CheckpointError:
-        return CheckpointError(
+    difference = network_difference(network, resumed.checkpoint)
+    if difference is not None:
+        part, stored_value, value = difference
+        raise CheckpointError(
             f"{path}: the checkpoint's {part} is {stored_value}, the run's would be {value}: "
             "resume with the environment and the network of the original run, or start a new run"
         )
 
+
+def network_difference(network: Network, checkpoint: Checkpoint) -> tuple[str, Any, Any] | None:
+    """Return a part of a network, its value in a checkpoint and its value now, if they differ."""
     specs = {"obs_spec": ObsSpec, "action_spec": ActionSpec}
     for part, value in network.to_json().items():
         stored_value = checkpoint.network.get(part)
@@ -303,9 +322,10 @@ def check_network(network: Network, resumed: ResumedRun, path: Path) -> None:
         else:
             is_equal = value == stored_value
         if not is_equal:
-            raise mismatch(part, stored_value, value)
+            return part, stored_value, value
     stored = {name: array.shape for name, array in checkpoint.snapshot.params.items()}
     shapes = network.parameter_shapes()
     for name in sorted({*stored, *shapes}):
         if stored.get(name) != shapes.get(name):
-            raise mismatch(f"parameter `{name}`", stored.get(name), shapes.get(name))
+            return f"parameter `{name}`", stored.get(name), shapes.get(name)
+    return None

@@ -23,6 +23,7 @@ from hotloop.rollouts.planning import inference, probe
 from hotloop.rollouts.planning.forecast import CollectionTask, EnvTiming, choose_collection
 from hotloop.runs import RunDirectory
 from hotloop.timing import span
+from hotloop.training.initial_policy import InitialPolicy, open_initial_policy
 from hotloop.training.options import (
     AlgorithmOptions,
     AnyConfig,
@@ -46,6 +47,7 @@ class Sources(Generic[AnyConfig]):
         envs: the environments.
         device: the device of the updates.
         is_on_device: whether the environments step on that device.
+        initial: the policy to start from, None for new or restored networks.
     """
 
     config: AnyConfig
@@ -53,6 +55,7 @@ class Sources(Generic[AnyConfig]):
     envs: Any
     device: torch.device
     is_on_device: bool
+    initial: InitialPolicy | None = None
 
 
 def make_sources(
@@ -67,6 +70,7 @@ def make_sources(
             environments can't be made.
     """
     config, device = run.config, choose_device(run.config.device)
+    initial = None if run.checkpoint is not None else open_initial_policy(config)
     spec = EnvSpec(
         environment,
         config.env_kwargs,
@@ -83,7 +87,14 @@ def make_sources(
         envs: Any = make_device_environments(config, spec, device)
     else:
         envs = make_environments(config, spec, run)
-    return Sources(config=config, spec=spec, envs=envs, device=device, is_on_device=steps_there)
+    return Sources(
+        config=config,
+        spec=spec,
+        envs=envs,
+        device=device,
+        is_on_device=steps_there,
+        initial=initial,
+    )
 
 
 def make_environments(config: RunOptions, spec: EnvSpec, run: OpenedRun) -> Environments:

@@ -144,6 +144,7 @@ OTHER_NAMES: dict[str, Translation] = {
     "train_for_env_steps": _answer("total_timesteps"),
     "train_freq": _answer("train_frequency"),
     "training_num": _answer("num_envs"),
+    "trained_agent": _answer("init_from", note="`hotloop resume RUN` continues a run"),
     "update_per_step": _answer("update_to_data"),
     "use_lstm": _answer("memory", note="such as `lstm:64`"),
     "use_rnn": _answer("memory", note="such as `gru:64`"),
