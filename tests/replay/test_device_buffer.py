@@ -460,7 +460,10 @@ def test_refused_reward_changes_nothing():
         ({"next_obs": ((4,), np.float32)}, "with `obs` and `next_obs` alike"),
         ({"memory": ((4,), np.float32)}, "got obs, .*, memory: keep other fields in a `Replay"),
         ({"reward": ((), np.float64)}, r"field `reward` must be \(\(\), np.float32\)"),
-        ({"action": ((400,), np.float32)}, "`action` may take 1,024 bytes on a device"),
+        (
+            {"action": ((400,), np.float32)},
+            "`action` may take 1,024 bytes of a transition, got 1,600",
+        ),
     ],
 )
 def test_unsupported_fields_are_refused(change, message):

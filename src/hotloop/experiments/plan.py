@@ -29,7 +29,8 @@ class Plan:
     Attributes:
         algorithm: name of the algorithm, for `hotloop.algorithms.find`.
         config: options of all trainings as JSON values. Points of the space replace some of them.
-        space: option → its space as text, or a list of its values. Empty: one trial without any.
+        space: option → its space as text, or a list of its values. Empty: one trial with the base
+            options.
         seeds: seeds of each trial.
         sampler, sampler_seed: name and seed of the sampler.
         metric: a key of `METRICS`.

@@ -180,7 +180,7 @@ class Results(ResultsFile):
         return trust.is_signed(self._plan_content())
 
     def _plan_content(self) -> dict[str, Any]:
-        """Return the stored plan and its signature, after a check, or {} without any."""
+        """Return the stored plan and its signature, after a check, or {} if there is no plan."""
 
         def decode(_: str, value: str) -> dict[str, Any]:
             content = documents.parse(value)

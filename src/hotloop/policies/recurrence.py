@@ -132,7 +132,9 @@ def _lstm_backward(
 
 
 @_lstm_backward.register_fake
-def _(grad: Tensor, recurrent: Tensor, gates: Tensor, memories: Tensor, mask: Tensor) -> Tensor:
+def _lstm_backward_like(
+    grad: Tensor, recurrent: Tensor, gates: Tensor, memories: Tensor, mask: Tensor
+) -> Tensor:
     return torch.empty_like(gates)
 
 
@@ -202,7 +204,7 @@ def _gru_backward(
 
 
 @_gru_backward.register_fake
-def _(
+def _gru_backward_like(
     grad: Tensor,
     recurrent: Tensor,
     gates: Tensor,

@@ -40,7 +40,7 @@ class SweepReport:
     Attributes:
         plan: the plan.
         status: state and score of each trial.
-        winner: the best finished trial, None without any.
+        winner: the best finished trial, None if none has finished.
 
     Raises:
         ConfigError: the file is damaged.

@@ -115,7 +115,7 @@ def evaluate(
 
 
 class _Shares:
-    """The episodes that each environment has played, out of its share.
+    """The evaluation episodes of each environment, until it has played its share.
 
     Args:
         shares: Number of episodes of each environment.
@@ -141,9 +141,9 @@ class _Shares:
         return min(self._next_index[env] for env in self._missing())
 
     def add(self, episode: Episode) -> bool:
-        """Add an episode if it is the next of a share, and return whether it was.
+        """Add an episode if its environment's share lacks it, and return whether it does.
 
-        An episode with an earlier index was cut before its end.
+        An episode with an earlier index than the next one is omitted: it was cut before its end.
         """
         env = episode.env
         if episode.episode < self._next_index[env] or not self._num_missing[env]:

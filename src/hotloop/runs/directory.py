@@ -448,7 +448,7 @@ class RunDirectory:
         return list(self._iter_metrics())
 
     def intact_metrics(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the lines before the first damaged one, and its error message, "" without any."""
+        """Return the lines before the first damaged one, and its error message, else ""."""
         lines: list[dict[str, Any]] = []
         try:
             lines.extend(self._iter_metrics())  # keeps the lines before an error

@@ -49,7 +49,7 @@ class Node:
 
     @property
     def mean_ns(self) -> float:
-        """Mean duration of the spans that have ended, NaN without any."""
+        """Mean duration of the spans that have ended, NaN if there are none."""
         return (self.total_ns - self.open_ns) / self.count if self.count else float("nan")
 
     def percentile(self, q: float) -> float:

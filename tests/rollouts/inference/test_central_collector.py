@@ -36,7 +36,7 @@ class Rig:
         exploration: An `Exploration`.
 
     Attributes:
-        events: ("request", line, row), ("begin",), ("pause",) and ("end", t).
+        events: ("request", kind, row), ("begin",), ("pause",) and ("end", t).
         room: Whether there is room for another row.
     """
 
@@ -73,10 +73,10 @@ class Rig:
         )
 
     def log_requests(self):
-        for line, request in enumerate(self.shared.requests[0]):
-            if request[SERIAL] != self.serials[line]:
-                self.serials[line] = request[SERIAL]
-                self.events.append(("request", line, int(request[FIRST])))
+        for kind, request in enumerate(self.shared.requests[0]):
+            if request[SERIAL] != self.serials[kind]:
+                self.serials[kind] = request[SERIAL]
+                self.events.append(("request", kind, int(request[FIRST])))
 
     def on_step_start(self):
         self.events.append(("begin",))
@@ -201,9 +201,9 @@ def test_a_replacement_worker_waits_for_pending_requests(make_rig):
 def test_requests_for_different_publications_are_no_batch(make_rig):
     rig = make_rig(2)
     rig.shared.weights.write(snapshot_of(rig.network, 8))
-    for line, number in ((0, 2), (1, 1)):
+    for half_index, number in ((0, 2), (1, 1)):
         rig.stepper.load(number)
-        rig.stepper._request_actions(line)
+        rig.stepper._request_actions(half_index)
     assert rig.inference.answer()
     assert rig.inference.answer()
     assert not rig.inference.answer()

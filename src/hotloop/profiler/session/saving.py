@@ -139,7 +139,7 @@ def _read_arrays(file: BinaryIO, path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         check_memory(sum(entry.file_size for entry in entries), path)
-        # NumPy itself may not read up to the checksum.
+        # `archive.read` checks the checksum at an entry's end, up to which NumPy may not read.
         return {
             entry.filename.removesuffix(".npy"): np.lib.format.read_array(
                 io.BytesIO(archive.read(entry)), allow_pickle=False

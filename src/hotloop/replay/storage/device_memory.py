@@ -54,10 +54,11 @@ def check_fields(fields: Mapping[str, Any]) -> dict[str, ArraySpec]:
             raise ConfigError(f"field `{name}` must be ((), np.{np.dtype(dtype)})")
     for name in names & {"action", "mask"}:
         shape, dtype = specs[name]
-        if math.prod(shape) * dtype.itemsize > _MAX_ROW_ITEM_BYTES:
+        size = math.prod(shape) * dtype.itemsize
+        if size > _MAX_ROW_ITEM_BYTES:
             raise ConfigError(
-                f"`{name}` may take {_MAX_ROW_ITEM_BYTES:,} bytes on a device, got {specs[name]}: "
-                "keep such transitions in a `ReplayBuffer`"
+                f"on a device, `{name}` may take {_MAX_ROW_ITEM_BYTES:,} bytes of a transition, "
+                f"got {size:,}: keep such transitions in a `ReplayBuffer`"
             )
     return specs
 

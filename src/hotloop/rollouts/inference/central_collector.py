@@ -60,8 +60,8 @@ class CentralCollector(PolicyInputs):
         self.episode_starts = self._memory.episode_starts  # read by the inference process
         self._has_episode_noise = has_episode_noise
         self._halves, self._ranges = envs.halves, envs.ranges
-        self._requests = [line.data for line in shared.requests[worker]]
-        self._answers = [line.data for line in shared.answers[worker]]
+        self._requests = [request.data for request in shared.requests[worker]]
+        self._answers = [answer.data for answer in shared.answers[worker]]
         self._has_value, self._wake_inference, self._wait = has_value, wake_inference, wait
         # Evaluation is another request, during which neither half steps.
         self.chunk_s = 0.1 if has_value else 0.002
@@ -79,8 +79,8 @@ class CentralCollector(PolicyInputs):
             for slot in self._memory.slots
         ]
         # Wait for the answers to the previous process's requests. Its rows are collected again.
-        for line in range(len(self._requests)):
-            self._wait_for(line)
+        for kind in range(len(self._requests)):
+            self._wait_for(kind)
 
     def load(self, number: int) -> None:
         """See `LocalCollector`."""
@@ -110,20 +110,20 @@ class CentralCollector(PolicyInputs):
         tracks_episodes = bool(memories) or self._has_episode_noise
         # Request the actions of the first row, unless an earlier call has requested them.
         if self.requested_version < 0:
-            for line in range(len(halves)):
-                self._request_actions(line)
+            for half_index in range(len(halves)):
+                self._request_actions(half_index)
         self.requested_version = -1
         has_next_row = False
         for t in range(start, stop):
             if memories:
                 memory = memories[t + 1]
             self.obs = slot.rows[t][-1].obs
-            for line, (half, (action, arrays)) in enumerate(
+            for half_index, (half, (action, arrays)) in enumerate(
                 zip(halves, self._views[slot_index][t], strict=True)
             ):
                 # Step this half, then request its next actions while the other half steps.
-                version = self._wait_for(line)
-                versions[t] = version if line == 0 else min(version, versions[t])
+                version = self._wait_for(half_index)
+                versions[t] = version if half_index == 0 else min(version, versions[t])
                 observer.on_step_start()
                 with span("env_step"):
                     try:
@@ -134,21 +134,21 @@ class CentralCollector(PolicyInputs):
                         check_rows(slot, start, t, self.envs.obs_spec, first_step)
                         raise
                 if tracks_episodes:
-                    first, last = self._ranges[line]
+                    first, last = self._ranges[half_index]
                     is_over = arrays.terminated | arrays.truncated | ~arrays.valid
                     if memory is not None:
                         memory[first:last][is_over] = 0.0
                         self.memory = memory
                     if self._has_episode_noise:
                         self.episode_starts[first:last][is_over] = self.vector_steps + 1
-                if line == 0:
+                if half_index == 0:
                     has_next_row = t + 1 < stop
                     if not has_next_row and observer.has_room():
                         has_next_row, self.requested_version = True, self._weights.newest_version
-                if line < len(halves) - 1:
+                if half_index < len(halves) - 1:
                     observer.on_half_step()
                 if has_next_row:
-                    self._request_actions(line, num_ahead=1)
+                    self._request_actions(half_index, num_ahead=1)
             self.vector_steps += 1
             observer.on_step_end(t)
         check_rows(slot, start, stop, self.envs.obs_spec, self.vector_steps - (stop - start))
@@ -162,28 +162,28 @@ class CentralCollector(PolicyInputs):
             self._send(EVALUATION, (first, self.vector_steps, 0, self.envs.num_envs))
             self._wait_for(EVALUATION)
 
-    def _request_actions(self, line: int, num_ahead: int = 0) -> None:
+    def _request_actions(self, half_index: int, num_ahead: int = 0) -> None:
         """Request a half's actions for the row that is `num_ahead` rows after the current one."""
         row = self.vector_steps + num_ahead
         slot_index, t = self._memory.slot_and_step(row)
-        slot, (first, stop) = self._memory.slots[slot_index], self._ranges[line]
+        slot, (first, stop) = self._memory.slots[slot_index], self._ranges[half_index]
         assert self.obs is not None
         if t == 0 or not num_ahead:  # otherwise the previous step has written the inputs
             slot.fragment.obs[t, first:stop] = self.obs[first:stop]
-            slot.fragment.mask[t, first:stop] = self._halves[line].mask
+            slot.fragment.mask[t, first:stop] = self._halves[half_index].mask
             slot.fragment.memory[t, first:stop] = self.memory[first:stop]
-        self._send(line, (row, row + 1, first, stop))
+        self._send(half_index, (row, row + 1, first, stop))
 
-    def _send(self, line: int, row_and_env_ranges: tuple[int, int, int, int]) -> None:
-        request = self._requests[line]
+    def _send(self, kind: int, row_and_env_ranges: tuple[int, int, int, int]) -> None:
+        request = self._requests[kind]
         request[FIRST], request[STOP], request[FIRST_ENV], request[STOP_ENV] = row_and_env_ranges
         request[PUBLICATION] = self._publication
         request[SERIAL] += 1
         self._wake_inference()
 
-    def _wait_for(self, line: int) -> int:
-        """Wait for the answer to a line's request, and return the version that acted."""
-        request, answer = self._requests[line], self._answers[line]
+    def _wait_for(self, kind: int) -> int:
+        """Wait for the answer to a request, and return the version that acted."""
+        request, answer = self._requests[kind], self._answers[kind]
         if answer[SERIAL] != request[SERIAL]:
             with span("wait_for_inference", kind="wait"):
                 while answer[SERIAL] != request[SERIAL]:

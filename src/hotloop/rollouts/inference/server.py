@@ -117,20 +117,20 @@ class InferenceServer:
         """Answer the pending requests, and return whether there were any."""
         requests, answers = self._shared.requests, self._shared.answers
         pending = np.argwhere(requests[..., SERIAL] != answers[..., SERIAL]).tolist()
-        action_lines = [(worker, line) for worker, line in pending if line != EVALUATION]
-        if action_lines:
-            self._act(action_lines)
-        for worker, line in pending:
-            if line == EVALUATION:
+        action_requests = [(worker, kind) for worker, kind in pending if kind != EVALUATION]
+        if action_requests:
+            self._act(action_requests)
+        for worker, kind in pending:
+            if kind == EVALUATION:
                 self._evaluate(worker)
         return bool(pending)
 
-    def _act(self, lines: list[tuple[int, int]]) -> None:
-        """Choose actions for the (worker, line) requests with the first one's publication."""
+    def _act(self, ids: list[tuple[int, int]]) -> None:
+        """Choose actions for the requests, (worker, kind), that use the first one's publication."""
         publications, policy = self._shared.requests[..., PUBLICATION], self._policy
-        lines, _ = split_requests(lines, publications.__getitem__)
-        self._load(int(publications[lines[0]]))
-        halves = [self._half_batch(worker, line) for worker, line in lines]
+        ids, _ = split_requests(ids, publications.__getitem__)
+        self._load(int(publications[ids[0]]))
+        halves = [self._half_batch(worker, kind) for worker, kind in ids]
         with span("act"):
             # Exploratory actions need no forward pass, unless there is a hidden state.
             inputs = [
@@ -152,7 +152,7 @@ class InferenceServer:
                     # later.
                     step_arrays = (half.head[None], half.noise[None], half.action[None])
                     half.log_prob[...] = policy.log_prob(*step_arrays)[0]
-        self._answer(lines)
+        self._answer(ids)
 
     def _evaluate(self, worker: int) -> None:
         """Write `next_value` of rows that a worker has collected."""
@@ -169,8 +169,8 @@ class InferenceServer:
         """Load a publication, or the newest one if `number` is negative."""
         self._published.load(self._shared.weights.newest if number < 0 else number)
 
-    def _half_batch(self, worker: int, line: int) -> HalfBatch:
-        request = self._shared.requests[worker, line].tolist()
+    def _half_batch(self, worker: int, kind: int) -> HalfBatch:
+        request = self._shared.requests[worker, kind].tolist()
         row, first, stop = request[FIRST], request[FIRST_ENV], request[STOP_ENV]
         memory = self._shared.workers[worker]
         slot_index, t = memory.slot_and_step(row)
@@ -189,13 +189,13 @@ class InferenceServer:
             memory_after=memory_after[first:stop],
         )
 
-    def _answer(self, lines: list[tuple[int, int]]) -> None:
+    def _answer(self, ids: list[tuple[int, int]]) -> None:
         requests, answers = self._shared.requests, self._shared.answers
-        for line in lines:
-            answers[line][VERSION] = self._policy.version
-            answers[line][SERIAL] = requests[line][SERIAL]
+        for request_id in ids:
+            answers[request_id][VERSION] = self._policy.version
+            answers[request_id][SERIAL] = requests[request_id][SERIAL]
         self._shared.num_answers[0] += 1
-        for worker in {worker for worker, _ in lines}:
+        for worker in {worker for worker, _ in ids}:
             wake(self._worker_wakeup_fds[worker])
 
 

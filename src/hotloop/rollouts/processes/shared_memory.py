@@ -47,9 +47,9 @@ EVALUATING = 15  # whether the worker evaluates rows
 _NUM_WORDS = 16
 NO_WAKE_TARGET = 2**62
 
-# Lines between a worker and the inference process: each has one request at a time.
-EVALUATION = 2  # line for evaluation, after one for each half of the environments
-_NUM_LINES = 3
+# Kinds of requests to the inference process. A worker has one request of each kind at a time.
+EVALUATION = 2  # kinds 0 and 1 request actions for a half of the environments
+_NUM_REQUEST_KINDS = 3
 # Words of a request, written by the worker, the serial last.
 SERIAL = 0  # serial of the request, repeated in its answer
 FIRST = 1  # row of the observations to act on, or first row to evaluate
@@ -336,8 +336,8 @@ class SharedMemory:
             for worker in range(num_workers)
         ]
         self.words = [memory.words for memory in self.workers]
-        lines = (num_workers, _NUM_LINES, 8)
-        self.requests, self.answers = arena.zeros(lines, np.int64), arena.zeros(lines, np.int64)
+        shape = (num_workers, _NUM_REQUEST_KINDS, 8)
+        self.requests, self.answers = arena.zeros(shape, np.int64), arena.zeros(shape, np.int64)
         self.num_answers = arena.zeros((1,), np.int64).data
         self.size_bytes = arena.size_bytes
 

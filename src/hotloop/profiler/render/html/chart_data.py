@@ -138,7 +138,7 @@ def _path_shares(path: tuple[str, ...]) -> np.ndarray:
 def _place_percents(
     process: ProfiledProcess, lines: Sequence[CodeLine], limit: int
 ) -> list[int] | None:
-    """Return the percentage of a process's samples at some lines by period, None without any."""
+    """Return by period the percentage of a process's samples at some lines, None if all are 0."""
     places = {(line.file, line.line) for line in lines}
     stacks = [
         any((frame.file, line) in places for frame, line in zip(*stack, strict=True))
