@@ -412,7 +412,7 @@ SGD = {"optimizer_class": torch.optim.SGD, **NET}
         (
             SAC,
             {"use_sde": True},
-            {"updates": "state-dependent exploration", "acting": "state-dependent noise"},
+            {"updates": "state-dependent noise (use_sde)", "acting": "state-dependent noise"},
         ),
         (SAC, {"policy_kwargs": SGD}, {"updates": "its optimizer is SGD, not Adam"}),
         (

@@ -166,7 +166,7 @@ def test_the_report_names_what_was_not_accelerated(classes_in_place: Any, tmp_pa
     learn(Own)
     learn(stable_baselines3.PPO, use_sde=False, policy_kwargs={"optimizer_class": _sgd()})
     lines = report.report_lines(tmp_path)
-    assert lines[0].startswith("Own (ActorCriticPolicy), ")
+    assert lines[0] == "Own (ActorCriticPolicy)"
     assert (
         "  updates: Stable-Baselines3's own code, since its class has its own `train`" in lines[2]
     )

@@ -113,8 +113,7 @@ class Acceleration:
 
     def summary(self) -> list[str]:
         """Return a line for each part: how its updates were executed, or why it was not changed."""
-        lines = [f"{name}: Stable-Baselines3's own ({x})" for name, x in self.reasons().items()]
-        lines += [f"{name}: accelerated" for name, part in self.parts.items() if not part.reason]
+        lines = [describe_part(name, part.reason) for name, part in self.parts.items()]
         return [*lines, *(update.execution.summary() for update in self.updates.values())]
 
 
@@ -156,9 +155,7 @@ class AcceleratedModel(ABC):  # noqa: B024
         existing = self.acceleration.parts.get(part)
         self.acceleration.parts[part] = _Part(key, None, reason)
         if existing is None or existing.reason != reason:
-            LOGGER.warning(
-                "%s: %s run Stable-Baselines3's own code: %s", type(self).__name__, part, reason
-            )
+            LOGGER.warning("%s: %s", type(self).__name__, describe_part(part, reason))
 
     def current_update(
         self,
@@ -200,6 +197,13 @@ class AcceleratedModel(ABC):  # noqa: B024
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name != "_hotloop"}
+
+
+def describe_part(part: str, reason: str) -> str:
+    """Return how a part of a model runs, in words. An empty reason means that it is accelerated."""
+    if not reason:
+        return f"{part}: accelerated"
+    return f"{part}: Stable-Baselines3's own code, since {reason}"
 
 
 def hyper_tensors(values: Any) -> Any:

@@ -8,6 +8,7 @@ gives the original's actions, apart from rounding.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -24,6 +25,8 @@ from hotloop.types import Array
 
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _MINUS_HALF, _FORBIDDEN = np.float32(-0.5), np.float32(-1e8)
+STATE_DEPENDENT = "it explores by state-dependent noise (use_sde)"
+"""The reason for which models with `use_sde` fall back."""
 # Modules of the policies and distributions that the twin computes.
 _ORIGINALS = (
     "stable_baselines3.common.policies",
@@ -91,17 +94,34 @@ def acting_twin(policy: Any) -> ActingTwin:
         Unsupported: the policy is not a perceptron on vectors, or overrides its forward.
     """
     _check_methods(policy)
-    space = policy.observation_space
-    if not isinstance(space, spaces.Box) or is_image_space(space):
-        raise Unsupported(f"its observations are {type(space).__name__}, not vectors")
-    if policy.device.type != "cpu":
-        raise Unsupported(f"its policy is on {policy.device}, not the CPU")
-    for extractor in (policy.pi_features_extractor, policy.vf_features_extractor):
-        if type(extractor) is not FlattenExtractor:
-            raise Unsupported(f"its features extractor is {type(extractor).__name__}")
+    check_vectors(policy, [policy.pi_features_extractor, policy.vf_features_extractor])
     if type(policy.mlp_extractor) is not MlpExtractor:
-        raise Unsupported(f"its hidden layers are {type(policy.mlp_extractor).__name__}")
+        name = type(policy.mlp_extractor).__name__
+        raise Unsupported(f"its mlp_extractor is {name}, not MlpExtractor")
     return ActingTwin(policy, _action_draw(policy))
+
+
+def check_vectors(policy: Any, extractors: Sequence[Any]) -> None:
+    """Check that a policy reads vectors on the CPU.
+
+    Args:
+        policy: the policy.
+        extractors: its features extractors.
+
+    Raises:
+        Unsupported: it does not.
+    """
+    space = policy.observation_space
+    if not isinstance(space, spaces.Box):
+        raise Unsupported(f"its observation space is {type(space).__name__}, not Box")
+    if is_image_space(space):
+        raise Unsupported("its observations are images, not vectors")
+    if policy.device.type != "cpu":
+        raise Unsupported(f"its policy is on {policy.device}, not on the CPU")
+    for extractor in extractors:
+        if type(extractor) is not FlattenExtractor:
+            name = type(extractor).__name__
+            raise Unsupported(f"its features extractor is {name}, not FlattenExtractor")
 
 
 def _check_methods(policy: Any) -> None:
@@ -170,6 +190,8 @@ _ACTIVATIONS: dict[type, str] = {nn.Tanh: "tanh", nn.ReLU: "relu"}
 def _action_draw(policy: Any) -> _GaussianDraw | _CategoryDraw:
     """Return the sampling of actions from the head's outputs."""
     distribution = policy.action_dist
+    if policy.use_sde:
+        raise Unsupported(STATE_DEPENDENT)
     name = type(distribution).__name__
     if type(distribution).__module__ not in _ORIGINALS:
         raise Unsupported(f"its distribution of actions is {name}")

@@ -12,13 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from stable_baselines3.common.preprocessing import is_image_space
-from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
 from hotloop.accelerate.acceleration import Unsupported
-from hotloop.accelerate.acting import linear_layers
+from hotloop.accelerate.acting import STATE_DEPENDENT, check_vectors, linear_layers
 from hotloop.types import Array
 
 _LIBRARIES = ("stable_baselines3.", "sb3_contrib.", "hotloop.")
@@ -67,7 +64,7 @@ def squashed_gaussian_twin(model: Any, actor_class: type) -> Callable[[Array], A
     actor = model.actor
     _check(model, actor, actor_class)
     if model.use_sde:
-        raise Unsupported("it explores by state-dependent noise (use_sde)")
+        raise Unsupported(STATE_DEPENDENT)
     hidden, activation = linear_layers(actor.latent_pi)
     mean_stack = LayerStack([*hidden, actor.mu], activation)
     std_stack = LayerStack([*hidden, actor.log_std], activation)
@@ -93,7 +90,7 @@ def deterministic_twin(model: Any, actor_class: type) -> Callable[[Array], Array
     _check(model, actor, actor_class)
     *layers, last = list(actor.mu)
     if type(last) is not nn.Tanh:
-        raise Unsupported(f"its actor ends in {type(last).__name__}")
+        raise Unsupported(f"its actor ends in {type(last).__name__}, not in Tanh")
     hidden, activation = linear_layers(nn.Sequential(*layers[:-1]))
     stack = LayerStack([*hidden, layers[-1]], activation)
     shape = model.action_space.shape
@@ -136,15 +133,10 @@ def _rows(obs: Array) -> Array:
 
 def _check(model: Any, network: Any, network_class: type) -> None:
     """Check that a model acts by a network of a known class, on vectors, as the original does."""
-    space = model.observation_space
-    if not isinstance(space, spaces.Box) or is_image_space(space):
-        raise Unsupported(f"its observations are {type(space).__name__}, not vectors")
-    if model.policy.device.type != "cpu":
-        raise Unsupported(f"its policy is on {model.policy.device}, not the CPU")
     if type(network) is not network_class:
-        raise Unsupported(f"its network is {type(network).__name__}")
-    if type(network.features_extractor) is not FlattenExtractor:
-        raise Unsupported(f"its features extractor is {type(network.features_extractor).__name__}")
+        names = type(network).__name__, network_class.__name__
+        raise Unsupported("its network is {}, not {}".format(*names))
+    check_vectors(model.policy, [network.features_extractor])
     for owner, names in ((model, ("predict",)), (model.policy, ("predict", "_predict"))):
         for name in names:
             method = getattr(type(owner), name)

@@ -44,8 +44,8 @@ def optimizer_rule(optimizer: torch.optim.Optimizer) -> OptimizerRule:
     """
     kind = type(optimizer)
     if kind not in _RULES:
-        names = ", ".join(x.__name__ for x in _RULES)
-        raise Unsupported(f"its optimizer is {kind.__name__}, not {names}")
+        *names, last = (x.__name__ for x in _RULES)
+        raise Unsupported(f"its optimizer is {kind.__name__}, not {', '.join(names)} or {last}")
     groups = optimizer_settings(optimizer)
     if len(groups) != 1:
         raise Unsupported(f"its optimizer has {len(groups)} groups of parameters, not one")

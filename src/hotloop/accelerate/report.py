@@ -22,7 +22,7 @@ from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 
-from hotloop.accelerate.acceleration import AcceleratedModel, Acceleration
+from hotloop.accelerate.acceleration import AcceleratedModel, Acceleration, describe_part
 from hotloop.timing._writer import in_multiprocessing_child
 
 # Limits on the calls of `train` for the time before: their number, and their total duration.
@@ -57,7 +57,7 @@ class ModelRecord:
         self.executions = [x.execution.choice.reason for x in acceleration.updates.values()]
         if "updates" not in self.parts:
             self.parts["updates"] = (
-                "all of its few updates were measured for the time before"
+                "the script made so few updates that all were measured for the time before"
                 if self.before_s
                 else "its class has its own `train`, or it was not trained"
             )
@@ -95,7 +95,7 @@ class _Records:
             finalizer.atexit = False
             self.closing.append(finalizer)
         else:
-            record.parts["updates"] = "hotloop has no version of its class"
+            record.parts["updates"] = "hotloop does not accelerate its class"
 
     def measures_original(self, record: ModelRecord) -> bool:
         """Return whether the next call of `train` must run Stable-Baselines3's own code."""
@@ -190,10 +190,9 @@ def _group_lines(records: list[ModelRecord]) -> list[str]:
     """Return lines on models of one class whose parts have the same state."""
     first = records[0]
     count = f", {len(records)} models" if len(records) > 1 else ""
-    lines = [f"{first.name}{count}, {sum(x.num_updates for x in records):,} updates"]
-    for name, reason in first.parts.items():
-        state = f"Stable-Baselines3's own code, since {reason}" if reason else "accelerated"
-        lines.append(f"  {name}: {state}")
+    num_updates = sum(x.num_updates for x in records)  # 0: not counted
+    lines = [f"{first.name}{count}" + (f", {num_updates:,} updates" if num_updates else "")]
+    lines += [f"  {describe_part(name, reason)}" for name, reason in first.parts.items()]
     lines += [f"  execution of updates: {reason}" for reason in first.executions]
     before = [x for record in records for x in record.before_s]
     # The first call also prepares and compiles.

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from hotloop.accelerate.acceleration import Acceleration, Unsupported
+from hotloop.accelerate.acting import STATE_DEPENDENT
 from hotloop.accelerate.acting_off_policy import squashed_gaussian_twin
 from hotloop.accelerate.flat_parameters import FlatParameters, ModuleState
 from hotloop.accelerate.module_calls import ModuleFunction
@@ -238,7 +239,7 @@ class EntropyModel(OffPolicyModel):
     def _make_update(self, batch_size: int, num_calls: int) -> OffPolicyUpdate:
         model: Any = self
         if model.use_sde:
-            raise Unsupported("state-dependent exploration (use_sde) is not supported")
+            raise Unsupported(STATE_DEPENDENT)
         actor = model.actor
         if type(actor).action_log_prob is not self._actor_class.action_log_prob:
             raise Unsupported(f"its {type(actor).__name__} has its own action_log_prob")
