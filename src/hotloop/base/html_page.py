@@ -11,7 +11,7 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,18 @@ def prose(sentence: str) -> str:
     if len(parts) % 2 == 0:
         return escaped(sentence)
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def preformatted(text: object) -> str:
+    """Return a text in a fixed-width font, for the cell of a notebook."""
+    return f"<pre style='font-family: monospace; line-height: 1.3'>{escaped(text)}</pre>"
+
+
+def aligned_rows(rows: Mapping[str, object]) -> str:
+    """Return labels and values as two columns in a fixed-width font, without empty values."""
+    shown = {label: str(value) for label, value in rows.items() if value}
+    width = max(map(len, shown), default=0)
+    return preformatted("\n".join(f"{label:{width}}  {value}" for label, value in shown.items()))
 
 
 def table(

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotloop.base.html_page import preformatted
 from hotloop.base.parquet import write
+from hotloop.base.rounding import format_number
 from hotloop.errors import requires_extra
 from hotloop.experiments.results import Results, Run, Trial, results_path
 from hotloop.types import Array
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
 
 _PREFIX = "param."
+_NOTEBOOK_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,32 @@ class ExperimentTable:
         columns = {name: [getattr(run, name) for run in self.runs] for name in _DTYPES}
         table = {name: np.array(columns[name], dtype) for name, dtype in _DTYPES.items()}
         options = [self.trials[run.trial].options(run.steps) for run in self.runs]
-        for name in dict.fromkeys(name for each in options for name in each):
+        for name in self._varied_options():
             table[_PREFIX + name] = _column([each.get(name) for each in options])
         return table
+
+    def _repr_html_(self) -> str:
+        """Return the best runs as a table for notebooks."""
+        best = sorted(self.runs, key=lambda run: run.score if run.score is not None else -np.inf)
+        columns = ["trial", "seed", "score", "state", *self._varied_options()]
+        rows = [columns]
+        for run in best[: -_NOTEBOOK_ROWS - 1 : -1]:
+            options = self.trials[run.trial].options(run.steps)
+            score = "" if run.score is None else format_number(run.score)
+            values = [options.get(name, "") for name in columns[4:]]
+            rows.append(list(map(str, (run.trial, run.seed, score, run.state, *values))))
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        if len(self.runs) > _NOTEBOOK_ROWS:
+            lines.append(f"… and {len(self.runs) - _NOTEBOOK_ROWS} more runs")
+        return preformatted("\n".join(lines))
+
+    def _varied_options(self) -> list[str]:
+        names = (name for run in self.runs for name in self.trials[run.trial].options(run.steps))
+        return list(dict.fromkeys(names))
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return `table()` as a pandas DataFrame.

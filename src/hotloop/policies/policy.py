@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
 
+from hotloop.base.html_page import aligned_rows
 from hotloop.envs.encoding import MASK_KEY, MismatchError, RowWriter
 from hotloop.envs.masks import MaskWriter
 from hotloop.errors import ConfigError, ShapeError, shortened
@@ -34,6 +36,20 @@ class TrainedPolicy:
         self._writer: RowWriter | None = None
         spec = acting.network.action_spec
         self._masks = MaskWriter(spec) if spec.is_masked else None
+
+    def _repr_html_(self) -> str:
+        """Return the policy's spaces and size for notebooks."""
+        obs, action = self.network.obs_spec, self.network.action_spec
+        sizes = (math.prod(shape) for shape in self.network.parameter_shapes().values())
+        return aligned_rows(
+            {
+                "observation": f"{obs.dtype}, shape {obs.shape}",
+                "action": f"{action.kind}, "
+                + (f"shape {action.shape}" if action.shape else f"{action.num_actions} values"),
+                "parameters": f"{sum(sizes):,}",
+                "iterations": f"{self.version:,}",
+            }
+        )
 
     @property
     def snapshot(self) -> PolicySnapshot:

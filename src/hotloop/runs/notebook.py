@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hotloop.base.files import read_regular
-from hotloop.base.html_page import data_uri, escaped
+from hotloop.base.html_page import aligned_rows, data_uri, escaped
 from hotloop.base.rounding import format_number
 from hotloop.errors import HotloopError
 from hotloop.runs.directory import RunDirectory
@@ -37,13 +37,7 @@ def run_html(path: Path, extra_rows: Mapping[str, object] | None = None) -> str:
         "run directory": summary.path,
         **(extra_rows or {}),
     }
-    lines = "".join(
-        f"<tr><th style='text-align:left'>{escaped(name)}</th>"
-        f"<td style='text-align:left'>{escaped(value)}</td></tr>"
-        for name, value in rows.items()
-        if value
-    )
-    return f"<table>{lines}</table>{_curve(path)}"
+    return f"{aligned_rows(rows)}{_curve(path)}"
 
 
 def _number(value: float | None, spread: float | None = None) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hotloop.base.html_page import escaped
+from hotloop.base.html_page import preformatted
 from hotloop.timing import _format as fmt
 from hotloop.timing._format import Kind
 
@@ -40,7 +40,7 @@ class Node:
         return render(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escaped(str(self))}</pre>"
+        return preformatted(self)
 
     @property
     def self_ns(self) -> int:

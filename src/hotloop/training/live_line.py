@@ -17,6 +17,7 @@ from hotloop.base.durations import duration
 from hotloop.base.processes import process_age_s
 from hotloop.base.rounding import format_number
 from hotloop.base.streams import is_redrawable, make_console
+from hotloop.training.notebook_cell import NotebookCell
 
 if TYPE_CHECKING:
     from hotloop.runs import Evaluation, Report
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 class LiveLine:
     """A progress line, redrawn in place in a terminal and printed every five seconds in a log.
+
+    A notebook shows the learning curve below it.
 
     Only `show` draws, in the training's thread, at most four times a second.
 
@@ -44,8 +47,10 @@ class LiveLine:
         self._console = make_console()
         self._is_live = write is None and is_redrawable(sys.stdout)
         self._write, self._age_s = write or (lambda text: print(text, flush=True)), age_s
-        self._interval_s = 0.25 if self._is_live else 5.0
-        self._last_draw_s = time.monotonic() - (self._interval_s if self._is_live else 0.0)
+        self._cell = NotebookCell.current() if write is None else None
+        self._interval_s = 0.25 if self._is_live else 1.0 if self._cell else 5.0
+        is_first_line_due = self._is_live or self._cell is not None
+        self._last_draw_s = time.monotonic() - (self._interval_s if is_first_line_due else 0.0)
         self._live: Live | None = None
         self._last_drawn: Report | None = None
         self._is_broken = False
@@ -96,6 +101,8 @@ class LiveLine:
             for line in (report.resumed, workers, report.interface, execution):
                 if line:
                     self._write(line)
+        if self._cell is not None:
+            self._cell.add(report)
         now = time.monotonic()
         if now - self._last_draw_s >= self._interval_s:
             self._last_draw_s = now
@@ -109,7 +116,9 @@ class LiveLine:
             first_timesteps=self._first_timesteps,
             evaluation=self.evaluation,
         )
-        if self._is_live:
+        if self._cell is not None:
+            self._cell.show(text.plain, report.total_timesteps)
+        elif self._is_live:
             if self._live is None:
                 # Start no refresh thread: other profilers should find only the training's thread.
                 self._live = Live(console=self._console, auto_refresh=False)

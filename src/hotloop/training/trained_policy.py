@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hotloop.base.html_page import preformatted
 from hotloop.base.rounding import format_mean
 from hotloop.envs import EnvSpec, kept_global_generators, make_vec
 from hotloop.envs.closing import closing_environments
@@ -72,6 +73,9 @@ class EvaluationResult:
         if cut:
             episodes += f", {len(cut)} of them cut at {max(cut):,} steps"
         return f"mean return {format_mean(self.mean_return, self.std_return)} over {episodes}"
+
+    def _repr_html_(self) -> str:
+        return preformatted(self)
 
 
 def load(path: str | Path, checkpoint: str | None = None, *, trust: bool = False) -> TrainedPolicy:
