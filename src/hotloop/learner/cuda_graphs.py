@@ -79,7 +79,7 @@ class _CaptureResources(NamedTuple):
             their workspace for the capture stream from the pool.
         capture: the stream of captures. Memory of one stream is not reused on another.
         pool: the handle of the memory pool.
-        keeper: an empty graph. Torch can't capture into a pool after all its graphs were deleted.
+        keeper: an empty graph that keeps the pool: torch can't use one without any graph left.
     """
 
     warm_up: torch.cuda.Stream
@@ -91,7 +91,7 @@ class _CaptureResources(NamedTuple):
 @functools.cache
 def _capture_resources(index: int) -> _CaptureResources:
     with torch.cuda.device(index), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that the graph is empty
+        warnings.simplefilter("ignore")  # torch warns that `keeper` is empty
         resources = _CaptureResources(
             torch.cuda.Stream(),
             torch.cuda.Stream(),

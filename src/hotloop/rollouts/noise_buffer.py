@@ -97,8 +97,8 @@ class EpisodeNoiseBuffer(NoiseBuffer):
         """Draw the chunk of an environment that contains a step."""
         size, episode = self._exploration.chunk_steps, int(self._starts[env])
         start = step - (step - episode) % size
-        # The state after the current chunk is known, unless this process continues an episode of
-        # another process.
+        # Continue from the current chunk, or else, as for an episode that another process began,
+        # draw all chunks since the episode's start.
         first, state = episode, None
         if self._chunk_episodes[env] == episode and self._chunk_starts[env] == start - size:
             first, state = start, self._states[env]

@@ -237,7 +237,7 @@ class Launches:
             num_updates -= count
 
     @property
-    def is_full(self) -> bool:
+    def is_log_full(self) -> bool:
         """Whether the log lacks room for another launch, so that `drain_log` must run first."""
         return self._num_logged + self._max_updates > max(_MIN_LOG_ROWS, self._max_updates)
 

@@ -107,7 +107,7 @@ def check_lanes(algorithm: Algorithm[AnyConfig], configs: Sequence[AnyConfig]) -
 
 
 def hyper_names(algorithm: Algorithm[AnyConfig], config: AnyConfig) -> tuple[str, ...]:
-    """Return the options that are fields of the algorithm's `Hyper`, or change only batches."""
+    """Return the options in which lanes may differ: fields of `Hyper`, or `batch_options`."""
     kind: Any = algorithm.hyper
     if not isinstance(kind, type):
         import typing

@@ -447,7 +447,7 @@ class ReplayStages:
         """Run updates in launches of K."""
         assert self._launches is not None
         for count in self._launches.launch_sizes(num_updates):
-            if self._launches.is_full:
+            if self._launches.is_log_full:
                 self._check_finite()
             index, td_error = self._launches.run(count, self._normalizer.obs_scale)
             if self._replay.by_priority:

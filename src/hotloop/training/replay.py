@@ -319,7 +319,7 @@ class Replay(StoredTransitions):
         self._device = device
         self._samples: dict[int, tuple[Batch, dict[str, Array], list[ReplayBatch]]] = {}
         self._uploads = Uploads(device)
-        self._copies: dict[int, list[tuple[str, Tensor, Array]]] = {}
+        self._uploaded_arrays: dict[int, list[tuple[str, Tensor, Array]]] = {}
 
     def store(self, fragment: Fragment) -> int:
         """Add a fragment's transitions, their goals and their worker."""
@@ -381,7 +381,7 @@ class Replay(StoredTransitions):
                 arrays["importance"][:] = arrays["weight"]
         if self._has_sequences:  # give weights a mean of 1 over all rows
             arrays["importance"] /= arrays["importance"].mean()
-        if copies := self._copies[count]:
+        if copies := self._uploaded_arrays[count]:
             with self._uploads as uploads:
                 for name, device_tensor, array in copies:
                     uploads.put(name, device_tensor, array)
@@ -435,9 +435,9 @@ class Replay(StoredTransitions):
         if self._has_masks:
             fields["next_mask"] = self._flat_rows(batch.next_mask)
         tensors = self._uploads.send(fields)
-        self._copies[count] = []
-        if self._device.type != "cpu":  # each draw fills them, including this one
-            self._copies[count] = [(name, x, fields[name]) for name, x in tensors.items()]
+        self._uploaded_arrays[count] = []
+        if self._device.type != "cpu":  # `draw` copies the arrays to the tensors
+            self._uploaded_arrays[count] = [(name, x, fields[name]) for name, x in tensors.items()]
         chunks = {name: x.chunk(count) for name, x in tensors.items()}
         batches = [ReplayBatch(**{name: x[k] for name, x in chunks.items()}) for k in range(count)]
         return drawn, fields, batches

@@ -28,7 +28,7 @@ class Dueling(Greedy):
     needs_perceptrons = True
 
     def hidden_sizes(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """See `Head`. The last width is that of each stream.
+        """See `Head`. The last hidden layer has the given width in each of the two streams.
 
         Raises:
             ConfigError: there is no hidden layer.

@@ -232,7 +232,7 @@ class Worker:
             for ep in episodes:
                 if ep.info:
                     self._memory.write_info(self._row, ep.env - first_env, ep.info)
-            self._record_episodes(running)
+            self._record_max_episode(running)
         self._row += 1
         words[STARTED] = 0
         words[STEPPED] = self._row
@@ -262,7 +262,7 @@ class Worker:
             self._channel.send(WorkerResumed(restarted_envs=restarted_envs), arrays={"obs": obs})
         else:
             self._collector.begin(first_episode=setup.first_episode)
-        self._record_episodes(self._running_episodes())
+        self._record_max_episode(self._running_episodes())
         words[STARTED] = 0
         # Evaluate the rows that an earlier process has stepped and not evaluated.
         num_done = words[DONE]
@@ -293,7 +293,7 @@ class Worker:
     def _running_episodes(self) -> list[int]:
         return [number for number, _ in self._envs.running_episodes()]
 
-    def _record_episodes(self, running: list[int]) -> None:
+    def _record_max_episode(self, running: list[int]) -> None:
         """Record the episode numbers in use, for a process that replaces this one."""
         # The next step of a vector environment may begin its next episode.
         max_episode = max(running) + (not self._envs.can_replay)
