@@ -58,7 +58,7 @@ class FlatParameters:
     """
 
     def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> None:
-        self._module, self._optimizer = module, optimizer
+        self._optimizer = optimizer
         self.rule: OptimizerRule | None = None if optimizer is None else optimizer_rule(optimizer)
         named = dict(module.named_parameters())
         learned = {id(x) for x in named.values() if x.requires_grad}
@@ -70,8 +70,14 @@ class FlatParameters:
         _check_parameters(dict(zip(self.names, self._parameters, strict=True)))
         self.shapes = tuple(tuple(x.shape) for x in self._parameters)
         self._sizes = [x.numel() for x in self._parameters]
-        self._layers = list(module.modules())
         self._slots = _slots(module)
+        # The dictionaries that hold layers, parameters and buffers, with references to the layers,
+        # whose ids stay unique so.
+        self._layers = list(module.modules())
+        self._owners = [
+            owner for x in self._layers for owner in (x._modules, x._parameters, x._buffers)
+        ]
+        self._contents = self._current_contents()
         constants = {name: x for name, x in named.items() if id(x) not in learned}
         constants |= dict(module.named_buffers())
         names = {id(x): name for name, x in (named | constants).items()}
@@ -88,13 +94,13 @@ class FlatParameters:
         self._moment_views = {
             name: self._reshaped(vector) for name, vector in self.state.moments.items()
         }
+        self._bound_addresses: list[int] = []
         self.refresh()
 
     def is_current(self) -> bool:
         """Return whether the module still has the same layers, parameters and buffers."""
         is_learned = [x.requires_grad for x in self._parameters]
-        has_tensors = all(owner.get(name) is x for owner, name, x in self._slots)
-        return all(is_learned) and has_tensors and list(self._module.modules()) == self._layers
+        return all(is_learned) and self._current_contents() == self._contents
 
     def refresh(self) -> None:
         """Take over the values of tensors that other code has replaced.
@@ -103,6 +109,9 @@ class FlatParameters:
             Unsupported: a new tensor has another type or device, or the optimizer's parameters
                 differ in their number of steps.
         """
+        # Off-policy algorithms call this before each gradient step. Usually nothing has changed.
+        if self._current_addresses() == self._bound_addresses:
+            return
         for parameter, view, address in zip(
             self._parameters, self._views, self._addresses, strict=True
         ):
@@ -112,6 +121,7 @@ class FlatParameters:
                 parameter.data = view
         if self._optimizer is not None:
             self._refresh_moments(self._optimizer)
+        self._bound_addresses = self._current_addresses()
 
     def split(self, params: Tensor) -> dict[str, Tensor]:
         """Return views of a vector of parameters, (P,), by name. Gradients flow back to it."""
@@ -134,6 +144,16 @@ class FlatParameters:
         finally:
             for owner, key, x in self._slots:
                 owner[key] = x
+
+    def _current_contents(self) -> list[int]:
+        """Return the identities of the module's layers, parameters and buffers."""
+        return [id(x) for owner in self._owners for x in owner.values()]
+
+    def _current_addresses(self) -> list[int]:
+        """Return the addresses of the parameters and of the optimizer's tensors."""
+        entries = () if self._optimizer is None else self._optimizer.state.values()
+        values = [*self._parameters, *(x for entry in entries for x in entry.values())]
+        return [x.data_ptr() if isinstance(x, Tensor) else 0 for x in values]
 
     def _reshaped(self, vector: Tensor) -> list[Tensor]:
         # Slices, since torch forbids changes in place of a view by `split`.
