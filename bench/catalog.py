@@ -18,6 +18,7 @@ from bench.profiler.corpus import tables as corpus
 from bench.replay import tables as replay
 from bench.rollouts import tables as rollouts
 from bench.runs import report
+from bench.third_party import tables as third_party
 from bench.train import (
     asynchronous,
     lanes,
@@ -374,6 +375,12 @@ BENCHES: dict[str, Bench] = {
             Table("docs/versions.md", "versions cells", matrix.cells_table),
             Table("docs/versions.md", "versions checks", matrix.checks_table),
         ),
+    ),
+    "third-party": Bench(
+        "bench.third_party.run",
+        "trainings, evaluations and resumed runs on environments of other packages",
+        "10 min",
+        tables=(Table("docs/environments.md", "third party", third_party.environments_table),),
     ),
     "imports": Bench("bench.train.imports", "import time, and whether torch is imported", "1 min"),
     "step-budget": Bench(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
+from hotloop.envs.attributes import values_by_row
 from hotloop.envs.closing import close_all
 from hotloop.envs.protocol import VectorEnv, allocate_step
 from hotloop.errors import SpaceError
@@ -82,6 +84,20 @@ class DoubleBufferedEnvs:
     def pop_episodes(self) -> list[Episode]:
         """See `VectorEnv.pop_episodes`. The first half's episodes come first."""
         return [episode for half in self.halves for episode in half.pop_episodes()]
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See `VectorEnv.call`."""
+        return tuple(x for half in self.halves for x in half.call(name, *args, **kwargs))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """See `VectorEnv.get_attr`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """See `VectorEnv.set_attr`."""
+        row_values = values_by_row(values, self.num_envs)
+        for half, (start, stop) in zip(self.halves, self.ranges, strict=True):
+            half.set_attr(name, list(row_values[start:stop]))
 
     def close(self) -> None:
         """See `VectorEnv.close`."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from hotloop.base.importing import describe_exception
+from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
     FLOAT32_MAX,
     as_flag,
@@ -197,6 +198,19 @@ class PettingZooEnvs(GymnasiumEnvs):
             for i in rows:
                 self._episode[i] = last
         return self.reset(), list(range(self.num_envs))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See `VectorEnv.call`. Each game is called once, and its rows have the same result."""
+        results = call_each(self._games, name, *args, **kwargs)
+        return tuple(result for result in results for _ in self._agents)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """See `VectorEnv.get_attr`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """See `VectorEnv.set_attr`. A game gets the value of its first row."""
+        set_each(self._games, name, values, self.num_envs)
 
     def close(self) -> None:
         """See `VectorEnv.close`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -89,6 +89,22 @@ class VectorEnv(Spaces, Protocol):
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, in the order of their ends."""
+        ...
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Return each environment's result of a method, or its attribute, as Gymnasium does.
+
+        Raises:
+            ConfigError: an environment lacks the attribute, or attributes can't be reached.
+        """
+        ...
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each environment, see `call`."""
+        ...
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each environment: one value, or a list or tuple with N of them."""
         ...
 
     def close(self) -> None:

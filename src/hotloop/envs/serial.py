@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotloop.base.importing import describe_exception
+from hotloop.envs.attributes import call_each, set_each
 from hotloop.envs.checks import (
     FLOAT32_MAX,
     as_flag,
@@ -258,6 +259,19 @@ class SerialVectorEnv(GymnasiumEnvs):
                 restarted_envs.append(i)
         self._next_limit = min(self._truncation_step)
         return obs, restarted_envs
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See `VectorEnv.call`."""
+        return call_each(self._envs, name, *args, **kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """See `VectorEnv.get_attr`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """See `VectorEnv.set_attr`. A replaced environment begins with its own values."""
+        set_each(self._envs, name, values, self.num_envs)
+        self._time_limits = [_unwrap(env)[1] for env in self._envs]  # of the next episodes
 
     def close(self) -> None:
         """See `VectorEnv.close`."""

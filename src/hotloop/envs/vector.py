@@ -30,6 +30,7 @@ from hotloop.envs.checks import (
     describe_bad_step,
     describe_non_finite,
     describe_range,
+    describe_value,
     has_finite_square,
     warn_of_coarse_numbers,
 )
@@ -255,6 +256,30 @@ class VectorAdapter(GymnasiumEnvs):
             self._write_masks(observations, info, new_mask, is_last=terminated | ~is_running)
             obs[is_running], self.mask[is_running] = new_obs[is_running], new_mask[is_running]
         return failed
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """See `VectorEnv.call`."""
+        return self._attributes("call")(name, *args, **kwargs)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """See `VectorEnv.get_attr`."""
+        return self._attributes("get_attr")(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """See `VectorEnv.set_attr`."""
+        self._attributes("set_attr")(name, values)
+
+    def _attributes(self, method_name: str) -> Callable[..., Any]:
+        """Return a method of the vector environment that reaches its single environments."""
+        envs: Any = self._envs
+        while not callable(method := getattr(envs, method_name, None)):
+            envs = getattr(envs, "env", None)
+            if envs is None:
+                raise ConfigError(
+                    f"{self._env_id}: attributes of its environments can't be reached, because "
+                    f"{describe_value(self._envs)} has no `{method_name}`: use single environments"
+                )
+        return method
 
     def close(self) -> None:
         """See `VectorEnv.close`."""

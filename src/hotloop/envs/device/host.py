@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from hotloop.base.transfer import to_host
 from hotloop.envs.device.protocol import DeviceVectorEnv
 from hotloop.envs.protocol import allocate_step
 from hotloop.envs.spec import EnvSpec
-from hotloop.errors import ShapeError
+from hotloop.errors import ConfigError, ShapeError
 from hotloop.types import Array, Episode, RunningEpisode, StepArrays
 
 
@@ -87,6 +88,21 @@ class HostVectorEnv:
         """See `VectorEnv`."""
         finished, self._finished = self._finished, []
         return finished
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Raise ConfigError: there are no single environments."""
+        raise ConfigError(
+            f"`{name}` can't be read or set: {self._spec.name} steps all environments as tensors, "
+            "without single ones. Pass it in `env_kwargs`"
+        )
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """See `call`."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """See `call`."""
+        self.call(name)
 
     def close(self) -> None:
         """Close the environments."""
