@@ -67,6 +67,7 @@ FENCES = {
     "{toctree}",
     "{eval-rst}",
     "pycon",
+    "diff",
 }
 
 

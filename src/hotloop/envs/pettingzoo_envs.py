@@ -120,7 +120,7 @@ class PettingZooEnvs(GymnasiumEnvs):
         spaces = _common_spaces(games[0], agents, spec, env_id)
         super().__init__(games[0], num_envs, spaces, spec, env_id)
         self._index = {agent: k for k, agent in enumerate(agents)}
-        # Metrics of games, as long as there is room for one of each agent.
+        # The team's return, and that of each agent if there is room for all of them.
         self._agent_metrics = [f"{_AGENT_RETURN}{agent}" for agent in agents]
         names = [TEAM_RETURN, *self._agent_metrics]
         is_possible = all(map(is_metric_name, names))
@@ -128,13 +128,13 @@ class PettingZooEnvs(GymnasiumEnvs):
             self._agent_metrics = []
         self._metrics = EpisodeMetrics((*spec.log_info, TEAM_RETURN, *self._agent_metrics), env_id)
         self._totals = [EpisodeTotals() for _ in range(num_envs)]
-        # The policy's next inputs. Those of dead agents are old ones.
+        # The policy's next inputs. Those of dead agents are outdated.
         self._staged = np.zeros_like(self._step_buffers.obs)
         self._staged_mask = np.ones_like(self._step_buffers.mask)
         self._is_alive = [False] * num_envs
         self._returns, self._lengths = [0.0] * num_envs, [0] * num_envs
         self._game_lengths = [0] * len(games)
-        # Of each agent's last step.
+        # Values from each agent's last step.
         self._infos: list[Mapping[str, Any]] = [{}] * num_envs
         self._raws: list[Any] = [None] * num_envs
 
@@ -270,7 +270,7 @@ class PettingZooEnvs(GymnasiumEnvs):
             self._may_warn = False
 
     def _step_game(self, game: int, actions: Sequence[Any], out: StepArrays) -> bool:
-        """Step a game, write its rows but for the observations, and return whether it has ended."""
+        """Step a game, write its rows without observations, and return whether it has ended."""
         env, first = self._games[game], self._rows(game).start
         self._game_lengths[game] += 1
         try:
@@ -300,7 +300,7 @@ class PettingZooEnvs(GymnasiumEnvs):
                     f"{agent!r}, which was alive: return them, and set a flag when it leaves",
                 ) from None
             self._write_transition(i, observation, reward, flags, infos.get(agent, {}), out)
-        # Begin with the agents that appeared, and look for any that are left.
+        # Begin the agents that appeared, and find out whether any agent is left.
         ended = {
             agent
             for agent in env.agents

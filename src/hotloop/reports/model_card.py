@@ -151,5 +151,5 @@ def _table(title: str, label: str, rows: Mapping[str, str]) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """Return a text without meaning in Markdown or HTML."""
+    """Return a text, escaped for Markdown and HTML."""
     return "".join(f"\\{char}" if char in _SPECIAL else char for char in " ".join(value.split()))

@@ -30,7 +30,7 @@ _LOADED = {
     r"checkpoints/step-\d{12,}/state\.json": 16 * _MEBIBYTE,
     r"checkpoints/step-\d{12,}/policy\.safetensors": 1024 * _MEBIBYTE,
 }
-# Suffixes of files that can't run code when they are opened. Other files stop a download.
+# Suffixes of files that can't run code when they are opened. Other files are refused.
 _SAFE_SUFFIXES = (
     *(".json", ".jsonl", ".safetensors", ".md", ".txt", ".yaml", ".yml", ".gitattributes"),
     *(".png", ".jpg", ".gif", ".svg", ".mp4", ".gitignore"),

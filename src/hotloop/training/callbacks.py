@@ -59,8 +59,8 @@ class Callback:
         """React to a written checkpoint."""
 
     def on_end(self, result: RunResult | None) -> None:
-        """React to the end of the run, after its last checkpoint. An error or a signal has no
-        result."""
+        """React to the end of the run, after its last checkpoint. The result is None after an error
+        or a signal."""
 
     def state(self) -> Mapping[str, Any]:
         """Return the state to store in each checkpoint, as values that JSON can hold."""
@@ -129,7 +129,7 @@ class StopWithoutImprovement(Callback):
         return {"count": self._count}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Continue to count."""
+        """Restore this number."""
         self._count = int(state["count"])
 
 

@@ -75,7 +75,7 @@ def open_initial_policy(config: AlgorithmOptions) -> InitialPolicy | None:
 
 
 def _differing(value: Any, other: Any) -> str:
-    """Return the entries of a description that another one has not, as text."""
+    """Return as text the entries of a description that differ from another one's."""
     if not (isinstance(value, Mapping) and isinstance(other, Mapping)):
         return repr(value)
     names = [name for name, item in value.items() if other.get(name) != item]
