@@ -66,8 +66,8 @@ class Bench(NamedTuple):
 
 
 README, SPEED, OFF_POLICY = "README.md", "docs/speed.md", "docs/off-policy.md"
-PPO, APPO, SAC, TD3, DQN = (
-    f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "td3", "dqn")
+PPO, APPO, SAC, TD3, TD3_BC, DQN = (
+    f"docs/algorithms/{name}.md" for name in ("ppo", "appo", "sac", "td3", "td3_bc", "dqn")
 )
 REPLAY, BANDITS = "docs/replay-speed.md", "docs/bandit-speed.md"
 PIXELS, ROLLOUTS, PROFILER = "docs/pixels.md", "docs/workers-speed.md", "docs/profiler.md"
@@ -86,7 +86,13 @@ BENCHES: dict[str, Bench] = {
         tables=(
             *(
                 Table(page, "options", partial(options.options_table, name))
-                for page, name in ((PPO, "ppo"), (SAC, "sac"), (TD3, "td3"), (DQN, "dqn"))
+                for page, name in (
+                    (PPO, "ppo"),
+                    (SAC, "sac"),
+                    (TD3, "td3"),
+                    (TD3_BC, "td3_bc"),
+                    (DQN, "dqn"),
+                )
             ),
             Table(APPO, "options", partial(options.options_table, "appo", beside="ppo")),
             Table("docs/options.md", "requirements", options.requirements_table),

@@ -279,14 +279,27 @@ class TD3:
         if self.count % config.policy_frequency == 0:
             action = torch.tanh(self.policy(batch.obs))
             value = self.critics.modules[0](torch.cat([batch.obs, action], 1))[:, 0]
-            loss = -mean(value, batch.weight)
+            loss, policy_metrics = self.policy_loss(batch, action, value, unit)
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
             follow(self.policy_target, self.policy, config.tau)
             follow(self.critics.targets, self.critics.modules, config.tau)
-            policy_metrics = [{"policy_loss": loss.item()}]
+            policy_metrics = [{"policy_loss": loss.item(), **policy_metrics}]
         return metrics, policy_metrics, td_error
+
+    def policy_loss(self, batch, action, value, unit):
+        return -mean(value, batch.weight), {}
+
+
+class TD3BC(TD3):
+    """Fujimoto & Gu 2021: TD3 whose policy also imitates the actions of the data."""
+
+    def policy_loss(self, batch, action, value, unit):
+        scale = self.config.q_weight / value.abs().mean().item()
+        imitation = mean(((action - unit) ** 2).mean(1), batch.weight)
+        loss = -scale * mean(value, batch.weight) + imitation
+        return loss, {"imitation_loss": imitation.item()}
 
 
 class DQN:

@@ -20,6 +20,7 @@ ALGORITHMS = {
     "appo": "Asynchronous PPO: learns while environments step, from older policies.",
     "sac": "Soft actor-critic: off-policy, continuous actions.",
     "td3": "Twin delayed DDPG: off-policy, continuous actions.",
+    "td3_bc": "TD3 with behaviour cloning, from a data set; continuous actions.",
     "dqn": "Deep Q-learning: off-policy, discrete actions.",
 }
 

@@ -1,11 +1,13 @@
-"""`hotloop export RUN`: save a trained policy for use without hotloop."""
+"""`hotloop export RUN`: save a trained policy or its episodes for use without hotloop."""
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from hotloop.base.importing import enable_local_imports, require_module
-from hotloop.cli.command_parser import CommandParser, add_trust_option
+from hotloop.base.rounding import format_mean
+from hotloop.cli.command_parser import CommandParser, add_trust_option, count
 from hotloop.errors import ConfigError
 
 
@@ -15,10 +17,22 @@ def run(args: list[str]) -> int:
         prog="hotloop export",
         description="Save a trained policy as one ONNX graph, or as weights and a Python file that "
         "needs only NumPy. Both map raw observations to the most probable action, in the format "
-        "of the environment: scaling, clipping and offsets are included.",
+        "of the environment: scaling, clipping and offsets are included. With --minari, play "
+        "episodes and save them as a data set of Minari instead.",
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
-    parser.add_argument("--format", choices=("onnx", "numpy"), required=True)
+    parser.add_argument("--format", choices=("onnx", "numpy"))
+    parser.add_argument(
+        "--minari",
+        metavar="NAME",
+        help="a new data set in MINARI_DATASETS_PATH, such as pendulum/medium-v0",
+    )
+    parser.add_argument("--episodes", type=count, help="--minari: episodes to play (default: 100)")
+    parser.add_argument(
+        "--sample",
+        action="store_true",
+        help="--minari: sample actions instead of the most probable ones",
+    )
     parser.add_argument(
         "--checkpoint", default="last", help="last, best, or another name (default: %(default)s)"
     )
@@ -31,6 +45,12 @@ def run(args: list[str]) -> int:
     )
     add_trust_option(parser)
     options = parser.parse_args(args)
+    if (options.format is None) == (options.minari is None):
+        raise ConfigError("expected either `--format` onnx or numpy, or `--minari` NAME")
+    if options.minari is not None:
+        return _record(options)
+    if options.episodes is not None or options.sample:
+        raise ConfigError("`--episodes` and `--sample` are for `--minari`: leave them out")
     output, is_onnx = options.output, options.format == "onnx"
     if output is None:
         output = Path(options.run) / "export" / ("policy.onnx" if is_onnx else "")
@@ -84,6 +104,33 @@ def run(args: list[str]) -> int:
     for path in written:
         version = f", ONNX opset {OPSET}" if is_onnx else ""
         print(f"{path}: {path.stat().st_size / 1000:,.1f} kB{version}")
+    return 0
+
+
+def _record(options: argparse.Namespace) -> int:
+    """Play episodes, and save them as a data set."""
+    if options.output is not None:
+        raise ConfigError("`--minari` writes into MINARI_DATASETS_PATH: leave out `--output`")
+    require_module("safetensors", extra="train", purpose="reading a checkpoint")
+
+    from hotloop.runs import RunDirectory
+    from hotloop.training.recording import record_episodes
+
+    directory = RunDirectory.open(options.run)
+    if directory.may_import(is_trusted=options.trust):
+        enable_local_imports()
+    recorded = record_episodes(
+        options.run,
+        options.minari,
+        episodes=options.episodes or 100,
+        checkpoint=options.checkpoint,
+        is_sampled=options.sample,
+        is_trusted=options.trust,
+    )
+    mean = format_mean(recorded["mean_return"], recorded["std_return"])
+    print(f"{recorded['episodes']:,} episodes, {recorded['steps']:,} steps, mean return {mean}")
+    print(recorded["path"])
+    print(f"--replay-from minari:{options.minari} trains with them")
     return 0
 
 

@@ -140,6 +140,11 @@ class Normalizer:
         mean, var = to_host(self._obs.mean), to_host(self._obs.var)
         return normalizing_scale(mean, var, self._clip_obs)
 
+    def add_obs(self, obs: Any) -> None:
+        """Add raw observations, (M, *obs_shape), that no fragment holds."""
+        if self._normalize_obs:
+            self._obs.update(obs)
+
     def update(self, fragment: Fragment) -> None:
         """Add a fragment's raw observations and rewards to the statistics."""
         if self._normalize_obs:

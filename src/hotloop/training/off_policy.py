@@ -30,6 +30,7 @@ from hotloop.learner import Learner, Normalizer, UpdateRule
 from hotloop.ops.schedules import as_schedule
 from hotloop.policies import ActingPolicy, Exploration, PolicySnapshot
 from hotloop.rollouts import NUM_SLOTS, CollectionOptions, Rollout, Schedule
+from hotloop.rollouts.offline import OfflineRollout
 from hotloop.runs import REPLAY_FILE
 from hotloop.timing import span
 from hotloop.training.acting_policy import make_acting_policy
@@ -40,10 +41,12 @@ from hotloop.training.checkpoint_state import (
     ReplayCounters,
     checkpoint_state,
 )
-from hotloop.training.device_replay import Launches, ReplayOnDevice, is_on_device
+from hotloop.training.device_replay import Launches, ReplayOnDevice
 from hotloop.training.learners import make_learner, make_normalizer, policy_network
 from hotloop.training.options import ReplayOptions
-from hotloop.training.replay import Replay, ReplaySource, check_source
+from hotloop.training.recorded import RecordedReplay
+from hotloop.training.replay import ReplaySource
+from hotloop.training.replay_sources import make_source
 from hotloop.training.resume import ResumedRun
 from hotloop.training.run_updates import UpdateRequest
 from hotloop.training.sources import Sources
@@ -99,6 +102,7 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
         target_interval: the name of the option for the transitions between two target updates.
         source: `source(config, envs, device, env_spec, memory_size)` returns the `ReplaySource` of
             the batches, such as a subclass of `Replay`. None: hotloop's replay buffer.
+        is_offline: whether it learns from the data set of `replay_from` alone, without steps.
     """
 
     batch_options: ClassVar[tuple[str, ...]] = ("gamma",)
@@ -107,6 +111,7 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
     move_targets: Callable[..., None] | None = None
     target_interval: str = "target_interval"
     source: Callable[..., ReplaySource] | None = None
+    is_offline: bool = False
 
     def __post_init__(self) -> None:
         if not self.updates or not all(isinstance(update, Update) for update in self.updates):
@@ -172,11 +177,16 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
                     "it: leave `gamma` out, and compute targets as `reward + discount * value`"
                 )
         with span("make_replay"):
-            replay = self._make_source(
+            replay = make_source(
                 sources,
                 policy_network(nets).network.memory_size,
                 is_scaled=normalizer.obs_scale is not None,
+                is_offline=self.is_offline,
+                custom=self.source,
+                name=self.name,
             )
+            if isinstance(replay, RecordedReplay):
+                normalizer.add_obs(replay.obs())
             launches: Launches | None = None
             if isinstance(replay, ReplayOnDevice):
                 launches = Launches(learner, replay, config.updates_per_launch)
@@ -188,7 +198,10 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
             obs_scale=normalizer.obs_scale,
             exploration=self._make_exploration(config),
         )
-        rollout = envs.rollout(policy, self.collection_options(config))
+        if self.is_offline:
+            rollout: Rollout = OfflineRollout(policy, config.train_frequency)
+        else:
+            rollout = envs.rollout(policy, self.collection_options(config))
         return ReplayStages(self, config, learner, policy, rollout, replay, normalizer, launches)
 
     def _make_exploration(self, config: AnyReplayConfig) -> Exploration | None:
@@ -199,19 +212,6 @@ class OffPolicy(Algorithm[AnyReplayConfig]):
             f"`exploration` of '{self.name}' must return an Exploration such as "
             f"GaussianNoise(std=0.1), or None, got {shortened(repr(exploration))}"
         )
-
-    def _make_source(
-        self, sources: Sources[AnyReplayConfig], memory_size: int, *, is_scaled: bool
-    ) -> ReplaySource:
-        """Return the source of batches: the algorithm's own, or a replay buffer."""
-        config, envs, device = sources.config, sources.envs, sources.device
-        if self.source is not None:
-            source = self.source(config, envs, device, sources.spec, memory_size)
-            check_source(source, config, self.name)
-            return source
-        if is_on_device(config, envs, device):
-            return ReplayOnDevice(config, envs, device, is_scaled=is_scaled)
-        return Replay(config, envs, device, sources.spec, memory_size)
 
 
 def _require_gpu(device: torch.device) -> None:

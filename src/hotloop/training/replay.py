@@ -37,6 +37,7 @@ BUFFER_OPTIONS = (
     "n_step",
     "clip_reward",
     "hindsight",
+    "replay_from",
     "replay_device",
     "updates_per_launch",
 )

@@ -163,6 +163,13 @@ Importable = Annotated[
         "be `module:name`, a class or a function", lambda x: isinstance(x, str) or callable(x)
     ),
 ]
+DatasetName = Annotated[
+    str,
+    Constraint(
+        "name a local data set of Minari, such as 'minari:mujoco/hopper/expert-v0'",
+        lambda x: isinstance(x, str) and re.fullmatch(r"minari:[\w/-]+-v\d+", x) is not None,
+    ),
+]
 Device = Annotated[
     str,
     Constraint(

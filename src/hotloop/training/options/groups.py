@@ -33,6 +33,7 @@ from hotloop.training.options.constraints import (
     DATA,
     MAY_CHANGE,
     Count,
+    DatasetName,
     Fraction,
     Hint,
     Importable,
@@ -265,6 +266,12 @@ class ReplayOptions(RunOptions):
     """proportional: a number added to all returns. None: such that the smallest becomes 0."""
     replay_replacement: bool | None = None
     """uniform, proportional: draw with replacement. None: yes for uniform, no for proportional."""
+    replay_from: DatasetName | None = None
+    """A data set of recorded transitions to learn from as well, minari:NAME. Set it if you have
+    recordings of this environment."""
+    replay_from_share: Fraction = 0.5
+    """replay_from: share of each batch that comes from the data set. Lower it if the data are
+    poor."""
     replay_device: Annotated[Literal["auto", "host", "device"], MAY_CHANGE] = "auto"
     """Location of the buffer: the host, or tensors on `device`. auto: the device, if it is a GPU
     with enough memory."""
@@ -299,6 +306,7 @@ class ReplayOptions(RunOptions):
         "replay_weight_from": {"replay": ("proportional",)},
         "replay_shift": {"replay": ("proportional",)},
         "replay_replacement": {"replay": ("uniform", "proportional")},
+        "replay_from_share": {"replay_from": SET},
     }
 
     def check(self) -> None:
@@ -348,6 +356,7 @@ class ReplayOptions(RunOptions):
         if self.hindsight is not None and (self.n_step > 1 or self.schedule == "async"):
             setting = "`n_step` 1" if self.n_step > 1 else "`schedule` 'barrier'"
             raise ConfigError(f"`hindsight` needs {setting}: change it, or leave out `hindsight`")
+        self._check_recorded()
         self._check_device_replay()
         if self.replay != "uniform":  # which has no settings, and may work without Numba
             self.sampler()
@@ -357,6 +366,23 @@ class ReplayOptions(RunOptions):
             steps = min(self.fragment_steps, self.max_steps_ahead // NUM_SLOTS)
         self.require_fragment_memory(steps, "fragment_steps" if is_async else "train_frequency")
         _require_network_memory(self, self.batch_size, "lower `batch_size`")
+
+    def _check_recorded(self) -> None:
+        """Check that the data set and the run both have a part of each batch."""
+        if self.replay_from is None:
+            return
+        if self.is_recurrent or self.hindsight is not None:
+            option = "memory" if self.is_recurrent else "hindsight"
+            raise ConfigError(
+                f"`replay_from` mixes single transitions without goals, and does not support "
+                f"`{option}`: leave one of them out"
+            )
+        if not 0 < self.num_recorded < self.batch_size:
+            raise ConfigError(
+                f"`replay_from_share` of `batch_size` = {self.batch_size} must leave at least one "
+                f"transition for the data set and one for the run, got {self.replay_from_share}: "
+                "set 0.5, or leave `replay_from` out"
+            )
 
     def _check_device_replay(self) -> None:
         """Check that the device can hold a buffer, and a round the updates of a launch."""
@@ -391,7 +417,14 @@ class ReplayOptions(RunOptions):
             return "`hindsight`"
         if self.schedule == "async":
             return "`schedule` 'async'"
+        if self.replay_from is not None:
+            return "`replay_from`"
         return "`memory`" if self.is_recurrent else ""
+
+    @property
+    def num_recorded(self) -> int:
+        """Return the number of transitions of a batch that come from `replay_from`."""
+        return round(self.replay_from_share * self.batch_size)
 
     @property
     def sequence_steps(self) -> int:
