@@ -23,6 +23,7 @@ from bench.train import (
     asynchronous,
     lanes,
     neighbours,
+    offline,
     options,
     pixels,
     presets,
@@ -190,6 +191,16 @@ BENCHES: dict[str, Bench] = {
             Table(SAC, "presets-sac", partial(presets.presets_table, "sac")),
             Table(TD3, "presets-td3", partial(presets.presets_table, "td3")),
             Table(DQN, "presets-dqn", partial(presets.presets_table, "dqn")),
+        ),
+    ),
+    "offline": Bench(
+        "bench.train.offline",
+        "learning from a data set: cloning, TD3+BC, SAC with recorded steps",
+        "10 min",
+        runs=("",),
+        tables=(
+            Table("docs/offline.md", "offline table", offline.offline_table),
+            Table(TD3_BC, "offline table", offline.offline_table),
         ),
     ),
     "pixels": Bench(
